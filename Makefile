@@ -1,0 +1,175 @@
+# kvdim. `make help` lists the targets. Everything that is built lies under $(BUILD)/.
+
+BUILD   ?= build
+PREFIX  ?= /usr/local
+DESTDIR ?=
+PYTHON  ?= /usr/bin/python3
+OPT     ?= -O2 -g
+# Folder with usr/include, usr/lib (or include, lib) of packages unpacked by hand.
+EXTRA_PREFIX ?=
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# ---- what is here ---------------------------------------------------------------------------
+NVCC ?= nvcc
+CUDA ?= $(if $(shell command -v $(NVCC) 2>/dev/null),1,0)
+MPI  ?= $(if $(shell command -v mpicc 2>/dev/null),1,0)
+
+extra_dirs := $(foreach d,$(EXTRA_PREFIX),$(wildcard $(d) $(d)/usr))
+extra_inc  := $(addprefix -I,$(wildcard $(addsuffix /include,$(extra_dirs))))
+extra_lib  := $(foreach l,$(wildcard $(addsuffix /lib,$(extra_dirs)) $(addsuffix /lib/x86_64-linux-gnu,$(extra_dirs))),-L$(l) -Wl,-rpath,$(abspath $(l)))
+
+# pkg-config where it knows the package; the plain name where a library ships no .pc file.
+pc = $(shell pkg-config $(1) $(2) 2>/dev/null)
+HDF5_PC := $(firstword $(foreach p,hdf5 hdf5-serial,$(if $(call pc,--exists --print-errors,$(p)),,$(p))))
+hdf5_inc  := $(or $(call pc,--cflags,$(HDF5_PC)),$(addprefix -I,$(wildcard /usr/include/hdf5/serial)))
+hdf5_lib  := $(or $(call pc,--libs,$(HDF5_PC)),$(addprefix -L,$(wildcard /usr/lib/x86_64-linux-gnu/hdf5/serial)) -lhdf5)
+blas_inc  := $(call pc,--cflags,openblas)
+blas_lib  := $(or $(call pc,--libs,openblas),-lopenblas)
+
+WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
+CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) -fopenmp $(WARN)
+CPPFLAGS := -Isrc -I$(BUILD)/gen $(patsubst -I%,-isystem %,$(extra_inc) $(hdf5_inc) $(blas_inc))
+LDLIBS   := $(extra_lib) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lxxhash -lcsv -lm
+
+# ---- what is built --------------------------------------------------------------------------
+# A program is src/<folder>/kvdim_<stage>.c; every other .c is library code.
+prog_src := $(wildcard src/*/kvdim_*.c)
+lib_src  := $(filter-out $(prog_src),$(wildcard src/*/*.c src/*/*/*.c))
+prog_of   = $(BUILD)/bin/$(subst _,-,$(basename $(notdir $(1))))
+PROGS    := $(foreach s,$(prog_src),$(call prog_of,$(s)))
+LIB      := $(BUILD)/libkvdim.a
+lib_obj  := $(lib_src:src/%.c=$(BUILD)/%.o)
+
+test_src  := $(wildcard tests/test_*.c)
+TESTS     := $(test_src:tests/%.c=$(BUILD)/tests/%)
+tool_src  := $(wildcard tests/tool_*.c)
+TOOLS     := $(tool_src:tests/%.c=$(BUILD)/tests/%)
+bench_src := $(wildcard tests/bench_*.c)
+BENCHES   := $(bench_src:tests/%.c=$(BUILD)/tests/%)
+fuzz_src  := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZERS   := $(fuzz_src:tests/fuzz/%.c=$(BUILD)-fuzz/%)
+
+all: $(PROGS)
+
+$(BUILD)/gen/common/version.h: FORCE
+	@mkdir -p $(@D)
+	@printf '#define KVD_GIT_REVISION "%s"\n#define KVD_CFLAGS "%s"\n#define KVD_DATADIR "%s"\n' \
+	  "$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)" "$(CFLAGS)" \
+	  "$(PREFIX)/share/kvdim" >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+# Objects are rebuilt when the compiler or its flags change.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS)' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(BUILD)/%.o: src/%.c $(BUILD)/flags | $(BUILD)/gen/common/version.h
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(LIB): $(lib_obj)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+define program_rule
+$(call prog_of,$(1)): $(1:src/%.c=$(BUILD)/%.o) $(LIB)
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS) $$^ $$(LDLIBS) -o $$@
+endef
+$(foreach s,$(prog_src),$(eval $(call program_rule,$(s))))
+
+$(BUILD)/tests/%: tests/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -MF $@.d $< $(LIB) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
+
+# ---- targets people type --------------------------------------------------------------------
+.PHONY: all help setup-demo setup-check found demo check test lint asan fuzz bench format install man clean FORCE
+FORCE:
+
+help:
+	@echo 'make                build the programs into $(BUILD)/bin'
+	@echo 'make demo           install what is missing, build, run the whole pipeline on the demo model'
+	@echo 'make check          install what is missing, build, run all tests'
+	@echo 'make test           the tests alone            make lint    clang-format and cppcheck, where installed'
+	@echo 'make asan           the tests under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make fuzz           every parser under libFuzzer, FUZZ_SECONDS=60 each (needs clang)'
+	@echo 'make bench          measure; prints medians and the ratios that docs/benchmarks.md quotes'
+	@echo 'make format         clang-format the sources'
+	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, man pages, published numbers'
+	@echo 'make compile_commands.json   for editors'
+	@echo 'make clean'
+	@echo 'variables: CUDA=0|1 MPI=0|1 EXTRA_PREFIX=DIR OPT="-O2 -g" CC=... BUILD=build'
+
+found:
+	@if [ '$(CUDA)' = 1 ]; then echo "CUDA: $$($(NVCC) --version | sed -n 's/.*release //p')"; \
+	 else echo 'CUDA: no nvcc, CUDA parts are left out'; fi
+	@if [ '$(MPI)' = 1 ]; then echo 'MPI: found (no program uses it yet)'; \
+	 else echo 'MPI: no mpicc, MPI parts are left out'; fi
+
+setup-demo:
+	@sh scripts/setup.sh demo '$(EXTRA_PREFIX)'
+setup-check:
+	@sh scripts/setup.sh check '$(EXTRA_PREFIX)'
+
+# The sub-make looks for libraries again, after packages were installed.
+demo: setup-demo
+	@$(MAKE) --no-print-directory found all
+	@sh scripts/demo.sh $(BUILD)
+
+check: setup-check
+	@$(MAKE) --no-print-directory found
+	@$(MAKE) --no-print-directory test
+
+test: all $(TESTS) $(TOOLS)
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) sh tests/run.sh
+
+lint:
+	@sh scripts/lint.sh
+
+asan:
+	$(MAKE) test CUDA=0 BUILD=build-asan OPT='-O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined'
+
+# libFuzzer comes with clang; OpenMP is left out, parsers have no threads.
+FUZZ_SECONDS ?= 60
+FUZZ_CFLAGS  := -std=c11 -D_GNU_SOURCE -O1 -g -Wno-unknown-pragmas -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+$(BUILD)-fuzz/lib/%.o: src/%.c | $(BUILD)/gen/common/version.h
+	@mkdir -p $(@D)
+	clang $(CPPFLAGS) $(FUZZ_CFLAGS) -MMD -MP -c $< -o $@
+$(BUILD)-fuzz/libkvdim.a: $(lib_src:src/%.c=$(BUILD)-fuzz/lib/%.o)
+	@rm -f $@
+	$(AR) rcs $@ $^
+$(BUILD)-fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(BUILD)-fuzz/libkvdim.a
+	clang $(CPPFLAGS) $(subst fuzzer-no-link,fuzzer,$(FUZZ_CFLAGS)) $^ $(LDLIBS) -o $@
+fuzzers: $(FUZZERS)
+fuzz: fuzzers
+	@sh scripts/fuzz.sh $(BUILD)-fuzz $(FUZZ_SECONDS)
+
+bench: all $(BENCHES)
+	@BUILD=$(BUILD) sh scripts/bench.sh
+
+format:
+	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+man: $(PROGS)
+	@BUILD=$(BUILD) sh scripts/man.sh
+
+install: all man
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/kvdim
+	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(BUILD)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	cp -r data/paper $(DESTDIR)$(PREFIX)/share/kvdim/
+
+# One entry per source file, from the same flags that build it.
+compile_commands.json: Makefile
+	@{ echo '['; sep=''; for f in $(lib_src) $(prog_src) $(test_src); do \
+	  printf '%s{"directory": "%s", "file": "%s", "command": "%s"}' "$$sep" '$(CURDIR)' "$$f" \
+	    '$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -c '"$$f"; sep=",\n"; done; printf '\n]\n'; } >$@
+
+clean:
+	rm -rf build build-asan build-fuzz demo compile_commands.json
+
+-include $(shell find $(BUILD) $(BUILD)-fuzz -name '*.d' 2>/dev/null)

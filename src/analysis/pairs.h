@@ -1,0 +1,42 @@
+/* From activations or moments to the matrices that pairs decompose (DESIGN section 1; Z-1, F-1). */
+#ifndef KVD_ANALYSIS_PAIRS_H
+#define KVD_ANALYSIS_PAIRS_H
+
+#include "formats/activations.h"
+#include "formats/moments.h"
+#include "formats/spectrum.h"
+
+/* Number of rows that are stacked for one head of a pair: tokens (times query heads of the group, plus
+ * keys), plus d_model rows per W_O^h of the group for vw; d_model for wv. */
+size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
+
+/*
+ * Calls sink with blocks of rows [n][d_head] (float32, contiguous) of the stack for head h of the pair,
+ * using tokens 0 .. n_tokens-1 of the dump: queries of the group, keys; or values, then W_O rows.
+ */
+typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
+int kvd_pair_stack(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h, size_t n_tokens,
+                   int before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
+
+/* The same stack's second moment [d_head][d_head] from a moments file. */
+int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h, int before_rope,
+                  double *gram, kvd_err *err);
+
+/*
+ * The balanced pairs (DESIGN section 8): Cl, Cr [d_head][d_head] with
+ *   bqk: Cl = sum over the group of Gram(Q), Cr = Gram(K)
+ *   bvw: Cl = Gram(V),                       Cr = sum over the group of W_O^h W_O^hT
+ */
+int kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl, double *cr,
+                       kvd_err *err);
+
+/*
+ * Balanced projection from Cl, Cr: SVD of Cl^{1/2} Cr^{1/2} = U S V^T; left = Cl^{-1/2} U, right = Cl^{1/2} U,
+ * so left[:, :m] right[:, :m]^T is the rank-m map that minimises
+ * || Cl^{1/2} (I - A B^T) Cr^{1/2} ||_F, and left right^T = I at full rank.
+ *   sigma [d], left [d][d], right [d][d] (columns)
+ */
+int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left, double *right,
+                 kvd_err *err);
+
+#endif

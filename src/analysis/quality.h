@@ -1,0 +1,39 @@
+/* Quality of next-token predictions against text and against the uncompressed model. */
+#ifndef KVD_ANALYSIS_QUALITY_H
+#define KVD_ANALYSIS_QUALITY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "common/stats.h"
+
+/* Sums over the predicted tokens of one sequence (n - 1 of n). Doubles, so that bootstrap can take ratios. */
+typedef struct {
+    double n;     /* predictions                                        */
+    double nll;   /* -log p(next token), nats                            */
+    double top1;  /* argmax is the next token                           */
+    double kl;    /* KL(reference || this), nats                         */
+    double agree; /* argmax equals the reference's argmax               */
+} kvd_quality;
+
+/*
+ * Adds rows of logits to *q. logits, reference [n][vocab]; target [n]. reference may be NULL (kl, agree stay).
+ * log-sum-exp in double. A non-finite logit is an error that names row and column: nothing is left out.
+ */
+int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference, const uint32_t *target,
+                    size_t n, size_t vocab, kvd_err *err);
+
+/* Over sequences: perplexity, top-1, KL with 95 % intervals by bootstrap over sequences. */
+typedef struct {
+    kvd_interval nll, perplexity, top1, kl, agree;
+    kvd_interval
+        top1_share; /* top1 of this / top1 of the reference, paired by sequence; set by kvd_quality_compare */
+} kvd_quality_summary;
+
+int kvd_quality_summarise(const kvd_quality *per_sequence, size_t n, uint64_t seed, kvd_quality_summary *out,
+                          kvd_err *err);
+int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *reference, size_t n,
+                        uint64_t seed, kvd_quality_summary *out, kvd_err *err);
+
+#endif

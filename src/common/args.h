@@ -1,0 +1,62 @@
+/*
+ * Options that every program shares, and the strict parsers of numbers.
+ *
+ * A program lists kvd_common_argp as its one argp child and passes a
+ * kvd_common_options as that child's input (state->child_inputs[0]).
+ */
+#ifndef KVD_COMMON_ARGS_H
+#define KVD_COMMON_ARGS_H
+
+#include <argp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/err.h"
+
+typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;
+
+typedef struct {
+    const char *output; /* -o; NULL when not given                                     */
+    uint64_t seed;      /* --seed; set the default before parsing                      */
+    int threads;        /* --threads; 0 until kvd_threads_apply: every core allowed    */
+    kvd_device device;  /* --device                                                    */
+    bool quiet;         /* -q: no progress, no summary; errors are still printed       */
+    bool json;          /* --json: one JSON object on stdout instead of the summary    */
+} kvd_common_options;
+
+extern const struct argp kvd_common_argp;
+
+/*
+ * Parses argv as argp_parse does, with the project's conventions: wrong usage
+ * exits 2 with one line, --version prints the program's name and git revision.
+ * `name` is what messages start with, e.g. "kvdim-collect".
+ */
+void kvd_args_parse(const char *name, const struct argp *argp, int argc, char **argv, void *config);
+
+/*
+ * Strict numbers: the whole string, no white space, within [lo, hi]; otherwise
+ * *err names the option, the text and the range. Return 0 or -1.
+ */
+int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, size_t *out, kvd_err *err);
+int kvd_arg_u64(const char *option, const char *text, uint64_t *out, kvd_err *err);
+int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out, kvd_err *err);
+
+/*
+ * A list of numbers: "a,b,c" or a range "first:last:step" (both ends included,
+ * last up to half a step). *out is allocated, the caller frees it; *n >= 1.
+ */
+int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out, size_t *n,
+                    kvd_err *err);
+
+/* As above for whole numbers, "a,b,c" only. */
+int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, size_t **out, size_t *n,
+                  kvd_err *err);
+
+/*
+ * Settles --device for a program that has no CUDA path: `auto` becomes `cpu`,
+ * `cuda` is an error that says so.
+ */
+int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err);
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * Errors. Library code never prints and never exits: it returns 0, or -1 with
+ * a message in a kvd_err owned by the caller. Only a program's main prints it.
+ *
+ * A message is one line: lower case, no full stop, what failed first, the
+ * subject (file, field, option) in single quotes, numbers included.
+ */
+#ifndef KVD_COMMON_ERR_H
+#define KVD_COMMON_ERR_H
+
+typedef struct {
+    char msg[512]; /* zero-terminated; longer text is cut with "..." at the end */
+} kvd_err;
+
+#if defined(__GNUC__)
+#define KVD_PRINTF(format_index, first_arg) __attribute__((format(printf, format_index, first_arg)))
+#else
+#define KVD_PRINTF(format_index, first_arg)
+#endif
+
+/*
+ * Formats a message and returns -1, so that a failing function can end with
+ * `return kvd_fail(err, ...)`. Control characters in arguments (names that come
+ * from hostile files) are replaced by '?', so a message stays one line.
+ */
+int kvd_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
+
+/* Puts context in front of the message that is there ("layer 3: ...") and returns -1. */
+int kvd_in(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
+
+/* kvd_fail with the text of errno at the end: "cannot open 'x': No such file or directory". */
+int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
+
+/* The one message for memory that cannot be had; bytes is what was asked for. */
+int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
+
+#endif

@@ -1,0 +1,69 @@
+/*
+ * The dense linear algebra of kvdim, over LAPACK. Matrices are row-major
+ * unless a name says otherwise; float64 throughout.
+ *
+ * The sign of every column of a basis is fixed (its entry of largest magnitude
+ * is positive; of equals, the first), so results compare between machines.
+ */
+#ifndef KVD_COMMON_LINALG_H
+#define KVD_COMMON_LINALG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/err.h"
+
+/*
+ * Right singular basis of the rows of one head, by LAPACK dgesdd.
+ *
+ *   X      [n][d]  in   rows, not changed
+ *   sigma  [d]     out  singular values, falling
+ *   R      [d][d]  out  column j is the j-th right singular vector
+ *
+ * n < d is allowed: the missing singular values are 0 and R is completed to an
+ * orthogonal matrix. Fails on NaN or infinity ("X[0][1] is not finite"), on
+ * memory, on non-convergence; sigma and R are then unspecified.
+ */
+int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R, kvd_err *err);
+
+/*
+ * Streaming QR (TSQR: Demmel, Grigori, Hoemmen, Langou 2012, sequential form):
+ * keeps the triangular factor of all rows seen so far, so memory does not grow.
+ */
+typedef struct kvd_tsqr kvd_tsqr;
+kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err);
+int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err); /* X [n][d], refuses non-finite */
+/* sigma [d], R [d][d] of everything added; q may be added to afterwards. */
+int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
+void kvd_tsqr_free(kvd_tsqr *q);
+
+/*
+ * From second moments: G [d][d] = X^T X, symmetric. sigma[j] = sqrt of the j-th
+ * eigenvalue (dsyevd). Eigenvalues below 0 by rounding (more than -d * eps *
+ * the largest) count as 0; a clearly negative one is an error: G is then no
+ * Gram matrix.
+ */
+int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
+
+/* G [d][d] += X^T X for float32 rows with leading dimension ld, summed in float64 (dsyrk on
+ * blocks); both triangles are kept equal. scratch: kvd_gram_scratch(d) doubles. */
+size_t kvd_gram_scratch(size_t d);
+int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch, kvd_err *err);
+
+/* Full SVD of a square M [d][d] = U diag(s) V^T; U, V row-major, columns are singular vectors. */
+int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
+
+/* S = G^{1/2} and (when not NULL) P = pseudo-inverse of S, eigenvalues below rcond * largest
+ * dropped from P; *rank tells how many were kept. */
+int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank, kvd_err *err);
+
+/* Makes the largest entry of each column of R [d][d] positive. */
+void kvd_fix_signs(double *R, size_t d);
+
+/* max |R^T R - I|. */
+double kvd_orthogonality(const double *R, size_t d);
+
+/* true and *at = index of the first value that is NaN or infinite. */
+bool kvd_find_nonfinite(const double *x, size_t n, size_t *at);
+
+#endif

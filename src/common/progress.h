@@ -1,0 +1,22 @@
+/*
+ * Progress of a long loop, on stderr: a bar with rate and remaining time on a
+ * terminal, one line every few seconds otherwise, nothing when quiet.
+ */
+#ifndef KVD_COMMON_PROGRESS_H
+#define KVD_COMMON_PROGRESS_H
+
+#include <stdbool.h>
+
+typedef struct {
+    const char *what;   /* "collect"                              */
+    const char *unit;   /* "tokens"                               */
+    double total, done; /* total 0: unknown                       */
+    double started, shown;
+    bool quiet, terminal;
+} kvd_progress;
+
+void kvd_progress_start(kvd_progress *p, const char *what, const char *unit, double total, bool quiet);
+void kvd_progress_step(kvd_progress *p, double done); /* done so far, not an increment */
+void kvd_progress_end(kvd_progress *p);
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * Tables of measured points: 1-D columns of equal length under /rows, as the schemas accuracy,
+ * kernels, jct and serving share. Columns are declared once, rows are appended, all is written
+ * at the end.
+ */
+#ifndef KVD_FORMATS_ROWS_H
+#define KVD_FORMATS_ROWS_H
+
+#include "common/h5.h"
+
+typedef enum { KVD_COL_TEXT, KVD_COL_INT, KVD_COL_REAL } kvd_column_kind;
+
+typedef struct {
+    const char *name; /* dataset /rows/<name>          */
+    kvd_column_kind kind;
+    const char *units;
+    const char *long_name;
+} kvd_column;
+
+typedef struct kvd_rows kvd_rows;
+
+/* The columns are borrowed. */
+kvd_rows *kvd_rows_new(const kvd_column *columns, int n_columns, kvd_err *err);
+void kvd_rows_free(kvd_rows *r);
+size_t kvd_rows_count(const kvd_rows *r);
+/* Starts a row: reals NaN, ints 0, texts "". */
+int kvd_rows_begin(kvd_rows *r, kvd_err *err);
+/* Set a field of the row begun last; an unknown name or wrong kind is a mistake of ours (assert). */
+void kvd_rows_text(kvd_rows *r, const char *column, const char *value);
+void kvd_rows_int(kvd_rows *r, const char *column, int64_t value);
+void kvd_rows_real(kvd_rows *r, const char *column, double value);
+int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
+
+/* Reads every column of a file, whatever they are (the report does not know them beforehand). */
+kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
+int kvd_rows_columns(const kvd_rows *r);
+const kvd_column *kvd_rows_column(const kvd_rows *r, int i);
+int kvd_rows_find(const kvd_rows *r, const char *column); /* index or -1 */
+const char *kvd_rows_get_text(const kvd_rows *r, size_t row, int column);
+int64_t kvd_rows_get_int(const kvd_rows *r, size_t row, int column);
+double kvd_rows_get_real(const kvd_rows *r, size_t row, int column); /* an int column as double too */
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * A KV cache as an attention door: it takes K and V of a running sequence, stores them shortened,
+ * and computes attention from what it stored. A method is a choice for each of the four axes
+ * layers, tokens, dimensions, bits; the axes are applied in that order, and the cache alone
+ * counts bytes. So far the dims axis has members (dims/); the others are identity.
+ */
+#ifndef KVD_METHODS_CACHE_H
+#define KVD_METHODS_CACHE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "methods/dims/dims.h"
+#include "model/attention.h"
+
+/* What was done, so that a run can prove that its method acted (evaluations check it). */
+typedef struct {
+    size_t calls;          /* (sequence, layer) pairs compressed and attended            */
+    size_t tokens;         /* sum over calls of tokens stored                            */
+    size_t elements_kept;  /* numbers stored, K and V                                    */
+    size_t elements_dense; /* what the uncompressed cache would have stored              */
+} kvd_cache_account;
+
+typedef struct {
+    kvd_attention door;
+    const kvd_dims *dims; /* borrowed; NULL: the identity (method none)                 */
+    kvd_cache_account account;
+    /* private */
+    float *store; /* K' and V' of one layer of one sequence, head after head     */
+    size_t store_n;
+    float *work;
+    size_t work_n;
+} kvd_cache;
+
+/* config's shape must match dims; max_len is the longest sequence. */
+int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_dims *dims, size_t max_len,
+                   kvd_err *err);
+void kvd_cache_release(kvd_cache *c);
+
+/* Bytes per token of the whole model, for stored elements of element_bytes each. */
+typedef struct {
+    double dense;   /* 2 * n_layers * n_kv_heads * d_head * element_bytes             */
+    double nominal; /* sum(d_qk + d_v) * element_bytes                                */
+    double padded;  /* widths rounded up to multiples of 16, as kernels store them    */
+    double basis;   /* bytes of projection matrices for the whole model, not per token */
+    double overall_p, overall_p16;
+} kvd_cache_bytes;
+void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,
+                           kvd_cache_bytes *out);
+
+#endif

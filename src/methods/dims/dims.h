@@ -1,0 +1,56 @@
+/*
+ * The dims axis: per layer and KV head, the subspace of Q-K and of V that is kept.
+ *
+ *   q' = q A_q,  k' = k A_k      [d_head][d_qk]   scores = q' . k' / sqrt(d_head)
+ *   v' = v A_v                   [d_head][d_v]    out = (P v') B_v,  B_v [d_v][d_head]
+ *
+ * With an orthogonal R cut to R_p: A_q = A_k = R_p, A_v = R_p, B_v = R_p^T, which is what folding
+ * R into W_V and W_O computes (ZACK Eq. 2-4; FDC section 4). Biorthogonal projections
+ * ("balanced") use different matrices for the two sides.
+ */
+#ifndef KVD_METHODS_DIMS_H
+#define KVD_METHODS_DIMS_H
+
+#include <stdint.h>
+
+#include "formats/rates.h"
+#include "formats/spectrum.h"
+
+typedef struct {
+    int d_qk, d_v;
+    float *a_q, *a_k; /* [d_head][d_qk] row-major  */
+    float *a_v;       /* [d_head][d_v]             */
+    float *b_v;       /* [d_v][d_head]             */
+} kvd_dims_head;
+
+typedef struct {
+    char method[32];
+    kvd_pair pair[2];
+    int n_layers, n_kv_heads, d_head;
+    kvd_dims_head *head; /* [n_layers][n_kv_heads] */
+} kvd_dims;
+
+/*
+ * What a dims method is: its name, the pairs it takes its projections from, and how it turns
+ * per-head widths into projections. One file per method; presets.c lists them.
+ */
+typedef struct {
+    const char *name;    /* "zack"                                                        */
+    const char *summary; /* one line for --help and docs                                  */
+    kvd_pair pair[2];    /* Q-K pair and V pair it reads from the spectrum                */
+    int one_p;           /* 1: every head gets the same width whatever the spectrum says  */
+    int biorthogonal;    /* 1: left and right matrices, 0: an orthogonal R                */
+} kvd_dims_method;
+
+extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_dims_balanced;
+
+/* Cuts the method's projections to the widths. Fails when the spectrum lacks a pair, is
+ * per-query, is before RoPE, covers other layers, or when a matrix is not finite. */
+int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, const kvd_widths *w,
+                   kvd_err *err);
+void kvd_dims_release(kvd_dims *d);
+
+/* Every head at the same width round((1 - p) d_head), at least 1. */
+int kvd_widths_uniform(kvd_widths *w, double p);
+
+#endif

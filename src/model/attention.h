@@ -1,0 +1,78 @@
+/*
+ * The one door through which the forward pass hands out Q, K and V, and behind which dense
+ * attention, the tap that records, and every KV cache stand. The forward pass knows no more
+ * of them than this header.
+ */
+#ifndef KVD_MODEL_ATTENTION_H
+#define KVD_MODEL_ATTENTION_H
+
+#include <stddef.h>
+
+#include "common/err.h"
+#include "model/config.h"
+
+/* One layer of one batch. Rows of all sequences stand one after another (no padding). */
+typedef struct {
+    const kvd_config *config;
+    int layer;
+    size_t n_sequences;
+    const size_t *offset;  /* [n_sequences + 1]; rows offset[s] .. offset[s+1]-1 are sequence s   */
+    size_t first_sequence; /* index of the batch's first sequence in the corpus                   */
+    size_t n_tokens;       /* offset[n_sequences]                                                 */
+    const float *q;        /* [n_tokens][n_heads][d_head]     after RoPE                          */
+    const float *k;        /* [n_tokens][n_kv_heads][d_head]  after RoPE                          */
+    const float *v;        /* [n_tokens][n_kv_heads][d_head]                                      */
+    const float *q_pre;    /* before RoPE; NULL unless the door asked for it (wants_pre)          */
+    const float *k_pre;
+} kvd_attention_in;
+
+typedef struct kvd_attention kvd_attention;
+struct kvd_attention {
+    /*
+     * Writes the attention output of every head, before the output projection:
+     * out [n_tokens][n_heads][d_head]. Causal within a sequence, scale 1/sqrt(d_head).
+     */
+    int (*run)(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err);
+    int wants_pre; /* 1: q_pre and k_pre are needed */
+};
+
+/* Called with the probabilities of one head of one sequence: prob [n][n], row = query. */
+typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
+                                 const float *prob, size_t n, kvd_err *err);
+
+/* Exact attention: per head one GEMM for scores, a causal softmax, one GEMM with V. */
+typedef struct {
+    kvd_attention door;
+    kvd_probabilities probabilities; /* NULL unless asked for */
+    void *ctx;
+    float *scratch;
+    size_t scratch_n;
+} kvd_dense_attention;
+
+void kvd_dense_attention_init(kvd_dense_attention *a);
+void kvd_dense_attention_release(kvd_dense_attention *a);
+
+/*
+ * The arithmetic of one head of one sequence, shared by dense attention and by the caches:
+ *   q [n][d_qk] leading dimension ldq; k [n][d_qk] ldk; v [n][d_v] ldv; out [n][d_v] ldo
+ *   scores [n][n] scratch; on return it holds the probabilities (0 above the diagonal)
+ */
+void kvd_attend_head(size_t n, size_t d_qk, size_t d_v, const float *q, size_t ldq, const float *k,
+                     size_t ldk, const float *v, size_t ldv, float scale, float *scores, float *out,
+                     size_t ldo);
+
+/*
+ * Tap: calls `record` with Q, K, V of every layer, then lets `inner` compute; `output`, when not
+ * NULL, is called with the attention output afterwards.
+ */
+typedef struct {
+    kvd_attention door;
+    kvd_attention *inner;
+    int (*record)(void *ctx, const kvd_attention_in *in, kvd_err *err);
+    int (*output)(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
+    void *ctx;
+} kvd_tap;
+
+void kvd_tap_init(kvd_tap *t, kvd_attention *inner);
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * The forward pass of the Llama family on the CPU: embeddings, layers, final norm, head.
+ * Weights are converted to float32 one layer at a time into a buffer of one layer, so a
+ * checkpoint larger than memory runs. Batches are whole sequences.
+ */
+#ifndef KVD_MODEL_FORWARD_H
+#define KVD_MODEL_FORWARD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/attention.h"
+#include "model/checkpoint.h"
+
+typedef struct kvd_forward kvd_forward;
+
+typedef struct {
+    size_t n_sequences;
+    const size_t *offset;  /* [n_sequences + 1], offset[0] = 0                     */
+    size_t first_sequence; /* index in the corpus, passed on to the door           */
+    const uint32_t *id;    /* [offset[n_sequences]]                                */
+} kvd_batch;
+
+/* Every tensor the model needs is looked up and its shape checked here. max_tokens is the
+ * largest batch, max_len the longest sequence; buffers are allocated for them. The
+ * checkpoint is borrowed and must stay open. */
+kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err);
+void kvd_forward_free(kvd_forward *f);
+
+/*
+ * Runs layers 0 .. n_layers-1 (or up to last_layer, -1: all) through the door. hidden, when not
+ * NULL, receives [n_tokens][d_model] after the final norm (only with all layers).
+ * Fails on an id beyond the vocabulary and on a non-finite activation, naming layer and row.
+ */
+int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int last_layer, float *hidden,
+                    kvd_err *err);
+
+/* logits [n][vocab_size] of hidden rows [n][d_model]; the caller goes through rows in pieces. */
+int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
+
+/* Floating-point operations in matrix products of one token in a sequence of seq_len (for rates):
+ * layers only, and the head apart. */
+double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
+double kvd_head_flop_per_token(const kvd_config *c);
+
+/* Weight slices that pairs need, float32, allocated by the caller:
+ *   w_o [n_heads][d_head][d_model]   W_O^h, rows are dimensions of head h (transposed storage)
+ *   w_v [n_kv_heads][d_head][d_model] W_V^h transposed: row j is column j of the paper's W_V^h */
+int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
+int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * One safetensors file, memory-mapped. Format: 8-byte little-endian header
+ * length, JSON header, data (https://github.com/huggingface/safetensors).
+ * Everything in the header is checked before a tensor is handed out: length
+ * against file size, JSON depth and types, offsets in order, in range, without
+ * overlap or hole, size = product of shape x bytes of dtype, no name twice.
+ */
+#ifndef KVD_MODEL_SAFETENSORS_H
+#define KVD_MODEL_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "common/half.h"
+
+enum { KVD_TENSOR_RANK = 4 };
+
+typedef struct {
+    const char *name;
+    kvd_dtype dtype;
+    int rank;
+    size_t dims[KVD_TENSOR_RANK];
+    size_t n;         /* elements                                           */
+    const void *data; /* in the map, maybe unaligned; valid until close     */
+    const char *file; /* path it came from, for messages                    */
+} kvd_tensor;
+
+typedef struct kvd_safetensors kvd_safetensors;
+
+/* Dtypes other than F32, F16, BF16 are listed but have data == NULL until asked for by
+ * kvd_safetensors_find, which then fails naming the tensor and its dtype. */
+kvd_safetensors *kvd_safetensors_open(const char *path, kvd_err *err);
+/* The same over memory that outlives the result (fuzzing, tests); `name` is for messages. */
+kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size_t len, kvd_err *err);
+void kvd_safetensors_close(kvd_safetensors *s);
+
+size_t kvd_safetensors_count(const kvd_safetensors *s);
+const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
+/* 0 and *out filled; 1 when there is no such tensor (no message); -1 on a dtype we cannot use. */
+int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
+
+#endif

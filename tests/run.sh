@@ -1,0 +1,41 @@
+#!/bin/sh
+# Runs every test program and every test script; ends with "N passed, N failed, N skipped".
+# A C test is one cmocka program; each of its tests counts. A script counts as one test per line
+# "ok NAME" / "not ok NAME" / "skip NAME: why" that it prints. A program or script that dies, or
+# says nothing, counts as one failure.
+set -u
+B=${BUILD:-build}
+export BUILD=$B PYTHON=${PYTHON:-/usr/bin/python3}
+passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+count() { # name status: read $log, whose lines are TAP-like
+  p=$(grep -c '^ok ' "$log"); f=$(grep -c '^not ok ' "$log"); s=$(grep -ciE '^(skip |ok .*# *skip)' "$log")
+  sk_tap=$(grep -ciE '^ok .*# *skip' "$log")
+  p=$((p - sk_tap))
+  if [ "$2" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; echo "not ok $1: exit status $2"; fi
+  if [ $((p + f + s)) -eq 0 ]; then f=1; echo "not ok $1: ran no test"; fi
+  passed=$((passed + p)); failed=$((failed + f)); skipped=$((skipped + s))
+  if [ "$f" -ne 0 ]; then sed 's/^/    /' "$log"; else grep -iE '^skip |# *skip' "$log"; fi
+  printf '%-40s %d passed, %d failed, %d skipped.\n' "$1" "$p" "$f" "$s"
+}
+
+only=${TEST:-}
+for t in "$B"/tests/test_*; do
+  [ -x "$t" ] && [ ! -d "$t" ] || continue
+  n=$(basename "$t")
+  case "$n" in *.d) continue ;; esac
+  [ -z "$only" ] || [ "$n" = "$only" ] || continue
+  CMOCKA_MESSAGE_OUTPUT=TAP "$t" >"$log" 2>&1
+  count "$n" $?
+done
+for t in tests/test_*.sh; do
+  [ -e "$t" ] || continue
+  n=$(basename "$t")
+  [ -z "$only" ] || [ "$n" = "$only" ] || continue
+  sh "$t" >"$log" 2>&1
+  count "$n" $?
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
