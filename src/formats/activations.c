@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/fields.h"
+
 const kvd_schema kvd_schema_activations = {"activations", 1,
                                            "Q, K and V of every token, with the weights W_O and W_V"};
 
@@ -114,23 +116,11 @@ size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n)
 
 /* ---- reading --------------------------------------------------------- */
 
-static int check_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err)
-{
-    hsize_t got[KVD_MAX_RANK];
-    if (kvd_h5_shape(f, path, rank, got, err))
-        return -1;
-    for (int i = 0; i < rank; i++)
-        if (got[i] != want[i])
-            return kvd_fail(err, "'%s': %s has length %llu on axis %d, should have %llu", f->path, path,
-                            (unsigned long long)got[i], i, (unsigned long long)want[i]);
-    return 0;
-}
-
 /* Opens a dataset that must have this shape; a dtype of -1 is settled by it, another one checked. */
 static int open_checked(kvd_activations *a, const char *path, const hsize_t *dims, int *dtype, hid_t *id,
                         kvd_err *err)
 {
-    if (check_shape(&a->file, path, 4, dims, err))
+    if (kvd_field_shape(&a->file, path, 4, dims, err))
         return -1;
     if ((*id = H5Dopen2(a->file.id, path, H5P_DEFAULT)) < 0)
         return kvd_fail(err, "'%s': cannot open %s", a->file.path, path);
@@ -150,35 +140,15 @@ static int open_checked(kvd_activations *a, const char *path, const hsize_t *dim
     return 0;
 }
 
-static int read_size(kvd_h5 *f, const char *name, int64_t lo, int64_t hi, int64_t *out, kvd_err *err)
-{
-    if (kvd_h5_get_int(f, "/", name, out, err))
-        return -1;
-    if (*out < lo || *out > hi)
-        return kvd_fail(err, "'%s': %s is %lld, should be %lld to %lld", f->path, name, (long long)*out,
-                        (long long)lo, (long long)hi);
-    return 0;
-}
-
-static int read_text(kvd_h5 *f, const char *name, char *to, size_t size, kvd_err *err)
-{
-    char *text;
-    if (kvd_h5_get_text(f, "/", name, &text, err))
-        return -1;
-    const size_t n = strlen(text);
-    snprintf(to, size, "%s", text);
-    free(text);
-    return n < size ? 0 : kvd_fail(err, "'%s': %s is longer than %zu bytes", f->path, name, size - 1);
-}
-
 /* Fills *a from the open file a->file. */
 static int describe(kvd_activations *a, kvd_err *err)
 {
     kvd_h5 *f = &a->file;
     int64_t first_layer, n_sequences, seq_len;
     hsize_t dims[4], n_tokens;
-    if (kvd_model_info_read(f, &a->model, err) || read_text(f, "label", a->label, sizeof a->label, err) ||
-        read_text(f, "corpus_hash", a->corpus_hash, sizeof a->corpus_hash, err) ||
+    if (kvd_model_info_read(f, &a->model, err) ||
+        kvd_field_text(f, "/", "label", a->label, sizeof a->label, err) ||
+        kvd_field_text(f, "/", "corpus_hash", a->corpus_hash, sizeof a->corpus_hash, err) ||
         kvd_h5_shape(f, token_path[TOKEN_ID], 1, &n_tokens, err) || kvd_h5_shape(f, "/q", 4, dims, err))
         return -1;
     if (n_tokens < 1 || n_tokens > SIZE_MAX / 8)
@@ -188,16 +158,16 @@ static int describe(kvd_activations *a, kvd_err *err)
                         a->model.n_layers);
     a->n_tokens = (size_t)n_tokens;
     a->n_layers = (int)dims[0];
-    if (read_size(f, "first_layer", 0, a->model.n_layers - a->n_layers, &first_layer, err) ||
-        read_size(f, "n_sequences", 1, (int64_t)a->n_tokens, &n_sequences, err) ||
-        read_size(f, "seq_len", 1, a->model.max_positions, &seq_len, err))
+    if (kvd_field_int(f, "/", "first_layer", 0, a->model.n_layers - a->n_layers, &first_layer, err) ||
+        kvd_field_int(f, "/", "n_sequences", 1, (int64_t)a->n_tokens, &n_sequences, err) ||
+        kvd_field_int(f, "/", "seq_len", 1, a->model.max_positions, &seq_len, err))
         return -1;
     a->first_layer = (int)first_layer;
     a->n_sequences = (size_t)n_sequences;
     a->seq_len = (size_t)seq_len;
     a->has_pre = kvd_h5_exists(f, "/q_pre") || kvd_h5_exists(f, "/k_pre");
     for (int i = TOKEN_SEQUENCE; i < N_TOKEN; i++)
-        if (check_shape(f, token_path[i], 1, &n_tokens, err))
+        if (kvd_field_shape(f, token_path[i], 1, &n_tokens, err))
             return -1;
     int dtype = -1;
     for (int x = 0; x < KVD_N_X; x++) {

@@ -2,8 +2,9 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "formats/fields.h"
 
 static void set_text(char *to, size_t size, const char *from)
 {
@@ -81,23 +82,13 @@ int kvd_model_info_write(kvd_h5 *f, const kvd_model_info *m, kvd_err *err)
 static int read_field(kvd_h5 *f, const field *d, kvd_model_info *m, kvd_err *err)
 {
     char *to = (char *)m + d->offset;
-    if (d->size) {
-        char *text;
-        if (kvd_h5_get_text(f, "/model", d->name, &text, err))
-            return -1;
-        const int n = snprintf(to, d->size, "%s", text);
-        free(text);
-        if (n < 0 || (size_t)n >= d->size)
-            return kvd_fail(err, "'%s': /model %s is longer than %zu bytes", f->path, d->name, d->size - 1);
-        return 0;
-    }
+    if (d->size)
+        return kvd_field_text(f, "/model", d->name, to, d->size, err);
     int64_t value;
-    if (kvd_h5_get_int(f, "/model", d->name, &value, err))
-        return -1;
     const int64_t limit =
-        strcmp(d->name, "vocab_size") && strcmp(d->name, "max_positions") ? 1000000 : 1 << 30;
-    if (value < 1 || value >= limit)
-        return kvd_fail(err, "'%s': /model %s is %lld", f->path, d->name, (long long)value);
+        strcmp(d->name, "vocab_size") && strcmp(d->name, "max_positions") ? 999999 : 1 << 30;
+    if (kvd_field_int(f, "/model", d->name, 1, limit, &value, err))
+        return -1;
     const int whole = (int)value;
     memcpy(to, &whole, sizeof whole);
     return 0;
