@@ -87,7 +87,7 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -MF $@.d $< $(LIB) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
 # ---- targets people type --------------------------------------------------------------------
-.PHONY: all help setup-demo setup-check found demo check test lint asan fuzz bench format install man clean FORCE
+.PHONY: fuzzers all help setup-demo setup-check found demo check test lint asan fuzz bench format install man clean FORCE
 FORCE:
 
 help:
