@@ -180,7 +180,7 @@ void kvd_to_f32(kvd_dtype t, const void *src, float *dst, size_t n)
         (has_avx2() ? bf16_to_f32_avx2 : bf16_to_f32_plain)(src, dst, n);
         return;
     }
-    assert(!"unknown dtype");
+    assert(0 && "unknown dtype");
 }
 
 void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
@@ -197,5 +197,5 @@ void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
         (has_avx2() ? f32_to_bf16_avx2 : f32_to_bf16_plain)(src, dst, n);
         return;
     }
-    assert(!"unknown dtype");
+    assert(0 && "unknown dtype");
 }
