@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/fields.h"
+
 const kvd_schema kvd_schema_error_table = {"error-table", 1,
                                            "Error of cutting one head of one pair to a given width"};
 
@@ -32,26 +34,21 @@ int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err)
 
 static int get_pair(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err)
 {
-    char *text = NULL;
-    if (kvd_h5_get_text(f, "/", name, &text, err))
+    char text[16];
+    if (kvd_field_text(f, "/", name, text, sizeof text, err))
         return -1;
     const int found = kvd_pair_find(text);
     if (found < 0)
-        kvd_fail(err, "'%s': attribute '%s' is '%s', which is no pair", f->path, name, text);
-    else
-        *pair = (kvd_pair)found;
-    free(text);
-    return found < 0 ? -1 : 0;
+        return kvd_fail(err, "'%s': attribute %s is '%s', which is no pair", f->path, name, text);
+    *pair = (kvd_pair)found;
+    return 0;
 }
 
 static int read_table(kvd_h5 *f, kvd_error_table *t, kvd_err *err)
 {
-    char *method = NULL;
-    if (kvd_model_info_read(f, &t->model, err) || kvd_h5_get_text(f, "/", "method", &method, err))
-        return -1;
-    snprintf(t->method, sizeof t->method, "%s", method);
-    free(method);
-    if (get_pair(f, "pair_qk", &t->pair[0], err) || get_pair(f, "pair_v", &t->pair[1], err))
+    if (kvd_model_info_read(f, &t->model, err) ||
+        kvd_field_text(f, "/", "method", t->method, sizeof t->method, err) ||
+        get_pair(f, "pair_qk", &t->pair[0], err) || get_pair(f, "pair_v", &t->pair[1], err))
         return -1;
     t->n_layers = t->model.n_layers;
     t->n_kv_heads = t->model.n_kv_heads;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/fields.h"
+
 const kvd_schema kvd_schema_rates = {"rates", 1, "Kept dimensions per pair, layer and KV head"};
 
 /* ---- widths ----------------------------------------------------------------------------------- */
@@ -127,29 +129,14 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 
 /* ---- reading ---------------------------------------------------------------------------------- */
 
-static int get_text(kvd_h5 *f, const char *name, char *out, size_t size, kvd_err *err)
-{
-    char *text = NULL;
-    if (kvd_h5_get_text(f, "/", name, &text, err))
-        return -1;
-    const bool fits = strlen(text) < size;
-    if (fits)
-        memcpy(out, text, strlen(text) + 1);
-    else
-        kvd_fail(err, "'%s': attribute '%s' has %zu characters, at most %zu are allowed", f->path, name,
-                 strlen(text), size - 1);
-    free(text);
-    return fits ? 0 : -1;
-}
-
 static int get_pair(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err)
 {
     char text[16];
-    if (get_text(f, name, text, sizeof text, err))
+    if (kvd_field_text(f, "/", name, text, sizeof text, err))
         return -1;
     const int found = kvd_pair_find(text);
     if (found < 0)
-        return kvd_fail(err, "'%s': attribute '%s' is '%s', which is no pair", f->path, name, text);
+        return kvd_fail(err, "'%s': attribute %s is '%s', which is no pair", f->path, name, text);
     *pair = (kvd_pair)found;
     return 0;
 }
@@ -203,8 +190,8 @@ static int read_rates(kvd_h5 *f, kvd_rates *r, kvd_err *err)
 {
     hsize_t n, dims[3];
     char path[32];
-    if (kvd_model_info_read(f, &r->model, err) || get_text(f, "label", r->label, sizeof r->label, err) ||
-        get_text(f, "rule", r->rule, sizeof r->rule, err) || get_pair(f, "pair_qk", &r->pair[0], err) ||
+    if (kvd_model_info_read(f, &r->model, err) || kvd_field_text(f, "/", "label", r->label, sizeof r->label, err) ||
+        kvd_field_text(f, "/", "rule", r->rule, sizeof r->rule, err) || get_pair(f, "pair_qk", &r->pair[0], err) ||
         get_pair(f, "pair_v", &r->pair[1], err) || kvd_h5_shape(f, "/removal_rate", 1, &n, err))
         return -1;
     if (n < 1 || n > 1000000)
