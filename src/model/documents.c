@@ -160,8 +160,8 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
         json_error_t why;
         json_t *row = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
         if (!row) {
-            status =
-                kvd_fail(err, "'%s' line %zu: not JSON: %s, byte %d", r->path, number, why.text, why.position);
+            status = kvd_fail(err, "'%s' line %zu: not JSON: %s, byte %d", r->path, number, why.text,
+                              why.position);
             break;
         }
         status = json_row(r, row, "line", number, err);
