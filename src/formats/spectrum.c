@@ -15,10 +15,14 @@ const kvd_schema kvd_schema_spectrum = {"spectrum", 1, "Singular values and base
 const char *const kvd_pair_name[KVD_N_PAIRS] = {"qk", "vw", "q", "k", "v", "wv", "bqk", "bvw"};
 const char *const kvd_pairing_name[2] = {"shared", "per-query"};
 
-static const char *const pair_title[KVD_N_PAIRS] = {
-    "queries stacked on keys", "values stacked on rows of W_O", "queries",
-    "keys",                    "values",                        "columns of W_V",
-    "balanced Q and K",        "balanced V and W_O"};
+static const char *const pair_title[KVD_N_PAIRS] = {"queries stacked on keys",
+                                                    "values stacked on rows of W_O",
+                                                    "queries",
+                                                    "keys",
+                                                    "values",
+                                                    "columns of W_V",
+                                                    "balanced Q and K",
+                                                    "balanced V and W_O"};
 
 /* ---- pairs ------------------------------------------------------------------------------------ */
 
@@ -40,8 +44,8 @@ int kvd_pair_list(const char *option, const char *text, bool *wanted, kvd_err *e
             memcpy(name, at, n);
         const int pair = kvd_pair_find(name);
         if (pair < 0)
-            return kvd_fail(err, "%s: '%.*s' is no pair: qk, vw, q, k, v, wv, bqk, bvw", option, (int)(n < 40 ? n : 40),
-                            at);
+            return kvd_fail(err, "%s: '%.*s' is no pair: qk, vw, q, k, v, wv, bqk, bvw", option,
+                            (int)(n < 40 ? n : 40), at);
         if (wanted[pair])
             return kvd_fail(err, "%s: '%s' is named twice", option, name);
         wanted[pair] = true;
@@ -49,6 +53,18 @@ int kvd_pair_list(const char *option, const char *text, bool *wanted, kvd_err *e
         if (!*at)
             return 0;
     }
+}
+
+int kvd_pair_attribute(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err)
+{
+    char text[16];
+    if (kvd_field_text(f, "/", name, text, sizeof text, err))
+        return -1;
+    const int found = kvd_pair_find(text);
+    if (found < 0)
+        return kvd_fail(err, "'%s': attribute %s is '%s', which is no pair", f->path, name, text);
+    *pair = (kvd_pair)found;
+    return 0;
 }
 
 bool kvd_pair_balanced(kvd_pair pair)
@@ -68,9 +84,11 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head;
-    if (__builtin_mul_overflow((size_t)s->n_layers, (size_t)n_h, bytes) || __builtin_mul_overflow(*bytes, d, bytes) ||
-        __builtin_mul_overflow(*bytes, d, bytes) || __builtin_mul_overflow(*bytes, sizeof(double), bytes))
-        return kvd_fail(err, "bases of %d layers, %d heads, d_head %d are too large", s->n_layers, n_h, s->model.d_head);
+    if (__builtin_mul_overflow((size_t)s->n_layers, (size_t)n_h, bytes) ||
+        __builtin_mul_overflow(*bytes, d, bytes) || __builtin_mul_overflow(*bytes, d, bytes) ||
+        __builtin_mul_overflow(*bytes, sizeof(double), bytes))
+        return kvd_fail(err, "bases of %d layers, %d heads, d_head %d are too large", s->n_layers, n_h,
+                        s->model.d_head);
     return 0;
 }
 
@@ -209,8 +227,13 @@ static int write_derived(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, const 
         mean[d + j] = mean[j] * scale;
 
     snprintf(group, sizeof group, "/%s", kvd_pair_name[pair]);
-    kvd_h5_spec spec = {path, "exp of the entropy of the energies sigma^2 / sum sigma^2", "1", H5T_IEEE_F64LE, 2,
-                        {(hsize_t)s->n_layers, (hsize_t)x->n_h}, {"layer", h_axis}};
+    kvd_h5_spec spec = {path,
+                        "exp of the entropy of the energies sigma^2 / sum sigma^2",
+                        "1",
+                        H5T_IEEE_F64LE,
+                        2,
+                        {(hsize_t)s->n_layers, (hsize_t)x->n_h},
+                        {"layer", h_axis}};
     snprintf(path, sizeof path, "%s/effective_rank", group);
     if (kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, rank, err))
         goto done;
@@ -221,9 +244,11 @@ static int write_derived(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, const 
     snprintf(path, sizeof path, "%s/mean_sigma", group);
     if (kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, mean, err))
         goto done;
-    spec.long_name = "mean of sigma / sqrt(n_rows) over all layers and heads: does not grow with the number of tokens";
+    spec.long_name =
+        "mean of sigma / sqrt(n_rows) over all layers and heads: does not grow with the number of tokens";
     snprintf(path, sizeof path, "%s/mean_sigma_normalised", group);
-    if (kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, mean + d, err) || kvd_spectrum_summarise(s, pair, &sum, err) ||
+    if (kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, mean + d, err) ||
+        kvd_spectrum_summarise(s, pair, &sum, err) ||
         kvd_h5_put_double(f, group, "cv_max_sigma", sum.cv_max_sigma, err))
         goto done;
     status = 0;
@@ -255,8 +280,9 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     spec.dims[3] = d;
     spec.axes[2] = "dim";
     spec.axes[3] = "component";
-    spec.long_name = two ? "left matrix: Q or V is multiplied by its leading columns"
-                         : "orthogonal basis, columns by falling singular value, largest entry of a column positive";
+    spec.long_name =
+        two ? "left matrix: Q or V is multiplied by its leading columns"
+            : "orthogonal basis, columns by falling singular value, largest entry of a column positive";
     snprintf(path, sizeof path, "%s/%s", group, two ? "left" : "R");
     if (kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, x->R, err))
         return -1;
@@ -328,18 +354,18 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
             const double *sigma = kvd_spectrum_sigma(s, pair, l, h);
             for (size_t i = 0; i < d; i++) {
                 if (sigma[i] < 0)
-                    return kvd_fail(err, "'%s': /%s/sigma layer %d head %d dim %zu is %g, negative", f->path, name, l,
-                                    h, i, sigma[i]);
+                    return kvd_fail(err, "'%s': /%s/sigma layer %d head %d dim %zu is %g, negative", f->path,
+                                    name, l, h, i, sigma[i]);
                 if (i && sigma[i] > sigma[i - 1])
-                    return kvd_fail(err, "'%s': /%s/sigma layer %d head %d rises at dim %zu, from %g to %g", f->path,
-                                    name, l, h, i, sigma[i - 1], sigma[i]);
+                    return kvd_fail(err, "'%s': /%s/sigma layer %d head %d rises at dim %zu, from %g to %g",
+                                    f->path, name, l, h, i, sigma[i - 1], sigma[i]);
             }
             if (kvd_pair_balanced(pair))
                 continue;
             const double off = kvd_orthogonality(kvd_spectrum_R(s, pair, l, h), d);
             if (!(off <= 1e-8))
-                return kvd_fail(err, "'%s': /%s/R layer %d head %d is not orthogonal: off by %g", f->path, name, l, h,
-                                off);
+                return kvd_fail(err, "'%s': /%s/R layer %d head %d is not orthogonal: off by %g", f->path,
+                                name, l, h, off);
         }
     return 0;
 }
@@ -357,8 +383,9 @@ static int read_pair(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, kvd_err *err)
         return 0;
     /* Shapes before memory: the numbers in /model are the file's word only. */
     snprintf(path, sizeof path, "%s/%s", group, two ? "left" : "R");
-    if (kvd_field_int(f, group, "n_rows", 1, INT64_MAX, &n_rows, err) || kvd_field_shape(f, path, 4, dims, err) ||
-        kvd_spectrum_alloc(s, pair, err) || kvd_h5_read_finite(f, path, 4, dims, s->pair[pair].R, err))
+    if (kvd_field_int(f, group, "n_rows", 1, INT64_MAX, &n_rows, err) ||
+        kvd_field_shape(f, path, 4, dims, err) || kvd_spectrum_alloc(s, pair, err) ||
+        kvd_h5_read_finite(f, path, 4, dims, s->pair[pair].R, err))
         return -1;
     snprintf(path, sizeof path, "%s/sigma", group);
     if (kvd_h5_read_finite(f, path, 3, dims, s->pair[pair].sigma, err))

@@ -31,6 +31,8 @@ extern const char *const kvd_pair_name[KVD_N_PAIRS]; /* "qk" "vw" "q" "k" "v" "w
 int kvd_pair_find(const char *name);
 /* "qk,vw" -> flags [KVD_N_PAIRS]; *err names an unknown one. */
 int kvd_pair_list(const char *option, const char *text, bool *wanted, kvd_err *err);
+/* The pair that the root attribute `name` of a file names. */
+int kvd_pair_attribute(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err);
 /* bqk, bvw: a left and a right matrix, neither orthogonal. */
 bool kvd_pair_balanced(kvd_pair pair);
 
