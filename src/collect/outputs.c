@@ -1,11 +1,9 @@
 #include "collect/outputs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -62,29 +60,6 @@ static void make_run_id(const kvd_outputs *o, char *id, size_t size)
     snprintf(id, size, "%016llx", (unsigned long long)XXH3_64bits(text, (size_t)n));
 }
 
-/* Takes the space of the whole dump now, so that a full disk stops the run before its first token. */
-static int take_space(kvd_outputs *o, kvd_err *err)
-{
-    struct stat st;
-    int status = -1;
-    if (kvd_h5_sync(&o->dump.file, err))
-        return -1;
-    const int fd = open(o->dump.file.output.partial, O_RDWR | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st)) {
-        kvd_fail_errno(err, "cannot open '%s'", o->dump.file.output.partial);
-        goto done;
-    }
-    if (fallocate(fd, 0, 0, st.st_size) && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) {
-        kvd_fail_errno(err, "cannot reserve %lld bytes for '%s'", (long long)st.st_size, o->dump_path);
-        goto done;
-    }
-    status = 0;
-done:
-    if (fd >= 0)
-        close(fd);
-    return status;
-}
-
 static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
 {
     kvd_activations *a = &o->dump;
@@ -98,10 +73,11 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     a->first_layer = m->first_layer;
     a->n_layers = m->n_layers;
     a->has_pre = m->has_pre;
+    /* The first sync takes the space of the whole dump: a full disk stops the run before its first token. */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
     if (kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
-        kvd_h5_put_text(&a->file, "/", "run_id", o->state.run_id, err) || take_space(o, err))
+        kvd_h5_put_text(&a->file, "/", "run_id", o->state.run_id, err) || kvd_h5_sync(&o->dump.file, err))
         return -1;
     return 0;
 }
