@@ -207,7 +207,7 @@ static int prepare(kvd_evaluator *e, kvd_choice *choice, size_t n, const kvd_kep
     return 0;
 }
 
-int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, bool attention_errors,
+int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer, bool attention_errors,
                  kvd_progress *progress, kvd_err *err)
 {
     const size_t d_model = (size_t)e->config->d_model;

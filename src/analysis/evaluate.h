@@ -61,7 +61,7 @@ typedef struct {
  * when a choice that removes dimensions leaves every prediction exactly as it was. Results are allocated;
  * kvd_choice_release.
  */
-int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, bool attention_errors,
+int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer, bool attention_errors,
                  kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
 
