@@ -83,7 +83,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 {
     static const char *const ropes[] = {"after", "before"};
     config *cfg = state->input;
-    int i;
+    int i = 0;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &cfg->common;

@@ -155,7 +155,7 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
     if (!is_json && !vocab_size)
         return kvd_fail(err, "not JSON, and a llama2.c tokenizer needs the vocabulary size of its model");
     if (!is_json) {
-        t->llama2c = kvd_llama2c_parse(bytes, len, vocab_size, err);
+        t->llama2c = kvd_llama2c_tok_parse(bytes, len, vocab_size, err);
         t->size = vocab_size;
         return t->llama2c ? 0 : -1;
     }
@@ -223,7 +223,7 @@ void kvd_tokenizer_free(kvd_tokenizer *t)
     for (size_t i = 0; t->idle && i < N_IDLE; i++)
         work_free(atomic_exchange(&t->idle[i], NULL));
     free(t->idle);
-    kvd_llama2c_free(t->llama2c);
+    kvd_llama2c_tok_free(t->llama2c);
     kvd_normalizer_free(t->normalizer);
     kvd_pretokenizer_free(t->pretokenizer);
     kvd_added_tokens_free(t->added);
@@ -266,7 +266,7 @@ int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, b
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);
     if (t->llama2c) {
-        rc = kvd_llama2c_encode(t->llama2c, text, len, add_special, ids, err);
+        rc = kvd_llama2c_tok_encode(t->llama2c, text, len, add_special, ids, err);
     } else {
         encode_work *w = work_take(t, err);
         if (!w)
@@ -304,7 +304,7 @@ done:
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len, kvd_err *err)
 {
     kvd_buffer out = {0};
-    if (t->llama2c ? kvd_llama2c_decode(t->llama2c, id, n, &out, err) : decode_json(t, id, n, &out, err)) {
+    if (t->llama2c ? kvd_llama2c_tok_decode(t->llama2c, id, n, &out, err) : decode_json(t, id, n, &out, err)) {
         kvd_in(err, "tokenizer '%s'", t->name);
         kvd_buffer_release(&out);
         return NULL;

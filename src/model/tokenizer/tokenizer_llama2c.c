@@ -60,7 +60,7 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
     return kvd_vocab_build(&t->vocab, err);
 }
 
-kvd_llama2c *kvd_llama2c_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
+kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
     /* a piece takes nine bytes at least: no allocation beyond the file's size */
     if (vocab_size <= BOS || vocab_size > len / 9) {
@@ -82,11 +82,11 @@ kvd_llama2c *kvd_llama2c_parse(const void *bytes, size_t len, size_t vocab_size,
     }
     return t;
 fail:
-    kvd_llama2c_free(t);
+    kvd_llama2c_tok_free(t);
     return NULL;
 }
 
-void kvd_llama2c_free(kvd_llama2c *t)
+void kvd_llama2c_tok_free(kvd_llama2c *t)
 {
     if (!t)
         return;
@@ -145,7 +145,7 @@ static int start_symbols(const kvd_llama2c *t, kvd_merge_work *w, const char *te
     return 0;
 }
 
-int kvd_llama2c_encode(const kvd_llama2c *t, const char *text, size_t len, bool bos, kvd_ids *ids,
+int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool bos, kvd_ids *ids,
                        kvd_err *err)
 {
     kvd_merge_work w = {0};
@@ -175,7 +175,7 @@ static int hex(char c)
                                   : -1;
 }
 
-int kvd_llama2c_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out, kvd_err *err)
+int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++) {
         size_t len;
