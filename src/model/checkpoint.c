@@ -368,7 +368,7 @@ static int check_tied(const kvd_checkpoint *c, kvd_err *err)
     if (find_stored(c, embedding_name, &e, err) || find_stored(c, head_name, &h, err))
         return -1;
     if (e.dtype != h.dtype || e.rank != h.rank || memcmp(e.dims, h.dims, sizeof e.dims) != 0 ||
-        memcmp(e.data, h.data, e.n * (e.dtype == KVD_F32 ? 4 : 2)) != 0)
+        memcmp(e.data, h.data, e.n * kvd_dtype_bytes(e.dtype)) != 0)
         return kvd_fail(err, "'%s' and '%s' differ, but tie_word_embeddings is true", embedding_name,
                         head_name);
     return 0;
