@@ -142,7 +142,9 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
 {
     const double least = p - 1e-12;
     if (!(table_p[n - 1] >= least))
-        return kvd_fail(err, "no removal rate reaches p = %g: the largest attainable is %.6g, one dimension of every head stays",
+        return kvd_fail(err,
+                        "no removal rate reaches p = %g: the largest attainable is %.6g, one dimension of "
+                        "every head stays",
                         p, table_p[n - 1]);
     size_t lo = 0, hi = n - 1;
     while (lo < hi) {
@@ -192,7 +194,8 @@ static int compare_edges(const void *a, const void *b)
 }
 
 /* Edges of the lower hull of one curve, from the full width downwards; returns how many. hull: n indices. */
-static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head, size_t *hull, edge *out)
+static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head, size_t *hull,
+                         edge *out)
 {
     size_t m = 0;
     for (size_t i = n; i-- > 0;) {

@@ -34,7 +34,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
 /* F_p looked up: the overall p at removal rate r, and the smallest removal rate whose overall p is at least
  * p (by bisection; within 1e-12, so that p = 0.6 finds 1 - 0.4). The second fails when no rate reaches p. */
 double kvd_table_p_at(const double *table_r, const double *table_p, size_t n, double r);
-int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r, kvd_err *err);
+int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
+                    kvd_err *err);
 
 /* The smallest r whose overall p reaches wanted_p, by way of the table; *r and the widths there. */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy, double *r,

@@ -33,9 +33,20 @@ typedef struct {
     bool writing;
     kvd_output output; /* when writing                                 */
     const kvd_run *run;
+    bool resumed;               /* by kvd_h5_reopen                              */
+    double elapsed_before;      /* seconds spent by the runs that were resumed   */
+    uint64_t reserved;          /* bytes of the file that are sure to have space */
+    int n_inputs, n_parameters; /* of the run, already written                   */
 } kvd_h5;
 
 /* ---- files ---------------------------------------------------------- */
+
+/*
+ * A file that is opened for reading (or resumed) is first read by a child
+ * process under limits of time and memory, since the HDF5 library may crash or
+ * loop on damaged files; what happens to the child becomes a message. Functions
+ * of this group that fail leave *f closed; kvd_h5_close may follow all the same.
+ */
 
 /* Creates PATH.partial with schema, title, history and /provenance, complete = 0. */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run, kvd_err *err);
@@ -52,7 +63,12 @@ int kvd_h5_create_locked(kvd_h5 *f, const kvd_schema *schema, kvd_err *err);
 /* Writes elapsed_s and complete = 1, closes, fsyncs, renames. On failure nothing replaces PATH. */
 int kvd_h5_finish(kvd_h5 *f, kvd_err *err);
 
-/* Flushes what is there to disk without completing the file (checkpoint of a long run). */
+/*
+ * Flushes what is there to disk without completing the file (checkpoint of a
+ * long run). After kvd_h5_reserve the first call also claims the reserved space
+ * from the file system, so that a disk too small is found before the work; and
+ * from then on a killed process leaves a file that kvd_h5_reopen takes.
+ */
 int kvd_h5_sync(kvd_h5 *f, kvd_err *err);
 
 /* Opens for reading; refuses files that are not HDF5, foreign, newer or incomplete, by name. */
@@ -60,6 +76,13 @@ int kvd_h5_open(kvd_h5 *f, const char *path, const kvd_schema *schema, kvd_err *
 
 /* Reads only the schema name ("moments") into name; for programs that take any of our files. */
 int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
+
+/*
+ * For provenance: *schema ("kvdim/moments") and *made_by (git revision of the
+ * program that wrote it), both allocated, both "" when path is a folder, not an
+ * HDF5 file, damaged or not ours. Fails only on memory and on reading.
+ */
+int kvd_h5_identify(const char *path, char **schema, char **made_by, kvd_err *err);
 
 /* Closes; when writing and not finished, PATH.partial is removed unless keep_partial. Safe when zeroed. */
 void kvd_h5_close(kvd_h5 *f, bool keep_partial);
@@ -71,7 +94,7 @@ typedef struct {
     const char *long_name; /* one sentence, never empty                        */
     const char *units;     /* "1" when it has none, "us", "byte", "nat", ...   */
     hid_t type;            /* type in the file, e.g. H5T_IEEE_F64LE            */
-    int rank;
+    int rank;              /* 0: one number                                    */
     hsize_t dims[KVD_MAX_RANK];
     const char *axes[KVD_MAX_RANK]; /* "layer", "kv_head", "token", "dim", ...          */
 } kvd_h5_spec;
@@ -92,7 +115,7 @@ bool kvd_h5_exists(kvd_h5 *f, const char *path);
 
 /*
  * Reads a whole dataset, converted to mem_type, into data, after checking that
- * its shape is exactly dims. kvd_h5_read_finite also refuses NaN and infinity,
+ * its shape is exactly dims; a number that mem_type cannot hold is an error. kvd_h5_read_finite also refuses NaN and infinity,
  * naming the position (mem_type must be H5T_NATIVE_DOUBLE).
  */
 int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_t mem_type, void *data,
@@ -110,7 +133,10 @@ int kvd_h5_read_slab(hid_t dataset, const char *name, int rank, const hsize_t *s
 int kvd_h5_write_slab(hid_t dataset, const char *name, int rank, const hsize_t *start, const hsize_t *count,
                       hid_t mem_type, const void *data, kvd_err *err);
 
-/* ---- attributes: `where` is "/" or the path of a group (made when missing) or dataset ---- */
+/*
+ * Attributes; `where` is "/" or the path of a group (made when missing) or
+ * dataset. Writing again replaces the value, in place where the new one fits.
+ */
 
 int kvd_h5_put_text(kvd_h5 *f, const char *where, const char *name, const char *value, kvd_err *err);
 int kvd_h5_put_int(kvd_h5 *f, const char *where, const char *name, int64_t value, kvd_err *err);

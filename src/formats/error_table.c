@@ -4,14 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/fields.h"
+
 const kvd_schema kvd_schema_error_table = {"error-table", 1,
                                            "Error of cutting one head of one pair to a given width"};
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err)
 {
     const hsize_t L = (hsize_t)t->n_layers, H = (hsize_t)t->n_kv_heads, W = t->n_widths;
-    const kvd_h5_spec width = {
-        "/width", "kept dimensions that were tried", "1", H5T_STD_I32LE, 1, {W}, {"width"}};
+    const kvd_h5_spec width = {"/width", "kept dimensions that were tried", "1", H5T_STD_I32LE, 1, {W},
+                               {"width"}};
     if (kvd_model_info_write(f, &t->model, err) || kvd_h5_put_text(f, "/", "method", t->method, err) ||
         kvd_h5_put_text(f, "/", "pair_qk", kvd_pair_name[t->pair[0]], err) ||
         kvd_h5_put_text(f, "/", "pair_v", kvd_pair_name[t->pair[1]], err) ||
@@ -22,36 +24,25 @@ int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err)
         char path[32];
         snprintf(path, sizeof path, "/%s/error", kvd_pair_name[t->pair[side]]);
         const kvd_h5_spec error = {
-            path, "mean Kullback-Leibler divergence from the uncut model with only this head cut to this width",
-            "nat", H5T_IEEE_F64LE, 3, {L, H, W}, {"layer", "kv_head", "width"}};
+            path,
+            "mean Kullback-Leibler divergence from the uncut model with only this head cut to this width",
+            "nat",
+            H5T_IEEE_F64LE,
+            3,
+            {L, H, W},
+            {"layer", "kv_head", "width"}};
         if (kvd_h5_write(f, &error, H5T_NATIVE_DOUBLE, t->error + (size_t)side * per_side, err))
             return -1;
     }
     return 0;
 }
 
-static int get_pair(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err)
-{
-    char *text = NULL;
-    if (kvd_h5_get_text(f, "/", name, &text, err))
-        return -1;
-    const int found = kvd_pair_find(text);
-    if (found < 0)
-        kvd_fail(err, "'%s': attribute '%s' is '%s', which is no pair", f->path, name, text);
-    else
-        *pair = (kvd_pair)found;
-    free(text);
-    return found < 0 ? -1 : 0;
-}
-
 static int read_table(kvd_h5 *f, kvd_error_table *t, kvd_err *err)
 {
-    char *method = NULL;
-    if (kvd_model_info_read(f, &t->model, err) || kvd_h5_get_text(f, "/", "method", &method, err))
-        return -1;
-    snprintf(t->method, sizeof t->method, "%s", method);
-    free(method);
-    if (get_pair(f, "pair_qk", &t->pair[0], err) || get_pair(f, "pair_v", &t->pair[1], err))
+    if (kvd_model_info_read(f, &t->model, err) ||
+        kvd_field_text(f, "/", "method", t->method, sizeof t->method, err) ||
+        kvd_pair_attribute(f, "pair_qk", &t->pair[0], err) ||
+        kvd_pair_attribute(f, "pair_v", &t->pair[1], err))
         return -1;
     t->n_layers = t->model.n_layers;
     t->n_kv_heads = t->model.n_kv_heads;

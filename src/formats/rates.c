@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/fields.h"
+
 const kvd_schema kvd_schema_rates = {"rates", 1, "Kept dimensions per pair, layer and KV head"};
 
 /* ---- widths ----------------------------------------------------------------------------------- */
@@ -69,7 +71,8 @@ static int write_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
          r->overall_p16},
     };
     for (size_t i = 0; i < sizeof column / sizeof *column; i++) {
-        const kvd_h5_spec spec = {column[i].path, column[i].long_name, "1", H5T_IEEE_F64LE, 1, {n}, {"point"}};
+        const kvd_h5_spec spec = {column[i].path, column[i].long_name, "1", H5T_IEEE_F64LE, 1, {n},
+                                  {"point"}};
         if (kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, column[i].data, err))
             return -1;
     }
@@ -90,12 +93,15 @@ static int write_kept(kvd_h5 *f, const kvd_rates *r, int side, int padded, kvd_e
         }
     char path[32];
     snprintf(path, sizeof path, "/%s/%s", kvd_pair_name[r->pair[side]], padded ? "kept16" : "kept");
-    const kvd_h5_spec spec = {
-        path,
-        padded ? "leading dimensions kept, rounded up to a multiple of 16, at most d_head"
-               : "leading dimensions kept",
-        "1", H5T_STD_I32LE, 3, {r->n_points, (hsize_t)w->n_layers, (hsize_t)w->n_kv_heads},
-        {"point", "layer", "kv_head"}};
+    const kvd_h5_spec spec = {path,
+                              padded
+                                  ? "leading dimensions kept, rounded up to a multiple of 16, at most d_head"
+                                  : "leading dimensions kept",
+                              "1",
+                              H5T_STD_I32LE,
+                              3,
+                              {r->n_points, (hsize_t)w->n_layers, (hsize_t)w->n_kv_heads},
+                              {"point", "layer", "kv_head"}};
     const int status = kvd_h5_write(f, &spec, H5T_NATIVE_INT32, all, err);
     free(all);
     return status;
@@ -113,12 +119,20 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
             return -1;
     if (r->n_table == 0)
         return 0;
-    const kvd_h5_spec table_r = {
-        "/f_p/removal_rate", "removal rates at which some width changes", "1", H5T_IEEE_F64LE, 1, {r->n_table},
-        {"step"}};
-    const kvd_h5_spec table_p = {
-        "/f_p/overall_p", "overall p from this removal rate up to the next one", "1", H5T_IEEE_F64LE, 1,
-        {r->n_table}, {"step"}};
+    const kvd_h5_spec table_r = {"/f_p/removal_rate",
+                                 "removal rates at which some width changes",
+                                 "1",
+                                 H5T_IEEE_F64LE,
+                                 1,
+                                 {r->n_table},
+                                 {"step"}};
+    const kvd_h5_spec table_p = {"/f_p/overall_p",
+                                 "overall p from this removal rate up to the next one",
+                                 "1",
+                                 H5T_IEEE_F64LE,
+                                 1,
+                                 {r->n_table},
+                                 {"step"}};
     return kvd_h5_write(f, &table_r, H5T_NATIVE_DOUBLE, r->table_r, err) ||
                    kvd_h5_write(f, &table_p, H5T_NATIVE_DOUBLE, r->table_p, err)
                ? -1
@@ -126,33 +140,6 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 }
 
 /* ---- reading ---------------------------------------------------------------------------------- */
-
-static int get_text(kvd_h5 *f, const char *name, char *out, size_t size, kvd_err *err)
-{
-    char *text = NULL;
-    if (kvd_h5_get_text(f, "/", name, &text, err))
-        return -1;
-    const bool fits = strlen(text) < size;
-    if (fits)
-        memcpy(out, text, strlen(text) + 1);
-    else
-        kvd_fail(err, "'%s': attribute '%s' has %zu characters, at most %zu are allowed", f->path, name,
-                 strlen(text), size - 1);
-    free(text);
-    return fits ? 0 : -1;
-}
-
-static int get_pair(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err)
-{
-    char text[16];
-    if (get_text(f, name, text, sizeof text, err))
-        return -1;
-    const int found = kvd_pair_find(text);
-    if (found < 0)
-        return kvd_fail(err, "'%s': attribute '%s' is '%s', which is no pair", f->path, name, text);
-    *pair = (kvd_pair)found;
-    return 0;
-}
 
 static int read_kept(kvd_h5 *f, kvd_rates *r, int side, int n_layers, kvd_err *err)
 {
@@ -203,9 +190,11 @@ static int read_rates(kvd_h5 *f, kvd_rates *r, kvd_err *err)
 {
     hsize_t n, dims[3];
     char path[32];
-    if (kvd_model_info_read(f, &r->model, err) || get_text(f, "label", r->label, sizeof r->label, err) ||
-        get_text(f, "rule", r->rule, sizeof r->rule, err) || get_pair(f, "pair_qk", &r->pair[0], err) ||
-        get_pair(f, "pair_v", &r->pair[1], err) || kvd_h5_shape(f, "/removal_rate", 1, &n, err))
+    if (kvd_model_info_read(f, &r->model, err) ||
+        kvd_field_text(f, "/", "label", r->label, sizeof r->label, err) ||
+        kvd_field_text(f, "/", "rule", r->rule, sizeof r->rule, err) ||
+        kvd_pair_attribute(f, "pair_qk", &r->pair[0], err) ||
+        kvd_pair_attribute(f, "pair_v", &r->pair[1], err) || kvd_h5_shape(f, "/removal_rate", 1, &n, err))
         return -1;
     if (n < 1 || n > 1000000)
         return kvd_fail(err, "'%s': %llu points", f->path, (unsigned long long)n);
@@ -214,9 +203,10 @@ static int read_rates(kvd_h5 *f, kvd_rates *r, kvd_err *err)
         return -1;
     if (dims[0] != n || dims[1] < 1 || dims[1] > (hsize_t)r->model.n_layers ||
         dims[2] != (hsize_t)r->model.n_kv_heads)
-        return kvd_fail(err, "'%s': %s is [%llu][%llu][%llu] for %llu points, %d layers, %d KV heads", f->path, path,
-                        (unsigned long long)dims[0], (unsigned long long)dims[1], (unsigned long long)dims[2],
-                        (unsigned long long)n, r->model.n_layers, r->model.n_kv_heads);
+        return kvd_fail(err, "'%s': %s is [%llu][%llu][%llu] for %llu points, %d layers, %d KV heads",
+                        f->path, path, (unsigned long long)dims[0], (unsigned long long)dims[1],
+                        (unsigned long long)dims[2], (unsigned long long)n, r->model.n_layers,
+                        r->model.n_kv_heads);
 
     r->n_points = (size_t)n;
     r->removal_rate = calloc(r->n_points, sizeof *r->removal_rate);
@@ -235,8 +225,8 @@ static int read_rates(kvd_h5 *f, kvd_rates *r, kvd_err *err)
         return -1;
     for (size_t i = 0; i < r->n_points; i++)
         if (fabs(kvd_widths_p(&r->widths[i], 0) - r->overall_p[i]) > 1e-9)
-            return kvd_fail(err, "'%s': /overall_p[%zu] is %.9g, its widths give %.9g", f->path, i, r->overall_p[i],
-                            kvd_widths_p(&r->widths[i], 0));
+            return kvd_fail(err, "'%s': /overall_p[%zu] is %.9g, its widths give %.9g", f->path, i,
+                            r->overall_p[i], kvd_widths_p(&r->widths[i], 0));
     return read_table(f, r, err);
 }
 

@@ -35,7 +35,7 @@ typedef struct {
     /* private */
     void *store; /* K' and V' of one layer of one sequence, head after head     */
     size_t store_n;
-    float *work;
+    float *work; /* the same as float32, and scratch for every thread           */
     size_t work_n;
 } kvd_cache;
 
@@ -49,8 +49,10 @@ void kvd_cache_release(kvd_cache *c);
  * The account must be that of n_sequences with n_tokens tokens in all run once through layers
  * first_layer .. n_layers-1: one call per sequence and layer, the kept elements equal to the widths.
  */
-int kvd_cache_check(const kvd_cache *c, const kvd_config *config, size_t n_sequences, size_t n_tokens,
-                    int first_layer, kvd_err *err);
+int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_dims *dims,
+                    size_t n_sequences, size_t n_tokens, int first_layer, kvd_err *err);
+
+void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
 /* Bytes per token of the whole model, for stored elements of element_bytes each. */
 typedef struct {

@@ -1,0 +1,391 @@
+/* Datasets of kvdim files and the two 16-bit float types. */
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/h5_internal.h"
+
+static const size_t chunk_bytes = (size_t)4 << 20;   /* one chunk at most                         */
+static const size_t filter_bytes = (size_t)64 << 10; /* smaller datasets are stored as they are */
+
+/* ---- types ---- */
+
+static hid_t float16(size_t exponent_bits, size_t mantissa_bits, size_t bias)
+{
+    const hid_t t = H5Tcopy(H5T_IEEE_F32LE);
+    if (t < 0 || H5Tset_fields(t, 15, mantissa_bits, exponent_bits, 0, mantissa_bits) < 0 ||
+        H5Tset_precision(t, 16) < 0 || H5Tset_size(t, 2) < 0 || H5Tset_ebias(t, bias) < 0 || H5Tlock(t) < 0)
+        return H5I_INVALID_HID;
+    return t;
+}
+
+hid_t kvd_h5_type_f16(void)
+{
+    static hid_t t = H5I_INVALID_HID;
+    if (t < 0)
+        t = float16(5, 10, 15);
+    return t;
+}
+
+hid_t kvd_h5_type_bf16(void)
+{
+    static hid_t t = H5I_INVALID_HID;
+    if (t < 0)
+        t = float16(8, 7, 127);
+    return t;
+}
+
+bool kvd_h5_known_number(hid_t type)
+{
+    const hid_t known[] = {H5T_IEEE_F32LE, H5T_IEEE_F64LE, H5T_IEEE_F32BE,    H5T_IEEE_F64BE,
+                           H5T_STD_I8LE,   H5T_STD_I16LE,  H5T_STD_I32LE,     H5T_STD_I64LE,
+                           H5T_STD_U8LE,   H5T_STD_U16LE,  H5T_STD_U32LE,     H5T_STD_U64LE,
+                           H5T_STD_I16BE,  H5T_STD_I32BE,  H5T_STD_I64BE,     H5T_STD_U16BE,
+                           H5T_STD_U32BE,  H5T_STD_U64BE,  kvd_h5_type_f16(), kvd_h5_type_bf16()};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (H5Tequal(type, known[i]) > 0)
+            return true;
+    return false;
+}
+
+/* ---- describing ---- */
+
+void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab)
+{
+    hsize_t inner = 1; /* elements of what is already inside, from the fastest axis */
+    const hsize_t most = limit / type_size > 0 ? limit / type_size : 1;
+    for (int i = rank - 1; i >= 0; i--) {
+        const hsize_t fit = most / inner > 0 ? most / inner : 1;
+        slab[i] = dims[i] < fit ? dims[i] : fit;
+        if (slab[i] == 0)
+            slab[i] = 1;
+        inner *= slab[i];
+        if (slab[i] < dims[i])
+            inner = most; /* a cut axis: all slower ones get 1 */
+    }
+}
+
+/* Number of bytes, or -1 with *err when the shape does not fit in memory sizes. */
+static int spec_bytes(const kvd_h5_spec *s, size_t *bytes, kvd_err *err)
+{
+    if (!s->path || s->path[0] != '/' || !s->long_name || !*s->long_name || !s->units || !*s->units)
+        return kvd_fail(err, "dataset '%s' needs a path, a long_name and units", s->path ? s->path : "");
+    if (s->rank < 0 || s->rank > KVD_MAX_RANK)
+        return kvd_fail(err, "dataset '%s' has rank %d, at most %d is possible", s->path, s->rank,
+                        KVD_MAX_RANK);
+    size_t n = H5Tget_size(s->type);
+    if (n == 0)
+        return kvd_fail(err, "dataset '%s' has no type", s->path);
+    for (int i = 0; i < s->rank; i++) {
+        if (!s->axes[i] || !*s->axes[i])
+            return kvd_fail(err, "dataset '%s' has no name for axis %d", s->path, i);
+        if (s->dims[i] && n > SIZE_MAX / 2 / s->dims[i])
+            return kvd_fail(err, "dataset '%s' is too large", s->path);
+        n *= (size_t)s->dims[i];
+    }
+    *bytes = n;
+    return 0;
+}
+
+/* Axis names as H5DSset_label of the high-level library writes them, so h5py shows them as labels. */
+static int put_axes(hid_t dataset, const kvd_h5_spec *s)
+{
+    if (s->rank == 0)
+        return 0;
+    const hsize_t n = (hsize_t)s->rank;
+    const hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate_simple(1, &n, NULL);
+    hid_t attr = H5I_INVALID_HID;
+    int bad = type < 0 || space < 0 || H5Tset_size(type, H5T_VARIABLE) < 0;
+    if (!bad)
+        attr = H5Acreate2(dataset, "DIMENSION_LABELS", type, space, H5P_DEFAULT, H5P_DEFAULT);
+    bad = bad || attr < 0 || H5Awrite(attr, type, s->axes) < 0;
+    if (bad)
+        return -1;
+    kvd_h5_drop(attr);
+    kvd_h5_drop(space);
+    kvd_h5_drop(type);
+    return 0;
+}
+
+static hid_t creation(const kvd_h5_spec *s, size_t bytes, bool reserve)
+{
+    const hid_t made = H5Pcreate(H5P_DATASET_CREATE);
+    if (made < 0)
+        return made;
+    herr_t rc = 0;
+    if (reserve) {
+        rc = H5Pset_fill_time(made, H5D_FILL_TIME_NEVER);
+        rc = rc < 0 ? rc : H5Pset_layout(made, H5D_CONTIGUOUS);
+        rc = rc < 0 ? rc : H5Pset_alloc_time(made, H5D_ALLOC_TIME_EARLY);
+    } else if (bytes > filter_bytes && s->rank > 0 && H5Tget_class(s->type) != H5T_STRING) {
+        hsize_t chunk[KVD_MAX_RANK];
+        kvd_h5_slab_dims(s->rank, s->dims, H5Tget_size(s->type), chunk_bytes, chunk);
+        rc = H5Pset_chunk(made, s->rank, chunk);
+        rc = rc < 0 ? rc : H5Pset_shuffle(made);
+        rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
+        rc = rc < 0 ? rc : H5Pset_fletcher32(made);
+    }
+    if (rc < 0) {
+        kvd_h5_drop(made);
+        return H5I_INVALID_HID;
+    }
+    return made;
+}
+
+/* Creates the dataset with its attributes; H5I_INVALID_HID with *err set on failure. */
+static hid_t create(kvd_h5 *f, const kvd_h5_spec *s, bool reserve, kvd_err *err)
+{
+    assert(f->writing);
+    size_t bytes = 0;
+    if (spec_bytes(s, &bytes, err))
+        return H5I_INVALID_HID;
+    if (kvd_h5_exists(f, s->path)) {
+        kvd_fail(err, "'%s' already holds %s", f->path, s->path);
+        return H5I_INVALID_HID;
+    }
+    hid_t dataset = H5I_INVALID_HID;
+    const hid_t links = H5Pcreate(H5P_LINK_CREATE), made = creation(s, bytes, reserve);
+    const hid_t space = s->rank ? H5Screate_simple(s->rank, s->dims, NULL) : H5Screate(H5S_SCALAR);
+    bool bad = links < 0 || made < 0 || space < 0 || H5Pset_create_intermediate_group(links, 1) < 0;
+    if (!bad)
+        dataset = H5Dcreate2(f->id, s->path, s->type, space, links, made, H5P_DEFAULT);
+    bad = bad || dataset < 0 || put_axes(dataset, s);
+    if (bad)
+        kvd_h5_fail(err, "cannot create '%s' %s", f->path, s->path);
+    bad = bad || kvd_h5_put_text(f, s->path, "long_name", s->long_name, err) ||
+          kvd_h5_put_text(f, s->path, "units", s->units, err);
+    kvd_h5_drop(space);
+    kvd_h5_drop(made);
+    kvd_h5_drop(links);
+    if (bad) {
+        kvd_h5_drop(dataset);
+        return H5I_INVALID_HID;
+    }
+    return dataset;
+}
+
+int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void *data, kvd_err *err)
+{
+    const hid_t dataset = create(f, spec, false, err);
+    if (dataset < 0)
+        return -1;
+    int rc = 0;
+    bool empty = false;
+    for (int i = 0; i < spec->rank; i++)
+        empty = empty || spec->dims[i] == 0;
+    if (!empty && H5Dwrite(dataset, mem_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+        rc = kvd_h5_fail(err, "cannot write '%s' %s", f->path, spec->path);
+    if (H5Dclose(dataset) < 0 && !rc)
+        rc = kvd_h5_fail(err, "cannot write '%s' %s", f->path, spec->path);
+    return rc;
+}
+
+int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *err)
+{
+    *dataset = create(f, spec, true, err);
+    return *dataset < 0 ? -1 : 0;
+}
+
+/* ---- reading ---- */
+
+bool kvd_h5_exists(kvd_h5 *f, const char *path)
+{
+    /* H5Lexists fails on a path whose first parts are missing, so every part is asked for. */
+    char part[512];
+    if (strlen(path) >= sizeof part)
+        return false;
+    for (const char *end = path; *end;) {
+        end += 1 + strcspn(end + 1, "/");
+        memcpy(part, path, (size_t)(end - path));
+        part[end - path] = '\0';
+        if (strcmp(part, "/") && H5Lexists(f->id, part, H5P_DEFAULT) <= 0)
+            return false;
+    }
+    return true;
+}
+
+static hid_t open_dataset(kvd_h5 *f, const char *path, kvd_err *err)
+{
+    const hid_t dataset = kvd_h5_exists(f, path) ? H5Dopen2(f->id, path, H5P_DEFAULT) : H5I_INVALID_HID;
+    if (dataset < 0)
+        kvd_fail(err, "'%s' has no dataset %s", f->path, path);
+    return dataset;
+}
+
+static int dataset_shape(kvd_h5 *f, hid_t dataset, const char *path, int rank, hsize_t *dims, kvd_err *err)
+{
+    const hid_t space = H5Dget_space(dataset);
+    const int found = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
+    int rc = -1;
+    if (found < 0)
+        kvd_h5_fail(err, "cannot read '%s' %s", f->path, path);
+    else if (found != rank)
+        kvd_fail(err, "'%s' %s has rank %d, %d is wanted", f->path, path, found, rank);
+    else if (rank > 0 && H5Sget_simple_extent_dims(space, dims, NULL) < 0)
+        kvd_h5_fail(err, "cannot read '%s' %s", f->path, path);
+    else
+        rc = 0;
+    kvd_h5_drop(space);
+    return rc;
+}
+
+int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *err)
+{
+    assert(rank <= KVD_MAX_RANK);
+    const hid_t dataset = open_dataset(f, path, err);
+    if (dataset < 0)
+        return -1;
+    const int rc = dataset_shape(f, dataset, path, rank, dims, err);
+    kvd_h5_drop(dataset);
+    return rc;
+}
+
+static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (int i = 0; i < rank && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "[%llu]", (unsigned long long)dims[i]);
+}
+
+/* HDF5 would put the nearest number in the place of one that does not fit. */
+static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src, void *dst,
+                                   void *ctx)
+{
+    (void)from;
+    (void)to;
+    (void)src;
+    (void)dst;
+    if (what != H5T_CONV_EXCEPT_RANGE_HI && what != H5T_CONV_EXCEPT_RANGE_LOW)
+        return H5T_CONV_UNHANDLED;
+    *(bool *)ctx = true;
+    return H5T_CONV_ABORT;
+}
+
+static int read_all(kvd_h5 *f, hid_t dataset, const char *path, hid_t mem_type, void *data, kvd_err *err)
+{
+    int rc = -1;
+    bool out_of_range = false;
+    const hid_t type = H5Dget_type(dataset), transfer = H5Pcreate(H5P_DATASET_XFER);
+    const H5T_class_t found = type < 0 ? H5T_NO_CLASS : H5Tget_class(type), wanted = H5Tget_class(mem_type);
+    const bool fits = found == wanted || (found == H5T_INTEGER && wanted == H5T_FLOAT);
+    if (found == H5T_NO_CLASS || transfer < 0 ||
+        H5Pset_type_conv_cb(transfer, refuse_range, &out_of_range) < 0)
+        kvd_h5_fail(err, "cannot read '%s' %s", f->path, path);
+    else if (!fits)
+        kvd_fail(err, "'%s' %s does not hold %s", f->path, path,
+                 wanted == H5T_INTEGER ? "whole numbers"
+                 : wanted == H5T_FLOAT ? "numbers"
+                                       : "what is wanted");
+    else if (H5Dread(dataset, mem_type, H5S_ALL, H5S_ALL, transfer, data) < 0 && out_of_range)
+        kvd_fail(err, "'%s' %s holds a number that is too large for its reader", f->path, path);
+    else if (out_of_range)
+        kvd_fail(err, "'%s' %s holds a number that is too large for its reader", f->path, path);
+    else
+        rc = 0;
+    kvd_h5_drop(transfer);
+    kvd_h5_drop(type);
+    return rc;
+}
+
+int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_t mem_type, void *data,
+                kvd_err *err)
+{
+    assert(rank <= KVD_MAX_RANK);
+    hsize_t found[KVD_MAX_RANK];
+    const hid_t dataset = open_dataset(f, path, err);
+    if (dataset < 0)
+        return -1;
+    int rc = dataset_shape(f, dataset, path, rank, found, err);
+    size_t n = 1;
+    for (int i = 0; !rc && i < rank; i++) {
+        n *= (size_t)dims[i];
+        if (found[i] != dims[i]) {
+            char a[128], b[128];
+            shape_text(rank, found, a, sizeof a);
+            shape_text(rank, dims, b, sizeof b);
+            rc = kvd_fail(err, "'%s' %s has the shape %s, %s is wanted", f->path, path, a, b);
+        }
+    }
+    if (!rc && n > 0)
+        rc = read_all(f, dataset, path, mem_type, data, err);
+    kvd_h5_drop(dataset);
+    return rc;
+}
+
+int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, double *data, kvd_err *err)
+{
+    if (kvd_h5_read(f, path, rank, dims, H5T_NATIVE_DOUBLE, data, err))
+        return -1;
+    size_t n = 1;
+    for (int i = 0; i < rank; i++)
+        n *= (size_t)dims[i];
+    for (size_t i = 0; i < n; i++) {
+        if (isfinite(data[i]))
+            continue;
+        hsize_t at[KVD_MAX_RANK];
+        size_t rest = i;
+        for (int k = rank - 1; k >= 0; k--) {
+            at[k] = rest % (size_t)dims[k];
+            rest /= (size_t)dims[k];
+        }
+        char place[128];
+        shape_text(rank, at, place, sizeof place);
+        return kvd_fail(err, "'%s' %s%s is %s", f->path, path, place, isnan(data[i]) ? "nan" : "infinite");
+    }
+    return 0;
+}
+
+/* ---- slabs ---- */
+
+static int slab(hid_t dataset, const char *name, int rank, const hsize_t *start, const hsize_t *count,
+                hid_t mem_type, void *in, const void *out, kvd_err *err)
+{
+    assert(rank >= 1 && rank <= KVD_MAX_RANK);
+    int rc = -1;
+    hid_t memory = H5I_INVALID_HID;
+    hsize_t dims[KVD_MAX_RANK];
+    const hid_t file = H5Dget_space(dataset);
+    if (file < 0 || H5Sget_simple_extent_ndims(file) != rank ||
+        H5Sget_simple_extent_dims(file, dims, NULL) < 0) {
+        kvd_fail(err, "%s: a slab of rank %d is not part of it", name, rank);
+        goto done;
+    }
+    for (int i = 0; i < rank; i++)
+        if (start[i] > dims[i] || count[i] > dims[i] - start[i]) {
+            kvd_fail(err, "%s: axis %d ends at %llu, %llu values from %llu are asked for", name, i,
+                     (unsigned long long)dims[i], (unsigned long long)count[i], (unsigned long long)start[i]);
+            goto done;
+        }
+    memory = H5Screate_simple(rank, count, NULL);
+    if (memory < 0 || H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL) < 0) {
+        kvd_h5_fail(err, "%s: cannot select a slab", name);
+        goto done;
+    }
+    if (in ? H5Dread(dataset, mem_type, memory, file, H5P_DEFAULT, in) < 0
+           : H5Dwrite(dataset, mem_type, memory, file, H5P_DEFAULT, out) < 0) {
+        kvd_h5_fail(err, "cannot %s %s", in ? "read" : "write", name);
+        goto done;
+    }
+    rc = 0;
+done:
+    kvd_h5_drop(memory);
+    kvd_h5_drop(file);
+    return rc;
+}
+
+int kvd_h5_read_slab(hid_t dataset, const char *name, int rank, const hsize_t *start, const hsize_t *count,
+                     hid_t mem_type, void *data, kvd_err *err)
+{
+    assert(data);
+    return slab(dataset, name, rank, start, count, mem_type, data, NULL, err);
+}
+
+int kvd_h5_write_slab(hid_t dataset, const char *name, int rank, const hsize_t *start, const hsize_t *count,
+                      hid_t mem_type, const void *data, kvd_err *err)
+{
+    assert(data);
+    return slab(dataset, name, rank, start, count, mem_type, NULL, data, err);
+}

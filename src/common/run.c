@@ -1,0 +1,353 @@
+#include "common/run.h"
+
+#include <cblas.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <hdf5.h>
+#include <omp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "common/h5.h"
+#include "common/version.h"
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_stop(int sig)
+{
+    (void)sig;
+    stop_asked = 1;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the command line, as a shell would take it ---- */
+
+static bool needs_quotes(const char *s)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=,:+@%^";
+    return !*s || s[strspn(s, plain)];
+}
+
+/* A single quote inside single quotes is written '\'' . */
+static char *quote_command(int argc, char **argv, kvd_err *err)
+{
+    size_t size = 1;
+    for (int i = 0; i < argc; i++)
+        size += 4 * strlen(argv[i]) + 3;
+    char *text = malloc(size), *p = text;
+    if (!text) {
+        (void)kvd_no_memory(err, "the command line", size);
+        return NULL;
+    }
+    for (int i = 0; i < argc; i++) {
+        if (i)
+            *p++ = ' ';
+        if (!needs_quotes(argv[i])) {
+            p = stpcpy(p, argv[i]);
+            continue;
+        }
+        *p++ = '\'';
+        for (const char *s = argv[i]; *s; s++) {
+            if (*s == '\'')
+                p = stpcpy(p, "'\\''");
+            else
+                *p++ = *s;
+        }
+        *p++ = '\'';
+    }
+    *p = '\0';
+    return text;
+}
+
+/* ---- start and end ---- */
+
+static int cores_allowed(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set))
+        return 1;
+    const int n = CPU_COUNT(&set);
+    return n > 0 ? n : 1;
+}
+
+/* A second Ctrl-C ends the program at once: the handler is gone after the first. A write beyond
+ * `ulimit -f` becomes an error with a message instead of a silent death. */
+static int install_signals(kvd_err *err)
+{
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigemptyset(&stop.sa_mask);
+    sigemptyset(&ignore.sa_mask);
+    if (sigaction(SIGINT, &stop, NULL) || sigaction(SIGTERM, &stop, NULL) ||
+        sigaction(SIGXFSZ, &ignore, NULL))
+        return kvd_fail_errno(err, "cannot install signal handlers");
+    return 0;
+}
+
+int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
+                  kvd_err *err)
+{
+    *run = (kvd_run){.program = program, .seed = opt->seed, .started = now()};
+    /* After a failed flush (a full disk) the library would try again at exit and never end. */
+    (void)H5dont_atexit();
+    if (H5open() < 0)
+        return kvd_fail(err, "cannot start the HDF5 library");
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    stop_asked = 0;
+    if (install_signals(err))
+        return -1;
+    const time_t t = time(NULL);
+    struct tm utc;
+    if (!gmtime_r(&t, &utc) ||
+        !strftime(run->started_utc, sizeof run->started_utc, "%Y-%m-%dT%H:%M:%SZ", &utc))
+        return kvd_fail(err, "cannot read the clock");
+    if (opt->threads <= 0)
+        opt->threads = cores_allowed();
+    run->threads = opt->threads;
+    omp_set_num_threads(run->threads);
+    openblas_set_num_threads(run->threads);
+    run->command_line = quote_command(argc, argv, err);
+    return run->command_line ? 0 : -1;
+}
+
+static void input_release(kvd_run_input *in)
+{
+    free(in->path);
+    free(in->schema);
+    free(in->made_by);
+}
+
+void kvd_run_release(kvd_run *run)
+{
+    for (int i = 0; i < run->n_inputs; i++)
+        input_release(&run->inputs[i]);
+    free(run->inputs);
+    free(run->parameters);
+    free(run->command_line);
+    *run = (kvd_run){0};
+}
+
+double kvd_run_elapsed(const kvd_run *run)
+{
+    return now() - run->started;
+}
+
+bool kvd_interrupted(void)
+{
+    return stop_asked != 0;
+}
+
+int kvd_fail_interrupted(kvd_err *err)
+{
+    return kvd_fail(err, "interrupted");
+}
+
+int kvd_run_exit(const char *program, int status, kvd_err *err)
+{
+    if (status)
+        fprintf(stderr, "%s: %s\n", program, err->msg);
+    const bool earlier = ferror(stdout) != 0;
+    errno = earlier ? EIO : 0;
+    if (fflush(stdout) || earlier) {
+        if (!status)
+            fprintf(stderr, "%s: cannot write to standard output: %s\n", program, strerror(errno));
+        status = -1;
+    }
+    return status ? 1 : 0;
+}
+
+/* ---- inputs ---- */
+
+enum { READ_BYTES = 1 << 20 };
+
+static int hash_file(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
+{
+    int rc = -1;
+    unsigned char *buffer = malloc(READ_BYTES);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (!buffer) {
+        kvd_no_memory(err, "reading", READ_BYTES);
+        goto done;
+    }
+    if (fd < 0) {
+        kvd_fail_errno(err, "cannot open '%s'", path);
+        goto done;
+    }
+    for (;;) {
+        const ssize_t n = read(fd, buffer, READ_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            kvd_fail_errno(err, "cannot read '%s'", path);
+            goto done;
+        }
+        if (n == 0)
+            break;
+        if (XXH3_128bits_update(state, buffer, (size_t)n) == XXH_ERROR) {
+            kvd_fail(err, "cannot hash '%s'", path);
+            goto done;
+        }
+        *bytes += (uint64_t)n;
+        if (stop_asked) {
+            kvd_fail_interrupted(err);
+            goto done;
+        }
+    }
+    rc = 0;
+done:
+    if (fd >= 0)
+        close(fd);
+    free(buffer);
+    return rc;
+}
+
+static int not_hidden(const struct dirent *e)
+{
+    return e->d_name[0] != '.';
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* Every regular file (links are followed) in the order of names: name, zero byte, size, content. */
+static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
+{
+    struct dirent **entry = NULL;
+    int rc = -1;
+    const int n = scandir(path, &entry, not_hidden, by_bytes);
+    if (n < 0)
+        return kvd_fail_errno(err, "cannot read the folder '%s'", path);
+    for (int i = 0; i < n; i++) {
+        char *name = NULL;
+        struct stat st;
+        if (asprintf(&name, "%s/%s", path, entry[i]->d_name) < 0) {
+            kvd_no_memory(err, "a path", strlen(path));
+            goto done;
+        }
+        int bad = 0;
+        if (stat(name, &st)) {
+            bad = kvd_fail_errno(err, "cannot open '%s'", name);
+        } else if (S_ISREG(st.st_mode)) {
+            unsigned char size[8];
+            for (int b = 0; b < 8; b++)
+                size[b] = (unsigned char)((uint64_t)st.st_size >> (8 * b));
+            (void)XXH3_128bits_update(state, entry[i]->d_name, strlen(entry[i]->d_name) + 1);
+            (void)XXH3_128bits_update(state, size, sizeof size);
+            bad = hash_file(state, name, bytes, err);
+        }
+        free(name);
+        if (bad)
+            goto done;
+    }
+    rc = 0;
+done:
+    for (int i = 0; i < n; i++)
+        free(entry[i]);
+    free(entry);
+    return rc;
+}
+
+int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err)
+{
+    int rc = -1;
+    kvd_run_input in = {.path = strdup(path)};
+    XXH3_state_t *state = XXH3_createState();
+    struct stat st;
+    if (!in.path || !state || XXH3_128bits_reset(state) == XXH_ERROR) {
+        kvd_no_memory(err, "an input", strlen(path));
+        goto done;
+    }
+    if (stat(path, &st)) {
+        kvd_fail_errno(err, "cannot open '%s'", path);
+        goto done;
+    }
+    if (S_ISDIR(st.st_mode) ? hash_folder(state, path, &in.bytes, err)
+                            : hash_file(state, path, &in.bytes, err))
+        goto done;
+    const XXH128_hash_t h = XXH3_128bits_digest(state);
+    (void)snprintf(in.hash, sizeof in.hash, "xxh3:%016llx%016llx", (unsigned long long)h.high64,
+                   (unsigned long long)h.low64);
+    if (kvd_h5_identify(path, &in.schema, &in.made_by, err))
+        goto done;
+    kvd_run_input *more = realloc(run->inputs, ((size_t)run->n_inputs + 1) * sizeof *more);
+    if (!more) {
+        kvd_no_memory(err, "inputs", ((size_t)run->n_inputs + 1) * sizeof *more);
+        goto done;
+    }
+    run->inputs = more;
+    run->inputs[run->n_inputs++] = in;
+    rc = 0;
+done:
+    XXH3_freeState(state);
+    if (rc)
+        input_release(&in);
+    return rc;
+}
+
+int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
+{
+    const size_t bytes = ((size_t)run->n_parameters + 1) * sizeof *run->parameters;
+    char(*more)[2][512] = realloc(run->parameters, bytes);
+    if (!more)
+        return kvd_no_memory(err, "parameters", bytes);
+    run->parameters = more;
+    char(*row)[512] = more[run->n_parameters];
+    if (snprintf(row[0], sizeof row[0], "%s", name) >= (int)sizeof row[0])
+        return kvd_fail(err, "parameter '%s': the name is too long", name);
+    va_list ap;
+    va_start(ap, fmt);
+    const int n = vsnprintf(row[1], sizeof row[1], fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return kvd_fail(err, "parameter '%s' cannot be written as text", name);
+    if ((size_t)n >= sizeof row[1])
+        memcpy(row[1] + sizeof row[1] - 4, "...", 4);
+    run->n_parameters++;
+    return 0;
+}
+
+/* ---- facts ---- */
+
+const char *kvd_git_revision(void)
+{
+    return KVD_GIT_REVISION;
+}
+
+const char *kvd_cpu_name(void)
+{
+    static char name[128];
+    if (name[0])
+        return name;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[512];
+    while (f && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon)
+            continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(colon, "\n"), colon);
+        break;
+    }
+    if (f)
+        fclose(f);
+    if (!name[0])
+        strcpy(name, "unknown");
+    return name;
+}

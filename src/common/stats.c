@@ -1,0 +1,123 @@
+#include "common/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+
+double kvd_mean(const double *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum / (double)n;
+}
+
+double kvd_stddev(const double *x, size_t n)
+{
+    if (n < 2)
+        return 0;
+    const double mean = kvd_mean(x, n);
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (x[i] - mean) * (x[i] - mean);
+    return sqrt(sum / (double)(n - 1));
+}
+
+double kvd_cv(const double *x, size_t n)
+{
+    return kvd_stddev(x, n) / kvd_mean(x, n);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* x [n] sorted; the position is (n - 1) q, as R's type 7 and NumPy's default. */
+static double sorted_quantile(const double *x, size_t n, double q)
+{
+    const double at = (double)(n - 1) * q;
+    const size_t i = (size_t)floor(at);
+    if (i + 1 >= n)
+        return x[n - 1];
+    return x[i] + (at - (double)i) * (x[i + 1] - x[i]);
+}
+
+/* A NaN has no place in an order: it is the answer. */
+static double unsorted_quantile(double *x, size_t n, double q)
+{
+    for (size_t i = 0; i < n; i++)
+        if (isnan(x[i]))
+            return NAN;
+    qsort(x, n, sizeof *x, ascending);
+    return sorted_quantile(x, n, q);
+}
+
+double kvd_quantile(const double *x, size_t n, double q)
+{
+    if (n == 0 || !(q >= 0 && q <= 1))
+        return NAN;
+    double *copy = malloc(n * sizeof *copy);
+    if (!copy)
+        return NAN;
+    memcpy(copy, x, n * sizeof *copy);
+    const double v = unsorted_quantile(copy, n, q);
+    free(copy);
+    return v;
+}
+
+double kvd_mad(const double *x, size_t n)
+{
+    const double median = kvd_quantile(x, n, 0.5);
+    double *deviation = n ? malloc(n * sizeof *deviation) : NULL;
+    if (!deviation)
+        return NAN;
+    for (size_t i = 0; i < n; i++)
+        deviation[i] = fabs(x[i] - median);
+    const double v = unsorted_quantile(deviation, n, 0.5);
+    free(deviation);
+    return v;
+}
+
+int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples, uint64_t seed,
+                        kvd_interval *out, kvd_err *err)
+{
+    if (n == 0 || resamples < 1)
+        return kvd_fail(err, "a bootstrap of %zu clusters with %d resamples is not possible", n, resamples);
+    double a = 0, b = 0;
+    for (size_t i = 0; i < n; i++) {
+        a += num[i];
+        b += den[i];
+    }
+    if (!isfinite(a) || !isfinite(b) || b == 0)
+        return kvd_fail(err, "the ratio %g / %g is not a number", a, b);
+    *out = (kvd_interval){a / b, NAN, NAN};
+    if (n == 1)
+        return 0;
+    double *ratio = malloc((size_t)resamples * sizeof *ratio);
+    if (!ratio)
+        return kvd_no_memory(err, "bootstrap", (unsigned long long)resamples * sizeof *ratio);
+    kvd_rng r;
+    kvd_rng_seed(&r, seed, 0);
+    for (int k = 0; k < resamples; k++) {
+        a = b = 0;
+        for (size_t i = 0; i < n; i++) {
+            const size_t j = (size_t)kvd_rng_below(&r, n);
+            a += num[j];
+            b += den[j];
+        }
+        ratio[k] = a / b;
+        if (!isfinite(ratio[k])) {
+            free(ratio);
+            return kvd_fail(err, "resample %d has the ratio %g / %g", k, a, b);
+        }
+    }
+    qsort(ratio, (size_t)resamples, sizeof *ratio, ascending);
+    out->lo = sorted_quantile(ratio, (size_t)resamples, 0.025);
+    out->hi = sorted_quantile(ratio, (size_t)resamples, 0.975);
+    free(ratio);
+    return 0;
+}
