@@ -30,6 +30,8 @@ typedef struct {
     size_t n;
 } kvd_facts;
 
+enum { KVD_LABEL = 200 };
+
 /* One pair of a similarity file; arrays are over the compared files, then over m = 1 .. d_head. */
 typedef struct {
     kvd_pair pair;
@@ -39,10 +41,10 @@ typedef struct {
 } kvd_similarity_pair;
 
 typedef struct {
-    char reference[64];
+    char reference[KVD_LABEL]; /* labels; after kvd_results_name with the model in front when there are several */
     size_t reference_tokens;
     size_t n_others, d_head, n_pairs;
-    char (*other)[64];    /* [n_others] labels                       */
+    char (*other)[KVD_LABEL]; /* [n_others] */
     size_t *other_tokens; /* [n_others]                              */
     kvd_similarity_pair *pair;
 } kvd_similarity;
@@ -84,7 +86,8 @@ void kvd_results_release(kvd_results *r);
 /* The value of a fact, or "" */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
-/* True when the calibration text was random token ids (the label that kvdim-collect --random gives). */
+/* True when the calibration text was random token ids (the label that kvdim-collect --random gives),
+ * with or without a model in front. */
 bool kvd_label_random(const char *label);
 
 #endif
