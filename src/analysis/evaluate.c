@@ -113,7 +113,20 @@ static int run_reference(kvd_evaluator *e, const kvd_batch *b, kvd_kept_attentio
     return status ? kvd_in(err, "uncompressed model, sequences from %zu", b->first_sequence) : 0;
 }
 
-static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, float *hidden, kvd_err *err)
+/* The uncompressed stream that enters `layer`; NULL with layer 0, where a run starts at the embedding. */
+static int run_below(kvd_evaluator *e, const kvd_batch *b, int layer, float *residual, kvd_err *err)
+{
+    if (!layer)
+        return 0;
+    kvd_dense_attention dense;
+    kvd_dense_attention_init(&dense);
+    const int status = kvd_forward_residual(e->forward, b, &dense.door, layer, residual, err);
+    kvd_dense_attention_release(&dense);
+    return status ? kvd_in(err, "uncompressed model, sequences from %zu", b->first_sequence) : 0;
+}
+
+static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
+                      const float *residual, float *hidden, kvd_err *err)
 {
     kvd_cache cache;
     if (kvd_cache_init(&cache, e->config, c->dims, c->type, e->max_len, err))
@@ -125,7 +138,9 @@ static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, float
         tap.ctx = &c->error;
     }
     const double started = now_s();
-    const int status = kvd_forward_run(e->forward, b, &tap.door, -1, hidden, err);
+    const int status =
+        first_layer ? kvd_forward_run_from(e->forward, b, &tap.door, first_layer, residual, hidden, err)
+                    : kvd_forward_run(e->forward, b, &tap.door, -1, hidden, err);
     c->seconds += now_s() - started;
     kvd_cache_account_add(&c->account, &cache.account);
     kvd_cache_release(&cache);
@@ -180,9 +195,9 @@ static int score_batch(kvd_evaluator *e, const kvd_batch *b, const float *ref_hi
 
 /* ---- a corpus --------------------------------------------------------------------------------- */
 
-static int check_choice(const kvd_evaluator *e, const kvd_choice *c, kvd_err *err)
+static int check_choice(const kvd_evaluator *e, const kvd_choice *c, int first_layer, kvd_err *err)
 {
-    if (kvd_cache_check(&c->account, e->config, c->dims, e->n_sequences, e->n_tokens, 0, err))
+    if (kvd_cache_check(&c->account, e->config, c->dims, e->n_sequences, e->n_tokens, first_layer, err))
         return kvd_in(err, "method '%s', overall p %.4f", c->method, c->overall_p);
     if (c->overall_p > 0 && !c->differs)
         return kvd_fail(err,
@@ -214,7 +229,7 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
     const bool cached = e->hidden && e->reference_known;
     assert(!(cached && attention_errors)); /* attention outputs are kept for one batch only */
     kvd_kept_attention kept = {0};
-    float *hidden = NULL;
+    float *hidden = NULL, *residual = NULL;
     int status = -1;
     if (attention_errors && kvd_kept_attention_init(&kept, e->config, e->max_tokens, err))
         goto done;
@@ -222,6 +237,10 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
         goto done;
     if (!(hidden =
               room(n ? n : 1, e->max_tokens * d_model, sizeof *hidden, "hidden rows of all choices", err)))
+        goto done;
+
+    if (first_layer &&
+        !(residual = room(e->max_tokens, d_model, sizeof *residual, "residual rows of a batch", err)))
         goto done;
 
     for (size_t first = 0; first < e->n_sequences;) {
@@ -232,9 +251,11 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
         float *const ref = e->hidden ? e->hidden + begin * d_model : e->batch_hidden;
         if (!cached && run_reference(e, &b, attention_errors ? &kept : NULL, ref, err))
             goto done;
+        if (run_below(e, &b, first_layer, residual, err))
+            goto done;
         for (size_t i = 0; i < n; i++) {
             float *const mine = hidden + i * e->max_tokens * d_model;
-            if (run_choice(e, &b, &choice[i], mine, err))
+            if (run_choice(e, &b, &choice[i], first_layer, residual, mine, err))
                 goto done;
             if (memcmp(mine, ref, n_tokens * d_model * sizeof *mine))
                 choice[i].differs = true;
@@ -251,12 +272,13 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
     }
     e->reference_known = true;
     for (size_t i = 0; i < n; i++) {
-        if (check_choice(e, &choice[i], err))
+        if (check_choice(e, &choice[i], first_layer, err))
             goto done;
         choice[i].error.kept = NULL; /* ends with this call */
     }
     status = 0;
 done:
+    free(residual);
     free(hidden);
     kvd_kept_attention_release(&kept);
     return status;
@@ -291,7 +313,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
     kvd_choice c = {.method = full->method, .dims = full, .type = KVD_F32};
     double largest = 0, sum2 = 0;
     int status = -1;
-    if (run_reference(e, &b, NULL, e->batch_hidden, err) || run_choice(e, &b, &c, hidden, err))
+    if (run_reference(e, &b, NULL, e->batch_hidden, err) || run_choice(e, &b, &c, 0, NULL, hidden, err))
         goto done;
     for (size_t first = 0; first < n_tokens; first += e->piece) {
         const size_t n = n_tokens - first < e->piece ? n_tokens - first : e->piece;

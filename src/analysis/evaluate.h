@@ -56,7 +56,8 @@ typedef struct {
 } kvd_choice;
 
 /*
- * Evaluates all choices over the corpus. Fails, naming method, p and sequence, on non-finite numbers,
+ * Evaluates all choices over the corpus. first_layer: choices cut nothing below it, so their runs start
+ * there from the uncompressed stream; 0 in general. Fails, naming method, p and sequence, on non-finite numbers,
  * when a cache's account does not show that every sequence and layer was compressed to the widths, and
  * when a choice that removes dimensions leaves every prediction exactly as it was. Results are allocated;
  * kvd_choice_release.

@@ -149,8 +149,7 @@ static int point_at_r(const kvd_source *s, double r, kvd_point *point, kvd_err *
     kvd_widths w = {0};
     point->rule = kvd_ranks_name[m->ranks];
     point->removal_rate = r;
-    int status =
-        kvd_widths_eq6(s->spectrum, m->dims->pair, r, m->ranks == KVD_RANKS_EQ6_ENERGY, &w, err);
+    int status = kvd_widths_eq6(s->spectrum, m->dims->pair, r, m->ranks == KVD_RANKS_EQ6_ENERGY, &w, err);
     if (status)
         kvd_in(err, "method '%s', r = %g", m->dims->name, r);
     else

@@ -122,6 +122,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, size_t 
     if (!x)
         return kvd_no_memory(err, "per-sequence sums", (unsigned long long)n * N_COLS * sizeof *x);
     double total = 0, ref_top1 = 0;
+    int hollow = 0; /* sequences where the reference has no prediction right */
     for (size_t i = 0; i < n; i++) {
         x[COL_N * n + i] = q[i].n;
         x[COL_NLL * n + i] = q[i].nll;
@@ -131,6 +132,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, size_t 
         x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
         total += q[i].n;
         ref_top1 += x[COL_REF_TOP1 * n + i];
+        hollow += !(x[COL_REF_TOP1 * n + i] > 0);
     }
     /* NaN marks what was not asked for. */
     const kvd_interval none = {NAN, NAN, NAN};
@@ -152,17 +154,20 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, size_t 
         {COL_TOP1, COL_REF_TOP1, &out->top1_share},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        if (want[i].den == COL_REF_TOP1 && !(ref_top1 > 0)) {
-            if (!reference)
-                continue;
-            kvd_fail(err, "the uncompressed model predicts no token right, so a share of its accuracy "
-                          "does not exist");
-            goto done;
-        }
+        const int share = want[i].den == COL_REF_TOP1;
+        if (share && !(ref_top1 > 0)) /* a share of nothing */
+            continue;
         /* The same seed everywhere, so that all columns are drawn from the same resamples. */
-        if (kvd_bootstrap_ratio(x + (size_t)want[i].num * n, x + (size_t)want[i].den * n, n, RESAMPLES, seed,
-                                want[i].to, err))
+        if (!kvd_bootstrap_ratio(x + (size_t)want[i].num * n, x + (size_t)want[i].den * n, n, RESAMPLES, seed,
+                                 want[i].to, err))
+            continue;
+        if (!share || !hollow)
             goto done;
+        /* Some resample held only sequences without a right prediction: the share has no interval. */
+        double top1 = 0;
+        for (size_t k = 0; k < n; k++)
+            top1 += x[COL_TOP1 * n + k];
+        *want[i].to = (kvd_interval){top1 / ref_top1, NAN, NAN};
     }
     out->perplexity = (kvd_interval){exp(out->nll.value), exp(out->nll.lo), exp(out->nll.hi)};
     status = 0;

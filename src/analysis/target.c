@@ -85,8 +85,14 @@ static int visit(search *s, double wanted, double *p, kvd_err *err)
         goto done;
     }
     if (kvd_evaluate(s->e, &c, 1, 0, false, NULL, err) ||
-        kvd_quality_compare(c.per_sequence, s->e->reference, s->e->n_sequences, s->seed, &summary, err) ||
-        s->on_point(s->ctx, s->source, &point, &c, &summary, err))
+        kvd_quality_compare(c.per_sequence, s->e->reference, s->e->n_sequences, s->seed, &summary, err))
+        goto done;
+    if (isnan(summary.top1_share.value)) {
+        kvd_fail(err,
+                 "the uncompressed model predicts no token right: there is no accuracy to keep a share of");
+        goto done;
+    }
+    if (s->on_point(s->ctx, s->source, &point, &c, &summary, err))
         goto done;
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
     s->sample[at] = (kvd_target_sample){point.overall_p, summary.top1_share};

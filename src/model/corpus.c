@@ -175,14 +175,13 @@ static int read_texts(cutter *k, kvd_err *err)
     return status < 0 ? -1 : 0;
 }
 
-static int parse_id(const char *path, size_t line, const char *text, size_t len, size_t vocab_size,
-                    uint32_t *id, kvd_err *err)
+static int parse_id(const char *text, size_t len, size_t vocab_size, uint32_t *id, kvd_err *err)
 {
     uint64_t value = 0;
     size_t first = 0, last = len;
-    while (first < last && strchr(" \t\r", text[first]))
+    while (first < last && (text[first] == ' ' || text[first] == '\t'))
         first++;
-    while (last > first && strchr(" \t\r", text[last - 1]))
+    while (last > first && (text[last - 1] == ' ' || text[last - 1] == '\t'))
         last--;
     bool number = last > first;
     for (size_t i = first; i < last && number; i++) {
@@ -192,11 +191,10 @@ static int parse_id(const char *path, size_t line, const char *text, size_t len,
             value = UINT32_MAX; /* far beyond any vocabulary already */
     }
     if (!number)
-        return kvd_fail(err, "'%s' line %zu: '%.40s' is not a token id", path, line, text);
+        return kvd_fail(err, "'%.40s' is not a token id", text);
     if (value >= vocab_size)
-        return kvd_fail(err, "'%s' line %zu: id %.*s, the vocabulary has %zu (0 to %zu)", path, line,
-                        (int)(last - first > 20 ? 20 : last - first), text + first, vocab_size,
-                        vocab_size - 1);
+        return kvd_fail(err, "token id %.*s, the model's ids are 0 to %zu",
+                        (int)(last - first > 20 ? 20 : last - first), text + first, vocab_size - 1);
     *id = (uint32_t)value;
     return 0;
 }
@@ -204,12 +202,12 @@ static int parse_id(const char *path, size_t line, const char *text, size_t len,
 static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                       kvd_err *err)
 {
-    cutter *k = ctx;
+    cutter *k = ctx; /* the CSV reader puts file and row in front of messages */
+    (void)line;
     k->ids.n = 0;
     for (size_t i = 0; i < n_fields; i++) {
         uint32_t id = 0;
-        if (parse_id(k->spec->ids, line, field[i], len[i], k->spec->vocab_size, &id, err) ||
-            kvd_ids_push(&k->ids, id, err))
+        if (parse_id(field[i], len[i], k->spec->vocab_size, &id, err) || kvd_ids_push(&k->ids, id, err))
             return -1;
     }
     if (push_document(k, err))

@@ -295,30 +295,27 @@ static int attention_part(kvd_forward *f, const kvd_batch *b, int layer, const f
     return check_finite(f, b, where, f->o, f->width_q, err);
 }
 
-int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int last_layer, float *hidden,
-                    kvd_err *err)
+static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 {
-    const kvd_config *c = &f->config;
-    const int last = last_layer < 0 ? c->n_layers - 1 : last_layer;
-    if (last >= c->n_layers || (hidden && last != c->n_layers - 1))
-        return kvd_fail(err, "layers 0 .. %d asked for%s, the model has %d", last,
-                        hidden ? " with the final state" : "", c->n_layers);
-    if (check_batch(f, b, err) || (door->wants_pre && reserve_pre(f, err)))
-        return -1;
-
     const size_t n = b->offset[b->n_sequences];
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         convert(&f->embedding, (size_t)b->id[i] * f->d_model, f->d_model, f->x + i * f->d_model);
-    if (check_finite(f, b, "embedding", f->x, f->d_model, err))
-        return -1;
+    return check_finite(f, b, "embedding", f->x, f->d_model, err);
+}
 
-    for (int l = 0; l <= last; l++) {
+/* Layers first .. last of what stands in x; the last one only through the door unless `whole`. */
+static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int first, int last, int whole,
+                      kvd_err *err)
+{
+    const kvd_config *c = &f->config;
+    const size_t n = b->offset[b->n_sequences];
+    for (int l = first; l <= last; l++) {
         const float *w[N_PARTS];
         load_layer(f, l, w);
         if (attention_part(f, b, l, w, door, err))
             return -1;
-        if (l == last && !hidden)
+        if (l == last && !whole)
             return 0;
         kvd_linear(f->o, w[W_O], n, f->width_q, f->d_model, f->x, 1);
         kvd_rms_norm(f->x, w[NORM_FFN], c->norm_eps, n, f->d_model, f->normed);
@@ -331,8 +328,52 @@ int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int
         if (check_finite(f, b, where, f->x, f->d_model, err))
             return -1;
     }
-    kvd_rms_norm(f->x, f->norm_gain, c->norm_eps, n, f->d_model, hidden);
+    return 0;
+}
+
+static int final_norm(kvd_forward *f, const kvd_batch *b, float *hidden, kvd_err *err)
+{
+    kvd_rms_norm(f->x, f->norm_gain, f->config.norm_eps, b->offset[b->n_sequences], f->d_model, hidden);
     return check_finite(f, b, "final norm", hidden, f->d_model, err);
+}
+
+int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int last_layer, float *hidden,
+                    kvd_err *err)
+{
+    const kvd_config *c = &f->config;
+    const int last = last_layer < 0 ? c->n_layers - 1 : last_layer;
+    if (last >= c->n_layers || (hidden && last != c->n_layers - 1))
+        return kvd_fail(err, "layers 0 .. %d asked for%s, the model has %d", last,
+                        hidden ? " with the final state" : "", c->n_layers);
+    if (check_batch(f, b, err) || (door->wants_pre && reserve_pre(f, err)) || embed(f, b, err) ||
+        run_layers(f, b, door, 0, last, hidden != NULL, err))
+        return -1;
+    return hidden ? final_norm(f, b, hidden, err) : 0;
+}
+
+int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int layer, float *residual,
+                         kvd_err *err)
+{
+    if (layer < 0 || layer >= f->config.n_layers)
+        return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
+    if (check_batch(f, b, err) || (door->wants_pre && reserve_pre(f, err)) || embed(f, b, err) ||
+        run_layers(f, b, door, 0, layer - 1, 1, err))
+        return -1;
+    memcpy(residual, f->x, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
+    return 0;
+}
+
+int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int first_layer,
+                         const float *residual, float *hidden, kvd_err *err)
+{
+    if (first_layer < 0 || first_layer >= f->config.n_layers)
+        return kvd_fail(err, "layer %d asked for, the model has %d", first_layer, f->config.n_layers);
+    if (check_batch(f, b, err) || (door->wants_pre && reserve_pre(f, err)))
+        return -1;
+    memcpy(f->x, residual, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
+    if (run_layers(f, b, door, first_layer, f->config.n_layers - 1, 1, err))
+        return -1;
+    return final_norm(f, b, hidden, err);
 }
 
 /* ---- head -------------------------------------------------------------- */

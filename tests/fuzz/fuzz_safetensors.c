@@ -9,7 +9,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-    static const size_t width[] = {[KVD_F32] = 4, [KVD_F16] = 2, [KVD_BF16] = 2};
     kvd_err err;
     kvd_safetensors *s = kvd_safetensors_parse("input", bytes, len, &err);
     for (size_t i = 0; s && i < kvd_safetensors_count(s); i++) {
@@ -20,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         if (status)
             continue;
         const uint8_t *data = t.data;
-        if (data < bytes || t.n * width[t.dtype] > (size_t)(bytes + len - data))
+        if (data < bytes || t.n * kvd_dtype_bytes(t.dtype) > (size_t)(bytes + len - data))
             abort();
     }
     kvd_safetensors_close(s);

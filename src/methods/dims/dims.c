@@ -79,6 +79,11 @@ int kvd_dims_cut_biorthogonal(const kvd_dims_method *m, const kvd_spectrum *s, i
 
 static int check_spectrum(const kvd_dims_method *m, const kvd_spectrum *s, kvd_err *err)
 {
+    if (s->pairing != KVD_SHARED)
+        return kvd_fail(err,
+                        "method '%s' needs pairing 'shared', the spectrum has '%s': a cache holds one K per "
+                        "KV head",
+                        m->name, kvd_pairing_name[s->pairing]);
     for (int side = 0; side < 2; side++) {
         const kvd_pair pair = m->pair[side];
         if (!s->pair[pair].present)
@@ -91,11 +96,6 @@ static int check_spectrum(const kvd_dims_method *m, const kvd_spectrum *s, kvd_e
             return kvd_fail(err, "method '%s' needs the right matrices of pair '%s'", m->name,
                             kvd_pair_name[pair]);
     }
-    if (s->pairing != KVD_SHARED)
-        return kvd_fail(err,
-                        "method '%s' needs pairing 'shared', the spectrum has '%s': a cache holds one K per "
-                        "KV head",
-                        m->name, kvd_pairing_name[s->pairing]);
     if (strcmp(s->rope, "after"))
         return kvd_fail(err, "method '%s' cuts Q and K after RoPE, the spectrum was taken '%s' RoPE", m->name,
                         s->rope);
