@@ -199,6 +199,7 @@ static void plain_name(const char *measure, char *buf, size_t size)
         {"energy-ratio", "energy kept at half width, of what the own basis keeps"},
         {"random-energy-ratio", "energy kept at half width, of what the own basis keeps"},
         {"below-one-normalised", "per square root of rows"},
+        {"degradation-norm", "as a ratio of norms"},
         {"tokens-delta", "at every token count"},
         {"tokens-delta-random", "at every token count"},
     };

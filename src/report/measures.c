@@ -80,16 +80,18 @@ int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd
 
 bool kvd_most_tokens(const kvd_similarity *s, size_t i)
 {
-    for (size_t j = 0; j < s->n_others; j++)
-        if (strcmp(s->other[j], s->other[i]) == 0 && s->other_tokens[j] > s->other_tokens[i])
+    for (size_t j = 0; j < s->n_files; j++)
+        if (strcmp(s->label[j], s->label[i]) == 0 &&
+            (s->n_tokens[j] > s->n_tokens[i] || (s->n_tokens[j] == s->n_tokens[i] && j < i)))
             return false;
     return true;
 }
 
+/* Among the compared files; the reference stands apart. */
 static bool tokens_vary(const kvd_similarity *s, size_t i)
 {
-    for (size_t j = 0; j < s->n_others; j++)
-        if (strcmp(s->other[j], s->other[i]) == 0 && s->other_tokens[j] != s->other_tokens[i])
+    for (size_t j = 1; j < s->n_files; j++)
+        if (strcmp(s->label[j], s->label[i]) == 0 && s->n_tokens[j] != s->n_tokens[i])
             return true;
     return false;
 }
@@ -154,7 +156,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     *n = 0;
     for (size_t i = 0; i < r->n; i++)
         if (r->item[i].kind == KVD_RESULT_SIMILARITY)
-            size += r->item[i].similarity.n_others * r->item[i].similarity.n_pairs;
+            size += r->item[i].similarity.n_files * r->item[i].similarity.n_pairs;
     if (size == 0)
         return 0;
     all = calloc(2 * size, sizeof *all);
@@ -165,21 +167,20 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
         const kvd_similarity *s = &r->item[i].similarity;
         if (r->item[i].kind != KVD_RESULT_SIMILARITY)
             continue;
-        for (size_t o = 0; o < s->n_others; o++)
+        for (size_t o = 1; o < s->n_files; o++)
             for (size_t p = 0; p < s->n_pairs && tokens_vary(s, o); p++) {
                 const kvd_similarity_pair *q = &s->pair[p];
-                size_t half = o * s->d_head + s->d_head / 2 - 1;
                 labelled *x = &all[first++];
-                memcpy(x->label, s->other[o], sizeof x->label);
-                snprintf(x->p.series, sizeof x->p.series, "%s against %s", s->other[o], s->reference);
+                memcpy(x->label, s->label[o], sizeof x->label);
+                snprintf(x->p.series, sizeof x->p.series, "%s against %s", s->label[o], s->label[0]);
                 x->p.pair = q->pair;
-                x->p.n_tokens = s->other_tokens[o];
+                x->p.n_tokens = s->n_tokens[o];
                 x->p.n_averaged = 1;
-                x->p.random = kvd_label_random(s->other[o]);
-                x->p.delta_ratio = q->delta[o] / q->epsilon[o];
-                x->p.aligned_ratio = q->delta_aligned[o] / q->epsilon[o];
-                x->p.overlap_half = q->overlap[half];
-                x->p.energy_half = q->energy[half];
+                x->p.random = kvd_label_random(s->label[o]);
+                x->p.delta_ratio = q->delta_ratio[o];
+                x->p.aligned_ratio = q->aligned_ratio[o];
+                x->p.overlap_half = q->overlap[o];
+                x->p.energy_half = q->energy[o];
             }
     }
     qsort(all, first, sizeof *all, by_series);
@@ -282,7 +283,7 @@ static int of_spectra(const request *q, const char *name, kvd_values *out, kvd_e
     return 0;
 }
 
-/* Rows of similarity files between two different texts, or between random ids and a text. */
+/* Every basis against every other text's data, between texts, or between random ids and a text. */
 static int of_similarity(const request *q, const char *name, kvd_values *out, kvd_err *err)
 {
     bool want_random = strncmp(name, "random-", 7) == 0;
@@ -292,23 +293,25 @@ static int of_similarity(const request *q, const char *name, kvd_values *out, kv
         if (q->r->item[i].kind != KVD_RESULT_SIMILARITY)
             continue;
         for (size_t p = 0; p < s->n_pairs; p++)
-            for (size_t o = 0; o < s->n_others && s->pair[p].pair == q->pair; o++) {
+            for (size_t k = 0; k < s->n_files * s->n_files && s->pair[p].pair == q->pair; k++) {
                 const kvd_similarity_pair *x = &s->pair[p];
-                size_t half = o * s->d_head + s->d_head / 2 - 1;
-                bool a = kvd_label_random(s->reference), b = kvd_label_random(s->other[o]);
+                size_t a = k / s->n_files, b = k % s->n_files;
+                bool ra = kvd_label_random(s->label[a]), rb = kvd_label_random(s->label[b]);
                 double value;
-                if (strcmp(s->reference, s->other[o]) == 0 || (want_random ? a == b : a || b) ||
-                    !kvd_most_tokens(s, o))
+                if (strcmp(s->label[a], s->label[b]) == 0 || (want_random ? ra == rb : ra || rb) ||
+                    !kvd_most_tokens(s, a) || !kvd_most_tokens(s, b))
                     continue;
                 if (strcmp(what, "delta-ratio") == 0)
-                    value = x->delta[o] / x->epsilon[o];
+                    value = x->delta_ratio[k];
                 else if (strcmp(what, "aligned-ratio") == 0)
-                    value = x->delta_aligned[o] / x->epsilon[o];
+                    value = x->aligned_ratio[k];
                 else if (strcmp(what, "overlap-half") == 0)
-                    value = x->overlap[half];
+                    value = x->overlap[k];
+                else if (want_random && rb) /* what random ids give a text, not the other way */
+                    continue;
                 else
-                    value = x->energy[half] / x->energy_own[half];
-                if (put(out, 100 * value, err, "%s against %s", s->other[o], s->reference))
+                    value = x->energy[k] / x->energy[b * s->n_files + b];
+                if (put(out, 100 * value, err, "basis of %s, data of %s", s->label[a], s->label[b]))
                     return -1;
             }
     }
@@ -348,6 +351,45 @@ done:
     return status;
 }
 
+/* Same bases, method and widths, evaluated on the calibration text (a) and on another one (b). */
+static bool same_choice(const kvd_result *x, size_t a, const kvd_result *y, size_t b)
+{
+    static const char *const texts[] = {"method", "rule", "calibration"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (strcmp(kvd_row_text(x->accuracy.rows, a, texts[i]), kvd_row_text(y->accuracy.rows, b, texts[i])))
+            return false;
+    return strcmp(x->model.hash, y->model.hash) == 0 &&
+           fabs(kvd_row_real(x->accuracy.rows, a, "overall_p") - kvd_row_real(y->accuracy.rows, b, "overall_p")) < 1e-9;
+}
+
+bool kvd_on_calibration_text(const kvd_rows *rows, size_t row)
+{
+    return strcmp(kvd_row_text(rows, row, "label"), kvd_row_text(rows, row, "calibration")) == 0;
+}
+
+static int of_degradation(const request *q, const char *name, kvd_values *out, kvd_err *err)
+{
+    const char *column = strcmp(name, "degradation") == 0 ? "attention_error_zdc" : "attention_error";
+    for (size_t i = 0; i < q->r->n; i++)
+        for (size_t a = 0; q->r->item[i].kind == KVD_RESULT_ACCURACY && a < kvd_rows_count(q->r->item[i].accuracy.rows); a++) {
+            const kvd_result *x = &q->r->item[i];
+            double d = kvd_row_real(x->accuracy.rows, a, column);
+            if (!kvd_on_calibration_text(x->accuracy.rows, a) || isnan(d) || d <= 0)
+                continue;
+            for (size_t j = 0; j < q->r->n; j++)
+                for (size_t b = 0; q->r->item[j].kind == KVD_RESULT_ACCURACY && b < kvd_rows_count(q->r->item[j].accuracy.rows); b++) {
+                    const kvd_result *y = &q->r->item[j];
+                    if (kvd_on_calibration_text(y->accuracy.rows, b) || !same_choice(x, a, y, b))
+                        continue;
+                    if (put(out, kvd_row_real(y->accuracy.rows, b, column) / d, err, "%s at p = %.3f, %s against %s",
+                            kvd_row_text(y->accuracy.rows, b, "method"), kvd_row_real(y->accuracy.rows, b, "overall_p"),
+                            kvd_row_text(y->accuracy.rows, b, "label"), kvd_row_text(x->accuracy.rows, a, "label")))
+                        return -1;
+                }
+        }
+    return 0;
+}
+
 static const struct {
     const char *name;
     measure compute;
@@ -368,6 +410,8 @@ static const struct {
     {"tokens-delta-random", of_tokens},
     {"tokens-fall", of_tokens},
     {"tokens-fall-random", of_tokens},
+    {"degradation", of_degradation},
+    {"degradation-norm", of_degradation},
 };
 
 int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err *err)
@@ -386,7 +430,8 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err
     word[colon - name] = '\0';
     memcpy(pair, colon + 1, n);
     pair[n] = '\0';
-    int p = kvd_pair_find(pair);
+    bool all = strncmp(word, "degradation", 11) == 0 && strcmp(pair, "all") == 0;
+    int p = all ? 0 : kvd_pair_find(pair);
     if (p < 0)
         return kvd_fail(err, "measure '%s': no pair '%s'", name, pair);
     q.pair = (kvd_pair)p;

@@ -35,7 +35,8 @@ typedef struct {
  */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
-/* True when no other file of the same label in this similarity file has more tokens than the i-th. */
+/* True when no other file of the same label in this similarity file has more tokens than the i-th; of equals,
+ * the first. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
 /* ---- accuracy rows ---- */
@@ -43,6 +44,9 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 /* Column of an accuracy table by name; NaN and "" when the file has no such column. */
 double kvd_row_real(const kvd_rows *rows, size_t row, const char *column);
 const char *kvd_row_text(const kvd_rows *rows, size_t row, const char *column);
+
+/* True when the row evaluates the text that its bases come from. */
+bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
 
 /* ---- values by name, for the ledger ---- */
 
@@ -69,7 +73,8 @@ typedef struct {
  *   tokens-delta:qk:N      mean delta / epsilon in percent of points with more than N tokens
  *   tokens-fall:qk         delta / epsilon at most tokens / at fewest tokens
  *   tokens-...-random      those two for random calibrations only
- *   degradation:qk         D on other text / D on calibration text, at equal method and p
+ *   degradation:all        D on other text / D on calibration text, at equal method and p; degradation-norm:
+ *                          likewise of the ratio of norms
  * No file that holds the measure gives n = 0. An unknown name is an error.
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err *err);

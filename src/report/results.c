@@ -8,6 +8,9 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "report/accuracy_file.h"
+#include "report/similarity_file.h"
+
 static const struct {
     const char *schema;
     kvd_result_kind kind;
@@ -159,12 +162,13 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
         r->has_model = true;
         return 0;
     case KVD_RESULT_SIMILARITY:
-        r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
-        return kvd_similarity_load(&r->similarity, f, err);
+        if (kvd_model_info_read(f, &r->model, err))
+            return -1;
+        r->has_model = true;
+        return kvd_similarity_read(&r->similarity, f, &r->model, err);
     case KVD_RESULT_ACCURACY:
         r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
-        r->rows = kvd_rows_load(f, err);
-        return r->rows ? 0 : -1;
+        return kvd_accuracy_read(&r->accuracy, f, err);
     case KVD_RESULT_INPUT:
         r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
         return 0;
@@ -184,7 +188,7 @@ static void release(kvd_result *r)
     kvd_similarity_release(&r->similarity);
     kvd_rates_release(&r->rates);
     kvd_error_table_release(&r->errors);
-    kvd_rows_free(r->rows);
+    kvd_accuracy_result_release(&r->accuracy);
 }
 
 static int add_file(kvd_results *all, const char *path, bool from_directory, kvd_err *err)
@@ -300,7 +304,7 @@ static const char *label_of(const kvd_result *r)
     case KVD_RESULT_RATES:
         return r->rates.label;
     case KVD_RESULT_SIMILARITY:
-        return r->similarity.reference;
+        return r->similarity.label[0];
     case KVD_RESULT_ERROR_TABLE:
         return r->errors.method;
     case KVD_RESULT_ACCURACY:
@@ -350,9 +354,8 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
         kvd_similarity *s = &r->item[i].similarity;
         if (r->item[i].kind != KVD_RESULT_SIMILARITY || !r->item[i].has_model)
             continue;
-        prefix(s->reference, r->item[i].model.name);
-        for (size_t o = 0; o < s->n_others; o++)
-            prefix(s->other[o], r->item[i].model.name);
+        for (size_t k = 0; k < s->n_files; k++)
+            prefix(s->label[k], r->item[i].model.name);
     }
     for (int level = 0; level <= 3; level++)
         for (size_t i = 0; i < r->n; i++) {
