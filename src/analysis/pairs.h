@@ -7,33 +7,47 @@
 #include "formats/spectrum.h"
 
 /* Number of rows that are stacked for one head of a pair: tokens (times query heads of the group, plus
- * keys), plus d_model rows per W_O^h of the group for vw; d_model for wv. */
+ * keys), plus d_model rows per W_O^h of the group for vw; d_model for wv. For bqk and bvw the entries of the
+ * product: query rows times key rows, tokens times rows of W_O. */
 size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
 
 /*
- * Calls sink with blocks of rows [n][d_head] (float32, contiguous) of the stack for head h of the pair,
- * using tokens 0 .. n_tokens-1 of the dump: queries of the group, keys; or values, then W_O rows.
+ * Calls sink with blocks of rows [n][d_head] (float32, contiguous) of the stack for head h of the pair: the
+ * queries of the group, then keys; or values; tokens 0 .. n_tokens-1 of the dump. The rows of W_O (vw) or W_V
+ * (wv) come from the second function, so that several dumps of one model stack with their weights once.
+ * before_rope takes Q and K before RoPE; the dump must have them. Not for bqk, bvw.
  */
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 int kvd_pair_stack(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h, size_t n_tokens,
-                   int before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
+                   bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
+int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
+                           kvd_row_sink sink, void *ctx, kvd_err *err);
 
-/* The same stack's second moment [d_head][d_head] from a moments file. */
-int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h, int before_rope,
-                  double *gram, kvd_err *err);
+/*
+ * The second moments that the wanted pairs need, of one layer of a dump, added to *m: a kvd_moments of one
+ * layer (n_layers 1, sums zeroed by kvd_moments_alloc). Queries, keys and values from tokens 0 .. n_tokens-1;
+ * with weights also W_O and W_V.
+ */
+int kvd_pair_moments(kvd_activations *a, const bool wanted[KVD_N_PAIRS], int layer, size_t n_tokens,
+                     bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
+
+/* The same stack's second moment [d_head][d_head] from moments; fails when they lack Q and K before RoPE. */
+int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
+                  bool before_rope, double *gram, kvd_err *err);
 
 /*
  * The balanced pairs (DESIGN section 8): Cl, Cr [d_head][d_head] with
  *   bqk: Cl = sum over the group of Gram(Q), Cr = Gram(K)
  *   bvw: Cl = Gram(V),                       Cr = sum over the group of W_O^h W_O^hT
  */
-int kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl, double *cr,
-                       kvd_err *err);
+void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl, double *cr);
 
 /*
  * Balanced projection from Cl, Cr: SVD of Cl^{1/2} Cr^{1/2} = U S V^T; left = Cl^{-1/2} U, right = Cl^{1/2} U,
  * so left[:, :m] right[:, :m]^T is the rank-m map that minimises
- * || Cl^{1/2} (I - A B^T) Cr^{1/2} ||_F, and left right^T = I at full rank.
+ * || Cl^{1/2} (I - A B^T) Cr^{1/2} ||_F, and left right^T = I at full rank. Directions that Cl lacks (below
+ * d * eps of its largest eigenvalue) get zeros: nothing is lost there. The largest entry of each column of left
+ * is positive.
  *   sigma [d], left [d][d], right [d][d] (columns)
  */
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left, double *right,

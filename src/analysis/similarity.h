@@ -6,6 +6,7 @@
 #define KVD_ANALYSIS_SIMILARITY_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/err.h"
 
@@ -25,8 +26,12 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
 /*
  * energy [d]: for m = 1 .. d, the share of the energy of data B kept by the leading m columns of basis A:
  * sum_{j < m} || X_B a_j ||^2 / || X_B ||^2 with X_B^T X_B = R_B diag(sigma_B^2) R_B^T.
+ * Data without any energy lose none: 1 for every m.
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d, double *energy,
                     kvd_err *err);
+
+/* R [d][d]: a basis that has nothing to do with any data (Haar), signs fixed as every basis here: the control. */
+int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err);
 
 #endif

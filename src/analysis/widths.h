@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 
+#include "formats/error_table.h"
 #include "formats/rates.h"
 
 /*
@@ -16,37 +17,35 @@
  */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
-/* keep(r) for every layer and KV head of both pairs. w is allocated for the spectrum's shape. */
+/* keep(r) for every layer and KV head of both pairs. w is allocated for the spectrum's shape. Fails when
+ * a pair is missing or has another rotation per query head: widths belong to KV heads (reading 1). */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy, kvd_widths *w,
                    kvd_err *err);
 
-/* The smallest r whose overall p reaches wanted_p (bisection on r, then the exact step). *r out. */
-int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy, double *r,
-                     kvd_widths *w, kvd_err *err);
-
-/* F_p as a step function: all removal rates at which some width changes, with the overall p from there on.
- * *table_r, *table_p [*n] allocated, the caller frees. */
+/*
+ * F_p as a step function: every removal rate at which some width changes, first of all 0, with the overall p
+ * that holds from there up to the next one. Exact: the breakpoints are the tails themselves, so kvd_widths_eq6
+ * at table_r[i] gives table_p[i] to the last bit. Both columns rise strictly.
+ * *table_r, *table_p [*n] allocated, the caller frees; *n >= 1.
+ */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
-/* Table of error (nats of KL divergence) against width, measured with one head cut at a time. */
-typedef struct {
-    kvd_model_info model;
-    char method[32];
-    kvd_pair pair[2];
-    int n_layers, n_kv_heads, d_head;
-    size_t n_widths;
-    int32_t *width; /* [n_widths] rising, the last is d_head (error 0)                */
-    double *error;  /* [2][n_layers][n_kv_heads][n_widths]                             */
-} kvd_error_table;
+/* F_p looked up: the overall p at removal rate r, and the smallest removal rate whose overall p is at least
+ * p (by bisection; within 1e-12, so that p = 0.6 finds 1 - 0.4). The second fails when no rate reaches p. */
+double kvd_table_p_at(const double *table_r, const double *table_p, size_t n, double r);
+int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
+                    kvd_err *err);
 
-extern const kvd_schema kvd_schema_error_table; /* "error-table" */
-int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
-int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
-void kvd_error_table_release(kvd_error_table *t);
+/* The smallest r whose overall p reaches wanted_p, by way of the table; *r and the widths there. */
+int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy, double *r,
+                     kvd_widths *w, kvd_err *err);
 
-/* Widths at overall p that minimise the sum of tabulated errors: the lower convex hull of every head's
- * curve, interpolated, cut greedily by error per dimension. */
+/*
+ * Widths at overall p (at or just above) that minimise the sum of tabulated errors: the lower convex hull of
+ * every head's curve, interpolated, cut greedily by error per dimension. No width falls below the smallest
+ * in the table.
+ */
 int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err);
 
 #endif

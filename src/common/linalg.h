@@ -32,8 +32,10 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
  */
 typedef struct kvd_tsqr kvd_tsqr;
 kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err);
-int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err); /* X [n][d], refuses non-finite */
-/* sigma [d], R [d][d] of everything added; q may be added to afterwards. */
+/* X [n][d]; refuses non-finite values. Rows are gathered into blocks, so pieces of any size give the same result
+ * to the last bit. */
+int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err);
+/* sigma [d], R [d][d] of everything added (nothing: zeros and an orthogonal R); q may be added to afterwards. */
 int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
@@ -42,25 +44,34 @@ void kvd_tsqr_free(kvd_tsqr *q);
  * eigenvalue (dsyevd). Eigenvalues below 0 by rounding (more than -d * eps *
  * the largest) count as 0; a clearly negative one is an error: G is then no
  * Gram matrix.
+ *
+ * Squaring costs digits: the relative error of sigma[k] is of the order of
+ * eps * (sigma[0] / sigma[k])^2 / 10, against eps * sigma[0] / sigma[k] of the
+ * other two. bfloat16 data cannot have sigma[0] / sigma[k] above some 5e3, and
+ * there it stays below 1e-9; float16 (up to 4e4) reaches 1e-8, float32 can
+ * lose the smallest ones altogether.
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
 
 /* G [d][d] += X^T X for float32 rows with leading dimension ld, summed in float64 (dsyrk on
- * blocks); both triangles are kept equal. scratch: kvd_gram_scratch(d) doubles. */
+ * blocks); both triangles are kept equal. scratch: kvd_gram_scratch(d) doubles. A value that is not
+ * finite is an error that names row and column; G is then spoilt. */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch, kvd_err *err);
 
-/* Full SVD of a square M [d][d] = U diag(s) V^T; U, V row-major, columns are singular vectors. */
+/* Full SVD of a square M [d][d] = U diag(s) V^T; U, V row-major, columns are singular vectors, signs fixed
+ * by U. */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
 /* S = G^{1/2} and (when not NULL) P = pseudo-inverse of S, eigenvalues below rcond * largest
  * dropped from P; *rank tells how many were kept. */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank, kvd_err *err);
 
-/* Makes the largest entry of each column of R [d][d] positive. */
+/* Makes the largest entry of each column of R [d][d] positive; the second form flips the same columns of S. */
 void kvd_fix_signs(double *R, size_t d);
+void kvd_fix_signs_two(double *R, double *S, size_t d);
 
-/* max |R^T R - I|. */
+/* max |R^T R - I|; infinity when R holds a NaN, NaN when memory runs out (test with !(x <= limit)). */
 double kvd_orthogonality(const double *R, size_t d);
 
 /* true and *at = index of the first value that is NaN or infinite. */

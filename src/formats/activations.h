@@ -24,11 +24,15 @@ typedef struct {
     int first_layer, n_layers; /* --layers A-B: layer index 0 here is first_layer of the model */
     kvd_dtype dtype;
     bool has_pre;
-    hid_t x[KVD_N_X]; /* open datasets                                     */
+    hid_t x[KVD_N_X]; /* open datasets; H5I_INVALID_HID for the ones that are absent */
+    hid_t w_o, w_v;
 } kvd_activations;
+
+/* ---- reading -------------------------------------------------------- */
 
 /* Opens a complete dump and checks every dataset's shape against /model and /tokens. */
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
+/* Safe when zeroed. */
 void kvd_activations_close(kvd_activations *a);
 
 /* Number of heads of tensor x: n_heads or n_kv_heads. */
@@ -42,5 +46,43 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
 /* W_O^h [d_head][d_model] of a query head / W_V^h transposed [d_head][d_model] of a KV head, float32. */
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
+
+/* ---- writing (kvdim-collect) ---------------------------------------- */
+
+/*
+ * Creates PATH.partial with every dataset reserved. The caller has set model, label, corpus_hash,
+ * n_tokens, n_sequences, seq_len, first_layer, n_layers, dtype and has_pre in *a.
+ * kvd_activations_reopen takes up the PATH.partial of an interrupted run instead, fills *a from it
+ * and returns with a->file.id == H5I_INVALID_HID when there is none (the lock is held then; pass
+ * have_lock to kvd_activations_create).
+ */
+int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
+                           kvd_err *err);
+int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err);
+
+/* Rows first .. first+n-1 of one head, [n][d_head] in the dtype of the dump. */
+int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
+                             const void *rows, kvd_err *err);
+/* Tokens first .. first+n-1. */
+int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
+                               const uint32_t *sequence, const uint32_t *position, kvd_err *err);
+/* All heads of a layer: w_o [n_heads][d_head][d_model], w_v [n_kv_heads][d_head][d_model], float32;
+ * a value beyond the range of the dtype is an error that names it. */
+int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
+                                kvd_err *err);
+
+/* Bytes of data that the datasets of this dump take. */
+size_t kvd_activations_bytes(const kvd_activations *a);
+
+/* Completes the file and closes it; on failure PATH.partial stays. */
+int kvd_activations_finish(kvd_activations *a, kvd_err *err);
+/* Gives up writing; PATH.partial is removed unless keep_partial. Safe when zeroed or finished. */
+void kvd_activations_abandon(kvd_activations *a, bool keep_partial);
+
+/*
+ * Index of the first element of src [n] of type t that is NaN or infinite, n when there is none;
+ * for a value just converted: overflow.
+ */
+size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n);
 
 #endif

@@ -25,13 +25,15 @@ void kvd_rows_free(kvd_rows *r);
 size_t kvd_rows_count(const kvd_rows *r);
 /* Starts a row: reals NaN, ints 0, texts "". */
 int kvd_rows_begin(kvd_rows *r, kvd_err *err);
-/* Set a field of the row begun last; an unknown name or wrong kind is a mistake of ours (assert). */
+/* Set a field of the row begun last; an unknown name or wrong kind is a mistake of ours (assert). A
+ * text that cannot be copied for want of memory is reported by kvd_rows_write. */
 void kvd_rows_text(kvd_rows *r, const char *column, const char *value);
 void kvd_rows_int(kvd_rows *r, const char *column, int64_t value);
 void kvd_rows_real(kvd_rows *r, const char *column, double value);
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
-/* Reads every column of a file, whatever they are (the report does not know them beforehand). */
+/* Reads every column of a file, whatever they are (the report does not know them beforehand). Data of
+ * higher rank under /rows (raw samples) are passed over. */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
 int kvd_rows_columns(const kvd_rows *r);
 const kvd_column *kvd_rows_column(const kvd_rows *r, int i);

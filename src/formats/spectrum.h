@@ -31,13 +31,18 @@ extern const char *const kvd_pair_name[KVD_N_PAIRS]; /* "qk" "vw" "q" "k" "v" "w
 int kvd_pair_find(const char *name);
 /* "qk,vw" -> flags [KVD_N_PAIRS]; *err names an unknown one. */
 int kvd_pair_list(const char *option, const char *text, bool *wanted, kvd_err *err);
+/* The pair that the root attribute `name` of a file names. */
+int kvd_pair_attribute(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err);
+/* bqk, bvw: a left and a right matrix, neither orthogonal. */
+bool kvd_pair_balanced(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
 extern const char *const kvd_pairing_name[2]; /* "shared", "per-query" */
 
 typedef struct {
     bool present;
-    size_t n_rows; /* rows of the matrix decomposed, for the normalised curve       */
+    size_t n_rows; /* rows of the matrix decomposed, for the normalised curve; for bqk, bvw
+                    * the entries of the product: rows of the one times rows of the other */
     int n_h;       /* heads of this pair: n_kv_heads, or n_heads                    */
     double *sigma; /* [n_layers][n_h][d_head], falling                              */
     double *R;     /* [n_layers][n_h][d_head][d_head]; for bqk, bvw the left matrix */
@@ -59,10 +64,27 @@ typedef struct {
 /* n_h of a pair under a pairing: per KV head when shared; per query head for qk, q, vw when per-query. */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
+/* Zeroed room for one pair, from model, pairing and n_layers in *s. */
 int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
 double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int h); /* [d_head]         */
 double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);     /* [d_head][d_head] */
 double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
+
+/*
+ * Effective rank: exp of the entropy of sigma_i^2 / sum sigma^2, as Roy and Vetterli (2007) define it but with
+ * energies in place of their singular values; 1 .. d, and 0 when all sigma are 0.
+ */
+double kvd_effective_rank(const double *sigma, size_t d);
+/* The smallest number of leading dimensions that hold this share of the energy sum sigma^2. */
+int kvd_energy_rank(const double *sigma, size_t d, double share);
+
+/* Over all layers and heads of a pair. */
+typedef struct {
+    size_t heads, n_rows;
+    double mean_max_sigma, cv_max_sigma; /* CV: sample standard deviation (n - 1) / mean, ZACK tables 6, 7 */
+    double effective_rank, rank90, rank99; /* means over heads                                             */
+} kvd_pair_summary;
+int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summary *out, kvd_err *err);
 
 /* Also writes what is derived: /<pair>/effective_rank [layer][h], /<pair>/mean_sigma [dim],
  * /<pair>/mean_sigma_normalised [dim], attribute cv_max_sigma. */

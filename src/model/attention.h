@@ -40,10 +40,17 @@ struct kvd_attention {
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);
 
-/* Exact attention: per head one GEMM for scores, a causal softmax, one GEMM with V. */
+/*
+ * Exact attention: per head one product for scores, a causal softmax, one product with V, in blocks
+ * of KVD_ATTEND_ROWS queries that see only the keys up to their last one. Blocks and heads
+ * are spread over threads; the order of sums does not depend on that.
+ */
+enum { KVD_ATTEND_ROWS = 128 };
+
 typedef struct {
     kvd_attention door;
-    kvd_probabilities probabilities; /* NULL unless asked for */
+    kvd_probabilities probabilities; /* NULL unless asked for; called on one thread, sequence by
+                                        sequence, heads in order                                 */
     void *ctx;
     float *scratch;
     size_t scratch_n;
@@ -56,14 +63,27 @@ void kvd_dense_attention_release(kvd_dense_attention *a);
  * The arithmetic of one head of one sequence, shared by dense attention and by the caches:
  *   q [n][d_qk] leading dimension ldq; k [n][d_qk] ldk; v [n][d_v] ldv; out [n][d_v] ldo
  *   scores [n][n] scratch; on return it holds the probabilities (0 above the diagonal)
+ * On the calling thread when inside a parallel region (between kvd_blas_serial and
+ * kvd_blas_restore, blocks.h), else on all.
  */
 void kvd_attend_head(size_t n, size_t d_qk, size_t d_v, const float *q, size_t ldq, const float *k,
                      size_t ldk, const float *v, size_t ldv, float scale, float *scores, float *out,
                      size_t ldo);
 
 /*
+ * Rows first .. first + rows - 1 of the same, on the calling thread, without keeping the
+ * probabilities: q and out point to the first of these rows, k and v to row 0 of the sequence;
+ * scores [rows][first + rows] is scratch. A caller with threads of its own runs the blocks of all
+ * heads side by side.
+ */
+void kvd_attend_rows(size_t first, size_t rows, size_t d_qk, size_t d_v, const float *q, size_t ldq,
+                     const float *k, size_t ldk, const float *v, size_t ldv, float scale, float *scores,
+                     float *out, size_t ldo);
+
+/*
  * Tap: calls `record` with Q, K, V of every layer, then lets `inner` compute; `output`, when not
- * NULL, is called with the attention output afterwards.
+ * NULL, is called with the attention output afterwards. door.wants_pre starts as inner's; set it
+ * to 1 when `record` reads q_pre and k_pre. The first error ends the run.
  */
 typedef struct {
     kvd_attention door;

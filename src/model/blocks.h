@@ -1,5 +1,11 @@
-/* The arithmetic blocks of the Llama family in float32. Rows are tokens; threads by OpenMP and
- * OpenBLAS. blocks_ref.h holds the plain double-precision versions. */
+/*
+ * The arithmetic blocks of the Llama family in float32. Rows are tokens.
+ *
+ * All threading is OpenMP's: a product is cut into one piece per thread and each piece is a
+ * single-threaded cblas_sgemm, because the waiting threads of two pools take time from each
+ * other. Called inside a parallel region, a block runs on the calling thread alone. For a fixed
+ * number of threads the results of equal calls are equal bit for bit.
+ */
 #ifndef KVD_MODEL_BLOCKS_H
 #define KVD_MODEL_BLOCKS_H
 
@@ -11,12 +17,20 @@
 /* y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; x and y may be the same. */
 void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_t d, float *y);
 
-/* y [n][out] = x [n][in] W^T, W [out][in] row-major as checkpoints store it. add: y += instead. */
+/* y [n][out] = x [n][in] W^T, W [out][in] row-major as checkpoints store it. add: y += instead.
+ * n, in and out are below 2^31. */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
-/* Cosine and sine tables [max_positions][d_head/2], angles computed in float64 with the
+/* The same into columns of a wider matrix: row i of y starts at y + i * ldy, ldy >= out. */
+void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, size_t ldy,
+                        int add);
+
+/* Cosine and sine tables [n_positions][d_head/2], angles computed in float64 with the
  * scaling of the configuration. */
 void kvd_rope_tables(const kvd_config *c, size_t n_positions, float *cosine, float *sine);
+
+/* Angle per position of pair i < d_head/2: theta^(-2i/d_head), scaled. */
+double kvd_rope_frequency(const kvd_config *c, size_t i);
 
 /* Rotates x [n][n_heads][d_head] in place; position[i] is the position of row i. */
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine, const uint32_t *position,
@@ -28,5 +42,19 @@ void kvd_swiglu(float *gate, const float *up, size_t n);
 /* Causal softmax in place over scores [n][n] (row i sees columns 0..i), times scale first; the
  * rest of each row becomes 0. */
 void kvd_causal_softmax(float *scores, size_t n, float scale);
+
+/* One row of it: softmax of scale * row[0 .. seen-1], 0 in row[seen .. n-1]; 1 <= seen <= n. */
+void kvd_softmax_row(float *row, size_t seen, size_t n, float scale);
+
+/* Index of the first value of x [n] that is NaN or infinite; n when there is none. */
+size_t kvd_first_nonfinite_f32(const float *x, size_t n);
+
+/*
+ * Makes OpenBLAS run every call on the thread that makes it, and returns what kvd_blas_restore
+ * takes to undo that. For code that calls BLAS from several threads of its own; to be used
+ * outside of parallel regions (inside one both do nothing).
+ */
+int kvd_blas_serial(void);
+void kvd_blas_restore(int saved);
 
 #endif

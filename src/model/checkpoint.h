@@ -6,6 +6,9 @@
  *   - a llama2.c v0 export (NAME.bin): float32, the tensors in llama2.c order;
  *     handed out under the same Hugging Face names, RoPE interleaved.
  * Memory-mapped: a checkpoint larger than memory can be opened.
+ *
+ * A folder that holds both model.safetensors and an index is read from model.safetensors, as the
+ * Hugging Face library does.
  */
 #ifndef KVD_MODEL_CHECKPOINT_H
 #define KVD_MODEL_CHECKPOINT_H
@@ -15,13 +18,21 @@
 
 typedef struct kvd_checkpoint kvd_checkpoint;
 
+/*
+ * Refuses, besides what the readers of the formats refuse: shards and index that contradict each
+ * other, a tensor that no Llama model has (a bias, a layer too many: the forward pass would
+ * silently leave it out), and a missing embedding or head. Shapes are checked when asked for.
+ *
+ * With a tied head (config.h) the embedding and the head are one tensor, which a file may store
+ * under either name; both names then find it. When both are stored they must be equal.
+ */
 kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
 void kvd_checkpoint_close(kvd_checkpoint *c);
 
 const kvd_config *kvd_checkpoint_config(const kvd_checkpoint *c);
 const char *kvd_checkpoint_path(const kvd_checkpoint *c);
 
-/* The dtype that most elements are stored in, for /model. */
+/* The dtype that most elements are stored in, for /model; of equals, the first in kvd_dtype. */
 kvd_dtype kvd_checkpoint_dtype(const kvd_checkpoint *c);
 
 /*
@@ -34,9 +45,9 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
 int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name);
 
 /*
- * Where the tokenizer of this checkpoint is: tokenizer.json in the folder, NAME.tokenizer.json
- * beside NAME.safetensors, NAME.tok*.bin or tokenizer.bin beside a llama2.c NAME.bin. The
- * text is allocated; NULL with *err when there is none.
+ * Where the tokenizer of this checkpoint is: tokenizer.json in the folder, NAME.tokenizer.json or
+ * tokenizer.json beside NAME.safetensors, NAME.tok*.bin or tokenizer.bin beside a llama2.c
+ * NAME.bin. The text is allocated; NULL with *err when there is none, or more than one.
  */
 char *kvd_checkpoint_tokenizer_path(const kvd_checkpoint *c, kvd_err *err);
 

@@ -4,11 +4,16 @@
  * A document is a text file, a row of a JSONL, JSON or CSV file, or a line of an id list. It is
  * cut into windows of seq_len tokens; a window never crosses documents; the shorter window at
  * the end of a document is kept when it has at least 2 tokens (nothing can be predicted in
- * one). Ids are spooled to a temporary file, so memory does not grow with their number.
+ * one). Ids are spooled to a file without a name in $TMPDIR (or /var/tmp, or /tmp), so memory does
+ * not grow with their number.
+ *
+ * With max_tokens the last window is shortened to make the sum exact; where that would leave one
+ * token for a window of its own, the window before gives up one.
  */
 #ifndef KVD_MODEL_CORPUS_H
 #define KVD_MODEL_CORPUS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,15 +23,20 @@
 typedef struct {
     const char *const *text; /* paths; .jsonl, .json (list), .csv (header row), else plain text     */
     int n_text;
-    const char *field; /* JSON key or CSV column; "a,b" joins two; NULL: "text", or the value
-                                itself in a JSON list of strings                                     */
-    const char *ids;   /* a CSV of ids, or NULL                                                */
+    const char *field; /* JSON key or CSV column; "a,b" joins two by a line feed; NULL: "text", or
+                          the value itself in a JSON list of strings                           */
+    bool no_special;   /* leave out the special tokens that the tokenizer puts around a document */
+    const char *ids;   /* a CSV of ids, one sequence per line, or NULL                         */
     size_t n_random;   /* random ids; 0: none                                                  */
     uint64_t seed;     /* of the random ids                                                    */
     size_t max_tokens; /* stop after so many; 0: all. Fewer than asked for is an error         */
     size_t seq_len;    /* 2 .. the model's max_positions                                       */
     size_t vocab_size; /* ids must be below it                                                 */
 } kvd_corpus_spec;
+
+/* What tables call these data when nobody names them: "a.txt" and "b.jsonl" give "a+b", what does not fit
+ * becomes "a+2 more"; random ids are "random". */
+void kvd_corpus_label(const kvd_corpus_spec *spec, char *label, size_t size);
 
 typedef struct kvd_corpus kvd_corpus;
 
@@ -38,6 +48,8 @@ void kvd_corpus_close(kvd_corpus *c);
 size_t kvd_corpus_n_tokens(const kvd_corpus *c);
 size_t kvd_corpus_n_sequences(const kvd_corpus *c);
 size_t kvd_corpus_n_documents(const kvd_corpus *c);
+/* Tokens left out because they stood alone: at the end of a document, or in one of one token. */
+size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Length of sequence s, and how many tokens come before it. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);

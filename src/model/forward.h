@@ -35,6 +35,16 @@ void kvd_forward_free(kvd_forward *f);
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int last_layer, float *hidden,
                     kvd_err *err);
 
+/*
+ * In two parts, for studies that change one layer at a time: the residual stream [n_tokens][d_model] that
+ * enters `layer` (layers below it go through the door), and the run from there through layers
+ * first_layer .. n_layers-1 to the final norm. Together they are kvd_forward_run bit for bit.
+ */
+int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int layer, float *residual,
+                         kvd_err *err);
+int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int first_layer,
+                         const float *residual, float *hidden, kvd_err *err);
+
 /* logits [n][vocab_size] of hidden rows [n][d_model]; the caller goes through rows in pieces. */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 

@@ -11,11 +11,13 @@
 #include "model/config.h"
 #include "model/safetensors.h"
 
-/* Checks the header and that the file's size is exactly what it implies. */
+/* Checks the header and that the file's size is exactly what it implies. Fills *c; bos_id 1 and
+ * eos_id 2 are what llama2.c assumes. */
 int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_config *c, kvd_err *err);
 
-/* Fills *out for a Hugging Face name ("model.layers.3.self_attn.q_proj.weight"); 1 when the
- * format has no such tensor. bytes and c as accepted by kvd_llama2c_parse. */
+/* Fills *out for a Hugging Face name ("model.layers.3.self_attn.q_proj.weight"; with a tied head
+ * lm_head.weight is the embedding); 1 when the format has no such tensor. bytes and c as accepted
+ * by kvd_llama2c_parse; out->name is the caller's `name`, out->file is `file`. */
 int kvd_llama2c_find(const char *file, const void *bytes, const kvd_config *c, const char *name,
                      kvd_tensor *out);
 

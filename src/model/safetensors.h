@@ -17,7 +17,7 @@
 enum { KVD_TENSOR_RANK = 4 };
 
 typedef struct {
-    const char *name;
+    const char *name; /* valid as long as data                              */
     kvd_dtype dtype;
     int rank;
     size_t dims[KVD_TENSOR_RANK];
@@ -28,13 +28,14 @@ typedef struct {
 
 typedef struct kvd_safetensors kvd_safetensors;
 
-/* Dtypes other than F32, F16, BF16 are listed but have data == NULL until asked for by
- * kvd_safetensors_find, which then fails naming the tensor and its dtype. */
+/* Tensors of the format's other dtypes (I64, F8_E4M3, ...) are checked and listed;
+ * kvd_safetensors_find fails on them, naming the tensor and its dtype. */
 kvd_safetensors *kvd_safetensors_open(const char *path, kvd_err *err);
 /* The same over memory that outlives the result (fuzzing, tests); `name` is for messages. */
 kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size_t len, kvd_err *err);
 void kvd_safetensors_close(kvd_safetensors *s);
 
+/* Names are sorted (strcmp) and valid until close. */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
 /* 0 and *out filled; 1 when there is no such tensor (no message); -1 on a dtype we cannot use. */

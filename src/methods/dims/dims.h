@@ -16,6 +16,10 @@
 #include "formats/rates.h"
 #include "formats/spectrum.h"
 
+/*
+ * One KV head. a_k is a_q itself when one R serves both sides, so that it is stored and counted once.
+ * A side whose matrices are NULL is left as it is (its width is then d_head).
+ */
 typedef struct {
     int d_qk, d_v;
     float *a_q, *a_k; /* [d_head][d_qk] row-major  */
@@ -34,13 +38,17 @@ typedef struct {
  * What a dims method is: its name, the pairs it takes its projections from, and how it turns
  * per-head widths into projections. One file per method; presets.c lists them.
  */
-typedef struct {
+typedef struct kvd_dims_method kvd_dims_method;
+struct kvd_dims_method {
     const char *name;    /* "zack"                                                        */
     const char *summary; /* one line for --help and docs                                  */
     kvd_pair pair[2];    /* Q-K pair and V pair it reads from the spectrum                */
     int one_p;           /* 1: every head gets the same width whatever the spectrum says  */
     int biorthogonal;    /* 1: left and right matrices, 0: an orthogonal R                */
-} kvd_dims_method;
+    /* Cuts the bases of one head to the widths that stand in *h. */
+    int (*cut)(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head, kvd_dims_head *h,
+               kvd_err *err);
+};
 
 extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_dims_balanced;
 
@@ -50,7 +58,24 @@ int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
-/* Every head at the same width round((1 - p) d_head), at least 1. */
+/* Leaves side 0 (Q-K) or 1 (V) of one head cut and turns everything else into the identity. */
+void kvd_dims_only(kvd_dims *d, int layer, int kv_head, int side);
+
+/* What d must be for a model of this shape; used before a cache or an account trusts it. */
+int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
+
+/* The kept widths, into w (allocated for the same shape). */
+void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
+
+/* Every head at the same width round((1 - p) d_head), at least 1. -1 when p is not in [0, 1). */
 int kvd_widths_uniform(kvd_widths *w, double p);
+
+/* The two ways to cut, for the files of the methods. Orthogonal: A_q = A_k = R_p of the Q-K pair, A_v = R_p
+ * and B_v = R_p^T of the V pair. Biorthogonal: A_q, A_k and A_v, B_v^T are the leading columns of the
+ * left and right matrices. */
+int kvd_dims_cut_orthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
+                            kvd_dims_head *h, kvd_err *err);
+int kvd_dims_cut_biorthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
+                              kvd_dims_head *h, kvd_err *err);
 
 #endif

@@ -1,0 +1,28 @@
+/* Spectra of whole models: every wanted pair of every layer and head, from moments or from the rows of dumps. */
+#ifndef KVD_ANALYSIS_DECOMPOSE_H
+#define KVD_ANALYSIS_DECOMPOSE_H
+
+#include "analysis/pairs.h"
+
+/*
+ * Decomposes the Gram matrices of the wanted pairs, heads side by side on all threads. Layer i of the moments is
+ * layer first + i of the spectrum; s has room for every wanted pair (kvd_spectrum_alloc). Errors name pair, layer
+ * and head.
+ */
+int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope, int first,
+                          kvd_spectrum *s, kvd_err *err);
+
+/* One layer of a dump, of which the first n_tokens count. */
+typedef struct {
+    kvd_activations *dump;
+    size_t n_tokens;
+} kvd_source;
+
+/*
+ * One pair of one layer from its rows: all dumps stacked, weights once. tsqr streams; otherwise dgesdd, for which
+ * the rows of one head lie in memory twice, as float64. Not for bqk, bvw.
+ */
+int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair, bool tsqr, bool before_rope,
+                       int layer, kvd_spectrum *s, kvd_err *err);
+
+#endif

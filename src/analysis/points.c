@@ -1,0 +1,256 @@
+#include "analysis/points.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- files of a method ------------------------------------------------------------------------ */
+
+static int find_spectrum(kvd_point_source *s, const kvd_dims_method *m, const kvd_point_files *files,
+                         kvd_err *err)
+{
+    for (size_t i = 0; i < files->n_spectra; i++) {
+        const kvd_spectrum *const x = &files->spectrum[i];
+        if (!x->pair[m->pair[0]].present || !x->pair[m->pair[1]].present)
+            continue;
+        if (s->spectrum)
+            return kvd_fail(err, "method '%s': both '%s' and '%s' have pairs %s and %s, give one", m->name,
+                            s->spectrum_path, files->spectrum_path[i], kvd_pair_name[m->pair[0]],
+                            kvd_pair_name[m->pair[1]]);
+        s->spectrum = x;
+        s->spectrum_path = files->spectrum_path[i];
+    }
+    if (!s->spectrum)
+        return kvd_fail(err, "method '%s' needs --spectrum with pairs %s and %s%s%s", m->name,
+                        kvd_pair_name[m->pair[0]], kvd_pair_name[m->pair[1]],
+                        files->n_spectra ? ", which is not in " : "",
+                        files->n_spectra ? files->spectrum_path[files->n_spectra - 1] : "");
+    return 0;
+}
+
+static int find_rates(kvd_point_source *s, const kvd_dims_method *m, const kvd_point_files *files,
+                      kvd_err *err)
+{
+    for (size_t i = 0; i < files->n_rates; i++) {
+        const kvd_rates *const x = &files->rates[i];
+        if (x->pair[0] != m->pair[0] || x->pair[1] != m->pair[1])
+            continue;
+        if (s->rates)
+            return kvd_fail(err, "method '%s': both '%s' and '%s' have pairs %s and %s, give one", m->name,
+                            s->rates_path, files->rates_path[i], kvd_pair_name[m->pair[0]],
+                            kvd_pair_name[m->pair[1]]);
+        s->rates = x;
+        s->rates_path = files->rates_path[i];
+    }
+    /* A file that fits no method that wants one is a mistake, not something to pass over. */
+    if (!s->rates && files->n_rates && isnan(s->method->p) && isnan(s->method->r))
+        return kvd_fail(err, "method '%s' has pairs %s and %s, '%s' is for %s and %s", m->name,
+                        kvd_pair_name[m->pair[0]], kvd_pair_name[m->pair[1]],
+                        files->rates_path[files->n_rates - 1],
+                        kvd_pair_name[files->rates[files->n_rates - 1].pair[0]],
+                        kvd_pair_name[files->rates[files->n_rates - 1].pair[1]]);
+    return 0;
+}
+
+static int find_table(kvd_point_source *s, const kvd_dims_method *m, const kvd_point_files *files,
+                      kvd_err *err)
+{
+    if (s->method->ranks != KVD_RANKS_ERROR)
+        return 0;
+    const kvd_error_table *const t = files->table;
+    if (!t)
+        return kvd_fail(err, "method '%s': ranks=error needs --error-table", m->name);
+    if (t->pair[0] != m->pair[0] || t->pair[1] != m->pair[1])
+        return kvd_fail(err, "method '%s' has pairs %s and %s, '%s' is for %s and %s", m->name,
+                        kvd_pair_name[m->pair[0]], kvd_pair_name[m->pair[1]], files->table_path,
+                        kvd_pair_name[t->pair[0]], kvd_pair_name[t->pair[1]]);
+    s->table = t;
+    s->table_path = files->table_path;
+    return 0;
+}
+
+int kvd_point_source_find(kvd_point_source *s, const kvd_method *method, const kvd_point_files *files,
+                          kvd_err *err)
+{
+    memset(s, 0, sizeof *s);
+    s->method = method;
+    if (!method->dims)
+        return 0;
+    return find_spectrum(s, method->dims, files, err) || find_rates(s, method->dims, files, err) ||
+                   find_table(s, method->dims, files, err)
+               ? -1
+               : 0;
+}
+
+/* ---- points ----------------------------------------------------------------------------------- */
+
+static int alloc_widths(const kvd_point_source *s, kvd_widths *w, kvd_err *err)
+{
+    const kvd_model_info *const m = &s->spectrum->model;
+    return kvd_widths_alloc(w, s->spectrum->n_layers, m->n_kv_heads, m->d_head, err);
+}
+
+static int build(const kvd_point_source *s, const kvd_widths *w, kvd_point *point, kvd_err *err)
+{
+    if (kvd_dims_build(&point->dims, s->method->dims, s->spectrum, w, err))
+        return kvd_in(err, "'%s'", s->spectrum_path);
+    point->cut = 1;
+    point->overall_p = kvd_widths_p(w, 0);
+    return 0;
+}
+
+/* Points start without anything that has to be released. */
+static void clear(kvd_point *point)
+{
+    memset(point, 0, sizeof *point);
+    point->rule = "none";
+    point->removal_rate = point->p_wanted = NAN;
+}
+
+static int uniform_at(const kvd_point_source *s, double p, kvd_point *point, kvd_err *err)
+{
+    kvd_widths w = {0};
+    if (alloc_widths(s, &w, err))
+        return -1;
+    point->rule = "uniform";
+    point->p_wanted = p;
+    int status = -1;
+    if (kvd_widths_uniform(&w, p))
+        kvd_fail(err, "method '%s': p = %g is not in [0, 1)", s->method->dims->name, p);
+    else
+        status = build(s, &w, point, err);
+    kvd_widths_release(&w);
+    return status;
+}
+
+int kvd_point_at(const kvd_point_source *s, double p, kvd_point *point, kvd_err *err)
+{
+    clear(point);
+    const kvd_method *const m = s->method;
+    assert(m->dims);
+    if (m->dims->one_p)
+        return uniform_at(s, p, point, err);
+    kvd_widths w = {0};
+    point->rule = kvd_ranks_name[m->ranks];
+    point->p_wanted = p;
+    int status = m->ranks == KVD_RANKS_ERROR
+                     ? kvd_widths_by_error(s->table, p, &w, err)
+                     : kvd_widths_for_p(s->spectrum, m->dims->pair, p, m->ranks == KVD_RANKS_EQ6_ENERGY,
+                                        &point->removal_rate, &w, err);
+    if (status)
+        kvd_in(err, "method '%s', p = %g", m->dims->name, p);
+    else
+        status = build(s, &w, point, err);
+    kvd_widths_release(&w);
+    return status;
+}
+
+static int point_at_r(const kvd_point_source *s, double r, kvd_point *point, kvd_err *err)
+{
+    clear(point);
+    const kvd_method *const m = s->method;
+    kvd_widths w = {0};
+    point->rule = kvd_ranks_name[m->ranks];
+    point->removal_rate = r;
+    int status = kvd_widths_eq6(s->spectrum, m->dims->pair, r, m->ranks == KVD_RANKS_EQ6_ENERGY, &w, err);
+    if (status)
+        kvd_in(err, "method '%s', r = %g", m->dims->name, r);
+    else
+        status = build(s, &w, point, err);
+    kvd_widths_release(&w);
+    return status;
+}
+
+static int point_of_rates(const kvd_point_source *s, size_t i, kvd_point *point, kvd_err *err)
+{
+    const kvd_rates *const r = s->rates;
+    clear(point);
+    if (s->method->dims->one_p)
+        return uniform_at(s, r->overall_p[i], point, err);
+    point->rule = r->rule;
+    point->removal_rate = r->removal_rate[i];
+    if (build(s, &r->widths[i], point, err))
+        return kvd_in(err, "'%s', point %zu", s->rates_path, i);
+    return 0;
+}
+
+int kvd_points_make(const kvd_point_source *s, kvd_point **points, size_t *n, kvd_err *err)
+{
+    const kvd_method *const m = s->method;
+    const int by_p = !isnan(m->p), by_r = !isnan(m->r);
+    *n = 0;
+    *points = NULL;
+    const size_t count = !m->dims || by_p || by_r ? 1 : s->rates ? s->rates->n_points : 0;
+    if (count == 0)
+        return 0;
+    kvd_point *const list = calloc(count, sizeof *list);
+    if (!list)
+        return kvd_no_memory(err, "points", (unsigned long long)count * sizeof *list);
+    for (size_t i = 0; i < count; i++) {
+        int failed = 0;
+        if (!m->dims)
+            clear(&list[i]);
+        else if (by_p)
+            failed = kvd_point_at(s, m->p, &list[i], err);
+        else if (by_r)
+            failed = point_at_r(s, m->r, &list[i], err);
+        else
+            failed = point_of_rates(s, i, &list[i], err);
+        if (failed) {
+            kvd_points_free(list, i);
+            return -1;
+        }
+    }
+    *points = list;
+    *n = count;
+    return 0;
+}
+
+void kvd_point_release(kvd_point *point)
+{
+    kvd_dims_release(&point->dims);
+}
+
+void kvd_points_free(kvd_point *points, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        kvd_point_release(&points[i]);
+    free(points);
+}
+
+int kvd_point_largest(const kvd_point_source *s, double *p, kvd_err *err)
+{
+    const kvd_method *const m = s->method;
+    if (m->ranks == KVD_RANKS_ERROR) {
+        *p = 1 - (double)s->table->width[0] / s->table->d_head;
+        return 0;
+    }
+    if (m->dims->one_p) {
+        *p = 1 - 1.0 / s->spectrum->model.d_head;
+        return 0;
+    }
+    double *table_r = NULL, *table_p = NULL;
+    size_t n;
+    if (kvd_rate_table(s->spectrum, m->dims->pair, m->ranks == KVD_RANKS_EQ6_ENERGY, &table_r, &table_p, &n,
+                       err))
+        return -1;
+    *p = table_p[n - 1];
+    free(table_r);
+    free(table_p);
+    return 0;
+}
+
+int kvd_point_full(const kvd_point_source *s, kvd_dims *dims, kvd_err *err)
+{
+    kvd_widths w = {0};
+    if (alloc_widths(s, &w, err))
+        return -1;
+    int status = kvd_widths_uniform(&w, 0);
+    assert(!status);
+    status = kvd_dims_build(dims, s->method->dims, s->spectrum, &w, err);
+    if (status)
+        kvd_in(err, "'%s'", s->spectrum_path);
+    kvd_widths_release(&w);
+    return status;
+}

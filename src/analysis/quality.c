@@ -1,0 +1,194 @@
+#include "analysis/quality.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum { RESAMPLES = 2000 };
+
+/* What one row contributes; bad is the first column that is not finite, or -1. */
+typedef struct {
+    double lse;
+    size_t best;
+    ptrdiff_t bad;
+} row_sums;
+
+static row_sums scan_row(const float *x, size_t vocab)
+{
+    row_sums s = {0, 0, -1};
+    float top = x[0];
+    for (size_t j = 0; j < vocab; j++) {
+        if (!isfinite(x[j])) {
+            s.bad = (ptrdiff_t)j;
+            return s;
+        }
+        if (x[j] > top) {
+            top = x[j];
+            s.best = j;
+        }
+    }
+    double sum = 0;
+    for (size_t j = 0; j < vocab; j++)
+        sum += exp((double)x[j] - (double)top);
+    s.lse = (double)top + log(sum);
+    return s;
+}
+
+/*
+ * KL(p || q) of softmax(a) and softmax(b) is E_p[a - b] - lse(a) + lse(b): one exponential per column,
+ * and exactly 0 for equal rows. Rounding is about 1e-15 of the largest |a - b|.
+ */
+static double kl_row(const float *a, const float *b, size_t vocab, double lse_a, double lse_b)
+{
+    double mean = 0;
+    for (size_t j = 0; j < vocab; j++)
+        mean += exp((double)a[j] - lse_a) * ((double)a[j] - (double)b[j]);
+    return mean - lse_a + lse_b;
+}
+
+int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference, const uint32_t *target,
+                    size_t n, size_t vocab, kvd_err *err)
+{
+    if (vocab == 0)
+        return kvd_fail(err, "logits have no columns");
+    for (size_t i = 0; i < n; i++)
+        if (target[i] >= vocab)
+            return kvd_fail(err, "target %u of row %zu is beyond the vocabulary of %zu", (unsigned)target[i],
+                            i, vocab);
+
+    double nll = 0, top1 = 0, kl = 0, agree = 0;
+    size_t bad_row = SIZE_MAX;
+    bool bad_reference = false;
+    ptrdiff_t bad_column = -1;
+    /* Static chunks in a fixed number would still add up in an order that depends on the number of
+     * threads, so rows are kept apart and added in order: sums repeat to the last bit. */
+    double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
+    if (!row)
+        return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
+
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++) {
+        const float *x = logits + i * vocab;
+        const row_sums s = scan_row(x, vocab);
+        row_sums ref = s;
+        if (s.bad < 0 && reference)
+            ref = scan_row(reference + i * vocab, vocab);
+        if (s.bad >= 0 || ref.bad >= 0) {
+#pragma omp critical(kvd_quality_bad)
+            if (i < bad_row) {
+                bad_row = i;
+                bad_reference = s.bad < 0;
+                bad_column = s.bad >= 0 ? s.bad : ref.bad;
+            }
+            continue;
+        }
+        row[i][0] = s.lse - (double)x[target[i]];
+        row[i][1] = s.best == target[i];
+        row[i][2] = reference ? kl_row(reference + i * vocab, x, vocab, ref.lse, s.lse) : 0;
+        row[i][3] = reference ? s.best == ref.best : 0;
+    }
+    if (bad_row != SIZE_MAX) {
+        free(row);
+        return kvd_fail(err, "%s of row %zu, column %td is not finite",
+                        bad_reference ? "reference logit" : "logit", bad_row, bad_column);
+    }
+    for (size_t i = 0; i < n; i++) {
+        nll += row[i][0];
+        top1 += row[i][1];
+        kl += row[i][2];
+        agree += row[i][3];
+    }
+    free(row);
+    q->n += (double)n;
+    q->nll += nll;
+    q->top1 += top1;
+    if (reference) {
+        q->kl += kl;
+        q->agree += agree;
+    }
+    return 0;
+}
+
+/* The columns of kvd_quality as arrays, which is what the bootstrap takes. */
+typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
+
+static int summarise(const kvd_quality *q, const kvd_quality *reference, size_t n, uint64_t seed,
+                     kvd_quality_summary *out, kvd_err *err)
+{
+    if (n == 0)
+        return kvd_fail(err, "no sequences to summarise");
+    double *x = calloc(n, N_COLS * sizeof *x);
+    if (!x)
+        return kvd_no_memory(err, "per-sequence sums", (unsigned long long)n * N_COLS * sizeof *x);
+    double total = 0, ref_top1 = 0;
+    int hollow = 0; /* sequences where the reference has no prediction right */
+    for (size_t i = 0; i < n; i++) {
+        x[COL_N * n + i] = q[i].n;
+        x[COL_NLL * n + i] = q[i].nll;
+        x[COL_TOP1 * n + i] = q[i].top1;
+        x[COL_KL * n + i] = q[i].kl;
+        x[COL_AGREE * n + i] = q[i].agree;
+        x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
+        total += q[i].n;
+        ref_top1 += x[COL_REF_TOP1 * n + i];
+        hollow += !(x[COL_REF_TOP1 * n + i] > 0);
+    }
+    /* NaN marks what was not asked for. */
+    const kvd_interval none = {NAN, NAN, NAN};
+    *out = (kvd_quality_summary){none, none, none, none, none, none};
+
+    int status = -1;
+    if (!(total > 0)) {
+        kvd_fail(err, "no predictions in %zu sequences", n);
+        goto done;
+    }
+    const struct {
+        column num, den;
+        kvd_interval *to;
+    } want[] = {
+        {COL_NLL, COL_N, &out->nll},
+        {COL_TOP1, COL_N, &out->top1},
+        {COL_KL, COL_N, &out->kl},
+        {COL_AGREE, COL_N, &out->agree},
+        {COL_TOP1, COL_REF_TOP1, &out->top1_share},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const int share = want[i].den == COL_REF_TOP1;
+        if (share && !(ref_top1 > 0)) /* a share of nothing */
+            continue;
+        /* The same seed everywhere, so that all columns are drawn from the same resamples. */
+        if (!kvd_bootstrap_ratio(x + (size_t)want[i].num * n, x + (size_t)want[i].den * n, n, RESAMPLES, seed,
+                                 want[i].to, err))
+            continue;
+        if (!share || !hollow)
+            goto done;
+        /* Some resample held only sequences without a right prediction: the share has no interval. */
+        double top1 = 0;
+        for (size_t k = 0; k < n; k++)
+            top1 += x[COL_TOP1 * n + k];
+        *want[i].to = (kvd_interval){top1 / ref_top1, NAN, NAN};
+    }
+    out->perplexity = (kvd_interval){exp(out->nll.value), exp(out->nll.lo), exp(out->nll.hi)};
+    status = 0;
+done:
+    free(x);
+    return status;
+}
+
+int kvd_quality_summarise(const kvd_quality *per_sequence, size_t n, uint64_t seed, kvd_quality_summary *out,
+                          kvd_err *err)
+{
+    return summarise(per_sequence, NULL, n, seed, out, err);
+}
+
+int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *reference, size_t n,
+                        uint64_t seed, kvd_quality_summary *out, kvd_err *err)
+{
+    assert(reference);
+    for (size_t i = 0; i < n; i++)
+        if (per_sequence[i].n != reference[i].n)
+            return kvd_fail(err, "sequence %zu has %.0f predictions, the reference %.0f", i,
+                            per_sequence[i].n, reference[i].n);
+    return summarise(per_sequence, reference, n, seed, out, err);
+}

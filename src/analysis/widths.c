@@ -1,0 +1,257 @@
+#include "analysis/widths.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What tails add up: s or s^2. */
+static double weight(double s, bool energy)
+{
+    return energy ? s * s : s;
+}
+
+/* Everything that compares a tail with a removal rate uses these two, so breakpoints are met to the last bit. */
+static double total(const double *sigma, size_t d, bool energy)
+{
+    double sum = 0;
+    for (size_t j = d; j-- > 0;)
+        sum += weight(sigma[j], energy);
+    return sum;
+}
+
+int kvd_keep(const double *sigma, size_t d, double r, bool energy)
+{
+    const double all = total(sigma, d, energy);
+    double tail = 0;
+    size_t j = d - 1;
+    if (!(all > 0))
+        return 1;
+    for (; j > 0; j--) {
+        tail += weight(sigma[j], energy);
+        if (tail / all > r)
+            break;
+    }
+    return (int)(j + 1);
+}
+
+static int check_pair(const kvd_spectrum *s, kvd_pair pair, kvd_err *err)
+{
+    const kvd_pair_spectrum *x = &s->pair[pair];
+    if (!x->present)
+        return kvd_fail(err, "the spectrum has no pair '%s'", kvd_pair_name[pair]);
+    if (x->n_h != s->model.n_kv_heads)
+        return kvd_fail(err,
+                        "pair '%s' has %d rotations per layer for %d KV heads: widths need pairing 'shared', "
+                        "this spectrum is '%s'",
+                        kvd_pair_name[pair], x->n_h, s->model.n_kv_heads, kvd_pairing_name[s->pairing]);
+    return 0;
+}
+
+int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy, kvd_widths *w,
+                   kvd_err *err)
+{
+    const size_t d = (size_t)s->model.d_head;
+    if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err) ||
+        kvd_widths_alloc(w, s->n_layers, s->model.n_kv_heads, s->model.d_head, err))
+        return -1;
+    const size_t heads = (size_t)s->n_layers * (size_t)s->model.n_kv_heads;
+    for (int side = 0; side < 2; side++)
+        for (size_t i = 0; i < heads; i++)
+            w->kept[side][i] = kvd_keep(s->pair[pair[side]].sigma + i * d, d, r, energy);
+    return 0;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
+                   double **table_p, size_t *n, kvd_err *err)
+{
+    const size_t d = (size_t)s->model.d_head;
+    const size_t heads = (size_t)s->n_layers * (size_t)s->model.n_kv_heads;
+    double *breaks = NULL, *rates = NULL, *ps = NULL;
+    int status = -1;
+    if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
+        return -1;
+    /* One breakpoint for each dimension that can go: the tail that starts there. */
+    const size_t most = 2 * heads * (d - 1);
+    breaks = malloc((most + 1) * sizeof *breaks);
+    rates = malloc((most + 1) * sizeof *rates);
+    ps = malloc((most + 1) * sizeof *ps);
+    if (!breaks || !rates || !ps) {
+        kvd_no_memory(err, "the table of removal rates", 3 * (most + 1) * sizeof *breaks);
+        goto done;
+    }
+    size_t m = 0;
+    for (int side = 0; side < 2; side++)
+        for (size_t i = 0; i < heads; i++) {
+            const double *sigma = s->pair[pair[side]].sigma + i * d, all = total(sigma, d, energy);
+            double tail = 0;
+            for (size_t j = d - 1; j > 0; j--) {
+                tail += weight(sigma[j], energy);
+                breaks[m++] = all > 0 ? tail / all : 0;
+            }
+        }
+    qsort(breaks, m, sizeof *breaks, compare_doubles);
+
+    /* A dimension whose tail is 0 is not kept at r = 0. Integers are counted, so p is what kvd_widths_p gives. */
+    size_t gone = 0, rows = 0;
+    while (gone < m && breaks[gone] <= 0)
+        gone++;
+    const double stored = 2.0 * (double)d * (double)heads;
+    rates[rows] = 0;
+    ps[rows++] = 1 - (stored - (double)gone) / stored;
+    while (gone < m) {
+        const double r = breaks[gone];
+        while (gone < m && breaks[gone] == r)
+            gone++;
+        if (r >= 1) /* one singular value is lost in the rounding of the other: no r < 1 removes it */
+            break;
+        rates[rows] = r;
+        ps[rows++] = 1 - (stored - (double)gone) / stored;
+    }
+    *table_r = rates;
+    *table_p = ps;
+    *n = rows;
+    rates = ps = NULL;
+    status = 0;
+done:
+    free(breaks);
+    free(rates);
+    free(ps);
+    return status;
+}
+
+double kvd_table_p_at(const double *table_r, const double *table_p, size_t n, double r)
+{
+    size_t lo = 0, hi = n;
+    while (hi - lo > 1) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (table_r[mid] <= r)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return table_p[lo];
+}
+
+int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r, kvd_err *err)
+{
+    const double least = p - 1e-12;
+    if (!(table_p[n - 1] >= least))
+        return kvd_fail(err,
+                        "no removal rate reaches p = %g: the largest attainable is %.6g, one dimension of "
+                        "every head stays",
+                        p, table_p[n - 1]);
+    size_t lo = 0, hi = n - 1;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (table_p[mid] >= least)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    *r = table_r[lo];
+    return 0;
+}
+
+int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy, double *r,
+                     kvd_widths *w, kvd_err *err)
+{
+    double *table_r = NULL, *table_p = NULL;
+    size_t n;
+    if (kvd_rate_table(s, pair, energy, &table_r, &table_p, &n, err))
+        return -1;
+    int status = kvd_table_r_for(table_r, table_p, n, wanted_p, r, err);
+    if (!status)
+        status = kvd_widths_eq6(s, pair, *r, energy, w, err);
+    free(table_r);
+    free(table_p);
+    return status;
+}
+
+/* ---- by error --------------------------------------------------------------------------------- */
+
+/* One edge of a head's lower convex hull: cutting `dims` dimensions costs `slope` nats each. */
+typedef struct {
+    double slope;
+    size_t head; /* index into [2][n_layers][n_kv_heads]  */
+    int32_t dims;
+    int order; /* of the edges of one head, widest first */
+} edge;
+
+static int compare_edges(const void *a, const void *b)
+{
+    const edge *x = a, *y = b;
+    if (x->slope != y->slope)
+        return x->slope < y->slope ? -1 : 1;
+    if (x->head != y->head)
+        return x->head < y->head ? -1 : 1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+/* Edges of the lower hull of one curve, from the full width downwards; returns how many. hull: n indices. */
+static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head, size_t *hull,
+                         edge *out)
+{
+    size_t m = 0;
+    for (size_t i = n; i-- > 0;) {
+        while (m >= 2) {
+            const size_t a = hull[m - 2], b = hull[m - 1];
+            /* b is above, or on, the line from a to i: it goes. */
+            const double via = (error[b] - error[a]) * (double)(width[a] - width[i]);
+            const double direct = (error[i] - error[a]) * (double)(width[a] - width[b]);
+            if (via < direct)
+                break;
+            m--;
+        }
+        hull[m++] = i;
+    }
+    for (size_t k = 1; k < m; k++) {
+        const int32_t dims = width[hull[k - 1]] - width[hull[k]];
+        out[k - 1] = (edge){(error[hull[k]] - error[hull[k - 1]]) / (double)dims, head, dims, (int)k};
+    }
+    return m - 1;
+}
+
+int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err)
+{
+    const size_t heads = (size_t)t->n_layers * (size_t)t->n_kv_heads, n = t->n_widths;
+    const double stored = 2.0 * (double)heads * (double)t->d_head;
+    const double most = 1 - (double)t->width[0] / (double)t->d_head;
+    if (wanted_p > most + 1e-12)
+        return kvd_fail(err, "p = %g is not attainable: the table's smallest width is %d of %d, p = %.6g",
+                        wanted_p, (int)t->width[0], t->d_head, most);
+
+    edge *edges = malloc(2 * heads * n * sizeof *edges);
+    size_t *hull = malloc(n * sizeof *hull);
+    int status = -1;
+    if (!edges || !hull) {
+        kvd_no_memory(err, "the hulls of the error curves", 2 * heads * n * sizeof *edges);
+        goto done;
+    }
+    if (kvd_widths_alloc(w, t->n_layers, t->n_kv_heads, t->d_head, err))
+        goto done;
+    size_t m = 0;
+    for (size_t h = 0; h < 2 * heads; h++) {
+        w->kept[h / heads][h % heads] = t->d_head;
+        m += hull_edges(t->width, t->error + h * n, n, h, hull, edges + m);
+    }
+    qsort(edges, m, sizeof *edges, compare_edges);
+
+    /* Slopes of one head rise towards small widths, so taking edges in order never skips one. */
+    double left = ceil(wanted_p * stored - 1e-9);
+    for (size_t i = 0; i < m && left > 0; i++) {
+        const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;
+        w->kept[edges[i].head / heads][edges[i].head % heads] -= cut;
+        left -= (double)cut;
+    }
+    status = 0;
+done:
+    free(hull);
+    free(edges);
+    return status;
+}

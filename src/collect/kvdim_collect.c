@@ -1,0 +1,436 @@
+/*
+ * kvdim-collect: runs a checkpoint over texts, id lists or random ids and records Q, K and V.
+ *
+ * Reads a checkpoint and texts. Writes kvdim/activations (every value) or kvdim/moments (their
+ * second moments), or both in one pass; OUT.h5.state while it works, for --resume.
+ */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "collect/accumulate.h"
+#include "collect/dump.h"
+#include "collect/options.h"
+#include "collect/outputs.h"
+#include "collect/state.h"
+#include "common/args.h"
+#include "common/progress.h"
+#include "common/run.h"
+#include "model/corpus.h"
+#include "model/forward.h"
+
+static const char program[] = "kvdim-collect";
+
+/* ---- one run --------------------------------------------------------- */
+
+typedef struct {
+    kvd_collect_options *cfg;
+    kvd_run run;
+    kvd_checkpoint *checkpoint;
+    kvd_corpus *corpus;
+    kvd_forward *forward;
+    kvd_outputs out;
+    kvd_dump dump;
+    kvd_accumulator accumulator;
+    size_t batch_tokens; /* rows that buffers are made for */
+    uint32_t *id;        /* [batch_tokens]                 */
+    size_t *offset;      /* [sequences of a batch + 1]     */
+    size_t offset_room;
+    double batch_started, last_save, save_seconds, forward_seconds, loop_seconds;
+    size_t resumed_tokens, sequence; /* sequences done */
+} collector;
+
+static int settle_options(kvd_collect_options *cfg, const kvd_config *model, kvd_err *err)
+{
+    const size_t longest = (size_t)model->max_positions;
+    if (!cfg->seq_len)
+        cfg->seq_len = longest < 512 ? longest : 512;
+    if (cfg->seq_len > longest)
+        return kvd_fail(err, "--seq-len %zu: the model was made for at most %zu positions", cfg->seq_len,
+                        longest);
+    if (!cfg->batch)
+        cfg->batch = 2048;
+    if (cfg->last_layer < 0)
+        cfg->last_layer = model->n_layers - 1;
+    if (cfg->last_layer >= model->n_layers)
+        return kvd_fail(err, "--layers %d-%d: the model has layers 0 to %d", cfg->first_layer,
+                        cfg->last_layer, model->n_layers - 1);
+    return 0;
+}
+
+static kvd_corpus_spec spec_of(const collector *c)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    return (kvd_corpus_spec){.text = cfg->text,
+                             .n_text = cfg->n_text,
+                             .field = cfg->field,
+                             .no_special = cfg->no_special,
+                             .ids = cfg->ids,
+                             .n_random = cfg->n_random,
+                             .seed = cfg->common.seed,
+                             .max_tokens = cfg->tokens,
+                             .seq_len = cfg->seq_len,
+                             .vocab_size = (size_t)kvd_checkpoint_config(c->checkpoint)->vocab_size};
+}
+
+static int open_corpus(collector *c, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    const kvd_corpus_spec spec = spec_of(c);
+    kvd_tokenizer *tok = NULL;
+    if (cfg->n_text) {
+        char *path = kvd_checkpoint_tokenizer_path(c->checkpoint, err);
+        tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
+        free(path);
+        if (!tok)
+            return -1;
+    }
+    c->corpus = kvd_corpus_open(&spec, tok, err);
+    kvd_tokenizer_free(tok); /* ids are all there: the tokenizer's memory is not needed any more */
+    return c->corpus ? 0 : -1;
+}
+
+static int add_inputs(collector *c, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    if (kvd_run_add_input(&c->run, cfg->model, err))
+        return -1;
+    for (int i = 0; i < cfg->n_text; i++)
+        if (kvd_run_add_input(&c->run, cfg->text[i], err))
+            return -1;
+    return cfg->ids ? kvd_run_add_input(&c->run, cfg->ids, err) : 0;
+}
+
+/* Every option with the value used goes into the files; those that decide numbers into the run key. */
+static int record_options(collector *c, const char *label, const char *model_hash, kvd_run_key *key,
+                          kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    const char *source = cfg->n_text ? "text" : cfg->ids ? "ids" : "random";
+    const char *moments = !cfg->moments ? "no" : cfg->moments_file ? "beside the dump" : "only";
+    char layers[32];
+    snprintf(layers, sizeof layers, "%d-%d", cfg->first_layer, cfg->last_layer);
+    const struct {
+        const char *name, *value;
+        size_t number; /* when value is NULL */
+        bool in_key;
+    } all[] = {
+        {"program", kvd_git_revision(), 0, true},
+        {"cpu", kvd_cpu_name(), 0, true},
+        {"model", model_hash, 0, true},
+        {"corpus", kvd_corpus_hash(c->corpus), 0, true},
+        {"source", source, 0, false},
+        {"field", cfg->field ? cfg->field : "", 0, false},
+        {"no-special", cfg->no_special ? "yes" : "no", 0, false},
+        {"tokens", NULL, kvd_corpus_n_tokens(c->corpus), true},
+        {"seq-len", NULL, cfg->seq_len, true},
+        {"layers", layers, 0, true},
+        {"rope", cfg->rope_both ? "both" : "after", 0, true},
+        {"moments", moments, 0, true},
+        {"dtype", cfg->moments && !cfg->moments_file ? "f64" : kvd_dtype_name(cfg->dtype), 0, true},
+        {"label", label, 0, true},
+        {"batch", NULL, cfg->batch, true},
+        {"threads", NULL, (size_t)c->run.threads, true},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char number[32];
+        snprintf(number, sizeof number, "%zu", all[i].number);
+        const char *value = all[i].value ? all[i].value : number;
+        if (i >= 4 && kvd_run_parameter(&c->run, all[i].name, err, "%s", value))
+            return -1;
+        if (all[i].in_key && kvd_run_key_add(key, err, all[i].name, "%s", value))
+            return -1;
+    }
+    return 0;
+}
+
+static int make_buffers(collector *c, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    c->batch_tokens = cfg->batch > cfg->seq_len ? cfg->batch : cfg->seq_len;
+    if (c->batch_tokens > kvd_corpus_n_tokens(c->corpus))
+        c->batch_tokens = kvd_corpus_n_tokens(c->corpus);
+    c->offset_room = c->batch_tokens / 2 + 2; /* a sequence has at least 2 tokens */
+    c->id = malloc(c->batch_tokens * sizeof *c->id);
+    c->offset = malloc(c->offset_room * sizeof *c->offset);
+    if (!c->id || !c->offset)
+        return kvd_no_memory(err, "a batch", c->batch_tokens * sizeof *c->id);
+    c->forward = kvd_forward_new(c->checkpoint, c->batch_tokens, cfg->seq_len, err);
+    if (!c->forward)
+        return -1;
+    if (c->out.want_dump && kvd_dump_init(&c->dump, &c->out.dump, c->batch_tokens, err))
+        return -1;
+    if (c->out.want_moments && kvd_accumulator_init(&c->accumulator, &c->out.sums, c->run.threads, err))
+        return -1;
+    return 0;
+}
+
+/* W_O and W_V: into the dump and as sums. Done again on resume, with the same result. */
+static int record_weights(collector *c, kvd_err *err)
+{
+    const kvd_config *m = kvd_checkpoint_config(c->checkpoint);
+    const size_t n = (size_t)m->n_heads * (size_t)m->d_head * (size_t)m->d_model;
+    float *w_o = malloc(n * sizeof *w_o), *w_v = malloc(n * sizeof *w_v);
+    int status = w_o && w_v ? 0 : kvd_no_memory(err, "weights of a layer", n * sizeof *w_o);
+    for (int l = c->cfg->first_layer; l <= c->cfg->last_layer && !status; l++) {
+        const int at = l - c->cfg->first_layer;
+        status = kvd_forward_weights_o(c->forward, l, w_o, err) ||
+                 kvd_forward_weights_v(c->forward, l, w_v, err) ||
+                 (c->out.want_dump && kvd_activations_put_weights(&c->out.dump, at, w_o, w_v, err)) ||
+                 (c->out.want_moments && kvd_accumulator_weights(&c->accumulator, at, w_o, w_v, err));
+    }
+    free(w_o);
+    free(w_v);
+    return status ? -1 : 0;
+}
+
+static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
+{
+    collector *c = ctx;
+    /* A short batch is finished first; a long one of a large model is given up. */
+    if (kvd_interrupted() && kvd_run_elapsed(&c->run) - c->batch_started > 2)
+        return kvd_fail_interrupted(err);
+    if (c->out.want_dump && kvd_dump_record(&c->dump, in, err))
+        return -1;
+    return c->out.want_moments ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
+}
+
+static int save(collector *c, kvd_err *err)
+{
+    const double start = kvd_run_elapsed(&c->run);
+    if (kvd_outputs_save(&c->out, c->sequence, kvd_corpus_offset(c->corpus, c->sequence), err))
+        return -1;
+    c->last_save = kvd_run_elapsed(&c->run);
+    c->save_seconds += c->last_save - start;
+    return 0;
+}
+
+/* Saving takes at most a tenth of the time, however slow the disk is. */
+static bool save_is_due(const collector *c, double last_cost)
+{
+    const double every = c->cfg->save_every, since = kvd_run_elapsed(&c->run) - c->last_save;
+    return every <= 0 || (since >= every && since >= 9 * last_cost);
+}
+
+static int run_batch(collector *c, kvd_attention *door, kvd_err *err)
+{
+    const size_t first = c->sequence, n = kvd_corpus_batch(c->corpus, first, c->cfg->batch);
+    const size_t before = kvd_corpus_offset(c->corpus, first);
+    for (size_t s = 0; s <= n; s++)
+        c->offset[s] = kvd_corpus_offset(c->corpus, first + s) - before;
+    if (kvd_corpus_read(c->corpus, first, n, c->id, err))
+        return -1;
+    const kvd_batch batch = {n, c->offset, first, c->id};
+    c->dump.first_token = before;
+    c->batch_started = kvd_run_elapsed(&c->run);
+    const int status = kvd_forward_run(c->forward, &batch, door, c->cfg->last_layer, NULL, err);
+    c->forward_seconds += kvd_run_elapsed(&c->run) - c->batch_started;
+    if (status)
+        return -1;
+    c->sequence += n;
+    return 0;
+}
+
+static int run_all(collector *c, kvd_err *err)
+{
+    kvd_dense_attention dense;
+    kvd_tap tap;
+    kvd_progress progress;
+    int status = 0;
+    double last_cost = 0;
+    kvd_dense_attention_init(&dense);
+    kvd_tap_init(&tap, &dense.door);
+    tap.record = record;
+    tap.ctx = c;
+    tap.door.wants_pre = c->cfg->rope_both;
+    /* What an interrupted run did is left out, so that rate and remaining time are true. */
+    kvd_progress_start(&progress, "collect", "tokens",
+                       (double)(kvd_corpus_n_tokens(c->corpus) - c->resumed_tokens), c->cfg->common.quiet);
+    c->last_save = kvd_run_elapsed(&c->run);
+    while (!status && c->sequence < kvd_corpus_n_sequences(c->corpus)) {
+        const size_t whole = c->sequence;
+        status = run_batch(c, &tap.door, err);
+        kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - c->resumed_tokens));
+        if (kvd_interrupted()) {
+            /* The sums of a batch given up half-way are of no use; the state on disk still is. */
+            if ((c->sequence > whole || !c->out.want_moments) && save(c, err))
+                status = -1;
+            else
+                status = kvd_fail_interrupted(err);
+        } else if (!status && save_is_due(c, last_cost)) {
+            const double before = c->save_seconds;
+            status = save(c, err);
+            last_cost = c->save_seconds - before;
+        }
+    }
+    kvd_progress_end(&progress);
+    kvd_dense_attention_release(&dense);
+    return status;
+}
+
+/* ids, sequences and positions are known beforehand: they are written before the first batch. */
+static int record_tokens(collector *c, kvd_err *err)
+{
+    const size_t n_sequences = kvd_corpus_n_sequences(c->corpus);
+    uint32_t *sequence = malloc(2 * c->batch_tokens * sizeof *sequence), *position;
+    int status = 0;
+    if (!sequence)
+        return kvd_no_memory(err, "a batch", 2 * c->batch_tokens * sizeof *sequence);
+    position = sequence + c->batch_tokens;
+    if (n_sequences > UINT32_MAX)
+        status = kvd_fail(err, "%zu sequences are too many for a dump", n_sequences);
+    for (size_t first = 0, n; !status && first < n_sequences; first += n) {
+        n = kvd_corpus_batch(c->corpus, first, c->cfg->batch);
+        size_t at = 0;
+        for (size_t s = first; s < first + n; s++)
+            for (size_t i = 0; i < kvd_corpus_length(c->corpus, s); i++, at++) {
+                sequence[at] = (uint32_t)s;
+                position[at] = (uint32_t)i;
+            }
+        status = kvd_corpus_read(c->corpus, first, n, c->id, err) ||
+                 kvd_activations_put_tokens(&c->out.dump, kvd_corpus_offset(c->corpus, first), at, c->id,
+                                            sequence, position, err);
+    }
+    free(sequence);
+    return status ? -1 : 0;
+}
+
+static int describe(collector *c, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    kvd_moments *m = &c->out.sums;
+    const kvd_config *model = kvd_checkpoint_config(c->checkpoint);
+    kvd_model_info_set(&m->model, model, cfg->model, c->run.inputs[0].hash,
+                       kvd_dtype_name(kvd_checkpoint_dtype(c->checkpoint)));
+    const kvd_corpus_spec spec = spec_of(c);
+    if (cfg->label)
+        snprintf(m->label, sizeof m->label, "%s", cfg->label);
+    else
+        kvd_corpus_label(&spec, m->label, sizeof m->label);
+    snprintf(m->corpus_hash, sizeof m->corpus_hash, "%s", kvd_corpus_hash(c->corpus));
+    m->n_tokens = kvd_corpus_n_tokens(c->corpus);
+    m->n_sequences = kvd_corpus_n_sequences(c->corpus);
+    m->seq_len = cfg->seq_len;
+    m->first_layer = cfg->first_layer;
+    m->n_layers = cfg->last_layer - cfg->first_layer + 1;
+    m->has_pre = cfg->rope_both;
+    c->out.dump.dtype = cfg->dtype;
+    c->out.run = &c->run;
+    c->out.want_moments = cfg->moments;
+    c->out.want_dump = !cfg->moments || cfg->moments_file;
+    return record_options(c, m->label, m->model.hash, &c->out.key, err);
+}
+
+static double file_bytes(const char *path)
+{
+    struct stat st;
+    return path && !stat(path, &st) ? (double)st.st_size : 0;
+}
+
+/* Numbers of this process: a run that was resumed counts what it did itself. */
+static int summarise(const collector *c, bool did_nothing, kvd_err *err)
+{
+    const kvd_corpus *corpus = c->corpus;
+    const kvd_outputs *o = &c->out;
+    const double seconds = kvd_run_elapsed(&c->run);
+    const double recording = c->dump.convert_s + c->accumulator.seconds;
+    const double writing = c->dump.write_s + c->save_seconds;
+    const double forward = c->forward_seconds - recording - c->dump.write_s;
+    const double work = forward + recording + writing, share = work > 0 ? 100 / work : 0;
+    const size_t n = kvd_corpus_n_tokens(corpus);
+    const double rate = c->loop_seconds > 0 ? (double)(n - c->resumed_tokens) / c->loop_seconds : 0;
+    const double bytes = file_bytes(o->dump_path) + file_bytes(o->moments_path);
+    if (c->cfg->common.json) {
+        json_t *j =
+            json_pack("{s:s, s:s?, s:s?, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:{s:f, s:f, s:f}}",
+                      "program", program, "activations", o->dump_path, "moments", o->moments_path, "tokens",
+                      (json_int_t)n, "sequences", (json_int_t)kvd_corpus_n_sequences(corpus), "documents",
+                      (json_int_t)kvd_corpus_n_documents(corpus), "tokens_left_out",
+                      (json_int_t)kvd_corpus_n_dropped(corpus), "resumed_tokens",
+                      (json_int_t)c->resumed_tokens, "nothing_to_do", did_nothing, "bytes", bytes, "seconds",
+                      seconds, "tokens_per_s", rate, "time_percent", "forward", forward * share, "record",
+                      recording * share, "write", writing * share);
+        const int failed =
+            !j || json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) || puts("") < 0;
+        json_decref(j);
+        return failed ? kvd_fail(err, "cannot write the summary") : 0;
+    }
+    if (c->cfg->common.quiet || did_nothing)
+        return 0;
+    printf("%zu tokens in %zu sequences of %zu documents (%s)\n", n, kvd_corpus_n_sequences(corpus),
+           kvd_corpus_n_documents(corpus), o->sums.label);
+    if (kvd_corpus_n_dropped(corpus))
+        printf("%zu tokens left out: alone at the end of their document\n", kvd_corpus_n_dropped(corpus));
+    if (c->resumed_tokens)
+        printf("%zu tokens were there from the interrupted run\n", c->resumed_tokens);
+    if (o->want_dump)
+        printf("activations %s, %.1f MB, %s\n", o->dump_path, file_bytes(o->dump_path) / 1e6,
+               kvd_dtype_name(c->cfg->dtype));
+    if (o->want_moments)
+        printf("moments %s, %.1f MB\n", o->moments_path, file_bytes(o->moments_path) / 1e6);
+    printf("%.1f s, %.0f tokens/s; time: forward %.1f %%, record %.1f %%, write %.1f %%\n", seconds, rate,
+           forward * share, recording * share, writing * share);
+    return 0;
+}
+
+static int collect(collector *c, kvd_err *err)
+{
+    kvd_collect_options *cfg = c->cfg;
+    kvd_opened how;
+    if (kvd_device_cpu_only(&cfg->common, err) || !(c->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
+        settle_options(cfg, kvd_checkpoint_config(c->checkpoint), err) || add_inputs(c, err) ||
+        open_corpus(c, err) || describe(c, err))
+        return -1;
+    const int status =
+        kvd_outputs_open(&c->out, cfg->common.output, cfg->moments_file, cfg->resume, &how, err);
+    if (status)
+        return -1;
+    if (*c->out.note)
+        fprintf(stderr, "%s: %s\n", program, c->out.note);
+    if (how == KVD_OPENED_DONE)
+        return summarise(c, true, err);
+    c->sequence = c->out.state.n_sequences;
+    c->resumed_tokens = c->out.state.n_tokens;
+    if (make_buffers(c, err) || (c->out.want_dump && record_tokens(c, err)) || record_weights(c, err))
+        return -1;
+    const double start = kvd_run_elapsed(&c->run);
+    if (run_all(c, err))
+        return -1;
+    c->loop_seconds = kvd_run_elapsed(&c->run) - start;
+    if (kvd_outputs_finish(&c->out, err))
+        return -1;
+    c->save_seconds += kvd_run_elapsed(&c->run) - start - c->loop_seconds;
+    return summarise(c, false, err);
+}
+
+static void release(collector *c)
+{
+    kvd_outputs_close(&c->out);
+    kvd_dump_release(&c->dump);
+    kvd_accumulator_release(&c->accumulator);
+    kvd_forward_free(c->forward);
+    kvd_corpus_close(c->corpus);
+    kvd_checkpoint_close(c->checkpoint);
+    free(c->id);
+    free(c->offset);
+    kvd_run_release(&c->run);
+}
+
+int main(int argc, char **argv)
+{
+    static kvd_collect_options cfg;
+    collector c = {.cfg = &cfg};
+    kvd_err err = {""};
+    kvd_collect_defaults(&cfg);
+    kvd_args_parse(program, &kvd_collect_argp, argc, argv, &cfg);
+    int status = kvd_run_start(&c.run, program, argc, argv, &cfg.common, &err);
+    if (!status)
+        status = collect(&c, &err);
+    if (status && c.out.saved)
+        fprintf(stderr, "%s: what was recorded is kept: the same command with --resume goes on\n", program);
+    release(&c);
+    return kvd_run_exit(program, status, &err);
+}

@@ -1,0 +1,238 @@
+#include "collect/outputs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static bool exists(const char *path, const char *suffix)
+{
+    char *name;
+    if (asprintf(&name, "%s%s", path, suffix) < 0)
+        return false;
+    const bool there = access(name, F_OK) == 0;
+    free(name);
+    return there;
+}
+
+/* 1 when `path` is a complete file of this key, 0 when there is none; *other tells of one made with
+ * another key, and *err then holds in what it differs. */
+static int complete(const kvd_outputs *o, const char *path, const kvd_schema *schema, bool *other,
+                    kvd_err *err)
+{
+    kvd_h5 f = {.id = H5I_INVALID_HID};
+    kvd_err ignored;
+    char *key;
+    if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
+        return 0; /* not one of ours: it is replaced at the end, as by any program */
+    int same = 0;
+    if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
+        same = !kvd_run_key_same(path, "is complete, but not from this run", key, &o->key, err);
+        *other = *other || !same;
+        free(key);
+    }
+    kvd_h5_close(&f, false);
+    return same;
+}
+
+/* What an earlier run left beside the complete files: freed under the lock, so that no run that is
+ * under way loses anything. */
+static void clean_up(const kvd_outputs *o, const char *output)
+{
+    kvd_output lock = {.lock_fd = -1};
+    kvd_err ignored;
+    if (kvd_output_begin(&lock, output, &ignored))
+        return;
+    unlink(o->state_path);
+    kvd_output_release(&lock, false);
+}
+
+static void make_run_id(const kvd_outputs *o, char *id, size_t size)
+{
+    struct timespec t;
+    char text[128];
+    clock_gettime(CLOCK_REALTIME, &t);
+    const int n = snprintf(text, sizeof text, "%s %ld %ld.%09ld", o->run->started_utc, (long)getpid(),
+                           (long)t.tv_sec, t.tv_nsec);
+    snprintf(id, size, "%016llx", (unsigned long long)XXH3_64bits(text, (size_t)n));
+}
+
+static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
+{
+    kvd_activations *a = &o->dump;
+    const kvd_moments *m = &o->sums;
+    a->model = m->model;
+    memcpy(a->label, m->label, sizeof a->label);
+    memcpy(a->corpus_hash, m->corpus_hash, sizeof a->corpus_hash);
+    a->n_tokens = m->n_tokens;
+    a->n_sequences = m->n_sequences;
+    a->seq_len = m->seq_len;
+    a->first_layer = m->first_layer;
+    a->n_layers = m->n_layers;
+    a->has_pre = m->has_pre;
+    /* The first sync takes the space of the whole dump: a full disk stops the run before its first token. */
+    if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
+        return -1;
+    if (kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
+        kvd_h5_put_text(&a->file, "/", "run_id", o->state.run_id, err) || kvd_h5_sync(&o->dump.file, err))
+        return -1;
+    return 0;
+}
+
+static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
+{
+    const kvd_dtype dtype = o->dump.dtype;
+    memset(&o->state, 0, sizeof o->state);
+    make_run_id(o, o->state.run_id, sizeof o->state.run_id);
+    memcpy(o->state.key, o->key.text, o->key.used + 1);
+    o->dump.dtype = dtype;
+    if (o->want_dump && create_dump(o, have_lock, err))
+        return -1;
+    /* A state of an earlier run does not fit the new dump (run_id), but it must not confuse anybody. */
+    if (unlink(o->state_path) && errno != ENOENT)
+        return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
+    return 0;
+}
+
+/* 1 when the dump at hand is the one that the state speaks of. */
+static int dump_fits(kvd_outputs *o, kvd_err *err)
+{
+    char *id;
+    if (kvd_h5_get_text(&o->dump.file, "/", "run_id", &id, err))
+        return 0;
+    const int same = !strcmp(id, o->state.run_id) && o->dump.n_tokens == o->sums.n_tokens &&
+                     o->dump.n_layers == o->sums.n_layers && o->dump.has_pre == o->sums.has_pre;
+    free(id);
+    return same;
+}
+
+static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
+{
+    int found;
+    const kvd_dtype dtype = o->dump.dtype;
+    bool have_lock = false, fits = true;
+    kvd_err why;
+    o->saved = true; /* whatever goes wrong now, the dump is kept */
+    /* The lock first: a state that another program is about to replace must not be read. */
+    if (o->want_dump) {
+        if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
+            return -1;
+        fits = o->dump.file.id >= 0;
+        have_lock = true;
+    }
+    if (kvd_state_load(o->state_path, &o->state, &o->key, o->want_moments ? &o->sums : NULL, &found, err))
+        return -1;
+    if (found && kvd_run_key_same(o->state_path, "cannot be resumed", o->state.key, &o->key, err))
+        return -1;
+    if (found && fits && (!o->want_dump || dump_fits(o, &why))) {
+        snprintf(o->note, sizeof o->note, "going on after %zu tokens of '%s'", o->state.n_tokens,
+                 o->want_dump ? o->dump_path : o->moments_path);
+        *how = KVD_OPENED_RESUMED;
+        return 0;
+    }
+    snprintf(o->note, sizeof o->note, "'%s' does not belong to '%s.partial': starting from scratch",
+             o->state_path, o->dump_path);
+    if (o->dump.file.id >= 0) {
+        kvd_activations_abandon(&o->dump, true);
+        have_lock = false;
+    }
+    o->saved = false;
+    o->dump.dtype = dtype;
+    *how = KVD_OPENED_NEW;
+    return start_new(o, have_lock, err);
+}
+
+static int set_paths(kvd_outputs *o, const char *output, const char *moments_file, kvd_err *err)
+{
+    const char *moments = o->want_dump ? moments_file : output;
+    if ((o->want_dump && !(o->dump_path = strdup(output))) ||
+        (o->want_moments && !(o->moments_path = strdup(moments))) ||
+        asprintf(&o->state_path, "%s.state", output) < 0)
+        return kvd_no_memory(err, "paths", strlen(output) + 8);
+    return 0;
+}
+
+int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file, bool resume,
+                     kvd_opened *how, kvd_err *err)
+{
+    bool other = false;
+    kvd_err difference;
+    *how = KVD_OPENED_NEW;
+    o->moments_file.id = H5I_INVALID_HID;
+    if (set_paths(o, output, moments_file, err) || (o->want_moments && kvd_moments_alloc(&o->sums, err)))
+        return -1;
+    if (resume) {
+        const int dump =
+            !o->want_dump || complete(o, o->dump_path, &kvd_schema_activations, &other, &difference);
+        const int moments =
+            !o->want_moments || complete(o, o->moments_path, &kvd_schema_moments, &other, &difference);
+        if (dump && moments) {
+            clean_up(o, output);
+            snprintf(o->note, sizeof o->note, "'%s' is complete: nothing to do", output);
+            *how = KVD_OPENED_DONE;
+            return 0;
+        }
+    }
+    const bool found = exists(o->state_path, "");
+    /* The moments' file holds its lock from the start, with nothing in it yet. */
+    if (o->want_moments && kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err))
+        return -1;
+    if (resume && found)
+        return take_up(o, how, err);
+    if (resume && other) {
+        *err = difference;
+        return kvd_in(err, "nothing to resume");
+    }
+    if (resume)
+        snprintf(o->note, sizeof o->note, "nothing to resume for '%s': starting from scratch", output);
+    else if (found || (o->want_dump && exists(output, ".partial")))
+        snprintf(o->note, sizeof o->note, "replacing what an interrupted run left of '%s'", output);
+    return start_new(o, false, err);
+}
+
+int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err)
+{
+    if (o->want_dump && kvd_h5_sync(&o->dump.file, err))
+        return -1;
+    o->state.n_sequences = n_sequences;
+    o->state.n_tokens = n_tokens;
+    if (kvd_state_save(o->state_path, &o->state, o->want_moments ? &o->sums : NULL, err))
+        return -1;
+    o->saved = true;
+    return 0;
+}
+
+/*
+ * The moments first: a run that dies between the two files still has its dump unfinished, and the
+ * state brings it back here.
+ */
+int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
+{
+    if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||
+                            kvd_h5_put_text(&o->moments_file, "/", "run_key", o->key.text, err) ||
+                            kvd_h5_finish(&o->moments_file, err)))
+        return -1;
+    if (o->want_dump && kvd_activations_finish(&o->dump, err))
+        return -1;
+    if (unlink(o->state_path) && errno != ENOENT)
+        return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
+    o->saved = false;
+    return 0;
+}
+
+void kvd_outputs_close(kvd_outputs *o)
+{
+    if (o->want_dump)
+        kvd_activations_abandon(&o->dump, o->saved);
+    if (o->want_moments) {
+        kvd_h5_close(&o->moments_file, false);
+        kvd_moments_release(&o->sums);
+    }
+    free(o->dump_path);
+    free(o->moments_path);
+    free(o->state_path);
+    o->dump_path = o->moments_path = o->state_path = NULL;
+}

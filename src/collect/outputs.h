@@ -1,0 +1,57 @@
+/*
+ * The files that kvdim-collect writes, as one thing that is opened, made safe now and then, and
+ * finished: the dump OUT.h5, the moments (OUT.h5 or a file of their own) and OUT.h5.state.
+ *
+ * At any moment a run may be killed. What then holds: OUT.h5.state, where it is there, speaks of
+ * data that is on disk and of nothing later; an earlier complete OUT.h5 is untouched; and going on
+ * from the state gives the datasets that an undisturbed run gives, bit for bit.
+ */
+#ifndef KVD_COLLECT_OUTPUTS_H
+#define KVD_COLLECT_OUTPUTS_H
+
+#include <stdbool.h>
+
+#include "collect/state.h"
+#include "formats/activations.h"
+#include "formats/moments.h"
+
+typedef struct {
+    bool want_dump, want_moments;
+    char *dump_path, *moments_path, *state_path; /* NULL when not wanted */
+    kvd_activations dump;
+    kvd_moments sums;
+    kvd_h5 moments_file; /* open from the start: it holds the lock */
+    const kvd_run *run;
+    kvd_run_key key;
+    kvd_state state;
+    bool saved;     /* a state of this run is on disk */
+    char note[512]; /* what the user should be told after opening; "" for nothing */
+} kvd_outputs;
+
+typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
+
+/*
+ * The caller has zeroed *o and set run, key, want_*, in o->sums the description (model, label,
+ * corpus_hash, n_tokens, n_sequences, seq_len, layers, has_pre) and in o->dump the dtype.
+ *
+ *   output        -o
+ *   moments_file  the file of the moments when the dump is wanted too; else not used
+ *   how           out  NEW: nothing done yet. RESUMED: o->state says what is done and o->sums holds
+ *                      it. DONE: complete files with this key are there, nothing is open.
+ *
+ * With resume it fails when the state or a complete file was made with another key, naming the
+ * first option that differs. Without it what an interrupted run left is replaced.
+ */
+int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file, bool resume,
+                     kvd_opened *how, kvd_err *err);
+
+/* Everything recorded so far to disk, then the state that says so. */
+int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err);
+
+/* Completes the files. */
+int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
+
+/* Closes whatever is open; an unfinished dump is kept if a state was saved. Safe when zeroed. */
+void kvd_outputs_close(kvd_outputs *o);
+
+#endif

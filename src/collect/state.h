@@ -1,0 +1,44 @@
+/*
+ * What an interrupted kvdim-collect needs to go on: OUT.h5.state, beside OUT.h5. It holds how far
+ * the run came, everything that decides the numbers (the run key), and the sums of the moments. It
+ * is replaced as a whole, and only after the data it speaks of is on disk.
+ */
+#ifndef KVD_COLLECT_STATE_H
+#define KVD_COLLECT_STATE_H
+
+#include <stddef.h>
+
+#include "common/err.h"
+#include "formats/moments.h"
+
+/* Lines "name=value\n"; two runs with the same key write the same datasets. */
+typedef struct {
+    char text[2048];
+    size_t used;
+} kvd_run_key;
+
+/* Adds a line; fails when the key is full. The value is made printable. */
+int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...) KVD_PRINTF(4, 5);
+
+/* 0 when equal; -1 with "'path' <what>: name was X, is now Y" for the first line that differs. */
+int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
+                     kvd_err *err);
+
+typedef struct {
+    char run_id[40];               /* also in the dump that this state belongs to */
+    size_t n_sequences, n_tokens;  /* done and on disk                            */
+    char key[sizeof(kvd_run_key)]; /* text of the run key                         */
+} kvd_state;
+
+/* Writes the state, and when sums is not NULL the sums over tokens in it; atomic. */
+int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums, kvd_err *err);
+
+/*
+ * Loads it: *found is 0 when there is none. sums, when not NULL, are allocated by the caller and are
+ * filled only when the state's key equals `now`: their sizes are then the same too. A damaged file
+ * is an error. A different key is none: the caller compares s->key.
+ */
+int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums, int *found,
+                   kvd_err *err);
+
+#endif

@@ -1,0 +1,427 @@
+#include "formats/activations.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/fields.h"
+
+const kvd_schema kvd_schema_activations = {"activations", 1,
+                                           "Q, K and V of every token, with the weights W_O and W_V"};
+
+const char *const kvd_x_name[KVD_N_X] = {"q", "k", "v", "q_pre", "k_pre"};
+
+static const char *const x_long_name[KVD_N_X] = {"queries after RoPE", "keys after RoPE", "values",
+                                                 "queries before RoPE", "keys before RoPE"};
+
+enum { TOKEN_ID, TOKEN_SEQUENCE, TOKEN_POSITION, N_TOKEN };
+static const char *const token_path[N_TOKEN] = {"/tokens/id", "/tokens/sequence", "/tokens/position"};
+static const char *const token_long_name[N_TOKEN] = {"token id", "index of the sequence of the token",
+                                                     "position of the token in its sequence"};
+
+static hid_t type_of(kvd_dtype t)
+{
+    return t == KVD_F32 ? H5T_IEEE_F32LE : t == KVD_F16 ? kvd_h5_type_f16() : kvd_h5_type_bf16();
+}
+
+static bool is_pre(kvd_x x)
+{
+    return x == KVD_X_Q_PRE || x == KVD_X_K_PRE;
+}
+
+int kvd_activations_heads(const kvd_activations *a, kvd_x x)
+{
+    return x == KVD_X_Q || x == KVD_X_Q_PRE ? a->model.n_heads : a->model.n_kv_heads;
+}
+
+static void set_dims(const kvd_activations *a, kvd_x x, hsize_t *dims)
+{
+    dims[0] = (hsize_t)a->n_layers;
+    dims[1] = (hsize_t)kvd_activations_heads(a, x);
+    dims[2] = a->n_tokens;
+    dims[3] = (hsize_t)a->model.d_head;
+}
+
+static void set_weight_dims(const kvd_activations *a, int n_heads, hsize_t *dims)
+{
+    dims[0] = (hsize_t)a->n_layers;
+    dims[1] = (hsize_t)n_heads;
+    dims[2] = (hsize_t)a->model.d_head;
+    dims[3] = (hsize_t)a->model.d_model;
+}
+
+static void drop(hid_t *id)
+{
+    if (*id > 0)
+        H5Idec_ref(*id);
+    *id = H5I_INVALID_HID;
+}
+
+static void forget_ids(kvd_activations *a)
+{
+    for (int x = 0; x < KVD_N_X; x++)
+        a->x[x] = H5I_INVALID_HID;
+    a->w_o = a->w_v = H5I_INVALID_HID;
+}
+
+static void drop_ids(kvd_activations *a)
+{
+    for (int x = 0; x < KVD_N_X; x++)
+        drop(&a->x[x]);
+    drop(&a->w_o);
+    drop(&a->w_v);
+}
+
+/* ---- values ---------------------------------------------------------- */
+
+/* A 16-bit float whose exponent bits are all ones is no number; counting is what vectorises. */
+static size_t first_special16(const uint16_t *v, size_t n, uint16_t mask)
+{
+    enum { BLOCK = 4096 };
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const size_t end = n - at < BLOCK ? n : at + BLOCK;
+        unsigned bad = 0;
+        for (size_t i = at; i < end; i++)
+            bad |= (v[i] & mask) == mask;
+        for (size_t i = at; bad && i < end; i++)
+            if ((v[i] & mask) == mask)
+                return i;
+    }
+    return n;
+}
+
+static size_t first_special32(const uint32_t *v, size_t n)
+{
+    enum { BLOCK = 4096 };
+    const uint32_t mask = 0x7f800000u;
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const size_t end = n - at < BLOCK ? n : at + BLOCK;
+        unsigned bad = 0;
+        for (size_t i = at; i < end; i++)
+            bad |= (v[i] & mask) == mask;
+        for (size_t i = at; bad && i < end; i++)
+            if ((v[i] & mask) == mask)
+                return i;
+    }
+    return n;
+}
+
+size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n)
+{
+    return t == KVD_F32   ? first_special32(src, n)
+           : t == KVD_F16 ? first_special16(src, n, 0x7c00)
+                          : first_special16(src, n, 0x7f80);
+}
+
+/* ---- reading --------------------------------------------------------- */
+
+/* Opens a dataset that must have this shape; a dtype of -1 is settled by it, another one checked. */
+static int open_checked(kvd_activations *a, const char *path, const hsize_t *dims, int *dtype, hid_t *id,
+                        kvd_err *err)
+{
+    if (kvd_field_shape(&a->file, path, 4, dims, err))
+        return -1;
+    if ((*id = H5Dopen2(a->file.id, path, H5P_DEFAULT)) < 0)
+        return kvd_fail(err, "'%s': cannot open %s", a->file.path, path);
+    const hid_t type = H5Dget_type(*id);
+    int found = -1;
+    for (int t = KVD_F32; t <= KVD_BF16 && type >= 0; t++)
+        if (H5Tequal(type, type_of((kvd_dtype)t)) > 0)
+            found = t;
+    if (type >= 0)
+        H5Tclose(type);
+    if (found < 0)
+        return kvd_fail(err, "'%s': %s is not float32, float16 or bfloat16", a->file.path, path);
+    if (*dtype >= 0 && found != *dtype)
+        return kvd_fail(err, "'%s': %s is %s, /q is %s", a->file.path, path, kvd_dtype_name((kvd_dtype)found),
+                        kvd_dtype_name((kvd_dtype)*dtype));
+    *dtype = found;
+    return 0;
+}
+
+/* Fills *a from the open file a->file. */
+static int describe(kvd_activations *a, kvd_err *err)
+{
+    kvd_h5 *f = &a->file;
+    int64_t first_layer, n_sequences, seq_len;
+    hsize_t dims[4], n_tokens;
+    if (kvd_model_info_read(f, &a->model, err) ||
+        kvd_field_text(f, "/", "label", a->label, sizeof a->label, err) ||
+        kvd_field_text(f, "/", "corpus_hash", a->corpus_hash, sizeof a->corpus_hash, err) ||
+        kvd_h5_shape(f, token_path[TOKEN_ID], 1, &n_tokens, err) || kvd_h5_shape(f, "/q", 4, dims, err))
+        return -1;
+    if (n_tokens < 1 || n_tokens > SIZE_MAX / 8)
+        return kvd_fail(err, "'%s': %llu tokens", f->path, (unsigned long long)n_tokens);
+    if (dims[0] < 1 || dims[0] > (hsize_t)a->model.n_layers)
+        return kvd_fail(err, "'%s': /q has %llu layers, the model %d", f->path, (unsigned long long)dims[0],
+                        a->model.n_layers);
+    a->n_tokens = (size_t)n_tokens;
+    a->n_layers = (int)dims[0];
+    if (kvd_field_int(f, "/", "first_layer", 0, a->model.n_layers - a->n_layers, &first_layer, err) ||
+        kvd_field_int(f, "/", "n_sequences", 1, (int64_t)a->n_tokens, &n_sequences, err) ||
+        kvd_field_int(f, "/", "seq_len", 1, a->model.max_positions, &seq_len, err))
+        return -1;
+    a->first_layer = (int)first_layer;
+    a->n_sequences = (size_t)n_sequences;
+    a->seq_len = (size_t)seq_len;
+    a->has_pre = kvd_h5_exists(f, "/q_pre") || kvd_h5_exists(f, "/k_pre");
+    for (int i = TOKEN_SEQUENCE; i < N_TOKEN; i++)
+        if (kvd_field_shape(f, token_path[i], 1, &n_tokens, err))
+            return -1;
+    int dtype = -1;
+    for (int x = 0; x < KVD_N_X; x++) {
+        if (is_pre((kvd_x)x) && !a->has_pre)
+            continue;
+        char path[16];
+        snprintf(path, sizeof path, "/%s", kvd_x_name[x]);
+        set_dims(a, (kvd_x)x, dims);
+        if (open_checked(a, path, dims, &dtype, &a->x[x], err))
+            return -1;
+    }
+    a->dtype = (kvd_dtype)dtype;
+    set_weight_dims(a, a->model.n_heads, dims);
+    if (open_checked(a, "/w_o", dims, &dtype, &a->w_o, err))
+        return -1;
+    set_weight_dims(a, a->model.n_kv_heads, dims);
+    return open_checked(a, "/w_v", dims, &dtype, &a->w_v, err);
+}
+
+int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err)
+{
+    memset(a, 0, sizeof *a);
+    forget_ids(a);
+    if (kvd_h5_open(&a->file, path, &kvd_schema_activations, err))
+        return -1;
+    if (describe(a, err)) {
+        kvd_activations_close(a);
+        return -1;
+    }
+    return 0;
+}
+
+void kvd_activations_close(kvd_activations *a)
+{
+    kvd_activations_abandon(a, false);
+}
+
+/* [n][width] floats of layer, head from row `first` on, read in pieces that stay in the cache
+ * between being read and being converted. */
+static int read_rows(kvd_activations *a, hid_t dataset, const char *name, const char *row_name, int layer,
+                     int head, size_t first, size_t n, size_t width, float *rows, void *scratch, kvd_err *err)
+{
+    enum { PIECE_BYTES = 1 << 18 };
+    size_t piece = PIECE_BYTES / (width * kvd_dtype_bytes(a->dtype));
+    if (!piece)
+        piece = 1;
+    if (piece > n || a->dtype == KVD_F32)
+        piece = n;
+    for (size_t at = 0; at < n; at += piece) {
+        const size_t m = n - at < piece ? n - at : piece;
+        const hsize_t start[4] = {(hsize_t)layer, (hsize_t)head, first + at, 0};
+        const hsize_t count[4] = {1, 1, m, width};
+        float *to = rows + at * width;
+        void *raw = a->dtype == KVD_F32 ? (void *)to : scratch;
+        if (kvd_h5_read_slab(dataset, name, 4, start, count, type_of(a->dtype), raw, err))
+            return kvd_in(err, "'%s'", a->file.path);
+        const size_t bad = kvd_first_nonfinite(a->dtype, raw, m * width);
+        if (bad < m * width)
+            return kvd_fail(err, "'%s': %s layer %d head %d %s %zu dim %zu is not finite", a->file.path, name,
+                            layer, head, row_name, first + at + bad / width, bad % width);
+        if (a->dtype != KVD_F32)
+            kvd_to_f32(a->dtype, raw, to, m * width);
+    }
+    return 0;
+}
+
+int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
+                         float *rows, void *scratch, kvd_err *err)
+{
+    assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
+    assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
+    assert(scratch || a->dtype == KVD_F32);
+    return read_rows(a, a->x[x], kvd_x_name[x], "token", layer, head, first, n, (size_t)a->model.d_head, rows,
+                     scratch, err);
+}
+
+static int read_weights(kvd_activations *a, hid_t dataset, const char *name, int layer, int head, float *w,
+                        kvd_err *err)
+{
+    const size_t d = (size_t)a->model.d_head, width = (size_t)a->model.d_model;
+    void *scratch = NULL;
+    if (a->dtype != KVD_F32 && !(scratch = malloc(d * width * 2)))
+        return kvd_no_memory(err, "weights of a head", d * width * 2);
+    const int status = read_rows(a, dataset, name, "row", layer, head, 0, d, width, w, scratch, err);
+    free(scratch);
+    return status;
+}
+
+int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err)
+{
+    assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < a->model.n_heads);
+    return read_weights(a, a->w_o, "w_o", layer, head, w, err);
+}
+
+int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err)
+{
+    assert(layer >= 0 && layer < a->n_layers && kv_head >= 0 && kv_head < a->model.n_kv_heads);
+    return read_weights(a, a->w_v, "w_v", layer, kv_head, w, err);
+}
+
+/* ---- writing --------------------------------------------------------- */
+
+static int reserve_all(kvd_activations *a, kvd_err *err)
+{
+    kvd_h5 *f = &a->file;
+    for (int i = 0; i < N_TOKEN; i++) {
+        const kvd_h5_spec spec = {token_path[i], token_long_name[i], "1", H5T_STD_U32LE, 1,
+                                  {a->n_tokens}, {"token"}};
+        hid_t id = H5I_INVALID_HID;
+        if (kvd_h5_reserve(f, &spec, &id, err))
+            return -1;
+        drop(&id);
+    }
+    for (int x = 0; x < KVD_N_X; x++) {
+        if (is_pre((kvd_x)x) && !a->has_pre)
+            continue;
+        char path[16];
+        snprintf(path, sizeof path, "/%s", kvd_x_name[x]);
+        const bool query = x == KVD_X_Q || x == KVD_X_Q_PRE;
+        kvd_h5_spec spec = {.path = path,
+                            .long_name = x_long_name[x],
+                            .units = "1",
+                            .type = type_of(a->dtype),
+                            .rank = 4,
+                            .axes = {"layer", query ? "head" : "kv_head", "token", "dim"}};
+        set_dims(a, (kvd_x)x, spec.dims);
+        if (kvd_h5_reserve(f, &spec, &a->x[x], err) ||
+            (x != KVD_X_V && kvd_h5_put_text(f, path, "rope", is_pre((kvd_x)x) ? "before" : "after", err)))
+            return -1;
+    }
+    kvd_h5_spec spec = {.path = "/w_o",
+                        .long_name = "output projection of a head, rows are dimensions of the head",
+                        .units = "1",
+                        .type = type_of(a->dtype),
+                        .rank = 4,
+                        .axes = {"layer", "head", "dim", "d_model"}};
+    set_weight_dims(a, a->model.n_heads, spec.dims);
+    if (kvd_h5_reserve(f, &spec, &a->w_o, err))
+        return -1;
+    spec.path = "/w_v";
+    spec.long_name = "value projection of a head, rows are dimensions of the head";
+    spec.axes[1] = "kv_head";
+    set_weight_dims(a, a->model.n_kv_heads, spec.dims);
+    return kvd_h5_reserve(f, &spec, &a->w_v, err);
+}
+
+int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
+                           kvd_err *err)
+{
+    kvd_h5 *f = &a->file;
+    forget_ids(a);
+    if (have_lock ? kvd_h5_create_locked(f, &kvd_schema_activations, err)
+                  : kvd_h5_create(f, path, &kvd_schema_activations, run, err))
+        return -1;
+    if (kvd_model_info_write(f, &a->model, err) || kvd_h5_put_text(f, "/", "label", a->label, err) ||
+        kvd_h5_put_text(f, "/", "corpus_hash", a->corpus_hash, err) ||
+        kvd_h5_put_int(f, "/", "n_sequences", (int64_t)a->n_sequences, err) ||
+        kvd_h5_put_int(f, "/", "seq_len", (int64_t)a->seq_len, err) ||
+        kvd_h5_put_int(f, "/", "first_layer", a->first_layer, err) || reserve_all(a, err)) {
+        kvd_activations_abandon(a, false);
+        return -1;
+    }
+    return 0;
+}
+
+int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err)
+{
+    memset(a, 0, sizeof *a);
+    forget_ids(a);
+    if (kvd_h5_reopen(&a->file, path, &kvd_schema_activations, run, err))
+        return -1;
+    if (a->file.id >= 0 && describe(a, err)) {
+        kvd_activations_abandon(a, true);
+        return -1;
+    }
+    return 0;
+}
+
+int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
+                             const void *rows, kvd_err *err)
+{
+    const hsize_t start[4] = {(hsize_t)layer, (hsize_t)head, first, 0};
+    const hsize_t count[4] = {1, 1, n, (hsize_t)a->model.d_head};
+    if (kvd_h5_write_slab(a->x[x], kvd_x_name[x], 4, start, count, type_of(a->dtype), rows, err))
+        return kvd_in(err, "'%s'", a->file.path);
+    return 0;
+}
+
+int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
+                               const uint32_t *sequence, const uint32_t *position, kvd_err *err)
+{
+    const uint32_t *data[N_TOKEN] = {id, sequence, position};
+    const hsize_t start = first, count = n;
+    for (int i = 0; i < N_TOKEN; i++) {
+        hid_t dataset = H5Dopen2(a->file.id, token_path[i], H5P_DEFAULT);
+        if (dataset < 0)
+            return kvd_fail(err, "'%s': cannot open %s", a->file.path, token_path[i]);
+        const int status =
+            kvd_h5_write_slab(dataset, token_path[i], 1, &start, &count, H5T_NATIVE_UINT32, data[i], err);
+        drop(&dataset);
+        if (status)
+            return kvd_in(err, "'%s'", a->file.path);
+    }
+    return 0;
+}
+
+static int put_weight(kvd_activations *a, hid_t dataset, const char *name, int layer, int n_heads,
+                      const float *w, void *scratch, kvd_err *err)
+{
+    const size_t d = (size_t)a->model.d_head, width = (size_t)a->model.d_model;
+    for (int h = 0; h < n_heads; h++) {
+        const float *from = w + (size_t)h * d * width;
+        kvd_from_f32(a->dtype, from, scratch, d * width);
+        const size_t bad = kvd_first_nonfinite(a->dtype, scratch, d * width);
+        if (bad < d * width)
+            return kvd_fail(err, "%s layer %d head %d row %zu: value %g does not fit into %s", name,
+                            a->first_layer + layer, h, bad / width, (double)from[bad],
+                            kvd_dtype_name(a->dtype));
+        const hsize_t start[4] = {(hsize_t)layer, (hsize_t)h, 0, 0}, count[4] = {1, 1, d, width};
+        if (kvd_h5_write_slab(dataset, name, 4, start, count, type_of(a->dtype), scratch, err))
+            return kvd_in(err, "'%s'", a->file.path);
+    }
+    return 0;
+}
+
+int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
+                                kvd_err *err)
+{
+    const size_t bytes = (size_t)a->model.d_head * (size_t)a->model.d_model * kvd_dtype_bytes(a->dtype);
+    void *scratch = malloc(bytes);
+    if (!scratch)
+        return kvd_no_memory(err, "weights of a head", bytes);
+    const int status = put_weight(a, a->w_o, "w_o", layer, a->model.n_heads, w_o, scratch, err) ||
+                       put_weight(a, a->w_v, "w_v", layer, a->model.n_kv_heads, w_v, scratch, err);
+    free(scratch);
+    return status ? -1 : 0;
+}
+
+size_t kvd_activations_bytes(const kvd_activations *a)
+{
+    const size_t d = (size_t)a->model.d_head, heads = (size_t)a->model.n_heads + (size_t)a->model.n_kv_heads;
+    const size_t rows = heads * (a->has_pre ? 2 : 1) + (size_t)a->model.n_kv_heads;
+    const size_t per_layer = rows * a->n_tokens * d + heads * d * (size_t)a->model.d_model;
+    return (size_t)a->n_layers * per_layer * kvd_dtype_bytes(a->dtype) + a->n_tokens * N_TOKEN * 4;
+}
+
+int kvd_activations_finish(kvd_activations *a, kvd_err *err)
+{
+    drop_ids(a);
+    return kvd_h5_finish(&a->file, err);
+}
+
+void kvd_activations_abandon(kvd_activations *a, bool keep_partial)
+{
+    drop_ids(a);
+    kvd_h5_close(&a->file, keep_partial);
+}

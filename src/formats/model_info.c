@@ -1,0 +1,131 @@
+#include "formats/model_info.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "formats/fields.h"
+
+static void set_text(char *to, size_t size, const char *from)
+{
+    snprintf(to, size, "%s", from ? from : "");
+}
+
+void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
+                        const char *dtype)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && path[start - 1] != '/')
+        start--;
+    memset(m, 0, sizeof *m);
+    snprintf(m->name, sizeof m->name, "%.*s",
+             (int)(end - start < sizeof m->name ? end - start : sizeof m->name), path + start);
+    set_text(m->hash, sizeof m->hash, hash);
+    set_text(m->family, sizeof m->family, c->family);
+    m->n_layers = c->n_layers;
+    m->n_heads = c->n_heads;
+    m->n_kv_heads = c->n_kv_heads;
+    m->d_head = c->d_head;
+    m->d_model = c->d_model;
+    m->vocab_size = c->vocab_size;
+    m->max_positions = c->max_positions;
+    m->rope_theta = c->rope_theta;
+    set_text(m->rope_layout, sizeof m->rope_layout,
+             c->rope_layout == KVD_ROPE_INTERLEAVED ? "interleaved" : "half");
+    set_text(m->dtype, sizeof m->dtype, dtype);
+}
+
+/* The fields of /model, once for writing, reading and comparing. */
+typedef struct {
+    const char *name;
+    size_t offset;
+    size_t size; /* of a text; 0 for a whole number */
+} field;
+
+#define TEXT(f)                                                                                              \
+    {                                                                                                        \
+#f, offsetof(kvd_model_info, f), sizeof(((kvd_model_info *)0)->f)                                    \
+    }
+#define WHOLE(f)                                                                                             \
+    {                                                                                                        \
+#f, offsetof(kvd_model_info, f), 0                                                                   \
+    }
+static const field fields[] = {TEXT(name),        TEXT(hash),           TEXT(family),      WHOLE(n_layers),
+                               WHOLE(n_heads),    WHOLE(n_kv_heads),    WHOLE(d_head),     WHOLE(d_model),
+                               WHOLE(vocab_size), WHOLE(max_positions), TEXT(rope_layout), TEXT(dtype)};
+enum { N_FIELDS = sizeof fields / sizeof *fields };
+
+static const char *text_of(const kvd_model_info *m, const field *f)
+{
+    return (const char *)m + f->offset;
+}
+
+static int whole_of(const kvd_model_info *m, const field *f)
+{
+    int value;
+    memcpy(&value, (const char *)m + f->offset, sizeof value);
+    return value;
+}
+
+int kvd_model_info_write(kvd_h5 *f, const kvd_model_info *m, kvd_err *err)
+{
+    for (size_t i = 0; i < N_FIELDS; i++)
+        if (fields[i].size ? kvd_h5_put_text(f, "/model", fields[i].name, text_of(m, &fields[i]), err)
+                           : kvd_h5_put_int(f, "/model", fields[i].name, whole_of(m, &fields[i]), err))
+            return -1;
+    return kvd_h5_put_double(f, "/model", "rope_theta", m->rope_theta, err);
+}
+
+static int read_field(kvd_h5 *f, const field *d, kvd_model_info *m, kvd_err *err)
+{
+    char *to = (char *)m + d->offset;
+    if (d->size)
+        return kvd_field_text(f, "/model", d->name, to, d->size, err);
+    int64_t value;
+    const int64_t limit =
+        strcmp(d->name, "vocab_size") && strcmp(d->name, "max_positions") ? 999999 : 1 << 30;
+    if (kvd_field_int(f, "/model", d->name, 1, limit, &value, err))
+        return -1;
+    const int whole = (int)value;
+    memcpy(to, &whole, sizeof whole);
+    return 0;
+}
+
+int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err)
+{
+    memset(m, 0, sizeof *m);
+    for (size_t i = 0; i < N_FIELDS; i++)
+        if (read_field(f, &fields[i], m, err))
+            return -1;
+    if (kvd_h5_get_double(f, "/model", "rope_theta", &m->rope_theta, err))
+        return -1;
+    if (!isfinite(m->rope_theta) || m->rope_theta < 0)
+        return kvd_fail(err, "'%s': /model rope_theta is %g", f->path, m->rope_theta);
+    if (m->n_heads % m->n_kv_heads)
+        return kvd_fail(err, "'%s': /model has %d heads, not a multiple of %d KV heads", f->path, m->n_heads,
+                        m->n_kv_heads);
+    return 0;
+}
+
+int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,
+                        const char *file_b, kvd_err *err)
+{
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const field *f = &fields[i];
+        if (!strcmp(f->name, "name"))
+            continue; /* the folder of a checkpoint may be renamed */
+        if (f->size && strcmp(text_of(a, f), text_of(b, f)))
+            return kvd_fail(err, "'%s' and '%s' are of different models: %s is %s and %s", file_a, file_b,
+                            f->name, text_of(a, f), text_of(b, f));
+        if (!f->size && whole_of(a, f) != whole_of(b, f))
+            return kvd_fail(err, "'%s' and '%s' are of different models: %s is %d and %d", file_a, file_b,
+                            f->name, whole_of(a, f), whole_of(b, f));
+    }
+    if (a->rope_theta < b->rope_theta || a->rope_theta > b->rope_theta)
+        return kvd_fail(err, "'%s' and '%s' are of different models: rope_theta is %g and %g", file_a, file_b,
+                        a->rope_theta, b->rope_theta);
+    return 0;
+}

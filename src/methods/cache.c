@@ -1,0 +1,242 @@
+#include "methods/cache.h"
+
+#include <assert.h>
+#include <cblas.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "model/blocks.h"
+
+/* y [n][m] = x [n][d] a [d][m], with leading dimensions for x and y. */
+static void project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a, float *y,
+                    size_t ldy)
+{
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)m, (blasint)d, 1.0F, x,
+                (blasint)ldx, a, (blasint)m, 0.0F, y, (blasint)ldy);
+}
+
+static void copy_rows(size_t n, size_t m, const float *x, size_t ldx, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        memcpy(y + i * m, x + i * ldx, m * sizeof *y);
+}
+
+static const kvd_dims_head *head_of(const kvd_cache *c, int layer, size_t g, const kvd_dims_head *whole)
+{
+    return c->dims ? &c->dims->head[(size_t)layer * (size_t)c->dims->n_kv_heads + g] : whole;
+}
+
+/* Stores x [n] in the type of the store and hands back in x what a later read finds there. */
+static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n)
+{
+    void *const to = store + at * kvd_dtype_bytes(c->type);
+    kvd_from_f32(c->type, x, to, n);
+    kvd_to_f32(c->type, to, x, n);
+    return n;
+}
+
+/* K' and V' of KV head g: projected into k_cut [n][d_qk] and v_cut [n][d_v], and put into the store at
+ * element `at`. Returns how many numbers that are. */
+static size_t store_head(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n, size_t g,
+                         const kvd_dims_head *h, size_t at, float *k_cut, float *v_cut)
+{
+    const size_t d = (size_t)in->config->d_head, ld = (size_t)in->config->n_kv_heads * d;
+    const size_t d_qk = (size_t)h->d_qk, d_v = (size_t)h->d_v;
+    const float *const k = in->k + first * ld + g * d, *const v = in->v + first * ld + g * d;
+    if (h->a_k)
+        project(n, d, d_qk, k, ld, h->a_k, k_cut, d_qk);
+    else
+        copy_rows(n, d, k, ld, k_cut);
+    if (h->a_v)
+        project(n, d, d_v, v, ld, h->a_v, v_cut, d_v);
+    else
+        copy_rows(n, d, v, ld, v_cut);
+    size_t stored = put(c, c->store, at, k_cut, n * d_qk);
+    stored += put(c, c->store, at + stored, v_cut, n * d_v);
+    return stored;
+}
+
+/* Query rows first .. first+rows-1 of one head against what is stored; out has leading dimension ld. */
+static void attend_block(const kvd_dims_head *h, size_t d, size_t first, size_t rows, const float *q,
+                         size_t ld, const float *k_cut, const float *v_cut, float *scratch, float *out)
+{
+    const size_t d_qk = (size_t)h->d_qk, d_v = (size_t)h->d_v;
+    const float scale = 1.0f / sqrtf((float)d); /* of the uncut head */
+    float *const q_cut = scratch, *const o_cut = q_cut + rows * d, *const scores = o_cut + rows * d;
+    size_t ldq = ld;
+    if (h->a_q) {
+        project(rows, d, d_qk, q, ld, h->a_q, q_cut, d_qk);
+        q = q_cut;
+        ldq = d_qk;
+    }
+    if (h->b_v) {
+        kvd_attend_rows(first, rows, d_qk, d_v, q, ldq, k_cut, d_qk, v_cut, d_v, scale, scores, o_cut, d_v);
+        project(rows, d_v, d, o_cut, d_v, h->b_v, out, ld);
+    } else {
+        kvd_attend_rows(first, rows, d_qk, d_v, q, ldq, k_cut, d_qk, v_cut, d_v, scale, scores, out, ld);
+    }
+}
+
+static size_t thread_index(void)
+{
+#ifdef _OPENMP
+    return (size_t)omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+static size_t thread_count(void)
+{
+#ifdef _OPENMP
+    return (size_t)omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+/* Q', O' and the scores of one block of queries. */
+static size_t scratch_each(size_t d, size_t longest)
+{
+    return KVD_ATTEND_ROWS * (2 * d + longest);
+}
+
+static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t sequence, float *out)
+{
+    const kvd_config *const cf = in->config;
+    const size_t first = in->offset[sequence], n = in->offset[sequence + 1] - first;
+    const size_t d = (size_t)cf->d_head, n_heads = (size_t)cf->n_heads, n_kv = (size_t)cf->n_kv_heads;
+    const size_t group = n_heads / n_kv, ldq = n_heads * d;
+    const size_t blocks = (n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS, each = scratch_each(d, n);
+    const kvd_dims_head whole = {.d_qk = (int)d, .d_v = (int)d};
+    float *const cut = c->work, *const scratch = cut + 2 * n_kv * n * d;
+
+    size_t stored = 0;
+    for (size_t g = 0; g < n_kv; g++) {
+        float *const k_cut = cut + 2 * g * n * d;
+        stored +=
+            store_head(c, in, first, n, g, head_of(c, in->layer, g, &whole), stored, k_cut, k_cut + n * d);
+    }
+
+#pragma omp parallel for schedule(dynamic) collapse(2)
+    for (size_t b = 0; b < blocks; b++)
+        for (size_t head = 0; head < n_heads; head++) {
+            const size_t g = head / group, row = (blocks - 1 - b) * KVD_ATTEND_ROWS; /* long ones first */
+            const size_t rows = n - row < KVD_ATTEND_ROWS ? n - row : KVD_ATTEND_ROWS;
+            const float *const k_cut = cut + 2 * g * n * d;
+            const size_t at = (first + row) * ldq + head * d;
+            attend_block(head_of(c, in->layer, g, &whole), d, row, rows, in->q + at, ldq, k_cut,
+                         k_cut + n * d, scratch + thread_index() * each, out + at);
+        }
+
+    c->account.calls++;
+    c->account.tokens += n;
+    c->account.elements_kept += stored;
+    c->account.elements_dense += 2 * n * n_kv * d;
+    c->account.bytes_stored += stored * kvd_dtype_bytes(c->type);
+}
+
+static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
+{
+    kvd_cache *c = (kvd_cache *)(void *)self; /* door is the first member */
+    const size_t d = (size_t)in->config->d_head, n_kv = (size_t)in->config->n_kv_heads;
+    for (size_t s = 0; s < in->n_sequences; s++) {
+        const size_t n = in->offset[s + 1] - in->offset[s];
+        if (n == 0 || 2 * n * n_kv * d > c->store_n ||
+            2 * n * n_kv * d + thread_count() * scratch_each(d, n) > c->work_n)
+            return kvd_fail(err, "sequence %zu has %zu tokens, the cache was made for 1 to %zu",
+                            in->first_sequence + s, n, c->store_n / (2 * n_kv * d));
+    }
+    const int saved = kvd_blas_serial();
+    for (size_t s = 0; s < in->n_sequences; s++)
+        attend_sequence(c, in, s, out);
+    kvd_blas_restore(saved);
+    return 0;
+}
+
+int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_dims *dims, kvd_dtype type,
+                   size_t max_len, kvd_err *err)
+{
+    memset(c, 0, sizeof *c);
+    if (dims && kvd_dims_fits(dims, config, err))
+        return -1;
+    const size_t d = (size_t)config->d_head, n_kv = (size_t)config->n_kv_heads;
+    if (max_len == 0 || max_len > (size_t)1 << 24)
+        return kvd_fail(err, "a cache for sequences of %zu tokens cannot be made", max_len);
+    c->door.run = run;
+    c->dims = dims;
+    c->type = type;
+    c->store_n = 2 * max_len * n_kv * d;
+    c->work_n = c->store_n + thread_count() * scratch_each(d, max_len);
+    c->store = malloc(c->store_n * kvd_dtype_bytes(type));
+    c->work = malloc(c->work_n * sizeof *c->work);
+    if (!c->store || !c->work) {
+        const unsigned long long bytes =
+            (unsigned long long)c->store_n * kvd_dtype_bytes(type) + c->work_n * sizeof *c->work;
+        kvd_cache_release(c);
+        return kvd_no_memory(err, "a cache", bytes);
+    }
+    return 0;
+}
+
+void kvd_cache_release(kvd_cache *c)
+{
+    free(c->store);
+    free(c->work);
+    memset(c, 0, sizeof *c);
+}
+
+int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_dims *dims,
+                    size_t n_sequences, size_t n_tokens, int first_layer, kvd_err *err)
+{
+    const size_t layers = (size_t)(config->n_layers - first_layer), n_kv = (size_t)config->n_kv_heads;
+    size_t kept = 0;
+    for (size_t i = (size_t)first_layer * n_kv; i < (size_t)config->n_layers * n_kv; i++)
+        kept += dims ? (size_t)dims->head[i].d_qk + (size_t)dims->head[i].d_v : 2 * (size_t)config->d_head;
+    if (a->calls != n_sequences * layers)
+        return kvd_fail(err, "the cache acted %zu times, not on each of %zu sequences in %zu layers",
+                        a->calls, n_sequences, layers);
+    if (a->tokens != n_tokens * layers)
+        return kvd_fail(err, "the cache stored %zu rows, not each of %zu tokens in %zu layers", a->tokens,
+                        n_tokens, layers);
+    if (a->elements_kept != n_tokens * kept)
+        return kvd_fail(err, "the cache stored %zu numbers, the widths make %zu", a->elements_kept,
+                        n_tokens * kept);
+    return 0;
+}
+
+void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a)
+{
+    sum->calls += a->calls;
+    sum->tokens += a->tokens;
+    sum->elements_kept += a->elements_kept;
+    sum->elements_dense += a->elements_dense;
+    sum->bytes_stored += a->bytes_stored;
+}
+
+void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,
+                           kvd_cache_bytes *out)
+{
+    assert(!dims || (dims->n_layers == c->n_layers && dims->n_kv_heads == c->n_kv_heads));
+    const double bytes = (double)element_bytes, d = c->d_head;
+    const double all = 2.0 * c->n_layers * c->n_kv_heads * d;
+    double kept = 0, kept16 = 0, basis = 0;
+    for (int i = 0; dims && i < c->n_layers * c->n_kv_heads; i++) {
+        const kvd_dims_head *const h = &dims->head[i];
+        kept += h->d_qk + h->d_v;
+        kept16 += kvd_pad16(h->d_qk, c->d_head) + kvd_pad16(h->d_v, c->d_head);
+        basis += (h->a_q ? d * h->d_qk : 0) + (h->a_k && h->a_k != h->a_q ? d * h->d_qk : 0);
+    }
+    if (!dims)
+        kept = kept16 = all;
+    out->dense = all * bytes;
+    out->nominal = kept * bytes;
+    out->padded = kept16 * bytes;
+    out->basis = basis * bytes;
+    out->overall_p = 1 - kept / all;
+    out->overall_p16 = 1 - kept16 / all;
+}

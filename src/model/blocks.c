@@ -1,0 +1,278 @@
+#include "model/blocks.h"
+
+#include <assert.h>
+#include <cblas.h>
+#include <limits.h>
+#include <math.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "model/vector.h"
+
+/* Elements below which a second thread costs more than it brings. */
+enum { WORTH_THREADS = 16384, CHUNK = 8192 };
+
+static int threads_here(void)
+{
+#ifdef _OPENMP
+    return omp_in_parallel() ? 1 : omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+int kvd_blas_serial(void)
+{
+    /* An OpenMP build of OpenBLAS notices parallel regions itself, and its setter would change
+     * the number of threads of ours. */
+    if (openblas_get_parallel() != OPENBLAS_THREAD)
+        return 0;
+#ifdef _OPENMP
+    if (omp_in_parallel())
+        return 0;
+#endif
+    const int saved = openblas_get_num_threads();
+    if (saved == 1)
+        return 0;
+    openblas_set_num_threads(1);
+    return saved;
+}
+
+void kvd_blas_restore(int saved)
+{
+    if (saved > 0)
+        openblas_set_num_threads(saved);
+}
+
+/* ---- norm ----------------------------------------------------------- */
+
+KVD_CLONES static void norm_row(const float *x, const float *gain, double eps, size_t d, float *y)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t j = 0; j < d; j++)
+        sum += (double)x[j] * (double)x[j];
+    const float scale = (float)(1.0 / sqrt(sum / (double)d + eps));
+#pragma omp simd
+    for (size_t j = 0; j < d; j++)
+        y[j] = x[j] * scale * gain[j];
+}
+
+void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_t d, float *y)
+{
+#pragma omp parallel for schedule(static) if (n * d >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++)
+        norm_row(x + i * d, gain, eps, d, y + i * d);
+}
+
+/* ---- linear --------------------------------------------------------- */
+
+/* Start of piece i of `parts` pieces of n, on a multiple of `step`. */
+static size_t cut(size_t n, size_t i, size_t parts, size_t step)
+{
+    const size_t units = (n + step - 1) / step;
+    const size_t at = (units * i / parts) * step;
+    return at < n ? at : n;
+}
+
+void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, size_t ldy,
+                        int add)
+{
+    assert(n <= INT_MAX && in <= INT_MAX && ldy <= INT_MAX && out <= ldy);
+    if (n == 0 || out == 0)
+        return;
+    size_t threads = (size_t)threads_here();
+    if ((double)n * (double)in * (double)out < 1e6)
+        threads = 1;
+
+    /* The grid of pieces that copies the least: each thread packs its rows of x and its rows
+     * of W once. */
+    size_t by_row = threads, by_column = 1;
+    for (size_t c = 1; c <= threads; c++)
+        if (threads % c == 0 && n * c / threads + out / c < n / by_row + out / by_column) {
+            by_column = c;
+            by_row = threads / c;
+        }
+
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(static) if (threads > 1)
+    for (size_t piece = 0; piece < by_row * by_column; piece++) {
+        const size_t r = piece / by_column, c = piece % by_column;
+        const size_t i0 = cut(n, r, by_row, 16), i1 = cut(n, r + 1, by_row, 16);
+        const size_t j0 = cut(out, c, by_column, 16), j1 = cut(out, c + 1, by_column, 16);
+        if (i0 < i1 && j0 < j1)
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)(i1 - i0), (int)(j1 - j0), (int)in,
+                        1.0f, x + i0 * in, (int)in, w + j0 * in, (int)in, add ? 1.0f : 0.0f,
+                        y + i0 * ldy + j0, (int)ldy);
+    }
+    kvd_blas_restore(saved);
+}
+
+void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add)
+{
+    kvd_linear_columns(x, w, n, in, out, y, out, add);
+}
+
+/* ---- rotary position embedding --------------------------------------- */
+
+/* Llama 3.1: wavelengths above original/low are divided by factor, those below original/high
+ * stay, between them the two are blended. */
+static double llama3_frequency(const kvd_config *c, double frequency)
+{
+    const double original = (double)c->rope_original_positions;
+    const double wavelength = 2 * M_PI / frequency;
+    if (wavelength < original / c->rope_high_freq_factor)
+        return frequency;
+    if (wavelength > original / c->rope_low_freq_factor)
+        return frequency / c->rope_factor;
+    const double keep = (original / wavelength - c->rope_low_freq_factor) /
+                        (c->rope_high_freq_factor - c->rope_low_freq_factor);
+    return (1 - keep) * frequency / c->rope_factor + keep * frequency;
+}
+
+double kvd_rope_frequency(const kvd_config *c, size_t i)
+{
+    const double plain = pow(c->rope_theta, -2.0 * (double)i / (double)c->d_head);
+    switch (c->rope_scaling) {
+    case KVD_ROPE_LINEAR:
+        return plain / c->rope_factor;
+    case KVD_ROPE_LLAMA3:
+        return llama3_frequency(c, plain);
+    case KVD_ROPE_DEFAULT:
+    default:
+        return plain;
+    }
+}
+
+void kvd_rope_tables(const kvd_config *c, size_t n_positions, float *cosine, float *sine)
+{
+    const size_t half = (size_t)c->d_head / 2;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < half; i++) {
+        const double frequency = kvd_rope_frequency(c, i);
+        for (size_t t = 0; t < n_positions; t++) {
+            const double angle = (double)t * frequency;
+            cosine[t * half + i] = (float)cos(angle);
+            sine[t * half + i] = (float)sin(angle);
+        }
+    }
+}
+
+KVD_CLONES static void rotate_half_split(const float *restrict cosine, const float *restrict sine,
+                                         size_t half, size_t n_heads, float *restrict x)
+{
+    for (size_t h = 0; h < n_heads; h++, x += 2 * half) {
+#pragma omp simd
+        for (size_t i = 0; i < half; i++) {
+            const float a = x[i], b = x[half + i];
+            x[i] = a * cosine[i] - b * sine[i];
+            x[half + i] = b * cosine[i] + a * sine[i];
+        }
+    }
+}
+
+KVD_CLONES static void rotate_interleaved(const float *restrict cosine, const float *restrict sine,
+                                          size_t half, size_t n_heads, float *restrict x)
+{
+    for (size_t h = 0; h < n_heads; h++, x += 2 * half) {
+#pragma omp simd
+        for (size_t i = 0; i < half; i++) {
+            const float a = x[2 * i], b = x[2 * i + 1];
+            x[2 * i] = a * cosine[i] - b * sine[i];
+            x[2 * i + 1] = b * cosine[i] + a * sine[i];
+        }
+    }
+}
+
+void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine, const uint32_t *position,
+                    size_t n, size_t n_heads, float *x)
+{
+    const size_t half = (size_t)c->d_head / 2, width = n_heads * (size_t)c->d_head;
+#pragma omp parallel for schedule(static) if (n * width >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = (size_t)position[i] * half;
+        if (c->rope_layout == KVD_ROPE_INTERLEAVED)
+            rotate_interleaved(cosine + at, sine + at, half, n_heads, x + i * width);
+        else
+            rotate_half_split(cosine + at, sine + at, half, n_heads, x + i * width);
+    }
+}
+
+/* ---- elementwise ------------------------------------------------------ */
+
+KVD_CLONES static void swiglu_chunk(float *restrict gate, const float *restrict up, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        gate[i] = gate[i] / (1.0f + kvd_expf(-gate[i])) * up[i];
+}
+
+void kvd_swiglu(float *gate, const float *up, size_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i += CHUNK)
+        swiglu_chunk(gate + i, up + i, n - i < CHUNK ? n - i : CHUNK);
+}
+
+KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale)
+{
+    float top = row[0];
+#pragma omp simd reduction(max : top)
+    for (size_t j = 0; j < seen; j++)
+        top = row[j] > top ? row[j] : top;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t j = 0; j < seen; j++) {
+        row[j] = kvd_expf((row[j] - top) * scale);
+        sum += row[j];
+    }
+    const float inverse = 1.0f / sum;
+#pragma omp simd
+    for (size_t j = 0; j < seen; j++)
+        row[j] *= inverse;
+}
+
+void kvd_softmax_row(float *row, size_t seen, size_t n, float scale)
+{
+    assert(seen >= 1 && seen <= n && scale >= 0);
+    softmax_seen(row, seen, scale);
+    memset(row + seen, 0, (n - seen) * sizeof *row);
+}
+
+void kvd_causal_softmax(float *scores, size_t n, float scale)
+{
+#pragma omp parallel for schedule(dynamic, 16) if (n * n >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++)
+        kvd_softmax_row(scores + i * n, i + 1, n, scale);
+}
+
+/* NaN and infinity are the floats with all exponent bits set. */
+KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
+{
+    uint32_t top = 0;
+#pragma omp simd reduction(max : top)
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffffu;
+        top = bits > top ? bits : top;
+    }
+    return top;
+}
+
+size_t kvd_first_nonfinite_f32(const float *x, size_t n)
+{
+    size_t bad = n;
+#pragma omp parallel for schedule(static) reduction(min : bad) if (n >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i += CHUNK) {
+        const size_t m = n - i < CHUNK ? n - i : CHUNK;
+        if (i < bad && largest_magnitude(x + i, m) >= 0x7f800000u) {
+            size_t j = i;
+            while (isfinite(x[j]))
+                j++;
+            bad = j;
+        }
+    }
+    return bad;
+}

@@ -1,0 +1,295 @@
+#include "model/checkpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "model/filemap.h"
+#include "model/llama2c.h"
+#include "model/paths.h"
+#include "model/shards.h"
+
+static const char embedding_name[] = "model.embed_tokens.weight", head_name[] = "lm_head.weight";
+
+struct kvd_checkpoint {
+    char *path;
+    bool folder; /* path is a folder */
+    kvd_config config;
+    kvd_dtype dtype;
+    kvd_filemap llama2c; /* .len 0 when the tensors are in shards */
+    kvd_shards shards;
+};
+
+/* ---- what kind of checkpoint -------------------------------------------------------------- */
+
+static int open_folder(kvd_checkpoint *c, kvd_err *err)
+{
+    int status = -1, single, sharded;
+    char *config = kvd_path_in_folder(c->path, "config.json", err);
+    char *file = config ? kvd_path_in_folder(c->path, "model.safetensors", err) : NULL;
+    char *index = file ? kvd_path_in_folder(c->path, "model.safetensors.index.json", err) : NULL;
+    if (!index || kvd_config_read(config, &c->config, err))
+        goto done;
+    if ((single = kvd_path_exists(file, err)) < 0 || (sharded = kvd_path_exists(index, err)) < 0)
+        goto done;
+    if (single)
+        status = kvd_shards_open_file(&c->shards, file, err);
+    else if (sharded)
+        status = kvd_shards_open_index(&c->shards, c->path, index, err);
+    else
+        kvd_fail(err, "'%s' holds neither model.safetensors nor model.safetensors.index.json", c->path);
+done:
+    free(config);
+    free(file);
+    free(index);
+    return status;
+}
+
+static int open_file(kvd_checkpoint *c, kvd_err *err)
+{
+    int status = -1;
+    char *config = NULL;
+    if (kvd_path_take_existing(kvd_path_with_ending(c->path, ".safetensors", ".config.json", err), &config,
+                               err) ||
+        kvd_path_take_existing(kvd_path_beside(c->path, "config.json", err), &config, err))
+        goto done;
+    if (!config) {
+        kvd_fail(err, "'%s' needs its configuration beside it, as NAME.config.json or config.json", c->path);
+        goto done;
+    }
+    if (kvd_config_read(config, &c->config, err) || kvd_shards_open_file(&c->shards, c->path, err))
+        goto done;
+    status = 0;
+done:
+    free(config);
+    return status;
+}
+
+/* 0 found, 1 not there, -1 error; exactly this name. */
+static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
+{
+    if (c->llama2c.len)
+        return kvd_llama2c_find(c->path, c->llama2c.bytes, &c->config, name, out);
+    return kvd_shards_find(&c->shards, name, out, err);
+}
+
+static bool is_stored(const kvd_checkpoint *c, const char *name)
+{
+    kvd_tensor t;
+    kvd_err ignored; /* there, though of a dtype that cannot be used */
+    return find_stored(c, name, &t, &ignored) != 1;
+}
+
+/* ---- what a Llama model has --------------------------------------------------------------- */
+
+static bool is_layer_tensor(const kvd_config *config, const char *name)
+{
+    static const char *const known[] = {
+        "input_layernorm.weight",        "self_attn.q_proj.weight", "self_attn.k_proj.weight",
+        "self_attn.v_proj.weight",       "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+        "mlp.gate_proj.weight",          "mlp.up_proj.weight",      "mlp.down_proj.weight",
+        "self_attn.rotary_emb.inv_freq", /* written by old exports; follows from the configuration */
+    };
+    static const char prefix[] = "model.layers.";
+    char *rest;
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0 || name[sizeof prefix - 1] < '0' ||
+        name[sizeof prefix - 1] > '9')
+        return false;
+    const unsigned long layer = strtoul(name + sizeof prefix - 1, &rest, 10);
+    if (*rest != '.' || layer >= (unsigned long)config->n_layers)
+        return false;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(rest + 1, known[i]) == 0)
+            return true;
+    return false;
+}
+
+static int check_tensors(const kvd_checkpoint *c, kvd_err *err)
+{
+    for (size_t i = 0; i < c->shards.n_entries; i++) {
+        const char *name = c->shards.entries[i].tensor;
+        if (strcmp(name, embedding_name) && strcmp(name, head_name) && strcmp(name, "model.norm.weight") &&
+            strcmp(name, "model.rotary_emb.inv_freq") && !is_layer_tensor(&c->config, name))
+            return kvd_fail(err, "tensor '%s' is not part of a Llama model of %d layers without biases", name,
+                            c->config.n_layers);
+    }
+    const bool embedding = is_stored(c, embedding_name), head = is_stored(c, head_name);
+    if (c->config.tied_head && !embedding && !head)
+        return kvd_fail(err, "neither '%s' nor '%s' is there", embedding_name, head_name);
+    if (!c->config.tied_head && !embedding)
+        return kvd_fail(err, "tensor '%s' is missing", embedding_name);
+    if (!c->config.tied_head && !head)
+        return kvd_fail(err, "tensor '%s' is missing, and tie_word_embeddings is false", head_name);
+    return 0;
+}
+
+/* Tied by the configuration, but stored twice: then the two must not differ. */
+static int check_tied(const kvd_checkpoint *c, kvd_err *err)
+{
+    kvd_tensor e, h;
+    if (!c->config.tied_head || !is_stored(c, embedding_name) || !is_stored(c, head_name))
+        return 0;
+    if (find_stored(c, embedding_name, &e, err) || find_stored(c, head_name, &h, err))
+        return -1;
+    if (e.dtype != h.dtype || e.rank != h.rank || memcmp(e.dims, h.dims, sizeof e.dims) != 0 ||
+        memcmp(e.data, h.data, e.n * kvd_dtype_bytes(e.dtype)) != 0)
+        return kvd_fail(err, "'%s' and '%s' differ, but tie_word_embeddings is true", embedding_name,
+                        head_name);
+    return 0;
+}
+
+static kvd_dtype most_common_dtype(const kvd_checkpoint *c)
+{
+    size_t elements[] = {[KVD_F32] = 0, [KVD_F16] = 0, [KVD_BF16] = 0};
+    kvd_dtype best = KVD_F32;
+    kvd_tensor t;
+    kvd_err ignored; /* dtypes that are not ours do not count here; asking for one fails later */
+    for (size_t i = 0; i < c->shards.n_entries; i++)
+        if (find_stored(c, c->shards.entries[i].tensor, &t, &ignored) == 0)
+            elements[t.dtype] += t.n;
+    if (elements[KVD_F16] > elements[best])
+        best = KVD_F16;
+    if (elements[KVD_BF16] > elements[best])
+        best = KVD_BF16;
+    return best;
+}
+
+/* ---- the public side ---------------------------------------------------------------------- */
+
+static int open_any(kvd_checkpoint *c, kvd_err *err)
+{
+    static const char accepted[] =
+        "a folder with config.json and safetensors, a .safetensors file, or a llama2.c .bin file";
+    struct stat st;
+    if (stat(c->path, &st))
+        return kvd_fail_errno(err, "cannot open '%s'", c->path);
+    c->folder = S_ISDIR(st.st_mode);
+    if (!c->folder && kvd_path_ends_with(c->path, ".bin")) {
+        if (kvd_filemap_load(&c->llama2c, c->path, err))
+            return -1;
+        return kvd_llama2c_parse(c->path, c->llama2c.bytes, c->llama2c.len, &c->config, err);
+    }
+    if (!c->folder && !kvd_path_ends_with(c->path, ".safetensors"))
+        return kvd_fail(err, "'%s' is no checkpoint: give %s", c->path, accepted);
+    if (c->folder ? open_folder(c, err) : open_file(c, err))
+        return -1;
+    if (check_tensors(c, err) || check_tied(c, err))
+        return kvd_in(err, "'%s'", c->path);
+    c->dtype = most_common_dtype(c);
+    return 0;
+}
+
+kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err)
+{
+    kvd_checkpoint *c = calloc(1, sizeof *c);
+    if (!c) {
+        kvd_no_memory(err, "a checkpoint", sizeof *c);
+        return NULL;
+    }
+    c->path = strdup(path);
+    if (!c->path)
+        kvd_no_memory(err, "a path", strlen(path) + 1);
+    else if (open_any(c, err) == 0)
+        return c;
+    kvd_checkpoint_close(c);
+    return NULL;
+}
+
+void kvd_checkpoint_close(kvd_checkpoint *c)
+{
+    if (!c)
+        return;
+    kvd_shards_release(&c->shards);
+    kvd_filemap_release(&c->llama2c);
+    free(c->path);
+    free(c);
+}
+
+const kvd_config *kvd_checkpoint_config(const kvd_checkpoint *c)
+{
+    return &c->config;
+}
+
+const char *kvd_checkpoint_path(const kvd_checkpoint *c)
+{
+    return c->path;
+}
+
+kvd_dtype kvd_checkpoint_dtype(const kvd_checkpoint *c)
+{
+    return c->dtype;
+}
+
+/* find_stored, and with a tied head either of its two names for the other. */
+static int find_tensor(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
+{
+    const bool shared = c->config.tied_head && (!strcmp(name, embedding_name) || !strcmp(name, head_name));
+    if (!shared)
+        return find_stored(c, name, out, err);
+    const int status = find_stored(c, embedding_name, out, err);
+    return status == 1 ? find_stored(c, head_name, out, err) : status;
+}
+
+int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,
+                          kvd_tensor *out, kvd_err *err)
+{
+    const int status = find_tensor(c, name, out, err);
+    if (status == 1)
+        return kvd_fail(err, "'%s': tensor '%s' is missing", c->path, name);
+    if (status)
+        return -1;
+    if (out->rank == (cols ? 2 : 1) && out->dims[0] == rows && (!cols || out->dims[1] == cols))
+        return 0;
+    char found[128] = "";
+    for (int i = 0, at = 0; i < out->rank; i++)
+        at += snprintf(found + at, sizeof found - (size_t)at, "%s%zu", i ? "][" : "", out->dims[i]);
+    char columns[32] = "";
+    if (cols)
+        (void)snprintf(columns, sizeof columns, "][%zu", cols);
+    return kvd_fail(err, "'%s': tensor '%s' has shape [%s], the configuration needs [%zu%s]", out->file, name,
+                    found, rows, columns);
+}
+
+int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
+{
+    kvd_tensor t;
+    kvd_err ignored; /* there, though of a dtype that cannot be used */
+    return find_tensor(c, name, &t, &ignored) != 1;
+}
+
+/* `model`, when it exists, is a tokenizer all the same, of a kind that is not read. */
+static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
+{
+    struct stat st;
+    if (model && stat(model, &st) == 0)
+        kvd_fail(err,
+                 "no tokenizer for '%s': %s is missing, and '%s' is a SentencePiece model, which is not read",
+                 path, wanted, model);
+    else if (model)
+        kvd_fail(err, "no tokenizer for '%s': %s is missing", path, wanted);
+    free(model);
+}
+
+char *kvd_checkpoint_tokenizer_path(const kvd_checkpoint *c, kvd_err *err)
+{
+    char *found = NULL;
+    if (c->folder) {
+        if (!kvd_path_take_existing(kvd_path_in_folder(c->path, "tokenizer.json", err), &found, err) &&
+            !found)
+            fail_no_tokenizer(c->path, "tokenizer.json", kvd_path_in_folder(c->path, "tokenizer.model", err),
+                              err);
+    } else if (c->llama2c.len) {
+        if (!kvd_path_tok_bin(c->path, &found, err) &&
+            !kvd_path_take_existing(kvd_path_beside(c->path, "tokenizer.bin", err), &found, err) && !found)
+            fail_no_tokenizer(c->path, "NAME.tok*.bin or tokenizer.bin",
+                              kvd_path_with_ending(c->path, ".bin", ".tokenizer.model", err), err);
+    } else {
+        if (!kvd_path_take_existing(kvd_path_with_ending(c->path, ".safetensors", ".tokenizer.json", err),
+                                    &found, err) &&
+            !kvd_path_take_existing(kvd_path_beside(c->path, "tokenizer.json", err), &found, err) && !found)
+            fail_no_tokenizer(c->path, "NAME.tokenizer.json or tokenizer.json",
+                              kvd_path_with_ending(c->path, ".safetensors", ".tokenizer.model", err), err);
+    }
+    return found;
+}

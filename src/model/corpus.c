@@ -1,0 +1,432 @@
+#include "model/corpus.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "common/csv.h"
+#include "common/rng.h"
+#include "model/documents.h"
+
+struct kvd_corpus {
+    FILE *ids;             /* spool of uint32, unnamed                                     */
+    FILE *starts;          /* spool of uint64: start[s] as below                           */
+    const uint64_t *start; /* [n_sequences + 1] tokens before sequence s; the spool mapped */
+    size_t start_bytes;
+    size_t n_tokens, n_sequences, n_documents, n_dropped;
+    char hash[40];
+};
+
+/* Cuts what it is given into windows and spools them. */
+typedef struct {
+    const kvd_corpus_spec *spec;
+    const kvd_tokenizer *tok;
+    kvd_corpus *c;
+    XXH3_state_t *hash;
+    uint32_t *window; /* [seq_len] tokens of the document that are in no window yet */
+    size_t n_window;
+    kvd_ids ids;        /* of the document at hand */
+    size_t passed_over; /* tokens of windows of 2 where 3 are missing */
+    bool full;          /* max_tokens are there */
+} cutter;
+
+/* ---- spool ----------------------------------------------------------- */
+
+static FILE *open_spool(kvd_err *err)
+{
+    const char *folder[] = {getenv("TMPDIR"), "/var/tmp", "/tmp"};
+    int fd = -1;
+    for (size_t i = 0; i < sizeof folder / sizeof *folder && fd < 0; i++) {
+        if (!folder[i] || !*folder[i])
+            continue;
+        fd = open(folder[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        if (fd < 0) { /* not every file system has O_TMPFILE */
+            char name[4096];
+            if (snprintf(name, sizeof name, "%s/kvdim-ids-XXXXXX", folder[i]) >= (int)sizeof name)
+                continue;
+            fd = mkostemp(name, O_CLOEXEC);
+            if (fd >= 0)
+                unlink(name);
+        }
+    }
+    if (fd < 0) {
+        kvd_fail_errno(err, "cannot make a temporary file for token ids in $TMPDIR, /var/tmp or /tmp");
+        return NULL;
+    }
+    FILE *f = fdopen(fd, "w+b");
+    if (!f) {
+        kvd_fail_errno(err, "cannot open a temporary file for token ids");
+        close(fd);
+    }
+    return f;
+}
+
+static int spool(FILE *f, const void *data, size_t size, size_t n, kvd_err *err)
+{
+    if (fwrite(data, size, n, f) != n)
+        return kvd_fail_errno(err, "cannot write token ids to a temporary file");
+    return 0;
+}
+
+static int spool_window(cutter *k, size_t n, kvd_err *err)
+{
+    kvd_corpus *c = k->c;
+    const uint64_t length = n;
+    if (XXH3_128bits_update(k->hash, &length, sizeof length) == XXH_ERROR ||
+        XXH3_128bits_update(k->hash, k->window, n * sizeof *k->window) == XXH_ERROR)
+        return kvd_fail(err, "cannot hash token ids");
+    c->n_tokens += n;
+    c->n_sequences++;
+    const uint64_t end = c->n_tokens;
+    if (spool(c->ids, k->window, sizeof *k->window, n, err) || spool(c->starts, &end, sizeof end, 1, err))
+        return -1;
+    k->full = k->spec->max_tokens && c->n_tokens == k->spec->max_tokens;
+    return 0;
+}
+
+/* ---- windows --------------------------------------------------------- */
+
+/* Spools what is in the window, as far as max_tokens allows, and keeps the rest. */
+static int cut(cutter *k, kvd_err *err)
+{
+    const size_t max = k->spec->max_tokens;
+    size_t take = k->n_window;
+    if (max) {
+        const size_t left = max - k->c->n_tokens;
+        if (take > left)
+            take = left;
+        if (left - take == 1) {
+            if (take == 2) { /* a window of 3 is needed; another document may have it */
+                k->passed_over += k->n_window;
+                k->n_window = 0;
+                return 0;
+            }
+            take--;
+        }
+    }
+    if (spool_window(k, take, err))
+        return -1;
+    k->n_window -= take;
+    memmove(k->window, k->window + take, k->n_window * sizeof *k->window);
+    return 0;
+}
+
+static int push(cutter *k, const uint32_t *id, size_t n, kvd_err *err)
+{
+    while (n && !k->full) {
+        size_t m = k->spec->seq_len - k->n_window;
+        if (m > n)
+            m = n;
+        memcpy(k->window + k->n_window, id, m * sizeof *id);
+        k->n_window += m;
+        id += m;
+        n -= m;
+        if (k->n_window == k->spec->seq_len && cut(k, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int end_document(cutter *k, kvd_err *err)
+{
+    while (!k->full && k->n_window >= 2)
+        if (cut(k, err))
+            return -1;
+    if (!k->full)
+        k->c->n_dropped += k->n_window;
+    k->n_window = 0;
+    k->c->n_documents++;
+    return 0;
+}
+
+static int push_document(cutter *k, kvd_err *err)
+{
+    return push(k, k->ids.id, k->ids.n, err) || end_document(k, err) ? -1 : 0;
+}
+
+/* ---- sources --------------------------------------------------------- */
+
+static int add_text(void *ctx, const char *text, size_t len, kvd_err *err)
+{
+    cutter *k = ctx;
+    k->ids.n = 0;
+    if (kvd_tokenizer_encode(k->tok, text, len, !k->spec->no_special, &k->ids, err))
+        return -1;
+    for (size_t i = 0; i < k->ids.n; i++)
+        if (k->ids.id[i] >= k->spec->vocab_size)
+            return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
+                            (unsigned long)k->ids.id[i], k->spec->vocab_size);
+    if (push_document(k, err))
+        return -1;
+    return k->full;
+}
+
+static int read_texts(cutter *k, kvd_err *err)
+{
+    int status = 0;
+    for (int i = 0; i < k->spec->n_text && !status; i++)
+        status = kvd_documents_read(k->spec->text[i], k->spec->field, add_text, k, err);
+    return status < 0 ? -1 : 0;
+}
+
+static int parse_id(const char *text, size_t len, size_t vocab_size, uint32_t *id, kvd_err *err)
+{
+    uint64_t value = 0;
+    size_t first = 0, last = len;
+    while (first < last && (text[first] == ' ' || text[first] == '\t'))
+        first++;
+    while (last > first && (text[last - 1] == ' ' || text[last - 1] == '\t'))
+        last--;
+    bool number = last > first;
+    for (size_t i = first; i < last && number; i++) {
+        number = text[i] >= '0' && text[i] <= '9';
+        value = value * 10 + (uint64_t)(text[i] - '0');
+        if (value > UINT32_MAX)
+            value = UINT32_MAX; /* far beyond any vocabulary already */
+    }
+    if (!number)
+        return kvd_fail(err, "'%.40s' is not a token id", text);
+    if (value >= vocab_size)
+        return kvd_fail(err, "token id %.*s, the model's ids are 0 to %zu",
+                        (int)(last - first > 20 ? 20 : last - first), text + first, vocab_size - 1);
+    *id = (uint32_t)value;
+    return 0;
+}
+
+static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
+                      kvd_err *err)
+{
+    cutter *k = ctx; /* the CSV reader puts file and row in front of messages */
+    (void)line;
+    k->ids.n = 0;
+    for (size_t i = 0; i < n_fields; i++) {
+        uint32_t id = 0;
+        if (parse_id(field[i], len[i], k->spec->vocab_size, &id, err) || kvd_ids_push(&k->ids, id, err))
+            return -1;
+    }
+    if (push_document(k, err))
+        return -1;
+    return k->full ? -1 : 0; /* read_ids tells this from an error by `full` */
+}
+
+static int read_ids(cutter *k, kvd_err *err)
+{
+    if (kvd_csv_read(k->spec->ids, add_id_row, k, err) && !k->full)
+        return -1;
+    if (!k->c->n_documents)
+        return kvd_fail(err, "'%s' is empty: no sequence in it", k->spec->ids);
+    return 0;
+}
+
+static int make_random(cutter *k, kvd_err *err)
+{
+    kvd_rng rng;
+    kvd_rng_seed(&rng, k->spec->seed, 0);
+    for (size_t i = 0; i < k->spec->n_random && !k->full; i++) {
+        const uint32_t id = (uint32_t)kvd_rng_below(&rng, k->spec->vocab_size);
+        if (push(k, &id, 1, err))
+            return -1;
+    }
+    return end_document(k, err);
+}
+
+/* ---- life ------------------------------------------------------------ */
+
+static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_err *err)
+{
+    assert((s->n_text > 0) + (s->ids != NULL) + (s->n_random > 0) == 1);
+    assert(s->n_text <= 0 || tok);
+    (void)tok;
+    if (s->seq_len < 2)
+        return kvd_fail(err, "sequences of %zu tokens: at least 2 are needed", s->seq_len);
+    if (s->max_tokens == 1)
+        return kvd_fail(err, "1 token asked for: a sequence has at least 2");
+    if (s->seq_len == 2 && s->max_tokens % 2)
+        return kvd_fail(err, "%zu tokens cannot be cut into sequences of 2", s->max_tokens);
+    if (s->vocab_size < 1 || s->vocab_size > UINT32_MAX)
+        return kvd_fail(err, "vocabulary of %zu", s->vocab_size);
+    return 0;
+}
+
+static int check_amount(const cutter *k, kvd_err *err)
+{
+    const kvd_corpus *c = k->c;
+    const kvd_corpus_spec *s = k->spec;
+    const size_t n = c->n_tokens + k->passed_over;
+    const char *where = s->ids ? s->ids : s->n_text == 1 ? s->text[0] : s->n_text ? "the texts" : "--random";
+    if (!c->n_sequences)
+        return kvd_fail(err, "'%s': no sequence of at least 2 tokens", where);
+    if (s->max_tokens && n < s->max_tokens)
+        return kvd_fail(err, "'%s': %zu tokens, fewer than the %zu asked for", where, n, s->max_tokens);
+    if (s->max_tokens && c->n_tokens < s->max_tokens)
+        return kvd_fail(err, "'%s': sequences of 2 and more do not add up to %zu tokens", where,
+                        s->max_tokens);
+    return 0;
+}
+
+static int settle(cutter *k, kvd_err *err)
+{
+    kvd_corpus *c = k->c;
+    const XXH128_hash_t h = XXH3_128bits_digest(k->hash);
+    snprintf(c->hash, sizeof c->hash, "xxh3:%016llx%016llx", (unsigned long long)h.high64,
+             (unsigned long long)h.low64);
+    if (fflush(c->ids) || fflush(c->starts))
+        return kvd_fail_errno(err, "cannot write token ids to a temporary file");
+    c->start_bytes = (c->n_sequences + 1) * sizeof *c->start;
+    void *p = mmap(NULL, c->start_bytes, PROT_READ, MAP_SHARED, fileno(c->starts), 0);
+    if (p == MAP_FAILED)
+        return kvd_fail_errno(err, "cannot map the temporary file of %zu sequences", c->n_sequences);
+    c->start = p;
+    return 0;
+}
+
+kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *tok, kvd_err *err)
+{
+    const uint64_t zero = 0;
+    cutter k = {.spec = spec, .tok = tok};
+    int status = -1;
+    if (check_spec(spec, tok, err))
+        return NULL;
+    if (!(k.c = calloc(1, sizeof *k.c))) {
+        kvd_no_memory(err, "a corpus", sizeof *k.c);
+        return NULL;
+    }
+    if (!(k.window = malloc(spec->seq_len * sizeof *k.window))) {
+        kvd_no_memory(err, "a window of tokens", spec->seq_len * sizeof *k.window);
+        goto done;
+    }
+    if (!(k.hash = XXH3_createState()) || XXH3_128bits_reset(k.hash) == XXH_ERROR) {
+        kvd_fail(err, "cannot hash token ids");
+        goto done;
+    }
+    if (!(k.c->ids = open_spool(err)) || !(k.c->starts = open_spool(err)) ||
+        spool(k.c->starts, &zero, sizeof zero, 1, err))
+        goto done;
+    if (spec->n_text > 0 ? read_texts(&k, err) : spec->ids ? read_ids(&k, err) : make_random(&k, err))
+        goto done;
+    if (check_amount(&k, err) || settle(&k, err))
+        goto done;
+    status = 0;
+done:
+    XXH3_freeState(k.hash);
+    free(k.window);
+    kvd_ids_release(&k.ids);
+    if (status) {
+        kvd_corpus_close(k.c);
+        return NULL;
+    }
+    return k.c;
+}
+
+void kvd_corpus_close(kvd_corpus *c)
+{
+    if (!c)
+        return;
+    if (c->start)
+        munmap((void *)(uintptr_t)c->start, c->start_bytes);
+    if (c->ids)
+        fclose(c->ids); /* the spool dies with it: nothing to check */
+    if (c->starts)
+        fclose(c->starts);
+    free(c);
+}
+
+size_t kvd_corpus_n_tokens(const kvd_corpus *c)
+{
+    return c->n_tokens;
+}
+
+size_t kvd_corpus_n_sequences(const kvd_corpus *c)
+{
+    return c->n_sequences;
+}
+
+size_t kvd_corpus_n_documents(const kvd_corpus *c)
+{
+    return c->n_documents;
+}
+
+size_t kvd_corpus_n_dropped(const kvd_corpus *c)
+{
+    return c->n_dropped;
+}
+
+size_t kvd_corpus_offset(const kvd_corpus *c, size_t s)
+{
+    assert(s <= c->n_sequences);
+    return (size_t)c->start[s];
+}
+
+size_t kvd_corpus_length(const kvd_corpus *c, size_t s)
+{
+    assert(s < c->n_sequences);
+    return (size_t)(c->start[s + 1] - c->start[s]);
+}
+
+const char *kvd_corpus_hash(const kvd_corpus *c)
+{
+    return c->hash;
+}
+
+int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err *err)
+{
+    assert(first <= c->n_sequences && n <= c->n_sequences - first);
+    size_t at = kvd_corpus_offset(c, first) * sizeof *id;
+    size_t left = kvd_corpus_offset(c, first + n) * sizeof *id - at;
+    char *to = (char *)id;
+    while (left) {
+        const ssize_t got = pread(fileno(c->ids), to, left, (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return kvd_fail_errno(err, "cannot read token ids back from the temporary file");
+        to += got;
+        at += (size_t)got;
+        left -= (size_t)got;
+    }
+    return 0;
+}
+
+size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens)
+{
+    if (first >= c->n_sequences)
+        return 0;
+    size_t n = 1;
+    while (first + n < c->n_sequences && c->start[first + n + 1] - c->start[first] <= max_tokens)
+        n++;
+    return n;
+}
+
+void kvd_corpus_label(const kvd_corpus_spec *spec, char *label, size_t size)
+{
+    const char *const *paths = spec->n_text ? spec->text : &spec->ids;
+    const int n = spec->n_text ? spec->n_text : spec->ids ? 1 : 0;
+    size_t used = 0, after_first = 0;
+    snprintf(label, size, "random");
+    for (int i = 0; i < n; i++) {
+        const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
+        const char *dot = strrchr(name, '.');
+        const size_t len = dot && dot > name ? (size_t)(dot - name) : strlen(name);
+        if (used + len + 1 >= size) {
+            char rest[24];
+            const int m = snprintf(rest, sizeof rest, "+%d more", n - 1);
+            const size_t keep = after_first + (size_t)m < size ? after_first : size - (size_t)m - 1;
+            if (i)
+                snprintf(label + keep, size - keep, "%s", rest);
+            else
+                snprintf(label, size, "%.*s", (int)size - 1, name);
+            return;
+        }
+        snprintf(label + used, size - used, "%s%.*s", i ? "+" : "", (int)len, name);
+        used = strlen(label);
+        if (!i)
+            after_first = used;
+    }
+}

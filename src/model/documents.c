@@ -1,0 +1,318 @@
+#include "model/documents.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "common/csv.h"
+
+enum { MAX_FIELDS = 8 };
+
+typedef struct {
+    const char *path;
+    char *name[MAX_FIELDS]; /* point into names */
+    int n_names;
+    char *names;
+    bool default_field;
+    char *joined; /* text of the document when several fields are joined */
+    size_t joined_size;
+    kvd_document document;
+    void *ctx;
+    size_t count;
+    bool stopped;
+    int column[MAX_FIELDS]; /* CSV: where each name stands */
+    size_t n_columns;
+} reader;
+
+static int split_field(reader *r, const char *field, kvd_err *err)
+{
+    r->default_field = !field;
+    if (!(r->names = strdup(field ? field : "text")))
+        return kvd_no_memory(err, "field names", strlen(field ? field : "text") + 1);
+    char *rest = r->names, *part;
+    while ((part = strsep(&rest, ","))) {
+        if (!*part)
+            return kvd_fail(err, "field '%s' has an empty name in it", field);
+        if (r->n_names == MAX_FIELDS)
+            return kvd_fail(err, "field '%s' has more than %d names", field, (int)MAX_FIELDS);
+        r->name[r->n_names++] = part;
+    }
+    return 0;
+}
+
+/* Joins the parts of one row by line feeds; a single part is handed on as it is. */
+static int join(reader *r, char *const *part, const size_t *len, const char **text, size_t *text_len,
+                kvd_err *err)
+{
+    if (r->n_names == 1) {
+        *text = part[0];
+        *text_len = len[0];
+        return 0;
+    }
+    size_t total = (size_t)r->n_names - 1;
+    for (int i = 0; i < r->n_names; i++)
+        total += len[i];
+    if (total > r->joined_size) {
+        char *p = realloc(r->joined, total);
+        if (!p)
+            return kvd_no_memory(err, "a document", total);
+        r->joined = p;
+        r->joined_size = total;
+    }
+    char *at = r->joined;
+    for (int i = 0; i < r->n_names; i++) {
+        if (i)
+            *at++ = '\n';
+        memcpy(at, part[i], len[i]);
+        at += len[i];
+    }
+    *text = r->joined;
+    *text_len = total;
+    return 0;
+}
+
+/* 0, 1 (stop) or -1; unit and `where` name the row in messages, unit NULL: the caller does. */
+static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len, kvd_err *err)
+{
+    const int status = len ? r->document(r->ctx, text, len, err) : kvd_fail(err, "the text is empty");
+    if (status < 0)
+        return unit ? kvd_in(err, "'%s' %s %zu", r->path, unit, where) : -1;
+    r->count++;
+    r->stopped = status > 0;
+    return status;
+}
+
+/* ---- JSON ------------------------------------------------------------ */
+
+static void list_keys(const json_t *row, char *text, size_t size)
+{
+    const char *key;
+    json_t *value;
+    size_t used = 0;
+    text[0] = '\0';
+    json_object_foreach((json_t *)row, key, value)
+    {
+        const int n = snprintf(text + used, size - used, "%s%s", used ? ", " : "", key);
+        if (n < 0 || (size_t)n >= size - used)
+            return;
+        used += (size_t)n;
+    }
+}
+
+static int json_row(reader *r, const json_t *row, const char *unit, size_t where, kvd_err *err)
+{
+    char *part[MAX_FIELDS];
+    size_t len[MAX_FIELDS];
+    if (json_is_string(row) && r->default_field) {
+        part[0] = (char *)json_string_value(row);
+        len[0] = json_string_length(row);
+    } else if (json_is_object(row)) {
+        for (int i = 0; i < r->n_names; i++) {
+            const json_t *value = json_object_get(row, r->name[i]);
+            if (!value) {
+                char keys[200];
+                list_keys(row, keys, sizeof keys);
+                return kvd_fail(err, "'%s' %s %zu: no key '%s'; keys: %s", r->path, unit, where, r->name[i],
+                                keys);
+            }
+            if (!json_is_string(value))
+                return kvd_fail(err, "'%s' %s %zu: key '%s' is not a string", r->path, unit, where,
+                                r->name[i]);
+            part[i] = (char *)json_string_value(value);
+            len[i] = json_string_length(value);
+        }
+    } else {
+        return kvd_fail(err, "'%s' %s %zu: not an object%s", r->path, unit, where,
+                        r->default_field ? ", nor a string" : "");
+    }
+    const char *text;
+    size_t text_len;
+    if (join(r, part, len, &text, &text_len, err))
+        return -1;
+    return hand_out(r, unit, where, text, text_len, err);
+}
+
+static bool blank(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" \t\r\n", s[i]) || !s[i])
+            return false;
+    return true;
+}
+
+static int read_jsonl(reader *r, FILE *f, kvd_err *err)
+{
+    char *line = NULL;
+    size_t size = 0, number = 0;
+    ssize_t n;
+    int status = 0;
+    while (!status && (n = getline(&line, &size, f)) >= 0) {
+        number++;
+        if (blank(line, (size_t)n))
+            continue;
+        json_error_t why;
+        json_t *row = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
+        if (!row) {
+            status = kvd_fail(err, "'%s' line %zu: not JSON: %s, byte %d", r->path, number, why.text,
+                              why.position);
+            break;
+        }
+        status = json_row(r, row, "line", number, err);
+        json_decref(row);
+    }
+    if (!status && ferror(f))
+        status = kvd_fail_errno(err, "cannot read '%s'", r->path);
+    free(line);
+    return status;
+}
+
+static int read_json(reader *r, FILE *f, kvd_err *err)
+{
+    json_error_t why;
+    json_t *list = json_loadf(f, JSON_ALLOW_NUL, &why);
+    int status = 0;
+    if (!list)
+        return kvd_fail(err, "'%s' line %d: not JSON: %s", r->path, why.line, why.text);
+    if (!json_is_array(list))
+        status = kvd_fail(err, "'%s' is not a JSON list (one document per line is a .jsonl file)", r->path);
+    for (size_t i = 0; !status && i < json_array_size(list); i++)
+        status = json_row(r, json_array_get(list, i), "entry", i + 1, err);
+    json_decref(list);
+    return status;
+}
+
+/* ---- CSV ------------------------------------------------------------- */
+
+static int csv_header(reader *r, char *const *field, size_t n_fields, kvd_err *err)
+{
+    r->n_columns = n_fields;
+    for (int i = 0; i < r->n_names; i++) {
+        r->column[i] = -1;
+        for (size_t j = 0; j < n_fields && r->column[i] < 0; j++)
+            if (!strcmp(field[j], r->name[i]))
+                r->column[i] = (int)j;
+        if (r->column[i] >= 0)
+            continue;
+        char header[300];
+        size_t used = 0;
+        header[0] = '\0';
+        for (size_t j = 0; j < n_fields && used < sizeof header - 1; j++) {
+            const int n = snprintf(header + used, sizeof header - used, "%s%s", j ? ", " : "", field[j]);
+            used += n < 0 ? 0 : (size_t)n;
+        }
+        return kvd_fail(err, "no column '%s'; columns: %s", r->name[i], header);
+    }
+    return 0;
+}
+
+static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
+                   kvd_err *err)
+{
+    reader *r = ctx; /* the CSV reader puts file and row in front of messages */
+    if (!r->n_columns)
+        return csv_header(r, field, n_fields, err);
+    if (n_fields != r->n_columns)
+        return kvd_fail(err, "%zu fields, the header has %zu", n_fields, r->n_columns);
+    char *part[MAX_FIELDS];
+    size_t part_len[MAX_FIELDS];
+    for (int i = 0; i < r->n_names; i++) {
+        part[i] = field[r->column[i]];
+        part_len[i] = len[r->column[i]];
+    }
+    const char *text;
+    size_t text_len;
+    if (join(r, part, part_len, &text, &text_len, err))
+        return -1;
+    /* The CSV reader knows errors only: `stopped` tells a wish to stop from one. */
+    return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
+}
+
+static int read_csv(reader *r, kvd_err *err)
+{
+    if (kvd_csv_read(r->path, csv_row, r, err))
+        return r->stopped ? 1 : -1;
+    return 0;
+}
+
+/* ---- plain text ------------------------------------------------------ */
+
+static int read_plain(reader *r, FILE *f, kvd_err *err)
+{
+    char *text = NULL;
+    size_t size = 1 << 16, n = 0;
+    int status = -1;
+    for (;;) {
+        char *p = realloc(text, size);
+        if (!p) {
+            kvd_no_memory(err, "a text", size);
+            goto done;
+        }
+        text = p;
+        n += fread(text + n, 1, size - n, f);
+        if (n < size)
+            break;
+        size *= 2;
+    }
+    if (ferror(f)) {
+        kvd_fail_errno(err, "cannot read '%s'", r->path);
+        goto done;
+    }
+    if (!n) {
+        status = 0;
+        goto done;
+    }
+    status = r->document(r->ctx, text, n, err);
+    if (status < 0)
+        kvd_in(err, "'%s'", r->path);
+    else
+        r->count++;
+done:
+    free(text);
+    return status;
+}
+
+static bool ends_with(const char *path, const char *end)
+{
+    const size_t n = strlen(path), m = strlen(end);
+    return n > m && !strcasecmp(path + n - m, end);
+}
+
+int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx, kvd_err *err)
+{
+    reader r = {.path = path, .document = document, .ctx = ctx};
+    int status = -1;
+    struct stat st;
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return kvd_fail_errno(err, "cannot open '%s'", path);
+    if (fstat(fileno(f), &st)) {
+        kvd_fail_errno(err, "cannot read '%s'", path);
+        goto done;
+    }
+    if (S_ISDIR(st.st_mode)) {
+        kvd_fail(err, "'%s' is a folder, not a text", path);
+        goto done;
+    }
+    if (split_field(&r, field, err))
+        goto done;
+    if (ends_with(path, ".jsonl"))
+        status = read_jsonl(&r, f, err);
+    else if (ends_with(path, ".json"))
+        status = read_json(&r, f, err);
+    else if (ends_with(path, ".csv"))
+        status = read_csv(&r, err);
+    else
+        status = read_plain(&r, f, err);
+    if (!status && !r.count)
+        status = kvd_fail(err, "'%s' is empty: no document in it", path);
+done:
+    fclose(f); /* read only: nothing can be lost */
+    free(r.names);
+    free(r.joined);
+    return status;
+}

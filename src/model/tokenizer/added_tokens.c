@@ -1,0 +1,326 @@
+#include "model/tokenizer/added_tokens.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/tokenizer/json_fields.h"
+#include "model/tokenizer/regex.h"
+#include "model/tokenizer/utf8.h"
+
+/* Matching takes up to this many steps per byte of text. */
+#define LONGEST 4096
+
+typedef struct {
+    uint32_t id;
+    bool lstrip, rstrip, single_word, normalized;
+    kvd_buffer text; /* after the normalizer when normalized */
+} token;
+
+typedef struct {
+    uint32_t child, sibling; /* node index; 0: none */
+    uint32_t token;          /* index + 1; 0: no token ends here */
+    char byte;
+} node;
+
+/* Prefix tree of the tokens that are looked for together. Node 0 is the root. */
+typedef struct {
+    node *node;
+    size_t n, capacity;
+    bool starts[256]; /* bytes that a token begins with */
+} tree;
+
+struct kvd_added_tokens {
+    token *token; /* sorted by id once parsed */
+    size_t n, capacity;
+    tree tree[2];    /* [normalized] */
+    kvd_regex *word; /* one character of a word */
+};
+
+static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err)
+{
+    static const char *const what = "added token";
+    size_t len;
+    const char *content;
+    if (kvd_json_known(spec, what, "id content single_word lstrip rstrip normalized special", err) ||
+        !(content = kvd_json_text(spec, what, "content", &len, err)))
+        return -1;
+    if (!json_object_get(spec, "id"))
+        return kvd_fail(err, "%s '%.100s': field 'id' is missing", what, content);
+    /* these have no default in the format */
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
+    bool *values[] = {&t->single_word, &t->lstrip, &t->rstrip, &t->normalized, special};
+    for (size_t i = 0; i < 5; i++) {
+        if (!json_object_get(spec, flags[i]))
+            return kvd_fail(err, "%s '%.100s': field '%s' is missing", what, content, flags[i]);
+        if (kvd_json_bool(spec, what, flags[i], values[i], err))
+            return -1;
+    }
+    if (!len || len > LONGEST)
+        return kvd_fail(err, "%s '%.100s': %zu bytes, 1 to %d are supported", what, content, len, LONGEST);
+    return kvd_json_id(json_object_get(spec, "id"), what, &t->id, err) ||
+                   kvd_buffer_add(&t->text, content, len, err)
+               ? -1
+               : 0;
+}
+
+/* The id that Hugging Face tokenizers gives must be the one in the file. */
+static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
+{
+    uint32_t id;
+    size_t len;
+    const int shown = (int)(t->text.n < 100 ? t->text.n : 100);
+    if (!kvd_vocab_find(vocab, t->text.s, t->text.n, &id)) {
+        id = (*next)++;
+        if (id == t->id && kvd_vocab_piece(vocab, id, &len))
+            return kvd_fail(err, "added token '%.*s' has id %u, which is another piece's", shown, t->text.s,
+                            id);
+    }
+    if (id != t->id)
+        return kvd_fail(err, "added token '%.*s' has id %u, loaders that number added tokens give it %u",
+                        shown, t->text.s, t->id, id);
+    return 0;
+}
+
+static int add_node(tree *t, char byte, uint32_t *index, kvd_err *err)
+{
+    void *array = t->node;
+    if (t->n >= UINT32_MAX)
+        return kvd_fail(err, "added tokens are too long together");
+    if (kvd_grow(&array, &t->capacity, t->n + 1, sizeof *t->node, err))
+        return -1;
+    t->node = array;
+    *index = (uint32_t)t->n++;
+    t->node[*index] = (node){.byte = byte};
+    return 0;
+}
+
+static uint32_t child_of(const tree *t, uint32_t parent, char byte)
+{
+    uint32_t c = t->node[parent].child;
+    while (c && t->node[c].byte != byte)
+        c = t->node[c].sibling;
+    return c;
+}
+
+static int plant(kvd_added_tokens *a, size_t which, kvd_err *err)
+{
+    const token *k = &a->token[which];
+    tree *t = &a->tree[k->normalized];
+    uint32_t at = 0;
+    if (!t->n && add_node(t, 0, &at, err))
+        return -1;
+    if (!k->text.n)
+        return kvd_fail(err, "added token with id %u: the normalizer leaves nothing of it", k->id);
+    at = 0;
+    for (size_t i = 0; i < k->text.n; i++) {
+        uint32_t c = child_of(t, at, k->text.s[i]);
+        if (!c) {
+            if (add_node(t, k->text.s[i], &c, err))
+                return -1;
+            t->node[c].sibling = t->node[at].child;
+            t->node[at].child = c;
+        }
+        at = c;
+    }
+    if (t->node[at].token)
+        return kvd_fail(err, "added tokens with ids %u and %u are the same text",
+                        a->token[t->node[at].token - 1].id, k->id);
+    t->node[at].token = (uint32_t)which + 1;
+    t->starts[(unsigned char)k->text.s[0]] = true;
+    return 0;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const token *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int parse_all(kvd_added_tokens *a, const json_t *spec, const kvd_vocab *vocab, const kvd_normalizer *n,
+                     kvd_err *err)
+{
+    kvd_buffer scratch = {0};
+    uint32_t next = (uint32_t)vocab->n;
+    bool words = false;
+    int rc = -1;
+    if (!json_is_array(spec))
+        return kvd_fail(err, "field 'added_tokens' is not an array");
+    for (size_t i = 0; i < json_array_size(spec); i++) {
+        void *array = a->token;
+        bool special = false;
+        if (kvd_grow(&array, &a->capacity, a->n + 1, sizeof *a->token, err))
+            goto done;
+        a->token = array;
+        token *t = &a->token[a->n++];
+        memset(t, 0, sizeof *t);
+        if (parse_token(t, json_array_get(spec, i), &special, err) || check_id(t, vocab, &next, err))
+            goto done;
+        if (t->normalized && kvd_normalizer_apply(n, &t->text, &scratch, NULL, err)) {
+            kvd_in(err, "added token with id %u", t->id);
+            goto done;
+        }
+        words = words || t->single_word;
+    }
+    if (a->n)
+        qsort(a->token, a->n, sizeof *a->token, by_id);
+    for (size_t i = 0; i < a->n; i++) {
+        if (i && a->token[i - 1].id == a->token[i].id) {
+            kvd_fail(err, "two added tokens have id %u", a->token[i].id);
+            goto done;
+        }
+        if (plant(a, i, err))
+            goto done;
+    }
+    static const char word[] = "[\\w\\u200c\\u200d]";
+    if (words && !(a->word = kvd_regex_new(word, sizeof word - 1, false, err)))
+        goto done;
+    rc = 0;
+done:
+    kvd_buffer_release(&scratch);
+    return rc;
+}
+
+kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab, const kvd_normalizer *n,
+                                         kvd_err *err)
+{
+    kvd_added_tokens *a = calloc(1, sizeof *a);
+    if (!a) {
+        kvd_no_memory(err, "added tokens", sizeof *a);
+        return NULL;
+    }
+    if (spec && parse_all(a, spec, vocab, n, err)) {
+        kvd_added_tokens_free(a);
+        return NULL;
+    }
+    return a;
+}
+
+void kvd_added_tokens_free(kvd_added_tokens *a)
+{
+    if (!a)
+        return;
+    for (size_t i = 0; i < a->n; i++)
+        kvd_buffer_release(&a->token[i].text);
+    free(a->token);
+    free(a->tree[0].node);
+    free(a->tree[1].node);
+    kvd_regex_free(a->word);
+    free(a);
+}
+
+/* The longest token at the beginning of s, or NULL. */
+static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len)
+{
+    const token *best = NULL;
+    uint32_t at = 0;
+    for (size_t i = 0; i < len && (at = child_of(t, at, s[i])); i++)
+        if (t->node[at].token)
+            best = &a->token[t->node[at].token - 1];
+    return best;
+}
+
+/* Whether the character at s belongs to a word: 1, 0, or -1 on failure. */
+static int is_word(kvd_scan *scan, const char *s, kvd_err *err)
+{
+    size_t begin, end;
+    kvd_scan_text(scan, s, kvd_utf8_width(s[0]));
+    return kvd_scan_next(scan, &begin, &end, err);
+}
+
+static int stands_alone(kvd_scan *scan, const char *s, size_t len, size_t begin, size_t end, kvd_err *err)
+{
+    int rc = 0;
+    if (begin)
+        rc = is_word(scan, s + kvd_utf8_before(s, begin), err);
+    if (!rc && end < len)
+        rc = is_word(scan, s + end, err);
+    return rc < 0 ? -1 : !rc;
+}
+
+static size_t spaces_before(const char *s, size_t end)
+{
+    unsigned width;
+    while (end) {
+        const size_t before = kvd_utf8_before(s, end);
+        if (!kvd_utf8_is_space(kvd_utf8_decode(s + before, &width)))
+            break;
+        end = before;
+    }
+    return end;
+}
+
+static size_t spaces_after(const char *s, size_t len, size_t begin)
+{
+    unsigned width;
+    while (begin < len && kvd_utf8_is_space(kvd_utf8_decode(s + begin, &width)))
+        begin += width;
+    return begin;
+}
+
+static int split_piece(const kvd_added_tokens *a, const tree *t, kvd_scan *scan, kvd_pieces *p,
+                       kvd_piece piece, kvd_err *err)
+{
+    const char *s = p->text.s + piece.begin;
+    size_t done = 0; /* given out so far */
+    for (size_t i = 0; i < piece.len;) {
+        const token *k = t->starts[(unsigned char)s[i]] ? match_at(a, t, s + i, piece.len - i) : NULL;
+        if (!k) {
+            i++;
+            continue;
+        }
+        size_t begin = i, end = i + k->text.n;
+        i = end;
+        if (k->single_word) {
+            const int alone = stands_alone(scan, s, piece.len, begin, end, err);
+            if (alone < 0)
+                return -1;
+            if (!alone)
+                continue;
+        }
+        if (k->lstrip) {
+            const size_t from = spaces_before(s, begin);
+            begin = from > done ? from : done;
+        }
+        if (k->rstrip)
+            end = spaces_after(s, piece.len, end);
+        if ((done < begin && kvd_pieces_emit_part(p, &piece, done, begin, err)) ||
+            (begin < end && kvd_pieces_emit(p, (kvd_piece){.id = k->id, .is_id = true}, err)))
+            return -1;
+        done = end;
+    }
+    return done < piece.len ? kvd_pieces_emit_part(p, &piece, done, piece.len, err) : 0;
+}
+
+int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err)
+{
+    const tree *t = &a->tree[normalized];
+    kvd_scan scan = {0};
+    int rc = -1;
+    if (!t->n)
+        return 0;
+    if (a->word && kvd_scan_start(&scan, a->word, err))
+        return -1;
+    for (size_t i = 0; i < p->n; i++)
+        if (p->piece[i].is_id ? kvd_pieces_emit(p, p->piece[i], err)
+                              : split_piece(a, t, &scan, p, p->piece[i], err))
+            goto done;
+    kvd_pieces_step(p);
+    rc = 0;
+done:
+    kvd_scan_release(&scan);
+    return rc;
+}
+
+const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len)
+{
+    const token key = {.id = id}, *t = a->n ? bsearch(&key, a->token, a->n, sizeof key, by_id) : NULL;
+    if (!t)
+        return NULL;
+    *len = t->text.n;
+    return t->text.s;
+}
+
+size_t kvd_added_tokens_end(const kvd_added_tokens *a)
+{
+    return a->n ? (size_t)a->token[a->n - 1].id + 1 : 0;
+}

@@ -1,0 +1,324 @@
+#include "model/tokenizer/pretokenize.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/tokenizer/json_fields.h"
+#include "model/tokenizer/regex.h"
+#include "model/tokenizer/utf8.h"
+
+#define NESTING_MAX 32
+
+/* ByteLevel's own pattern: contractions, then runs of letters, digits, other signs, each with
+ * one space before it, then white space. */
+#define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+typedef enum { SPLIT, SPACE_BEFORE, METASPACE } kind;
+typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend;
+
+typedef struct {
+    kind kind;
+    kvd_regex *pattern; /* Split */
+    kvd_split_behavior behavior;
+    bool invert;
+    char replacement[4]; /* Metaspace: one character */
+    unsigned width;
+    prepend prepend;
+} step;
+
+struct kvd_pretokenizer {
+    step *step; /* sequences are laid flat */
+    size_t n, capacity;
+    bool byte_level;
+};
+
+static step *new_step(kvd_pretokenizer *p, kind k, kvd_err *err)
+{
+    void *array = p->step;
+    if (kvd_grow(&array, &p->capacity, p->n + 1, sizeof *p->step, err))
+        return NULL;
+    p->step = array;
+    step *s = &p->step[p->n++];
+    memset(s, 0, sizeof *s);
+    s->kind = k;
+    return s;
+}
+
+static int add_split(kvd_pretokenizer *p, const char *pattern, kvd_split_behavior behavior, bool invert,
+                     kvd_err *err)
+{
+    step *s = new_step(p, SPLIT, err);
+    if (!s)
+        return -1;
+    s->behavior = behavior;
+    s->invert = invert;
+    s->pattern = kvd_regex_new(pattern, strlen(pattern), false, err);
+    return s->pattern ? 0 : -1;
+}
+
+static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
+{
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
+                                        "Contiguous"};
+    const char *what = "pre_tokenizer Split", *behavior;
+    size_t len;
+    if (kvd_json_known(spec, what, "type pattern behavior invert", err) ||
+        !(behavior = kvd_json_text(spec, what, "behavior", &len, err)))
+        return -1;
+    step *s = new_step(p, SPLIT, err);
+    if (!s || kvd_json_bool(spec, what, "invert", &s->invert, err))
+        return -1;
+    size_t k = 0;
+    while (k < 5 && strcmp(behavior, names[k]))
+        k++;
+    if (k == 5)
+        return kvd_fail(err, "%s: behavior '%s' is not supported", what, behavior);
+    s->behavior = (kvd_split_behavior)k;
+    s->pattern = kvd_regex_parse(json_object_get(spec, "pattern"), err);
+    return s->pattern ? 0 : kvd_in(err, "%s", what);
+}
+
+static int parse_byte_level(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
+{
+    const char *what = "pre_tokenizer ByteLevel";
+    bool space = false, trim = true, pattern = true;
+    if (kvd_json_known(spec, what, "type add_prefix_space trim_offsets use_regex", err))
+        return -1;
+    if (!json_object_get(spec, "add_prefix_space"))
+        return kvd_fail(err, "%s: field 'add_prefix_space' is missing", what);
+    if (kvd_json_bool(spec, what, "add_prefix_space", &space, err) ||
+        kvd_json_bool(spec, what, "trim_offsets", &trim, err) ||
+        kvd_json_bool(spec, what, "use_regex", &pattern, err))
+        return -1;
+    if (space && !new_step(p, SPACE_BEFORE, err))
+        return -1;
+    p->byte_level = true;
+    return pattern ? add_split(p, GPT2_PATTERN, KVD_SPLIT_ISOLATED, false, err) : 0;
+}
+
+static int parse_metaspace(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
+{
+    static const char *const schemes[] = {"always", "first", "never"};
+    const char *what = "pre_tokenizer Metaspace", *text, *scheme = "always";
+    bool space = true, split = true;
+    size_t len, ignored;
+    if (kvd_json_known(spec, what, "type replacement add_prefix_space prepend_scheme split str_rep", err) ||
+        !(text = kvd_json_text(spec, what, "replacement", &len, err)) ||
+        kvd_json_bool(spec, what, "add_prefix_space", &space, err) ||
+        kvd_json_bool(spec, what, "split", &split, err))
+        return -1;
+    if (json_object_get(spec, "prepend_scheme") &&
+        !(scheme = kvd_json_text(spec, what, "prepend_scheme", &ignored, err)))
+        return -1;
+    if (!len || len != kvd_utf8_width(text[0]))
+        return kvd_fail(err, "%s: replacement '%.40s' is not one character", what, text);
+    size_t k = 0;
+    while (k < 3 && strcmp(scheme, schemes[k]))
+        k++;
+    if (k == 3)
+        return kvd_fail(err, "%s: prepend_scheme '%s' is not supported", what, scheme);
+    if (!space && k != PREPEND_NEVER)
+        return kvd_fail(err, "%s: add_prefix_space is false, prepend_scheme is '%s'", what, scheme);
+    step *s = new_step(p, METASPACE, err);
+    if (!s)
+        return -1;
+    memcpy(s->replacement, text, len);
+    s->width = (unsigned)len;
+    s->prepend = (prepend)k;
+    if (!split)
+        return 0;
+    s = new_step(p, SPLIT, err);
+    if (!s)
+        return -1;
+    s->behavior = KVD_SPLIT_MERGED_WITH_NEXT;
+    s->pattern = kvd_regex_new(text, len, true, err);
+    return s->pattern ? 0 : -1;
+}
+
+static int parse_digits(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
+{
+    bool individual = false;
+    if (kvd_json_known(spec, "pre_tokenizer Digits", "type individual_digits", err))
+        return -1;
+    if (!json_object_get(spec, "individual_digits"))
+        return kvd_fail(err, "pre_tokenizer Digits: field 'individual_digits' is missing");
+    if (kvd_json_bool(spec, "pre_tokenizer Digits", "individual_digits", &individual, err))
+        return -1;
+    return add_split(p, "\\p{N}", individual ? KVD_SPLIT_ISOLATED : KVD_SPLIT_CONTIGUOUS, false, err);
+}
+
+static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_err *err)
+{
+    const char *type = kvd_json_type(spec, "pre_tokenizer", err);
+    if (!type)
+        return -1;
+    if (depth > NESTING_MAX)
+        return kvd_fail(err, "pre_tokenizer: nested deeper than %d", NESTING_MAX);
+    if (!strcmp(type, "Sequence")) {
+        const json_t *list;
+        if (kvd_json_known(spec, "pre_tokenizer Sequence", "type pretokenizers", err) ||
+            !(list = kvd_json_array(spec, "pre_tokenizer Sequence", "pretokenizers", err)))
+            return -1;
+        for (size_t i = 0; i < json_array_size(list); i++)
+            if (parse_into(p, json_array_get(list, i), depth + 1, err))
+                return -1;
+        return 0;
+    }
+    /* it would have to see ByteLevel's alphabet in place of the text */
+    if (p->byte_level)
+        return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
+    if (!strcmp(type, "ByteLevel"))
+        return parse_byte_level(p, spec, err);
+    if (!strcmp(type, "Split"))
+        return parse_split(p, spec, err);
+    if (!strcmp(type, "Metaspace"))
+        return parse_metaspace(p, spec, err);
+    if (!strcmp(type, "Digits"))
+        return parse_digits(p, spec, err);
+    /* \w there has the join controls, too */
+    if (!strcmp(type, "Whitespace"))
+        return kvd_json_known(spec, type, "type", err) ||
+                       add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+", KVD_SPLIT_REMOVED, true,
+                                 err)
+                   ? -1
+                   : 0;
+    if (!strcmp(type, "WhitespaceSplit"))
+        return kvd_json_known(spec, type, "type", err) || add_split(p, "\\s", KVD_SPLIT_REMOVED, false, err)
+                   ? -1
+                   : 0;
+    return kvd_fail(err, "pre_tokenizer '%s' is not supported", type);
+}
+
+kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err)
+{
+    kvd_pretokenizer *p = calloc(1, sizeof *p);
+    if (!p) {
+        kvd_no_memory(err, "the pre-tokenizer", sizeof *p);
+        return NULL;
+    }
+    if (!json_is_null(spec) && parse_into(p, spec, 0, err)) {
+        kvd_pretokenizer_free(p);
+        return NULL;
+    }
+    return p;
+}
+
+void kvd_pretokenizer_free(kvd_pretokenizer *p)
+{
+    if (!p)
+        return;
+    for (size_t i = 0; i < p->n; i++)
+        kvd_regex_free(p->step[i].pattern);
+    free(p->step);
+    free(p);
+}
+
+bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
+{
+    return p->byte_level;
+}
+
+static int split(const step *s, kvd_pieces *p, kvd_err *err)
+{
+    kvd_scan scan;
+    if (kvd_scan_start(&scan, s->pattern, err))
+        return -1;
+    int rc = 0;
+    for (size_t i = 0; !rc && i < p->n; i++) {
+        const kvd_piece piece = p->piece[i];
+        if (piece.is_id) {
+            rc = kvd_pieces_emit(p, piece, err);
+            continue;
+        }
+        kvd_splitter cut;
+        size_t begin, end, done = 0;
+        kvd_splitter_start(&cut, p, piece, s->behavior);
+        kvd_scan_text(&scan, p->text.s + piece.begin, piece.len);
+        while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
+            if ((begin > done && kvd_splitter_feed(&cut, done, begin, s->invert, err)) ||
+                kvd_splitter_feed(&cut, begin, end, !s->invert, err)) {
+                rc = -1;
+                break;
+            }
+            done = end;
+        }
+        if (!rc && ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
+                    kvd_splitter_end(&cut, err)))
+            rc = -1;
+    }
+    kvd_scan_release(&scan);
+    if (!rc)
+        kvd_pieces_step(p);
+    return rc;
+}
+
+/* A piece with new text at the end of the store. */
+static int space_before(kvd_pieces *p, kvd_err *err)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        kvd_piece piece = p->piece[i];
+        if (!piece.is_id && p->text.s[piece.begin] != ' ') {
+            const size_t at = p->text.n;
+            if (kvd_buffer_add(&p->text, " ", 1, err) ||
+                kvd_buffer_add(&p->text, p->text.s + piece.begin, piece.len, err))
+                return -1;
+            piece.begin = at;
+            piece.len++;
+            piece.first += piece.first ? 1 : 0;
+        }
+        if (kvd_pieces_emit(p, piece, err))
+            return -1;
+    }
+    kvd_pieces_step(p);
+    return 0;
+}
+
+static int metaspace(const step *s, kvd_pieces *p, kvd_err *err)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        kvd_piece piece = p->piece[i];
+        if (!piece.is_id) {
+            const size_t at = p->text.n, len = piece.len;
+            const char *text = p->text.s + piece.begin;
+            const bool marked =
+                text[0] == ' ' || (len >= s->width && !memcmp(text, s->replacement, s->width));
+            size_t first = piece.first;
+            if (!marked && (s->prepend == PREPEND_ALWAYS || (s->prepend == PREPEND_FIRST && first))) {
+                if (kvd_buffer_add(&p->text, s->replacement, s->width, err))
+                    return -1;
+                first += first ? s->width : 0;
+            }
+            for (size_t done = 0; done < len;) {
+                const char *from = p->text.s + piece.begin + done, *space = memchr(from, ' ', len - done);
+                const size_t plain = space ? (size_t)(space - from) : len - done;
+                if (kvd_buffer_add(&p->text, from, plain, err) ||
+                    (space && kvd_buffer_add(&p->text, s->replacement, s->width, err)))
+                    return -1;
+                done += plain;
+                if (space) {
+                    first += done < piece.first ? s->width - 1 : 0;
+                    done++;
+                }
+            }
+            piece.begin = at;
+            piece.len = p->text.n - at;
+            piece.first = first;
+        }
+        if (kvd_pieces_emit(p, piece, err))
+            return -1;
+    }
+    kvd_pieces_step(p);
+    return 0;
+}
+
+int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_err *err)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        const step *s = &p->step[i];
+        if (s->kind == SPLIT       ? split(s, pieces, err)
+            : s->kind == METASPACE ? metaspace(s, pieces, err)
+                                   : space_before(pieces, err))
+            return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,384 @@
+#include "model/tokenizer/token_decoder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/tokenizer/byte_level.h"
+#include "model/tokenizer/json_fields.h"
+#include "model/tokenizer/regex.h"
+#include "model/tokenizer/utf8.h"
+
+#define NESTING_MAX 32
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind;
+
+typedef struct {
+    kind kind;
+    kvd_regex *pattern; /* Replace */
+    kvd_buffer content; /* Replace, Strip: one character, Metaspace: its sign */
+    uint32_t start, stop;
+    bool drop_first; /* Metaspace: signs of the first string vanish */
+} step;
+
+struct kvd_token_decoder {
+    step *step;
+    size_t n, capacity;
+    bool none;
+};
+
+int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err)
+{
+    void *array = l->end;
+    if (kvd_grow(&array, &l->capacity, l->n + 1, sizeof *l->end, err))
+        return -1;
+    l->end = array;
+    if (kvd_buffer_add(&l->text, s, len, err))
+        return -1;
+    l->end[l->n++] = l->text.n;
+    return 0;
+}
+
+/* Ends a string whose bytes are in the text already. */
+static int end_string(kvd_strings *l, kvd_err *err)
+{
+    return kvd_strings_add(l, NULL, 0, err);
+}
+
+void kvd_strings_release(kvd_strings *l)
+{
+    kvd_buffer_release(&l->text);
+    free(l->end);
+    memset(l, 0, sizeof *l);
+}
+
+static const char *string_at(const kvd_strings *l, size_t i, size_t *len)
+{
+    const size_t begin = i ? l->end[i - 1] : 0;
+    *len = l->end[i] - begin;
+    return *len ? l->text.s + begin : "";
+}
+
+static step *new_step(kvd_token_decoder *d, kind k, kvd_err *err)
+{
+    void *array = d->step;
+    if (kvd_grow(&array, &d->capacity, d->n + 1, sizeof *d->step, err))
+        return NULL;
+    d->step = array;
+    step *s = &d->step[d->n++];
+    memset(s, 0, sizeof *s);
+    s->kind = k;
+    return s;
+}
+
+static int one_character(step *s, const json_t *spec, const char *what, const char *field, kvd_err *err)
+{
+    size_t len;
+    const char *text = kvd_json_text(spec, what, field, &len, err);
+    if (!text)
+        return -1;
+    if (!len || len != kvd_utf8_width(text[0]))
+        return kvd_fail(err, "%s: %s '%.40s' is not one character", what, field, text);
+    return kvd_buffer_add(&s->content, text, len, err);
+}
+
+static int parse_replace(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
+{
+    size_t len;
+    const char *content;
+    step *s = new_step(d, REPLACE, err);
+    if (!s || kvd_json_known(spec, "decoder Replace", "type pattern content", err) ||
+        !(content = kvd_json_text(spec, "decoder Replace", "content", &len, err)) ||
+        kvd_buffer_add(&s->content, content, len, err))
+        return -1;
+    s->pattern = kvd_regex_parse(json_object_get(spec, "pattern"), err);
+    return s->pattern ? 0 : kvd_in(err, "decoder Replace");
+}
+
+static int parse_strip(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
+{
+    step *s = new_step(d, STRIP, err);
+    return !s || kvd_json_known(spec, "decoder Strip", "type content start stop", err) ||
+                   one_character(s, spec, "decoder Strip", "content", err) ||
+                   kvd_json_count(spec, "decoder Strip", "start", &s->start, err) ||
+                   kvd_json_count(spec, "decoder Strip", "stop", &s->stop, err)
+               ? -1
+               : 0;
+}
+
+static int parse_metaspace(kvd_token_decoder *d, const json_t *spec, kvd_err *err)
+{
+    const char *what = "decoder Metaspace", *scheme = "always";
+    bool space = true, split = true;
+    size_t len;
+    step *s = new_step(d, METASPACE, err);
+    if (!s ||
+        kvd_json_known(spec, what, "type replacement add_prefix_space prepend_scheme split str_rep", err) ||
+        one_character(s, spec, what, "replacement", err) ||
+        kvd_json_bool(spec, what, "add_prefix_space", &space, err) ||
+        kvd_json_bool(spec, what, "split", &split, err) ||
+        (json_object_get(spec, "prepend_scheme") &&
+         !(scheme = kvd_json_text(spec, what, "prepend_scheme", &len, err))))
+        return -1;
+    if (strcmp(scheme, "always") && strcmp(scheme, "first") && strcmp(scheme, "never"))
+        return kvd_fail(err, "%s: prepend_scheme '%s' is not supported", what, scheme);
+    s->drop_first = strcmp(scheme, "never") != 0;
+    if (!space && s->drop_first)
+        return kvd_fail(err, "%s: add_prefix_space is false, prepend_scheme is '%s'", what, scheme);
+    return 0;
+}
+
+static int parse_into(kvd_token_decoder *d, const json_t *spec, int depth, kvd_err *err)
+{
+    const char *type = kvd_json_type(spec, "decoder", err);
+    if (!type)
+        return -1;
+    if (depth > NESTING_MAX)
+        return kvd_fail(err, "decoder: nested deeper than %d", NESTING_MAX);
+    if (!strcmp(type, "Sequence")) {
+        const json_t *list;
+        if (kvd_json_known(spec, "decoder Sequence", "type decoders", err) ||
+            !(list = kvd_json_array(spec, "decoder Sequence", "decoders", err)))
+            return -1;
+        for (size_t i = 0; i < json_array_size(list); i++)
+            if (parse_into(d, json_array_get(list, i), depth + 1, err))
+                return -1;
+        return 0;
+    }
+    if (!strcmp(type, "Replace"))
+        return parse_replace(d, spec, err);
+    if (!strcmp(type, "Strip"))
+        return parse_strip(d, spec, err);
+    if (!strcmp(type, "Metaspace"))
+        return parse_metaspace(d, spec, err);
+    if (!strcmp(type, "ByteLevel"))
+        return kvd_json_known(spec, "decoder ByteLevel", "type add_prefix_space trim_offsets use_regex",
+                              err) ||
+                       !new_step(d, BYTE_LEVEL, err)
+                   ? -1
+                   : 0;
+    if (!strcmp(type, "ByteFallback"))
+        return kvd_json_known(spec, "decoder ByteFallback", "type", err) || !new_step(d, BYTE_FALLBACK, err)
+                   ? -1
+                   : 0;
+    if (!strcmp(type, "Fuse"))
+        return kvd_json_known(spec, "decoder Fuse", "type", err) || !new_step(d, FUSE, err) ? -1 : 0;
+    return kvd_fail(err, "decoder '%s' is not supported", type);
+}
+
+kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err)
+{
+    kvd_token_decoder *d = calloc(1, sizeof *d);
+    if (!d) {
+        kvd_no_memory(err, "the decoder", sizeof *d);
+        return NULL;
+    }
+    d->none = json_is_null(spec);
+    if (!d->none && parse_into(d, spec, 0, err)) {
+        kvd_token_decoder_free(d);
+        return NULL;
+    }
+    return d;
+}
+
+void kvd_token_decoder_free(kvd_token_decoder *d)
+{
+    if (!d)
+        return;
+    for (size_t i = 0; i < d->n; i++) {
+        kvd_regex_free(d->step[i].pattern);
+        kvd_buffer_release(&d->step[i].content);
+    }
+    free(d->step);
+    free(d);
+}
+
+/* Appends bytes that need not be UTF-8: what is ill-formed becomes U+FFFD. */
+static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
+{
+    while (len) {
+        const size_t good = kvd_utf8_first_bad(s, len);
+        if (kvd_buffer_add(out, s, good, err))
+            return -1;
+        if (good == len)
+            return 0;
+        const size_t bad = kvd_utf8_bad_width(s + good, len - good);
+        if (kvd_buffer_add(out, REPLACEMENT, 3, err))
+            return -1;
+        s += good + bad;
+        len -= good + bad;
+    }
+    return 0;
+}
+
+static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
+{
+    kvd_buffer bytes = {0};
+    int rc = -1;
+    for (size_t i = 0; i < in->n; i++) {
+        size_t len;
+        const char *s = string_at(in, i, &len);
+        const size_t before = bytes.n;
+        for (size_t j = 0; j < len;) {
+            unsigned width;
+            const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
+            const char c = (char)b;
+            if (b < 0) { /* not of the alphabet: an added token, taken as it is */
+                bytes.n = before;
+                if (kvd_buffer_add(&bytes, s, len, err))
+                    goto done;
+                break;
+            }
+            if (kvd_buffer_add(&bytes, &c, 1, err))
+                goto done;
+            j += width;
+        }
+    }
+    rc = add_lossy(&out->text, bytes.s, bytes.n, err) || end_string(out, err) ? -1 : 0;
+done:
+    kvd_buffer_release(&bytes);
+    return rc;
+}
+
+static int metaspace(const step *s, const char *text, size_t len, bool first, kvd_strings *out, kvd_err *err)
+{
+    const char *sign = s->content.s;
+    while (len) {
+        const char *hit = memmem(text, len, sign, s->content.n);
+        const size_t plain = hit ? (size_t)(hit - text) : len;
+        if (kvd_buffer_add(&out->text, text, plain, err))
+            return -1;
+        text += plain;
+        len -= plain;
+        if (hit) {
+            if (!(first && s->drop_first) && kvd_buffer_add(&out->text, " ", 1, err))
+                return -1;
+            text += s->content.n;
+            len -= s->content.n;
+        }
+    }
+    return end_string(out, err);
+}
+
+static int replace(const step *s, kvd_scan *scan, const char *text, size_t len, kvd_strings *out,
+                   kvd_err *err)
+{
+    size_t begin, end, done = 0;
+    int rc = 0;
+    kvd_scan_text(scan, text, len);
+    /* an empty text has no match, not even an empty one */
+    while (len && (rc = kvd_scan_next(scan, &begin, &end, err)) > 0) {
+        if (kvd_buffer_add(&out->text, text + done, begin - done, err) ||
+            kvd_buffer_add(&out->text, s->content.s, s->content.n, err))
+            return -1;
+        done = end;
+    }
+    if (rc < 0 || kvd_buffer_add(&out->text, text + done, len - done, err))
+        return -1;
+    return end_string(out, err);
+}
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Runs of strings "<0xNN>" become their bytes, or one U+FFFD each when those are not UTF-8. */
+static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
+{
+    kvd_buffer bytes = {0};
+    int rc = -1;
+    for (size_t i = 0; i <= in->n; i++) {
+        size_t len = 0;
+        const char *s = i < in->n ? string_at(in, i, &len) : "";
+        if (i < in->n && len == 6 && !memcmp(s, "<0x", 3) && s[5] == '>' && hex(s[3]) >= 0 &&
+            hex(s[4]) >= 0) {
+            const char b = (char)(hex(s[3]) * 16 + hex(s[4]));
+            if (kvd_buffer_add(&bytes, &b, 1, err))
+                goto done;
+            continue;
+        }
+        if (bytes.n && kvd_utf8_first_bad(bytes.s, bytes.n) == bytes.n) {
+            if (kvd_strings_add(out, bytes.s, bytes.n, err))
+                goto done;
+        } else {
+            for (size_t k = 0; k < bytes.n; k++)
+                if (kvd_strings_add(out, REPLACEMENT, 3, err))
+                    goto done;
+        }
+        bytes.n = 0;
+        if (i < in->n && kvd_strings_add(out, s, len, err))
+            goto done;
+    }
+    rc = 0;
+done:
+    kvd_buffer_release(&bytes);
+    return rc;
+}
+
+static int strip(const step *s, const char *text, size_t len, kvd_strings *out, kvd_err *err)
+{
+    const size_t width = s->content.n;
+    for (uint32_t k = 0; k < s->start && len >= width && !memcmp(text, s->content.s, width); k++) {
+        text += width;
+        len -= width;
+    }
+    for (uint32_t k = 0; k < s->stop && len >= width && !memcmp(text + len - width, s->content.s, width); k++)
+        len -= width;
+    return kvd_strings_add(out, text, len, err);
+}
+
+static int one_step(const step *s, const kvd_strings *in, kvd_strings *out, kvd_err *err)
+{
+    kvd_scan scan = {0};
+    int rc = 0;
+    out->text.n = 0;
+    out->n = 0;
+    if (s->kind == BYTE_LEVEL)
+        return byte_level(in, out, err);
+    if (s->kind == BYTE_FALLBACK)
+        return byte_fallback(in, out, err);
+    if (s->kind == FUSE)
+        return kvd_strings_add(out, in->text.s, in->text.n, err);
+    if (s->kind == REPLACE && kvd_scan_start(&scan, s->pattern, err))
+        return -1;
+    for (size_t i = 0; !rc && i < in->n; i++) {
+        size_t len;
+        const char *text = string_at(in, i, &len);
+        rc = s->kind == REPLACE     ? replace(s, &scan, text, len, out, err)
+             : s->kind == METASPACE ? metaspace(s, text, len, i == 0, out, err)
+                                    : strip(s, text, len, out, err);
+    }
+    kvd_scan_release(&scan);
+    return rc;
+}
+
+int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out, kvd_err *err)
+{
+    kvd_strings other = {0};
+    int rc = -1;
+    for (size_t i = 0; i < d->n; i++) {
+        if (one_step(&d->step[i], strings, &other, err))
+            goto done;
+        const kvd_strings swap = *strings;
+        *strings = other;
+        other = swap;
+    }
+    if (!d->none) {
+        rc = kvd_buffer_add(out, strings->text.s, strings->text.n, err);
+        goto done;
+    }
+    for (size_t i = 0; i < strings->n; i++) {
+        size_t len;
+        const char *text = string_at(strings, i, &len);
+        if ((i && kvd_buffer_add(out, " ", 1, err)) || kvd_buffer_add(out, text, len, err))
+            goto done;
+    }
+    rc = 0;
+done:
+    kvd_strings_release(&other);
+    return rc;
+}

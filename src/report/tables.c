@@ -1,0 +1,375 @@
+#include "report/tables.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/csv.h"
+#include "common/output.h"
+
+static char *copy(kvd_table *t, const char *s)
+{
+    char *c = strdup(s);
+    if (!c)
+        t->failed = true;
+    return c;
+}
+
+void kvd_table_init(kvd_table *t, const char *name, const char *title)
+{
+    *t = (kvd_table){0};
+    assert(strlen(name) < sizeof t->name);
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->title = copy(t, title);
+}
+
+void kvd_table_note(kvd_table *t, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    free(t->note);
+    if (vasprintf(&t->note, fmt, args) < 0) {
+        t->note = NULL;
+        t->failed = true;
+    }
+    va_end(args);
+}
+
+void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const char *name, const char *heading)
+{
+    assert(t->n_rows == 0 && t->at == 0);
+    kvd_table_col *col = realloc(t->col, (t->n_cols + 1) * sizeof *col);
+    if (!col) {
+        t->failed = true;
+        return;
+    }
+    t->col = col;
+    t->col[t->n_cols++] =
+        (kvd_table_col){.name = copy(t, name), .heading = copy(t, heading), .kind = kind, .digits = digits};
+}
+
+void kvd_table_shade(kvd_table *t, double lo, double hi)
+{
+    if (t->failed)
+        return;
+    t->col[t->n_cols - 1].shade_lo = lo;
+    t->col[t->n_cols - 1].shade_hi = hi;
+}
+
+/* The next cell, or NULL after memory ran out. */
+static kvd_cell *next(kvd_table *t, kvd_cell_kind kind)
+{
+    if (t->failed)
+        return NULL;
+    assert(t->n_cols > 0 && t->col[t->at].kind == kind);
+    (void)kind;
+    if (t->at == 0 && t->n_rows == t->size) {
+        size_t size = t->size ? 2 * t->size : 16;
+        kvd_cell *cell = size > (size_t)-1 / sizeof *cell / t->n_cols
+                             ? NULL
+                             : realloc(t->cell, size * t->n_cols * sizeof *cell);
+        if (!cell) {
+            t->failed = true;
+            return NULL;
+        }
+        t->cell = cell;
+        t->size = size;
+    }
+    kvd_cell *c = t->cell + t->n_rows * t->n_cols + t->at;
+    *c = (kvd_cell){0};
+    if (++t->at == t->n_cols) {
+        t->at = 0;
+        t->n_rows++;
+    }
+    return c;
+}
+
+void kvd_table_text(kvd_table *t, const char *value)
+{
+    kvd_cell *c = next(t, KVD_CELL_TEXT);
+    if (c)
+        c->text = copy(t, value);
+}
+
+void kvd_table_int(kvd_table *t, int64_t value)
+{
+    kvd_cell *c = next(t, KVD_CELL_INT);
+    if (c)
+        c->number = value;
+}
+
+void kvd_table_no_int(kvd_table *t)
+{
+    kvd_cell *c = next(t, KVD_CELL_INT);
+    if (c)
+        c->real = (double)NAN;
+}
+
+void kvd_table_real(kvd_table *t, double value)
+{
+    kvd_cell *c = next(t, KVD_CELL_REAL);
+    if (c)
+        c->real = value;
+}
+
+const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col)
+{
+    return t->cell + row * t->n_cols + col;
+}
+
+int kvd_table_check(const kvd_table *t, kvd_err *err)
+{
+    if (t->failed)
+        return kvd_no_memory(err, t->name, (unsigned long long)t->n_rows * t->n_cols * sizeof(kvd_cell));
+    assert(t->at == 0);
+    return 0;
+}
+
+/* A number with as many significant digits as asked for, without an exponent where that is readable. */
+static void rounded(double x, int digits, char *buf, size_t size)
+{
+    if (x == 0) {
+        snprintf(buf, size, "0");
+        return;
+    }
+    double a = fabs(x);
+    if (a >= 1e-4 && a < 1e7) {
+        int before = (int)floor(log10(a)) + 1; /* digits before the point */
+        int after = digits - before;
+        snprintf(buf, size, "%.*f", after < 0 ? 0 : after, x);
+    } else {
+        snprintf(buf, size, "%.*g", digits, x);
+    }
+}
+
+void kvd_table_show(const kvd_table *t, size_t row, size_t col, char *buf, size_t size)
+{
+    const kvd_cell *c = kvd_table_cell(t, row, col);
+    switch (t->col[col].kind) {
+    case KVD_CELL_TEXT:
+        snprintf(buf, size, "%s", c->text);
+        break;
+    case KVD_CELL_INT:
+        if (isnan(c->real))
+            snprintf(buf, size, "-");
+        else
+            snprintf(buf, size, "%lld", (long long)c->number);
+        break;
+    case KVD_CELL_REAL:
+        if (isnan(c->real))
+            snprintf(buf, size, "-");
+        else
+            rounded(c->real, t->col[col].digits, buf, size);
+        break;
+    }
+}
+
+static int write_csv(const kvd_table *t, FILE *f, kvd_err *err)
+{
+    char number[48];
+    for (size_t j = 0; j < t->n_cols; j++)
+        if (kvd_csv_put(f, t->col[j].name, j + 1 == t->n_cols, err))
+            return -1;
+    for (size_t i = 0; i < t->n_rows; i++)
+        for (size_t j = 0; j < t->n_cols; j++) {
+            const kvd_cell *c = kvd_table_cell(t, i, j);
+            const char *field = number;
+            if (t->col[j].kind == KVD_CELL_TEXT)
+                field = c->text;
+            else if (isnan(c->real))
+                field = "";
+            else if (t->col[j].kind == KVD_CELL_INT)
+                snprintf(number, sizeof number, "%lld", (long long)c->number);
+            else
+                snprintf(number, sizeof number, "%.9g", c->real);
+            if (kvd_csv_put(f, field, j + 1 == t->n_cols, err))
+                return -1;
+        }
+    return 0;
+}
+
+static void markdown(const kvd_table *t, kvd_text *out)
+{
+    char buf[1024];
+    kvd_text_raw(out, "**");
+    kvd_text_markdown(out, t->title);
+    kvd_text_raw(out, "**\n\n|");
+    for (size_t j = 0; j < t->n_cols; j++) {
+        kvd_text_raw(out, " ");
+        kvd_text_markdown(out, t->col[j].heading);
+        kvd_text_raw(out, " |");
+    }
+    kvd_text_raw(out, "\n|");
+    for (size_t j = 0; j < t->n_cols; j++)
+        kvd_text_raw(out, t->col[j].kind == KVD_CELL_TEXT ? " --- |" : " ---: |");
+    kvd_text_raw(out, "\n");
+    for (size_t i = 0; i < t->n_rows; i++) {
+        kvd_text_raw(out, "|");
+        for (size_t j = 0; j < t->n_cols; j++) {
+            kvd_text_raw(out, " ");
+            if (t->col[j].kind == KVD_CELL_TEXT) {
+                kvd_text_markdown(out, kvd_table_cell(t, i, j)->text);
+            } else {
+                kvd_table_show(t, i, j, buf, sizeof buf);
+                kvd_text_raw(out, buf);
+            }
+            kvd_text_raw(out, " |");
+        }
+        kvd_text_raw(out, "\n");
+    }
+    if (t->note && t->note[0]) {
+        kvd_text_raw(out, "\n");
+        kvd_text_markdown(out, t->note);
+        kvd_text_raw(out, "\n");
+    }
+}
+
+int kvd_table_write(const kvd_table *t, const char *dir, kvd_err *err)
+{
+    char *path = NULL, *csv = NULL;
+    size_t len = 0;
+    kvd_text md = {0};
+    FILE *f = NULL;
+    int status = -1;
+
+    if (kvd_table_check(t, err))
+        return -1;
+    f = open_memstream(&csv, &len);
+    if (!f) {
+        kvd_no_memory(err, t->name, 0);
+        goto done;
+    }
+    if (write_csv(t, f, err))
+        goto done;
+    if (fclose(f)) {
+        f = NULL;
+        kvd_no_memory(err, t->name, len);
+        goto done;
+    }
+    f = NULL;
+    if (asprintf(&path, "%s/%s.csv", dir, t->name) < 0) {
+        path = NULL;
+        kvd_no_memory(err, t->name, 0);
+        goto done;
+    }
+    if (kvd_output_text(path, csv, len, err))
+        goto done;
+    if (!t->no_markdown) {
+        strcpy(path + strlen(path) - 3, "md");
+        markdown(t, &md);
+        if (kvd_text_check(&md, err) || kvd_output_text(path, kvd_text_get(&md), md.len, err))
+            goto done;
+    }
+    status = 0;
+done:
+    if (f)
+        fclose(f);
+    kvd_text_release(&md);
+    free(csv);
+    free(path);
+    return status;
+}
+
+void kvd_table_html(const kvd_table *t, kvd_text *out)
+{
+    char buf[1024];
+    kvd_text_raw(out, "<div class=\"wide\"><table><caption>");
+    kvd_text_html(out, t->title);
+    kvd_text_raw(out, "</caption>\n<thead><tr>");
+    for (size_t j = 0; j < t->n_cols; j++) {
+        kvd_text_add(out, "<th scope=\"col\"%s>", t->col[j].kind == KVD_CELL_TEXT ? "" : " class=\"n\"");
+        kvd_text_html(out, t->col[j].heading);
+        kvd_text_raw(out, "</th>");
+    }
+    kvd_text_raw(out, "</tr></thead>\n<tbody>\n");
+    for (size_t i = 0; i < t->n_rows; i++) {
+        kvd_text_raw(out, "<tr>");
+        for (size_t j = 0; j < t->n_cols; j++) {
+            const kvd_table_col *col = &t->col[j];
+            const kvd_cell *c = kvd_table_cell(t, i, j);
+            if (col->kind == KVD_CELL_TEXT) {
+                kvd_text_raw(out, "<td>");
+                kvd_text_html(out, c->text);
+            } else {
+                double x = col->kind == KVD_CELL_INT ? (double)c->number : c->real;
+                if (col->shade_hi > col->shade_lo && !isnan(x)) {
+                    double share = (x - col->shade_lo) / (col->shade_hi - col->shade_lo);
+                    share = share < 0 ? 0 : share > 1 ? 1 : share;
+                    kvd_text_add(out, "<td class=\"n shade\" style=\"--s:%.0f%%\">", 100 * share);
+                } else {
+                    kvd_text_raw(out, "<td class=\"n\">");
+                }
+                kvd_table_show(t, i, j, buf, sizeof buf);
+                kvd_text_html(out, buf);
+            }
+            kvd_text_raw(out, "</td>");
+        }
+        kvd_text_raw(out, "</tr>\n");
+    }
+    kvd_text_raw(out, "</tbody></table></div>\n");
+    if (t->note && t->note[0]) {
+        kvd_text_raw(out, "<p class=\"note\">");
+        kvd_text_html(out, t->note);
+        kvd_text_raw(out, "</p>\n");
+    }
+    kvd_text_add(out, "<p class=\"files\">%s.csv", t->name);
+    if (!t->no_markdown)
+        kvd_text_add(out, ", %s.md", t->name);
+    kvd_text_raw(out, " in tables/</p>\n");
+}
+
+/* Columns on a terminal: bytes that do not start a UTF-8 sequence take no room. */
+static size_t columns(const char *s)
+{
+    size_t n = 0;
+    for (; *s; s++)
+        n += ((unsigned char)*s & 0xc0) != 0x80;
+    return n;
+}
+
+void kvd_table_plain(const kvd_table *t, kvd_text *out)
+{
+    char buf[1024];
+    for (size_t i = 0; i <= t->n_rows; i++) {
+        for (size_t j = 0; j < t->n_cols; j++) {
+            size_t width = columns(t->col[j].heading);
+            for (size_t k = 0; k < t->n_rows; k++) {
+                kvd_table_show(t, k, j, buf, sizeof buf);
+                if (columns(buf) > width)
+                    width = columns(buf);
+            }
+            if (i == 0)
+                snprintf(buf, sizeof buf, "%s", t->col[j].heading);
+            else
+                kvd_table_show(t, i - 1, j, buf, sizeof buf);
+            for (char *c = buf; *c; c++) /* control characters of a file's label stay off the terminal */
+                if ((unsigned char)*c < 0x20 || *c == 0x7f)
+                    *c = '?';
+            int pad = (int)(width - columns(buf));
+            bool last = j + 1 == t->n_cols;
+            if (t->col[j].kind == KVD_CELL_TEXT)
+                kvd_text_add(out, "%s%*s", buf, last ? 0 : pad + 2, "");
+            else
+                kvd_text_add(out, "%*s%s%s", pad, "", buf, last ? "" : "  ");
+        }
+        kvd_text_raw(out, "\n");
+    }
+}
+
+void kvd_table_release(kvd_table *t)
+{
+    for (size_t i = 0; i < t->n_rows * t->n_cols + t->at; i++)
+        free(t->cell[i].text);
+    for (size_t j = 0; j < t->n_cols; j++) {
+        free(t->col[j].name);
+        free(t->col[j].heading);
+    }
+    free(t->cell);
+    free(t->col);
+    free(t->title);
+    free(t->note);
+    *t = (kvd_table){0};
+}

@@ -1,0 +1,133 @@
+/* A small model's shape, random bases for all its heads, and random Q, K, V: for tests of dims and caches. */
+#ifndef DIMS_FIXTURE_H
+#define DIMS_FIXTURE_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/linalg.h"
+#include "common/rng.h"
+#include "formats/spectrum.h"
+#include "model/attention.h"
+
+static inline kvd_config fixture_config(int n_layers, int n_heads, int n_kv_heads, int d_head)
+{
+    return (kvd_config){.family = "llama",
+                        .n_layers = n_layers,
+                        .n_heads = n_heads,
+                        .n_kv_heads = n_kv_heads,
+                        .d_head = d_head,
+                        .d_model = 32,
+                        .d_ffn = 48,
+                        .vocab_size = 100,
+                        .max_positions = 512,
+                        .norm_eps = 1e-5,
+                        .rope_theta = 1e4,
+                        .bos_id = -1,
+                        .eos_id = -1};
+}
+
+/* Every matrix of `basis` [n][d][d] becomes a random orthogonal one. */
+static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t d)
+{
+    double *x = malloc(2 * d * d * sizeof *x), *sigma = malloc(d * sizeof *sigma);
+    kvd_err err;
+    int status = x && sigma ? 0 : -1;
+    for (size_t m = 0; !status && m < n; m++) {
+        for (size_t i = 0; i < 2 * d * d; i++)
+            x[i] = kvd_rng_normal(r);
+        status = kvd_svd_right(x, 2 * d, d, sigma, basis + m * d * d, &err);
+    }
+    free(x);
+    free(sigma);
+    return status;
+}
+
+/* right = left^{-T}, so that left right^T = I: left = U diag(s), right = U diag(1/s). */
+static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
+{
+    for (size_t m = 0; m < n; m++)
+        for (size_t j = 0; j < d; j++) {
+            const double s = 0.5 + kvd_rng_uniform(r);
+            for (size_t i = 0; i < d; i++) {
+                right[(m * d + i) * d + j] = left[(m * d + i) * d + j] / s;
+                left[(m * d + i) * d + j] *= s;
+            }
+        }
+}
+
+/* All pairs that dims methods read, with made-up falling singular values. */
+static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed, kvd_err *err)
+{
+    static const kvd_pair pairs[] = {KVD_PAIR_QK, KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BQK, KVD_PAIR_BVW};
+    kvd_rng r;
+    kvd_rng_seed(&r, seed, 0);
+    memset(s, 0, sizeof *s);
+    kvd_model_info_set(&s->model, c, "fixture", "xxh3:0", "f32");
+    strcpy(s->label, "made up");
+    strcpy(s->method, "svd");
+    strcpy(s->rope, "after");
+    s->pairing = KVD_SHARED;
+    s->n_layers = c->n_layers;
+    s->n_tokens = 100;
+    const size_t n = (size_t)c->n_layers * (size_t)c->n_kv_heads, d = (size_t)c->d_head;
+    for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++) {
+        if (kvd_spectrum_alloc(s, pairs[p], err))
+            return -1;
+        kvd_pair_spectrum *const x = &s->pair[pairs[p]];
+        if (fixture_orthogonal(&r, x->R, n, d))
+            return -1;
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < d; j++)
+                x->sigma[i * d + j] = exp(-(1 + 0.1 * (double)i) * (double)j / (double)d);
+        if (x->right)
+            fixture_biorthogonal(&r, x->R, x->right, n, d);
+    }
+    return 0;
+}
+
+/* Q, K, V of one layer for sequences of these lengths; freed by fixture_drop. */
+typedef struct {
+    kvd_attention_in in;
+    size_t offset[8];
+    float *q, *k, *v;
+} fixture_qkv;
+
+static inline void fixture_qkv_make(fixture_qkv *x, const kvd_config *c, int layer, const size_t *length,
+                                    size_t n, uint64_t seed)
+{
+    kvd_rng r;
+    kvd_rng_seed(&r, seed, 1);
+    x->offset[0] = 0;
+    for (size_t i = 0; i < n; i++)
+        x->offset[i + 1] = x->offset[i] + length[i];
+    const size_t tokens = x->offset[n], d = (size_t)c->d_head;
+    const size_t nq = tokens * (size_t)c->n_heads * d, nk = tokens * (size_t)c->n_kv_heads * d;
+    x->q = malloc(nq * sizeof(float));
+    x->k = malloc(nk * sizeof(float));
+    x->v = malloc(nk * sizeof(float));
+    for (size_t i = 0; i < nq; i++)
+        x->q[i] = (float)(2 * kvd_rng_normal(&r));
+    for (size_t i = 0; i < nk; i++) {
+        x->k[i] = (float)(2 * kvd_rng_normal(&r));
+        x->v[i] = (float)kvd_rng_normal(&r);
+    }
+    x->in = (kvd_attention_in){.config = c,
+                               .layer = layer,
+                               .n_sequences = n,
+                               .offset = x->offset,
+                               .n_tokens = tokens,
+                               .q = x->q,
+                               .k = x->k,
+                               .v = x->v};
+}
+
+static inline void fixture_drop(fixture_qkv *x)
+{
+    free(x->q);
+    free(x->k);
+    free(x->v);
+}
+
+#endif

@@ -1,0 +1,394 @@
+/*
+ * model/blocks: every block against the formula in double precision, at sizes around the vector
+ * widths and thread limits; the exponential over its range; what RoPE must keep.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/blocks.h"
+#include "model/vector.h"
+
+static uint64_t state = 88172645463325252u;
+
+static double uniform(void) /* -1 .. 1 */
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (double)(state >> 11) / 4503599627370496.0 - 1.0;
+}
+
+static float *random_floats(size_t n, double scale)
+{
+    float *x = malloc((n ? n : 1) * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)(scale * (uniform() + uniform() + uniform()));
+    return x;
+}
+
+/* || a - b || / || b || */
+static double distance(const float *a, const double *b, size_t n)
+{
+    double d = 0, s = 0;
+    for (size_t i = 0; i < n; i++) {
+        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        s += b[i] * b[i];
+    }
+    return s > 0 ? sqrt(d / s) : sqrt(d);
+}
+
+/* Error in units of the last place of the exact value. */
+static double ulps(float y, double exact)
+{
+    return fabs((double)y - exact) / ldexp(1.0, ilogb(exact) - 23);
+}
+
+KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        y[i] = kvd_expf(x[i]);
+}
+
+/* A step of 97 bit patterns visits a hundredth of all floats in the range, of every exponent. */
+static void test_exponential_within_one_ulp(void **unused)
+{
+    (void)unused;
+    enum { N = 1024 };
+    float x[N], y[N];
+    double worst = 0;
+    for (int sign = 0; sign < 2; sign++) {
+        float end = sign ? -87.3f : 88.37f;
+        uint32_t last, bits = sign ? 0x80000000u : 0;
+        memcpy(&last, &end, sizeof last);
+        while (bits <= last) {
+            size_t n = 0;
+            for (; n < N && bits <= last; n++, bits += 97)
+                memcpy(x + n, &bits, sizeof bits);
+            all_exponentials(x, y, n);
+            for (size_t i = 0; i < n; i++) {
+                const double u = ulps(y[i], exp((double)x[i]));
+                worst = u > worst ? u : worst;
+            }
+        }
+    }
+    assert_true(worst <= 1.0);
+}
+
+static void test_exponential_at_the_ends(void **unused)
+{
+    (void)unused;
+    const float x[8] = {-INFINITY, -1e30f, -200.0f, -88.0f, 89.0f, 1e30f, INFINITY, NAN};
+    float y[8];
+    all_exponentials(x, y, 8);
+    for (int i = 0; i < 4; i++)
+        assert_true(y[i] == 0.0f);
+    for (int i = 4; i < 7; i++)
+        assert_true(isinf(y[i]) && y[i] > 0);
+    assert_true(isnan(y[7]));
+    assert_true(kvd_expf(0.0f) == 1.0f);
+}
+
+static const size_t sizes[] = {1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 100, 257, 1000, 4096};
+enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
+
+static void test_rms_norm(void **unused)
+{
+    (void)unused;
+    for (size_t a = 0; a < N_SIZES; a++) {
+        const size_t d = sizes[a], n = d < 64 ? 33 : 9;
+        float *x = random_floats(n * d, 3), *gain = random_floats(d, 1), *y = random_floats(n * d, 1);
+        double *exact = malloc(n * d * sizeof *exact);
+        for (size_t i = 0; i < n; i++) {
+            double square = 0;
+            for (size_t j = 0; j < d; j++)
+                square += pow((double)x[i * d + j], 2);
+            for (size_t j = 0; j < d; j++)
+                exact[i * d + j] = (double)x[i * d + j] / sqrt(square / (double)d + 1e-5) * (double)gain[j];
+        }
+        kvd_rms_norm(x, gain, 1e-5, n, d, y);
+        assert_true(distance(y, exact, n * d) < 2e-7);
+        kvd_rms_norm(x, gain, 1e-5, n, d, x); /* in place */
+        assert_memory_equal(x, y, n * d * sizeof *x);
+        free(x);
+        free(gain);
+        free(y);
+        free(exact);
+    }
+}
+
+/* The squares of floats this large overflow float32. */
+static void test_rms_norm_of_large_values(void **unused)
+{
+    (void)unused;
+    float x[4] = {3e30f, -3e30f, 3e30f, 3e30f}, gain[4] = {1, 1, 1, 2}, y[4];
+    kvd_rms_norm(x, gain, 1e-5, 1, 4, y);
+    assert_true(fabsf(y[0] - 1) < 1e-6f && fabsf(y[1] + 1) < 1e-6f && fabsf(y[3] - 2) < 1e-6f);
+}
+
+static void test_linear(void **unused)
+{
+    (void)unused;
+    const size_t shapes[][3] = {{1, 1, 1},    {1, 64, 300},    {3, 5, 7},      {17, 33, 9},
+                                {100, 64, 1}, {257, 129, 130}, {5, 200, 2000}, {1000, 40, 48}};
+    for (size_t a = 0; a < sizeof shapes / sizeof shapes[0]; a++) {
+        const size_t n = shapes[a][0], in = shapes[a][1], out = shapes[a][2], ldy = out + 3;
+        float *x = random_floats(n * in, 1), *w = random_floats(out * in, 1), *y = random_floats(n * out, 1);
+        float *wide = random_floats(n * ldy, 1);
+        double *exact = malloc(n * out * sizeof *exact), *added = malloc(n * out * sizeof *added);
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < out; j++) {
+                double sum = 0;
+                for (size_t m = 0; m < in; m++)
+                    sum += (double)x[i * in + m] * (double)w[j * in + m];
+                exact[i * out + j] = sum;
+                added[i * out + j] = sum + (double)y[i * out + j];
+            }
+        kvd_linear(x, w, n, in, out, y, 1);
+        assert_true(distance(y, added, n * out) < 1e-6);
+        kvd_linear(x, w, n, in, out, y, 0);
+        assert_true(distance(y, exact, n * out) < 1e-6);
+        const float guard = wide[out];
+        kvd_linear_columns(x, w, n, in, out, wide, ldy, 0);
+        for (size_t i = 0; i < n; i++)
+            assert_memory_equal(wide + i * ldy, y + i * out, out * sizeof *y);
+        assert_true(wide[out] == guard);
+        free(x);
+        free(w);
+        free(y);
+        free(wide);
+        free(exact);
+        free(added);
+    }
+}
+
+static kvd_config rope_config(int d_head, kvd_rope_layout layout, kvd_rope_scaling scaling)
+{
+    kvd_config c = {.d_head = d_head, .rope_theta = 10000, .rope_layout = layout, .rope_scaling = scaling};
+    c.rope_factor = 8;
+    c.rope_low_freq_factor = 1;
+    c.rope_high_freq_factor = 4;
+    c.rope_original_positions = 256;
+    return c;
+}
+
+static void rotate(const kvd_config *c, uint32_t position, float *x)
+{
+    const size_t half = (size_t)c->d_head / 2;
+    float *cosine = malloc((position + 1) * half * sizeof *cosine);
+    float *sine = malloc((position + 1) * half * sizeof *sine);
+    kvd_rope_tables(c, position + 1, cosine, sine);
+    kvd_rope_apply(c, cosine, sine, &position, 1, 1, x);
+    free(cosine);
+    free(sine);
+}
+
+static double dot(const float *a, const float *b, size_t n)
+{
+    double s = 0;
+    for (size_t i = 0; i < n; i++)
+        s += (double)a[i] * (double)b[i];
+    return s;
+}
+
+/* q_m . k_n depends on m - n alone, and norms stay: what RoPE is for. */
+static void test_rope_is_relative(void **unused)
+{
+    (void)unused;
+    for (int layout = 0; layout < 2; layout++)
+        for (int scaling = 0; scaling < 3; scaling++)
+            for (int d = 2; d <= 130; d += d < 10 ? 2 : 24) {
+                const kvd_config c = rope_config(d, (kvd_rope_layout)layout, (kvd_rope_scaling)scaling);
+                const size_t n = (size_t)d;
+                float *q = random_floats(n, 1), *k = random_floats(n, 1), a[130], b[130];
+                double first = 0;
+                const double norms = sqrt(dot(q, q, n) * dot(k, k, n));
+                for (uint32_t shift = 0; shift < 400; shift += 57) {
+                    memcpy(a, q, n * sizeof *q);
+                    memcpy(b, k, n * sizeof *k);
+                    rotate(&c, 13 + shift, a);
+                    rotate(&c, 4 + shift, b);
+                    assert_true(fabs(dot(a, a, n) / dot(q, q, n) - 1) < 1e-6);
+                    if (shift == 0)
+                        first = dot(a, b, n);
+                    assert_true(fabs(dot(a, b, n) - first) < 1e-6 * norms);
+                }
+                memcpy(a, q, n * sizeof *q);
+                rotate(&c, 0, a);
+                assert_memory_equal(a, q, n * sizeof *q);
+                free(q);
+                free(k);
+            }
+}
+
+/* The two layouts are one rotation under the permutation 2i -> i, 2i+1 -> i + d/2. */
+static void test_rope_layouts_agree(void **unused)
+{
+    (void)unused;
+    for (int d = 2; d <= 128; d += 14) {
+        const size_t half = (size_t)d / 2;
+        const kvd_config h = rope_config(d, KVD_ROPE_HALF, KVD_ROPE_DEFAULT);
+        const kvd_config i = rope_config(d, KVD_ROPE_INTERLEAVED, KVD_ROPE_DEFAULT);
+        float *x = random_floats(2 * half, 1), y[128];
+        for (size_t j = 0; j < half; j++) {
+            y[2 * j] = x[j];
+            y[2 * j + 1] = x[half + j];
+        }
+        rotate(&h, 29, x);
+        rotate(&i, 29, y);
+        for (size_t j = 0; j < half; j++)
+            assert_true(y[2 * j] == x[j] && y[2 * j + 1] == x[half + j]);
+        free(x);
+    }
+}
+
+/* Many rows and heads, threaded, against each one alone. */
+static void test_rope_of_a_batch(void **unused)
+{
+    (void)unused;
+    enum { N = 700, HEADS = 3, D = 34 };
+    const kvd_config c = rope_config(D, KVD_ROPE_HALF, KVD_ROPE_LLAMA3);
+    float *x = random_floats((size_t)N * HEADS * D, 1), *cosine = random_floats(64 * D / 2, 1);
+    float *sine = random_floats(64 * D / 2, 1), *y = malloc((size_t)N * HEADS * D * sizeof *y);
+    uint32_t position[N];
+    for (uint32_t i = 0; i < N; i++)
+        position[i] = (i * 7) % 64;
+    memcpy(y, x, (size_t)N * HEADS * D * sizeof *y);
+    kvd_rope_tables(&c, 64, cosine, sine);
+    kvd_rope_apply(&c, cosine, sine, position, N, HEADS, y);
+    for (size_t i = 0; i < N * HEADS; i++) {
+        rotate(&c, position[i / HEADS], x + i * D);
+        assert_memory_equal(x + i * D, y + i * D, D * sizeof *x);
+    }
+    free(x);
+    free(y);
+    free(cosine);
+    free(sine);
+}
+
+static void test_rope_frequencies(void **unused)
+{
+    (void)unused;
+    kvd_config c = rope_config(64, KVD_ROPE_HALF, KVD_ROPE_LINEAR),
+               plain = rope_config(64, KVD_ROPE_HALF, KVD_ROPE_DEFAULT);
+    for (size_t i = 0; i < 32; i++) {
+        assert_true(fabs(kvd_rope_frequency(&plain, i) - pow(10000, -(double)i / 32)) < 1e-15);
+        assert_true(fabs(kvd_rope_frequency(&c, i) * 8 / kvd_rope_frequency(&plain, i) - 1) < 1e-14);
+    }
+    /* Llama 3: untouched at the fast end, divided at the slow end, falling between. */
+    c.rope_scaling = KVD_ROPE_LLAMA3;
+    assert_true(kvd_rope_frequency(&c, 0) == kvd_rope_frequency(&plain, 0));
+    assert_true(kvd_rope_frequency(&c, 31) == kvd_rope_frequency(&plain, 31) / 8);
+    int blended = 0;
+    for (size_t i = 1; i < 32; i++) {
+        const double ratio = kvd_rope_frequency(&c, i) / kvd_rope_frequency(&plain, i);
+        assert_true(kvd_rope_frequency(&c, i) < kvd_rope_frequency(&c, i - 1));
+        blended += ratio < 0.999 && ratio > 0.126;
+    }
+    assert_true(blended >= 3);
+}
+
+static void test_swiglu(void **unused)
+{
+    (void)unused;
+    for (size_t a = 0; a <= N_SIZES; a++) {
+        const size_t n = a < N_SIZES ? sizes[a] : 100003;
+        float *gate = random_floats(n, 5), *up = random_floats(n, 2);
+        double *exact = malloc(n * sizeof *exact);
+        for (size_t i = 0; i < n; i++)
+            exact[i] = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
+        kvd_swiglu(gate, up, n);
+        assert_true(distance(gate, exact, n) < 2e-7);
+        free(gate);
+        free(up);
+        free(exact);
+    }
+    float gate[4] = {-1000, 1000, -0.0f, NAN}, up[4] = {1, 1, 1, 1};
+    kvd_swiglu(gate, up, 4);
+    assert_true(gate[0] == 0 && gate[1] == 1000 && gate[2] == 0 && isnan(gate[3]));
+}
+
+static void test_softmax(void **unused)
+{
+    (void)unused;
+    const size_t lengths[] = {1, 2, 3, 15, 16, 17, 100, 301};
+    for (size_t a = 0; a < sizeof lengths / sizeof lengths[0]; a++) {
+        const size_t n = lengths[a];
+        float *s = random_floats(n * n, 20);
+        double *exact = calloc(n * n, sizeof *exact);
+        for (size_t i = 0; i < n; i++) {
+            double sum = 0;
+            for (size_t j = 0; j <= i; j++)
+                sum += exp(0.3 * (double)s[i * n + j]);
+            for (size_t j = 0; j <= i; j++)
+                exact[i * n + j] = exp(0.3 * (double)s[i * n + j]) / sum;
+        }
+        kvd_causal_softmax(s, n, 0.3f);
+        assert_true(distance(s, exact, n * n) < 2e-6);
+        for (size_t i = 0; i < n; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < n; j++) {
+                assert_true(j <= i ? s[i * n + j] >= 0 : s[i * n + j] == 0);
+                sum += (double)s[i * n + j];
+            }
+            assert_true(fabs(sum - 1) < 1e-5);
+        }
+        free(s);
+        free(exact);
+    }
+}
+
+static void test_softmax_of_extremes(void **unused)
+{
+    (void)unused;
+    float row[5] = {1e30f, -1e30f, 1e30f, -INFINITY, 7};
+    kvd_softmax_row(row, 4, 5, 1.0f);
+    assert_true(row[0] == 0.5f && row[1] == 0 && row[2] == 0.5f && row[3] == 0 && row[4] == 0);
+    float bad[3] = {0, NAN, 1};
+    kvd_softmax_row(bad, 3, 3, 1.0f);
+    assert_true(isnan(bad[0]) && isnan(bad[1]) && isnan(bad[2]));
+}
+
+static void test_first_nonfinite(void **unused)
+{
+    (void)unused;
+    const size_t n = 50001;
+    float *x = random_floats(n, 1e30);
+    assert_int_equal(kvd_first_nonfinite_f32(x, n), n);
+    assert_int_equal(kvd_first_nonfinite_f32(x, 0), 0);
+    const float bad[3] = {NAN, INFINITY, -INFINITY};
+    const size_t at[] = {0, 1, 8191, 8192, 33333, 50000};
+    for (size_t i = 6; i-- > 0;) { /* from the back, so that the first one moves */
+        x[at[i]] = bad[i % 3];
+        assert_int_equal(kvd_first_nonfinite_f32(x, n), at[i]);
+    }
+    free(x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exponential_within_one_ulp),
+        cmocka_unit_test(test_exponential_at_the_ends),
+        cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_rms_norm_of_large_values),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_rope_is_relative),
+        cmocka_unit_test(test_rope_layouts_agree),
+        cmocka_unit_test(test_rope_of_a_batch),
+        cmocka_unit_test(test_rope_frequencies),
+        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_softmax_of_extremes),
+        cmocka_unit_test(test_first_nonfinite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,548 @@
+/*
+ * model/checkpoint: the same model gives the same tensors from every format that holds it; real
+ * checkpoints open; folders that contradict themselves are refused.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "make_checkpoint.h"
+#include "model/checkpoint.h"
+
+static char folder[] = "/tmp/kvdim-test-XXXXXX";
+
+/* A path in the test's own folder; two may be in use at a time. */
+static const char *in(const char *name)
+{
+    static char path[4][512];
+    static int next;
+    char *p = path[next++ % 4];
+    (void)snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    return p;
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    assert_int_equal(fclose(f), 0);
+}
+
+/* A safetensors file with one float per name; the value is its place in the list plus `base`. */
+static void write_tensors(const char *path, const char *const *names, size_t n, float base)
+{
+    char header[4096] = "{";
+    size_t at = 1;
+    for (size_t i = 0; i < n; i++)
+        at += (size_t)snprintf(header + at, sizeof header - at,
+                               "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}",
+                               i ? "," : "", names[i], 4 * i, 4 * i + 4);
+    at += (size_t)snprintf(header + at, sizeof header - at, "}");
+    const uint64_t len = at;
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(&len, 8, 1, f), 1);
+    assert_int_equal(fwrite(header, 1, at, f), at);
+    for (size_t i = 0; i < n; i++) {
+        const float x = base + (float)i;
+        assert_int_equal(fwrite(&x, 4, 1, f), 1);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
+static kvd_checkpoint *must_open(const char *path)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
+    if (!c)
+        fail_msg("%s", err.msg);
+    return c;
+}
+
+static void must_refuse(const char *path, const char *message)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
+    if (c)
+        fail_msg("'%s' was opened, wanted '%s'", path, message);
+    if (!strstr(err.msg, message))
+        fail_msg("'%s' lacks '%s'", err.msg, message);
+}
+
+static kvd_tensor must_find(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols)
+{
+    kvd_tensor t = {0};
+    kvd_err err = {""};
+    if (kvd_checkpoint_tensor(c, name, rows, cols, &t, &err))
+        fail_msg("%s", err.msg);
+    assert_true(kvd_checkpoint_has(c, name));
+    return t;
+}
+
+/* Looks up every tensor of the model that the configuration describes; NULL visit only looks. */
+static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t), void *ctx)
+{
+    const kvd_config *k = kvd_checkpoint_config(c);
+    const size_t d = (size_t)k->d_model, q = (size_t)(k->n_heads * k->d_head), f = (size_t)k->d_ffn;
+    const size_t kv = (size_t)(k->n_kv_heads * k->d_head), v = (size_t)k->vocab_size;
+    const struct {
+        const char *name;
+        size_t rows, cols;
+    } layer[] = {
+        {"input_layernorm.weight", d, 0},   {"self_attn.q_proj.weight", q, d},
+        {"self_attn.k_proj.weight", kv, d}, {"self_attn.v_proj.weight", kv, d},
+        {"self_attn.o_proj.weight", d, q},  {"post_attention_layernorm.weight", d, 0},
+        {"mlp.gate_proj.weight", f, d},     {"mlp.up_proj.weight", f, d},
+        {"mlp.down_proj.weight", d, f},
+    };
+    kvd_tensor t = must_find(c, "model.embed_tokens.weight", v, d);
+    if (visit)
+        visit(ctx, &t);
+    t = must_find(c, "lm_head.weight", v, d);
+    if (visit)
+        visit(ctx, &t);
+    t = must_find(c, "model.norm.weight", d, 0);
+    if (visit)
+        visit(ctx, &t);
+    for (int l = 0; l < k->n_layers; l++)
+        for (size_t i = 0; i < sizeof layer / sizeof layer[0]; i++) {
+            char name[96];
+            (void)snprintf(name, sizeof name, "model.layers.%d.%s", l, layer[i].name);
+            t = must_find(c, name, layer[i].rows, layer[i].cols);
+            if (visit)
+                visit(ctx, &t);
+        }
+}
+
+static void test_demo_model(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    kvd_tensor t;
+    kvd_checkpoint *c = must_open("data/models/kvdim-6m");
+    assert_string_equal(kvd_checkpoint_path(c), "data/models/kvdim-6m");
+    assert_int_equal(kvd_checkpoint_dtype(c), KVD_BF16);
+    assert_int_equal(kvd_checkpoint_config(c)->n_layers, 6);
+    for_all(c, NULL, NULL);
+    assert_ptr_equal(must_find(c, "lm_head.weight", 8192, 256).data,
+                     must_find(c, "model.embed_tokens.weight", 8192, 256).data);
+    char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
+    assert_string_equal(tokenizer, "data/models/kvdim-6m/tokenizer.json");
+    free(tokenizer);
+
+    assert_int_equal(kvd_checkpoint_tensor(c, "model.norm.weight", 257, 0, &t, &err), -1);
+    assert_string_equal(err.msg,
+                        "'data/models/kvdim-6m/model.safetensors': tensor 'model.norm.weight' has shape "
+                        "[256], the configuration needs [257]");
+    assert_int_equal(kvd_checkpoint_tensor(c, "model.norm.weight", 256, 1, &t, &err), -1);
+    assert_non_null(strstr(err.msg, "has shape [256], the configuration needs [256][1]"));
+    assert_int_equal(kvd_checkpoint_tensor(c, "model.layers.0.mlp.up_proj.weight", 256, 704, &t, &err), -1);
+    assert_non_null(strstr(err.msg, "has shape [704][256], the configuration needs [256][704]"));
+    assert_int_equal(kvd_checkpoint_tensor(c, "model.layers.0.mlp.up_proj.weight", 704, 0, &t, &err), -1);
+    assert_int_equal(kvd_checkpoint_tensor(c, "model.layers.6.mlp.up_proj.weight", 704, 256, &t, &err), -1);
+    assert_string_equal(err.msg,
+                        "'data/models/kvdim-6m': tensor 'model.layers.6.mlp.up_proj.weight' is missing");
+    assert_false(kvd_checkpoint_has(c, "model.layers.6.mlp.up_proj.weight"));
+    kvd_checkpoint_close(c);
+    kvd_checkpoint_close(NULL);
+}
+
+static const char *shared_models(void)
+{
+    static char path[512];
+    const char *shared = getenv("KVDIM_SHARED");
+    (void)snprintf(path, sizeof path, "%s/inputs/models", shared ? shared : "../shared");
+    return path;
+}
+
+/* Checkpoints from the wild: all of them whole, or refused for what they are. */
+static void test_real_models(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *family, *tokenizer; /* tokenizer: its name, or what the message says */
+        int layers, heads, kv_heads, d_head, d_model, vocab;
+        kvd_dtype dtype;
+    } good[] = {
+        {"stories260K.bin", "llama2.c", "stories260K.tok512.bin", 5, 8, 4, 8, 64, 512, KVD_F32},
+        {"babyllama-tok105.bin", "llama2.c",
+         "babyllama-tok105.tokenizer.model' is a SentencePiece model, which is not read", 5, 8, 4, 16, 128,
+         105, KVD_F32},
+        {"babyllama-tok361.bin", "llama2.c", "NAME.tok*.bin or tokenizer.bin is missing", 5, 8, 4, 16, 128,
+         361, KVD_F32},
+        {"zhpoem750K.bin", "llama2.c", "zhpoem750K.tok.bin", 5, 6, 6, 16, 96, 2048, KVD_F32},
+        {"tinystories656K.safetensors", "llama", "tinystories656K.tokenizer.json", 2, 8, 4, 16, 128, 2048,
+         KVD_F32},
+        {"kvdim-25m", "llama", "kvdim-25m/tokenizer.json", 8, 4, 2, 128, 512, 8192, KVD_BF16},
+        {"kvdim-6m/", "llama", "kvdim-6m/tokenizer.json", 6, 4, 2, 64, 256, 8192, KVD_BF16},
+    };
+    const char *models = shared_models();
+    if (access(models, R_OK))
+        skip();
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        char path[1024];
+        kvd_err err = {""};
+        (void)snprintf(path, sizeof path, "%s/%s", models, good[i].name);
+        kvd_checkpoint *c = must_open(path);
+        const kvd_config *k = kvd_checkpoint_config(c);
+        assert_string_equal(k->family, good[i].family);
+        assert_int_equal(k->n_layers, good[i].layers);
+        assert_int_equal(k->n_heads, good[i].heads);
+        assert_int_equal(k->n_kv_heads, good[i].kv_heads);
+        assert_int_equal(k->d_head, good[i].d_head);
+        assert_int_equal(k->d_model, good[i].d_model);
+        assert_int_equal(k->vocab_size, good[i].vocab);
+        assert_int_equal(kvd_checkpoint_dtype(c), good[i].dtype);
+        assert_true(k->tied_head);
+        for_all(c, NULL, NULL);
+        char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
+        const char *got = tokenizer ? tokenizer : err.msg;
+        if (!strstr(got, good[i].tokenizer) || (tokenizer && access(tokenizer, R_OK)))
+            fail_msg("%s: tokenizer '%s'", path, got);
+        free(tokenizer);
+        kvd_checkpoint_close(c);
+    }
+    static const char *const bad[][2] = {
+        {"weak/microlm-pro.bin", "microlm-pro.bin': not a llama2.c file but a TPOE file"},
+        {"tiny-llm-attn", "holds neither model.safetensors nor model.safetensors.index.json"},
+        {"tiny-llm-attn/q_proj.bin", "not a llama2.c file: "},
+        {"stories260K.tok512.bin", "not a llama2.c file: hidden_dim is 0"},
+        {"zhpoem750K.tok.bin", "not a llama2.c file: "},
+        {"babyllama-tok105.vocab", "is no checkpoint: give a folder with config.json and safetensors, a "
+                                   ".safetensors file, or a llama2.c .bin file"},
+        {"", "config.json': No such file or directory"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char path[1024];
+        (void)snprintf(path, sizeof path, "%s/%s", models, bad[i][0]);
+        must_refuse(path, bad[i][1]);
+    }
+}
+
+/* Holds the tensors of one checkpoint against those of another, as float32. */
+typedef struct {
+    const kvd_checkpoint *other;
+    double tolerance;
+    size_t n;
+} comparison;
+
+static void compare(void *ctx, const kvd_tensor *t)
+{
+    comparison *c = ctx;
+    const kvd_tensor u = must_find(c->other, t->name, t->dims[0], t->rank == 2 ? t->dims[1] : 0);
+    float *x = malloc(t->n * sizeof *x), *y = malloc(t->n * sizeof *y);
+    assert_non_null(x);
+    assert_non_null(y);
+    kvd_to_f32(t->dtype, t->data, x, t->n);
+    kvd_to_f32(u.dtype, u.data, y, u.n);
+    for (size_t i = 0; i < t->n; i++)
+        if (!(fabs((double)x[i] - (double)y[i]) <= c->tolerance * (fabs((double)y[i]) + 1e-3)))
+            fail_msg("%s[%zu]: %g and %g", t->name, i, (double)x[i], (double)y[i]);
+    c->n += t->n;
+    free(x);
+    free(y);
+}
+
+/* One model as one file, as three shards, as llama2.c, and rounded to 16 bits. */
+static void test_formats_agree(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    for (int tied = 0; tied < 2; tied++) {
+        made_spec s = MADE_SPEC_DEFAULTS;
+        s.tied = tied;
+        assert_int_equal(make_checkpoint(in("one"), &s, &err), 0);
+        assert_int_equal(make_llama2c(in("one.bin"), &s, &err), 0);
+        s.shards = 3;
+        assert_int_equal(make_checkpoint(in("three"), &s, &err), 0);
+        s.dtype = KVD_BF16;
+        assert_int_equal(make_checkpoint(in("bf16"), &s, &err), 0);
+        s.dtype = KVD_F16;
+        assert_int_equal(make_checkpoint(in("f16"), &s, &err), 0);
+
+        const struct {
+            const char *name;
+            kvd_dtype dtype;
+            double tolerance;
+        } others[] = {{"three", KVD_F32, 0},
+                      {"one.bin", KVD_F32, 0},
+                      {"bf16", KVD_BF16, 1.0 / 256},
+                      {"f16", KVD_F16, 1.0 / 2048}};
+        kvd_checkpoint *one = must_open(in("one"));
+        assert_int_equal(kvd_checkpoint_config(one)->tied_head, tied);
+        for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+            kvd_checkpoint *c = must_open(in(others[i].name));
+            assert_int_equal(kvd_checkpoint_dtype(c), others[i].dtype);
+            assert_int_equal(kvd_checkpoint_config(c)->tied_head, tied);
+            comparison with = {.other = one, .tolerance = others[i].tolerance};
+            for_all(c, compare, &with);
+            assert_true(with.n > 50000);
+            kvd_checkpoint_close(c);
+        }
+        kvd_checkpoint_close(one);
+    }
+}
+
+/* Configuration of the hostile folders: one layer, the head tied or not. */
+static void write_config(const char *path, int tied)
+{
+    char text[1024];
+    (void)snprintf(text, sizeof text,
+                   "{\"model_type\":\"llama\",\"num_hidden_layers\":1,\"num_attention_heads\":1,"
+                   "\"hidden_size\":2,\"intermediate_size\":2,\"vocab_size\":4,\"max_position_embeddings\":8,"
+                   "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":%s}",
+                   tied ? "true" : "false");
+    write_text(path, text);
+}
+
+static void test_tied_head(void **state)
+{
+    (void)state;
+    static const char *const both[] = {"model.embed_tokens.weight", "lm_head.weight"};
+    static const char *const norm[] = {"model.norm.weight"};
+    const char *file = "tied/model.safetensors";
+    assert_int_equal(mkdir(in("tied"), 0777), 0);
+    write_config(in("tied/config.json"), 1);
+    for (int i = 0; i < 2; i++) { /* either name finds the only one */
+        write_tensors(in(file), both + i, 1, 5);
+        kvd_checkpoint *c = must_open(in("tied"));
+        for (int j = 0; j < 2; j++) {
+            float x;
+            memcpy(&x, must_find(c, both[j], 1, 0).data, 4);
+            assert_true(x == 5);
+        }
+        kvd_checkpoint_close(c);
+    }
+    write_tensors(in(file), both, 2, 5);
+    must_refuse(in("tied"), "tied': 'model.embed_tokens.weight' and 'lm_head.weight' differ, but "
+                            "tie_word_embeddings is true");
+    write_tensors(in(file), norm, 1, 0);
+    must_refuse(in("tied"), "neither 'model.embed_tokens.weight' nor 'lm_head.weight' is there");
+
+    write_config(in("tied/config.json"), 0);
+    write_tensors(in(file), both, 2, 5);
+    kvd_checkpoint_close(must_open(in("tied")));
+    write_tensors(in(file), both, 1, 0);
+    must_refuse(in("tied"), "tensor 'lm_head.weight' is missing, and tie_word_embeddings is false");
+    write_tensors(in(file), both + 1, 1, 0);
+    must_refuse(in("tied"), "tensor 'model.embed_tokens.weight' is missing");
+}
+
+/* Tensors that the forward pass would leave out. */
+static void test_foreign_tensors(void **state)
+{
+    (void)state;
+    static const char *const foreign[] = {"model.layers.0.self_attn.q_proj.bias",
+                                          "model.layers.0.self_attn.q_norm.weight",
+                                          "model.layers.1.mlp.up_proj.weight",
+                                          "model.layers.x.mlp.up_proj.weight",
+                                          "model.layers.-0.mlp.up_proj.weight",
+                                          "score.weight",
+                                          ""};
+    assert_int_equal(mkdir(in("foreign"), 0777), 0);
+    write_config(in("foreign/config.json"), 1);
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        char want[256];
+        (void)snprintf(want, sizeof want,
+                       "tensor '%s' is not part of a Llama model of 1 layers without biases", foreign[i]);
+        write_tensors(in("foreign/model.safetensors"),
+                      (const char *const[]){"model.embed_tokens.weight", foreign[i]}, 2, 0);
+        must_refuse(in("foreign"), want);
+    }
+    write_tensors(
+        in("foreign/model.safetensors"),
+        (const char *const[]){"model.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"}, 2,
+        0);
+    kvd_checkpoint_close(must_open(in("foreign")));
+}
+
+#define MAP(entries) "{\"weight_map\":{" entries "}}"
+#define EMBED(file)  "\"model.embed_tokens.weight\":\"" file "\""
+#define NORM(file)   "\"model.norm.weight\":\"" file "\""
+
+static void test_index(void **state)
+{
+    (void)state;
+    static const char *const embed[] = {"model.embed_tokens.weight"}, *const norm[] = {"model.norm.weight"};
+    static const struct {
+        const char *index, *message; /* NULL: opens */
+    } cases[] = {
+        {MAP(EMBED("a") "," NORM("b")), NULL},
+        {"{\"metadata\":{\"total_size\":1},\"weight_map\":{" EMBED("a") "," NORM("b") "}}", NULL},
+        {"", "index.json', line 1: "},
+        {"[]", "index.json': no object 'weight_map'"},
+        {"{\"weight_map\":[]}", "no object 'weight_map'"},
+        {MAP(""), "weight_map is empty"},
+        {MAP("\"x\":1"), "weight_map: the file of 'x' is not a string"},
+        {MAP(EMBED("")), "weight_map: '' for tensor 'model.embed_tokens.weight' is not a plain file name"},
+        {MAP(EMBED("/etc/passwd")),
+         "'/etc/passwd' for tensor 'model.embed_tokens.weight' is not a plain file name"},
+        {MAP(EMBED("../index/a")), "is not a plain file name"},
+        {MAP(EMBED("..")), "is not a plain file name"},
+        {MAP(EMBED("a") "," NORM("b.gone")), "shard 2 of 2: cannot open '"},
+        {MAP(EMBED("a") "," NORM("b.gone")), "/index/b.gone': No such file or directory"},
+        {MAP(EMBED("a") "," NORM("a")), "tensor 'model.norm.weight' is not in 'a', where the index has it"},
+        {MAP(EMBED("b") "," NORM("a")),
+         "tensor 'model.embed_tokens.weight' is not in 'b', where the index has it, but in 'a'"},
+        {MAP(EMBED("a") "," NORM("b") ",\"lm_head.weight\":\"b\""),
+         "tensor 'lm_head.weight' is not in 'b', where the index has it"},
+        {MAP(EMBED("a") ",\"lm_head.weight\":\"b\""), "tensor 'lm_head.weight' is not in 'b'"},
+        {MAP(EMBED("a") "," NORM("both")), "tensor 'model.embed_tokens.weight' is in 'a' and in 'both'"},
+        {MAP(NORM("both")), "tensor 'model.embed_tokens.weight' of 'both' is not in the index"},
+        {MAP(EMBED("a") "," EMBED("b")), "duplicate object key"},
+        {MAP(EMBED("a") "," NORM("config.json")), "shard 2 of 2: '"},
+    };
+    assert_int_equal(mkdir(in("index"), 0777), 0);
+    write_config(in("index/config.json"), 1);
+    write_tensors(in("index/a"), embed, 1, 0);
+    write_tensors(in("index/b"), norm, 1, 1);
+    write_tensors(in("index/both"), (const char *const[]){norm[0], embed[0]}, 2, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_text(in("index/model.safetensors.index.json"), cases[i].index);
+        if (cases[i].message)
+            must_refuse(in("index"), cases[i].message);
+        else
+            kvd_checkpoint_close(must_open(in("index")));
+    }
+}
+
+static void expect_tokenizer(const char *path, const char *name, const char *message)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *c = must_open(path);
+    char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
+    if (name)
+        assert_string_equal(tokenizer, in(name));
+    else if (tokenizer || !strstr(err.msg, message))
+        fail_msg("tokenizer '%s', '%s' lacks '%s'", tokenizer ? tokenizer : "", err.msg, message);
+    free(tokenizer);
+    kvd_checkpoint_close(c);
+}
+
+/* Which file beside a checkpoint is taken for its configuration and for its tokenizer. */
+static void test_beside(void **state)
+{
+    (void)state;
+    static const char *const embed[] = {"model.embed_tokens.weight"};
+    assert_int_equal(mkdir(in("beside"), 0777), 0);
+    write_tensors(in("beside/m.safetensors"), embed, 1, 0);
+    must_refuse(in("beside/m.safetensors"),
+                "needs its configuration beside it, as NAME.config.json or config.json");
+    must_refuse(in("beside"), "cannot open '");
+    write_config(in("beside/config.json"), 1);
+    expect_tokenizer(in("beside/m.safetensors"), NULL, "NAME.tokenizer.json or tokenizer.json is missing");
+    write_text(in("beside/m.config.json"), "{}"); /* comes before config.json, and is read */
+    must_refuse(in("beside/m.safetensors"), "m.config.json': neither 'architectures' nor 'model_type'");
+    write_config(in("beside/m.config.json"), 1);
+    write_text(in("beside/tokenizer.json"), "{}");
+    expect_tokenizer(in("beside/m.safetensors"), "beside/tokenizer.json", NULL);
+    write_text(in("beside/m.tokenizer.json"), "{}");
+    expect_tokenizer(in("beside/m.safetensors"), "beside/m.tokenizer.json", NULL);
+
+    write_tensors(in("beside/model.safetensors"), embed, 1, 0);
+    expect_tokenizer(in("beside"), "beside/tokenizer.json", NULL);
+    assert_int_equal(unlink(in("beside/tokenizer.json")), 0);
+    expect_tokenizer(in("beside"), NULL, "tokenizer.json is missing");
+    write_text(in("beside/tokenizer.model"), "");
+    expect_tokenizer(in("beside"), NULL, "tokenizer.model' is a SentencePiece model, which is not read");
+
+    kvd_err err = {""};
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.vocab = 16; /* too small for a tokenizer: none is written */
+    assert_int_equal(make_llama2c(in("beside/a[b]*.bin"), &s, &err), 0);
+    expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
+    write_text(in("beside/ab.tok.bin"), ""); /* the name is no pattern */
+    expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
+    write_text(in("beside/tokenizer.bin"), "");
+    expect_tokenizer(in("beside/a[b]*.bin"), "beside/tokenizer.bin", NULL);
+    write_text(in("beside/a[b]*.tok512.bin"), "");
+    expect_tokenizer(in("beside/a[b]*.bin"), "beside/a[b]*.tok512.bin", NULL);
+    write_text(in("beside/a[b]*.tokenizer.bin"), "");
+    expect_tokenizer(in("beside/a[b]*.bin"), NULL, "has two tokenizers beside it, '");
+
+    must_refuse(in("beside/none"), "cannot open '");
+    must_refuse(in("beside/none.safetensors"), "No such file or directory");
+    must_refuse(in("beside/tokenizer.model"), "is no checkpoint: give a folder with config.json");
+    must_refuse("", "cannot open ''");
+    must_refuse("/dev/null", "is no checkpoint");
+    write_text(in("beside/empty.bin"), "");
+    must_refuse(in("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
+    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0); /* a folder, whatever its name */
+    must_refuse(in("beside/x.bin"), "cannot open '");
+}
+
+/* Without a folder in its path, a file's neighbours are in the current folder. */
+static void test_relative_path(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    char *before = getcwd(NULL, 0);
+    made_spec s = MADE_SPEC_DEFAULTS;
+    assert_non_null(before);
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(make_llama2c("r.bin", &s, &err), 0);
+    kvd_checkpoint *c = must_open("r.bin");
+    char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
+    assert_int_equal(chdir(before), 0);
+    free(before);
+    assert_string_equal(tokenizer, "r.tok.bin");
+    free(tokenizer);
+    kvd_checkpoint_close(c);
+}
+
+static void test_unusable_dtype(void **state)
+{
+    (void)state;
+    static const char header[] =
+        "{\"model.embed_tokens.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[0,2]}}";
+    kvd_err err = {""};
+    kvd_tensor t;
+    assert_int_equal(mkdir(in("dtype"), 0777), 0);
+    write_config(in("dtype/config.json"), 1);
+    const uint64_t len = sizeof header - 1;
+    FILE *f = fopen(in("dtype/model.safetensors"), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(&len, 8, 1, f), 1);
+    assert_int_equal(fwrite(header, 1, len, f), len);
+    assert_int_equal(fwrite("\0", 1, 2, f), 2);
+    assert_int_equal(fclose(f), 0);
+    kvd_checkpoint *c = must_open(in("dtype"));
+    assert_true(kvd_checkpoint_has(c, "lm_head.weight"));
+    assert_int_equal(kvd_checkpoint_tensor(c, "lm_head.weight", 2, 0, &t, &err), -1);
+    assert_non_null(strstr(err.msg, "tensor 'model.embed_tokens.weight' is F8_E4M3, only F32, F16 and BF16"));
+    kvd_checkpoint_close(c);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_demo_model),      cmocka_unit_test(test_real_models),
+        cmocka_unit_test(test_formats_agree),   cmocka_unit_test(test_tied_head),
+        cmocka_unit_test(test_foreign_tensors), cmocka_unit_test(test_index),
+        cmocka_unit_test(test_beside),          cmocka_unit_test(test_relative_path),
+        cmocka_unit_test(test_unusable_dtype),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

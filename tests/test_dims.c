@@ -1,0 +1,274 @@
+/* methods/dims and methods/presets: projections cut as the methods say, and what they refuse. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "dims_fixture.h"
+#include "methods/cache.h"
+#include "methods/presets.h"
+
+static kvd_config config;
+static kvd_spectrum spectrum;
+static kvd_widths widths;
+
+static int setup(void **state)
+{
+    (void)state;
+    kvd_err err;
+    config = fixture_config(2, 4, 2, 8);
+    return fixture_spectrum(&spectrum, &config, 3, &err) || kvd_widths_alloc(&widths, 2, 2, 8, &err);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvd_spectrum_release(&spectrum);
+    kvd_widths_release(&widths);
+    return 0;
+}
+
+static void ragged_widths(void)
+{
+    const int32_t qk[4] = {1, 8, 3, 5}, v[4] = {7, 2, 8, 1};
+    memcpy(widths.kept[0], qk, sizeof qk);
+    memcpy(widths.kept[1], v, sizeof v);
+}
+
+static void test_orthogonal_cut(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_dims d;
+    ragged_widths();
+    const kvd_dims_method *const both[] = {&kvd_dims_zack, &kvd_dims_fdc};
+    for (int m = 0; m < 2; m++) {
+        assert_int_equal(kvd_dims_build(&d, both[m], &spectrum, &widths, &err), 0);
+        assert_string_equal(d.method, both[m]->name);
+        for (int i = 0; i < 4; i++) {
+            const kvd_dims_head *h = &d.head[i];
+            const double *R = kvd_spectrum_R(&spectrum, KVD_PAIR_QK, i / 2, i % 2);
+            const double *RV = kvd_spectrum_R(&spectrum, m ? KVD_PAIR_WV : KVD_PAIR_VW, i / 2, i % 2);
+            assert_int_equal(h->d_qk, widths.kept[0][i]);
+            assert_int_equal(h->d_v, widths.kept[1][i]);
+            assert_ptr_equal(h->a_q, h->a_k);
+            for (int row = 0; row < 8; row++) {
+                for (int j = 0; j < h->d_qk; j++)
+                    assert_true(h->a_q[row * h->d_qk + j] == (float)R[row * 8 + j]);
+                for (int j = 0; j < h->d_v; j++) {
+                    assert_true(h->a_v[row * h->d_v + j] == (float)RV[row * 8 + j]);
+                    assert_true(h->b_v[j * 8 + row] == h->a_v[row * h->d_v + j]);
+                }
+            }
+        }
+        kvd_dims_release(&d);
+    }
+}
+
+static void test_biorthogonal_cut(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_dims d;
+    ragged_widths();
+    assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
+    for (int i = 0; i < 4; i++) {
+        const kvd_dims_head *h = &d.head[i];
+        assert_ptr_not_equal(h->a_q, h->a_k);
+        /* B_v A_v = I and A_k^T A_q = I: both are projectors of the kept rank. */
+        for (int a = 0; a < h->d_v; a++)
+            for (int b = 0; b < h->d_v; b++) {
+                double sum = 0;
+                for (int k = 0; k < 8; k++)
+                    sum += (double)h->b_v[a * 8 + k] * (double)h->a_v[k * h->d_v + b];
+                assert_true(fabs(sum - (a == b)) < 1e-6);
+            }
+        for (int a = 0; a < h->d_qk; a++)
+            for (int b = 0; b < h->d_qk; b++) {
+                double sum = 0;
+                for (int k = 0; k < 8; k++)
+                    sum += (double)h->a_k[k * h->d_qk + a] * (double)h->a_q[k * h->d_qk + b];
+                assert_true(fabs(sum - (a == b)) < 1e-6);
+            }
+    }
+    kvd_dims_release(&d);
+}
+
+static void test_only_one_head(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_dims d;
+    kvd_widths w;
+    ragged_widths();
+    assert_int_equal(kvd_widths_alloc(&w, 2, 2, 8, &err), 0);
+    for (int side = 0; side < 2; side++) {
+        assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
+        kvd_dims_only(&d, 1, 0, side);
+        kvd_dims_widths(&d, &w);
+        for (int s = 0; s < 2; s++)
+            for (int i = 0; i < 4; i++)
+                assert_int_equal(w.kept[s][i], s == side && i == 2 ? widths.kept[s][i] : 8);
+        assert_true((d.head[2].a_q != NULL) == (side == 0) && (d.head[2].b_v != NULL) == (side == 1));
+        assert_null(d.head[0].a_q);
+        kvd_dims_release(&d);
+    }
+    kvd_widths_release(&w);
+}
+
+static void test_uniform_widths(void **state)
+{
+    (void)state;
+    const struct {
+        double p;
+        int32_t kept;
+    } want[] = {{0, 8}, {0.5, 4}, {0.99, 1}, {0.0624, 8}, {0.07, 7}, {0.999999, 1}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        assert_int_equal(kvd_widths_uniform(&widths, want[i].p), 0);
+        for (int k = 0; k < 4; k++) {
+            assert_int_equal(widths.kept[0][k], want[i].kept);
+            assert_int_equal(widths.kept[1][k], want[i].kept);
+        }
+    }
+    assert_int_equal(kvd_widths_uniform(&widths, 1), -1);
+    assert_int_equal(kvd_widths_uniform(&widths, -0.1), -1);
+    assert_int_equal(kvd_widths_uniform(&widths, NAN), -1);
+    kvd_err err;
+    kvd_dims d;
+    assert_int_equal(kvd_widths_uniform(&widths, 0.5), 0);
+    widths.kept[1][3] = 5;
+    assert_int_equal(kvd_dims_build(&d, &kvd_dims_uniform, &spectrum, &widths, &err), -1);
+    assert_string_equal(err.msg, "method 'uniform' wants one width, layer 1 head 1 has 5 and the first 4");
+}
+
+static void refused(const kvd_dims_method *m, const char *why)
+{
+    kvd_err err = {""};
+    kvd_dims d;
+    assert_int_equal(kvd_dims_build(&d, m, &spectrum, &widths, &err), -1);
+    assert_string_equal(err.msg, why);
+    kvd_dims_release(&d); /* safe after a failure */
+}
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    ragged_widths();
+    spectrum.pair[KVD_PAIR_VW].present = false;
+    refused(&kvd_dims_zack, "method 'zack' needs pair 'vw', which the spectrum lacks");
+    spectrum.pair[KVD_PAIR_VW].present = true;
+    spectrum.pairing = KVD_PER_QUERY;
+    spectrum.pair[KVD_PAIR_QK].n_h = 4;
+    refused(&kvd_dims_zack, "method 'zack' needs pairing 'shared', the spectrum has 'per-query': a cache "
+                            "holds one K per KV head");
+    spectrum.pairing = KVD_SHARED;
+    refused(&kvd_dims_zack, "method 'zack': pair 'qk' has 4 bases per layer, the model 2 KV heads");
+    spectrum.pair[KVD_PAIR_QK].n_h = 2;
+    strcpy(spectrum.rope, "before");
+    refused(&kvd_dims_fdc, "method 'fdc' cuts Q and K after RoPE, the spectrum was taken 'before' RoPE");
+    strcpy(spectrum.rope, "after");
+    spectrum.first_layer = 1;
+    spectrum.n_layers = 1;
+    refused(&kvd_dims_zack, "method 'zack' needs layers 0-1, the spectrum has layers 1-1");
+    spectrum.first_layer = 0;
+    spectrum.n_layers = 2;
+    widths.kept[0][2] = 9;
+    refused(&kvd_dims_zack, "method 'zack': layer 1 head 0 keeps 9 of 8 dimensions");
+    widths.kept[0][2] = 0;
+    refused(&kvd_dims_zack, "method 'zack': layer 1 head 0 keeps 0 of 8 dimensions");
+    widths.kept[0][2] = 3;
+    double *R = kvd_spectrum_R(&spectrum, KVD_PAIR_QK, 0, 1);
+    const double saved = R[8];
+    R[8] = NAN;
+    refused(&kvd_dims_zack,
+            "method 'zack', layer 0, KV head 1: basis of pair 'qk': entry [1][0] is not finite as float32");
+    R[8] = 1e300;
+    refused(&kvd_dims_zack,
+            "method 'zack', layer 0, KV head 1: basis of pair 'qk': entry [1][0] is not finite as float32");
+    R[8] = saved;
+    /* Widths of another model. */
+    kvd_widths other, mine = widths;
+    kvd_err err;
+    assert_int_equal(kvd_widths_alloc(&other, 2, 1, 8, &err), 0);
+    widths = other;
+    refused(&kvd_dims_zack,
+            "method 'zack': widths are for 2 layers, 1 KV heads, d_head 8; the spectrum has 2, 2, 8");
+    widths = mine;
+    kvd_widths_release(&other);
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_dims d;
+    kvd_cache_bytes b;
+    ragged_widths(); /* 17 + 18 of 64; padded to at most d_head: all 64 */
+    assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
+    kvd_cache_count_bytes(&config, &d, 2, &b);
+    assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
+    assert_true(b.basis == 2 * 8 * 17); /* R_p of Q-K once; V's is folded */
+    assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
+    assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
+    kvd_dims_release(&d);
+    assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
+    kvd_cache_count_bytes(&config, &d, 2, &b);
+    assert_true(b.basis == 2 * 2 * 8 * 17); /* a left and a right matrix */
+    kvd_dims_release(&d);
+    kvd_cache_count_bytes(&config, NULL, 4, &b);
+    assert_true(b.dense == 256 && b.nominal == 256 && b.padded == 256 && b.basis == 0 && b.overall_p == 0);
+}
+
+static void test_method_text(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_method m;
+    assert_int_equal(kvd_method_parse("none", &m, &err), 0);
+    assert_null(m.dims);
+    assert_string_equal(kvd_method_name(&m), "none");
+    assert_int_equal(kvd_method_parse("zack,p=0.5,ranks=error", &m, &err), 0);
+    assert_ptr_equal(m.dims, &kvd_dims_zack);
+    assert_true(m.p == 0.5 && isnan(m.r) && m.ranks == KVD_RANKS_ERROR);
+    assert_int_equal(kvd_method_parse("fdc,r=0.1", &m, &err), 0);
+    assert_true(isnan(m.p) && m.r == 0.1 && m.ranks == KVD_RANKS_EQ6);
+    for (int i = 0; i < kvd_method_count(); i++) {
+        assert_int_equal(kvd_method_parse(kvd_method_at(i)->name, &m, &err), 0);
+        assert_ptr_equal(m.dims, kvd_method_at(i));
+    }
+    const char *const bad[][2] = {
+        {"zac", "unknown method 'zac', known are none, zack, fdc, uniform, balanced"},
+        {"", "unknown method '', known are none, zack, fdc, uniform, balanced"},
+        {"zack,p", "method 'zack': 'p' is not key=value"},
+        {"zack,", "method 'zack': '' is not key=value"},
+        {"zack,q=1", "method 'zack': unknown key 'q', known are p, r, ranks"},
+        {"zack,p=0.1,p=0.2", "method 'zack': key 'p' is given twice"},
+        {"zack,p=1", "method 'zack': p = 1 removes everything, it must be below 1"},
+        {"zack,p=0.1,r=0.1", "method 'zack': p and r exclude each other"},
+        {"zack,ranks=best", "method 'zack': ranks 'best' is none of eq6, eq6-energy, error"},
+        {"zack,r=0.1,ranks=error", "method 'zack': ranks=error takes p, a removal rate r belongs to Eq. 6"},
+        {"none,p=0.5", "method 'none': it takes no key"},
+        {"uniform,r=0.5", "method 'uniform': it takes only p: its widths do not depend on the spectrum"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(kvd_method_parse(bad[i][0], &m, &err), -1);
+        assert_string_equal(err.msg, bad[i][1]);
+    }
+    assert_int_equal(kvd_method_parse("zack,p=nan", &m, &err), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_orthogonal_cut), cmocka_unit_test(test_biorthogonal_cut),
+        cmocka_unit_test(test_only_one_head),  cmocka_unit_test(test_uniform_widths),
+        cmocka_unit_test(test_refuses),        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_method_text),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

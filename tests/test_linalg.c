@@ -1,0 +1,403 @@
+/*
+ * common/linalg: what defines a singular basis, and that three roads to it agree. The oracle is LAPACK's dgesvd,
+ * the QR iteration, where the library uses divide and conquer.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <cblas.h>
+#include <lapacke.h>
+
+#include "common/linalg.h"
+
+static uint64_t seed = 1;
+
+static double uniform(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(seed >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static double normal(void)
+{
+    return sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform());
+}
+
+static void *get(size_t n)
+{
+    void *p = calloc(n ? n : 1, sizeof(double));
+    assert_non_null(p);
+    return p;
+}
+
+/* [d][d], uniformly distributed over the orthogonal matrices up to signs. */
+static void haar(double *Q, size_t d)
+{
+    double *tau = get(d);
+    for (size_t i = 0; i < d * d; i++)
+        Q[i] = normal();
+    assert_int_equal(LAPACKE_dgeqrf(LAPACK_COL_MAJOR, (lapack_int)d, (lapack_int)d, Q, (lapack_int)d, tau),
+                     0);
+    assert_int_equal(
+        LAPACKE_dorgqr(LAPACK_COL_MAJOR, (lapack_int)d, (lapack_int)d, (lapack_int)d, Q, (lapack_int)d, tau),
+        0);
+    free(tau);
+}
+
+static double as_bf16(double x)
+{
+    float f = (float)x;
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    u = (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* Rows with singular values falling geometrically over a factor kappa, in a randomly rotated basis, so that
+ * small directions are not hidden in small columns. */
+static double *rows_of(size_t n, size_t d, double kappa, int bf16)
+{
+    double *Z = get(n * d), *Q = get(d * d), *X = get(n * d);
+    haar(Q, d);
+    for (size_t i = 0; i < n * d; i++)
+        Z[i] = normal() * pow(kappa, -(double)(i % d) / (double)(d > 1 ? d - 1 : 1));
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)n, (int)d, (int)d, 1, Z, (int)d, Q, (int)d, 0,
+                X, (int)d);
+    for (size_t i = 0; i < n * d; i++)
+        X[i] = bf16 ? as_bf16(X[i]) : (double)(float)X[i];
+    free(Z);
+    free(Q);
+    return X;
+}
+
+static void oracle(const double *X, size_t n, size_t d, double *sigma)
+{
+    double *A = get(n * d), *superb = get(n + d);
+    memcpy(A, X, n * d * sizeof *A);
+    assert_int_equal(LAPACKE_dgesvd(LAPACK_COL_MAJOR, 'N', 'N', (lapack_int)d, (lapack_int)n, A,
+                                    (lapack_int)d, sigma, NULL, 1, NULL, 1, superb),
+                     0);
+    for (size_t j = n; j < d; j++)
+        sigma[j] = 0;
+    free(A);
+    free(superb);
+}
+
+static void check_signs(const double *R, size_t d)
+{
+    for (size_t j = 0; j < d; j++) {
+        double largest = 0;
+        for (size_t i = 0; i < d; i++)
+            if (fabs(R[i * d + j]) > fabs(largest))
+                largest = R[i * d + j];
+        assert_true(largest > 0);
+    }
+}
+
+/* R orthogonal, columns of X R of norm sigma and orthogonal to each other, signs fixed, sigma falling. */
+static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R, double tol)
+{
+    assert_true(kvd_orthogonality(R, d) < 1e-13 * (double)(d + 10));
+    double *Y = get(n * d), *C = get(d * d);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)n, (int)d, (int)d, 1, X, (int)d, R, (int)d, 0,
+                Y, (int)d);
+    cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)d, (int)d, (int)n, 1, Y, (int)d, Y, (int)d, 0,
+                C, (int)d);
+    const double top = sigma[0] > 0 ? sigma[0] : 1;
+    for (size_t j = 0; j < d; j++) {
+        assert_true(fabs(sqrt(C[j * d + j]) - sigma[j]) <= tol * top);
+        assert_true(j == 0 || sigma[j] <= sigma[j - 1]);
+        for (size_t i = 0; i < j; i++)
+            assert_true(fabs(C[j * d + i]) <= tol * top * top);
+    }
+    /* Cutting to the leading m columns loses exactly the tail of sigma^2. */
+    const size_t m = (d + 1) / 2;
+    double lost = 0, tail = 0;
+    for (size_t j = m; j < d; j++)
+        tail += sigma[j] * sigma[j];
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = 0; c < d; c++) {
+            double back = 0;
+            for (size_t j = 0; j < m; j++)
+                back += Y[i * d + j] * R[c * d + j];
+            lost += (X[i * d + c] - back) * (X[i * d + c] - back);
+        }
+    assert_true(fabs(lost - tail) <= 1e-11 * top * top);
+    check_signs(R, d);
+    free(Y);
+    free(C);
+}
+
+static void gram_of(const double *X, size_t n, size_t d, double *G)
+{
+    float *f = get(n * d);
+    double *scratch = get(kvd_gram_scratch(d));
+    kvd_err err;
+    for (size_t i = 0; i < n * d; i++)
+        f[i] = (float)X[i];
+    memset(G, 0, d * d * sizeof *G);
+    assert_int_equal(kvd_gram_add(G, d, f, n, d, scratch, &err), 0);
+    free(f);
+    free(scratch);
+}
+
+static void test_three_methods_have_the_properties(void **state)
+{
+    (void)state;
+    static const size_t shape[][2] = {{1, 1},  {5, 1},    {1, 8},    {3, 8},     {8, 8},    {9, 8},
+                                      {40, 8}, {2051, 8}, {1024, 7}, {1025, 17}, {700, 64}, {130, 128}};
+    for (size_t k = 0; k < sizeof shape / sizeof *shape; k++) {
+        const size_t n = shape[k][0], d = shape[k][1];
+        double *X = rows_of(n, d, 100, 0), *want = get(d), *sigma = get(d), *R = get(d * d), *G = get(d * d);
+        kvd_err err;
+        oracle(X, n, d, want);
+
+        memset(sigma, 0xff, d * sizeof *sigma);
+        memset(R, 0xff, d * d * sizeof *R);
+        assert_int_equal(kvd_svd_right(X, n, d, sigma, R, &err), 0);
+        check_basis(X, n, d, sigma, R, 1e-12);
+        for (size_t j = 0; j < d; j++)
+            assert_true(fabs(sigma[j] - want[j]) <= 1e-13 * want[0]);
+
+        kvd_tsqr *q = kvd_tsqr_new(d, &err);
+        assert_non_null(q);
+        assert_int_equal(kvd_tsqr_add(q, X, n, &err), 0);
+        memset(R, 0xff, d * d * sizeof *R);
+        assert_int_equal(kvd_tsqr_svd(q, sigma, R, &err), 0);
+        check_basis(X, n, d, sigma, R, 1e-12);
+        for (size_t j = 0; j < d; j++)
+            assert_true(fabs(sigma[j] - want[j]) <= 1e-13 * want[0]);
+        kvd_tsqr_free(q);
+
+        gram_of(X, n, d, G);
+        assert_int_equal(kvd_gram_svd(G, d, sigma, R, &err), 0);
+        check_basis(X, n, d, sigma, R, n < d ? 1e-7 : 1e-11);
+        for (size_t j = 0; j < d; j++)
+            assert_true(fabs(sigma[j] - want[j]) <= (n < d ? 1e-7 : 1e-11) * want[0]);
+        free(X);
+        free(want);
+        free(sigma);
+        free(R);
+        free(G);
+    }
+}
+
+static void test_tsqr_keeps_small_values(void **state)
+{
+    (void)state;
+    const size_t n = 5000, d = 64;
+    double *X = rows_of(n, d, 1e8, 0), *want = get(d), *sigma = get(d), *again = get(d), *R = get(d * d);
+    kvd_err err;
+    oracle(X, n, d, want);
+    kvd_tsqr *q = kvd_tsqr_new(d, &err);
+    assert_non_null(q);
+    /* Pieces of odd sizes, and a look at the result half way, change nothing but rounding. */
+    size_t done = 0;
+    for (size_t piece = 1; done < n; piece = piece * 3 + 1) {
+        const size_t m = n - done < piece ? n - done : piece;
+        assert_int_equal(kvd_tsqr_add(q, X + done * d, m, &err), 0);
+        done += m;
+        if (piece == 40)
+            assert_int_equal(kvd_tsqr_svd(q, sigma, R, &err), 0);
+    }
+    assert_int_equal(kvd_tsqr_svd(q, sigma, R, &err), 0);
+    for (size_t j = 0; j < d; j++) {
+        assert_true(fabs(sigma[j] - want[j]) <= 1e-12 * want[0]);
+        assert_true(fabs(sigma[j] - want[j]) <= 1e-6 * want[j]);
+    }
+    assert_int_equal(kvd_tsqr_svd(q, again, R, &err), 0);
+    assert_memory_equal(again, sigma, d * sizeof *again);
+    kvd_tsqr_free(q);
+    free(X);
+    free(want);
+    free(sigma);
+    free(again);
+    free(R);
+}
+
+static void test_gram_is_exact_enough_for_bf16(void **state)
+{
+    (void)state;
+    const size_t n = 4096, d = 64;
+    for (double kappa = 1e4; kappa < 2e8; kappa *= 100) {
+        double *X = rows_of(n, d, kappa, 1), *want = get(d), *sigma = get(d), *R = get(d * d),
+               *G = get(d * d);
+        kvd_err err;
+        oracle(X, n, d, want);
+        gram_of(X, n, d, G);
+        assert_int_equal(kvd_gram_svd(G, d, sigma, R, &err), 0);
+        for (size_t j = 0; j < d; j++)
+            assert_true(fabs(sigma[j] - want[j]) <= 1e-9 * want[j]);
+        free(X);
+        free(want);
+        free(sigma);
+        free(R);
+        free(G);
+    }
+}
+
+static void test_gram_respects_leading_dimension(void **state)
+{
+    (void)state;
+    enum { N = 1030, D = 5, LD = 9 };
+    float *X = get(N * LD);
+    double *scratch = get(kvd_gram_scratch(D)), G[D * D] = {0}, want[D * D] = {0};
+    kvd_err err;
+    for (size_t i = 0; i < N; i++)
+        for (size_t j = 0; j < LD; j++)
+            X[i * LD + j] = j < D ? (float)normal() : (float)NAN;
+    for (size_t i = 0; i < N; i++)
+        for (size_t a = 0; a < D; a++)
+            for (size_t b = 0; b < D; b++)
+                want[a * D + b] += (double)X[i * LD + a] * X[i * LD + b];
+    /* In two parts: sums add. */
+    assert_int_equal(kvd_gram_add(G, D, X, 7, LD, scratch, &err), 0);
+    assert_int_equal(kvd_gram_add(G, D, X + 7 * LD, N - 7, LD, scratch, &err), 0);
+    for (size_t i = 0; i < D * D; i++)
+        assert_true(fabs(G[i] - want[i]) < 1e-10);
+    for (size_t a = 0; a < D; a++)
+        for (size_t b = 0; b < D; b++)
+            assert_true(G[a * D + b] == G[b * D + a]);
+    assert_int_equal(kvd_gram_add(G, D, X, 0, LD, scratch, &err), 0);
+    free(X);
+    free(scratch);
+}
+
+static void test_rank_deficient_and_zero(void **state)
+{
+    (void)state;
+    enum { N = 50, D = 6 };
+    double X[N * D], sigma[D], R[D * D], G[D * D];
+    kvd_err err;
+    memset(X, 0, sizeof X);
+    assert_int_equal(kvd_svd_right(X, N, D, sigma, R, &err), 0);
+    for (size_t j = 0; j < D; j++)
+        assert_true(sigma[j] == 0);
+    assert_true(kvd_orthogonality(R, D) < 1e-14);
+    memset(G, 0, sizeof G);
+    assert_int_equal(kvd_gram_svd(G, D, sigma, R, &err), 0);
+    assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
+
+    /* One direction only: the Gram matrix has eigenvalues a little below 0, which count as 0. */
+    for (size_t i = 0; i < N; i++)
+        for (size_t j = 0; j < D; j++)
+            X[i * D + j] = (double)(i + 1) * (double)(j + 1) / 3;
+    gram_of(X, N, D, G);
+    assert_int_equal(kvd_gram_svd(G, D, sigma, R, &err), 0);
+    assert_true(sigma[0] > 1);
+    for (size_t j = 1; j < D; j++)
+        assert_true(sigma[j] >= 0 && sigma[j] < 1e-5 * sigma[0]);
+}
+
+static void test_square(void **state)
+{
+    (void)state;
+    enum { D = 9 };
+    double M[D * D], U[D * D], s[D], V[D * D];
+    kvd_err err;
+    for (size_t i = 0; i < D * D; i++)
+        M[i] = normal();
+    assert_int_equal(kvd_svd_square(M, D, U, s, V, &err), 0);
+    assert_true(kvd_orthogonality(U, D) < 1e-14 && kvd_orthogonality(V, D) < 1e-14);
+    check_signs(U, D);
+    for (size_t i = 0; i < D; i++)
+        for (size_t j = 0; j < D; j++) {
+            double x = 0;
+            for (size_t k = 0; k < D; k++)
+                x += U[i * D + k] * s[k] * V[j * D + k];
+            assert_true(fabs(x - M[i * D + j]) < 1e-13);
+        }
+}
+
+static void test_square_root(void **state)
+{
+    (void)state;
+    enum { N = 4, D = 7 };
+    double X[N * D], G[D * D] = {0}, S[D * D], P[D * D], SS[D * D], PSP[D * D], T[D * D];
+    size_t rank;
+    kvd_err err;
+    for (size_t i = 0; i < N * D; i++)
+        X[i] = normal();
+    cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, D, D, N, 1, X, D, X, D, 0, G, D);
+    assert_int_equal(kvd_sqrt_psd(G, D, 1e-12, S, P, &rank, &err), 0);
+    assert_int_equal(rank, N);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, D, D, D, 1, S, D, S, D, 0, SS, D);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, D, D, D, 1, P, D, S, D, 0, T, D);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, D, D, D, 1, T, D, P, D, 0, PSP, D);
+    for (size_t i = 0; i < D * D; i++) {
+        assert_true(fabs(SS[i] - G[i]) < 1e-12);
+        assert_true(fabs(PSP[i] - P[i]) < 1e-7); /* P S P = P: Moore and Penrose */
+    }
+    assert_int_equal(kvd_sqrt_psd(G, D, 1e-12, S, NULL, &rank, &err), 0);
+}
+
+static void test_signs_first_of_equals(void **state)
+{
+    (void)state;
+    double R[4] = {-1, 1, 1, -2}, S[4] = {1, 2, 3, 4};
+    kvd_fix_signs_two(R, S, 2);
+    const double want_R[4] = {1, -1, -1, 2}, want_S[4] = {-1, -2, -3, -4};
+    assert_memory_equal(R, want_R, sizeof R);
+    assert_memory_equal(S, want_S, sizeof S);
+}
+
+static void test_hostile(void **state)
+{
+    (void)state;
+    kvd_err err;
+    double X[4] = {1, NAN, 0, 1}, sigma[2], R[4], V[4];
+    assert_int_equal(kvd_svd_right(X, 2, 2, sigma, R, &err), -1);
+    assert_string_equal(err.msg, "X[0][1] is not finite");
+    assert_int_equal(kvd_svd_right(X, 0, 2, sigma, R, &err), -1);
+    assert_string_equal(err.msg, "no rows to decompose");
+    assert_int_equal(kvd_svd_right(X, SIZE_MAX / 2, 0x4000, sigma, R, &err), -1);
+    assert_non_null(strstr(err.msg, "too many for one dgesdd"));
+    X[1] = 0;
+    X[3] = -INFINITY;
+    kvd_tsqr *q = kvd_tsqr_new(2, &err);
+    assert_non_null(q);
+    assert_int_equal(kvd_tsqr_add(q, X, 2, &err), -1);
+    assert_string_equal(err.msg, "X[1][1] is not finite");
+    kvd_tsqr_free(q);
+    kvd_tsqr_free(NULL);
+    assert_int_equal(kvd_svd_square(X, 2, R, sigma, V, &err), -1);
+    assert_string_equal(err.msg, "M[1][1] is not finite");
+
+    float f[3] = {1, 2, INFINITY};
+    double G[9] = {0}, *scratch = get(kvd_gram_scratch(3));
+    assert_int_equal(kvd_gram_add(G, 3, f, 1, 3, scratch, &err), -1);
+    assert_string_equal(err.msg, "X[0][2] is not finite");
+    free(scratch);
+
+    const double negative[4] = {1, 0, 0, -0.5};
+    assert_int_equal(kvd_gram_svd(negative, 2, sigma, R, &err), -1);
+    assert_string_equal(err.msg, "not a Gram matrix: eigenvalue -0.5 beside the largest 1");
+    const double nan[4] = {1, 0, NAN, 1};
+    assert_int_equal(kvd_gram_svd(nan, 2, sigma, R, &err), -1);
+    assert_string_equal(err.msg, "G[1][0] is not finite");
+    assert_true(!(kvd_orthogonality(nan, 2) < 1));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_three_methods_have_the_properties),
+        cmocka_unit_test(test_tsqr_keeps_small_values),
+        cmocka_unit_test(test_gram_is_exact_enough_for_bf16),
+        cmocka_unit_test(test_gram_respects_leading_dimension),
+        cmocka_unit_test(test_rank_deficient_and_zero),
+        cmocka_unit_test(test_square),
+        cmocka_unit_test(test_square_root),
+        cmocka_unit_test(test_signs_first_of_equals),
+        cmocka_unit_test(test_hostile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,205 @@
+/* analysis/quality: perplexity, accuracy and KL against values worked out by hand and in long double. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "analysis/quality.h"
+#include "common/rng.h"
+
+static void test_by_hand(void **state)
+{
+    (void)state;
+    /* softmax of (ln 1, ln 2, ln 5) is 1/8, 2/8, 5/8; of three zeros 1/3 each. */
+    const float logits[6] = {0, logf(2), logf(5), 0, 0, 0};
+    const float reference[6] = {0, 0, 0, 0, 0, 0};
+    const uint32_t target[2] = {1, 0};
+    kvd_quality q = {0};
+    kvd_err err;
+    assert_int_equal(kvd_quality_add(&q, logits, reference, target, 2, 3, &err), 0);
+    assert_true(q.n == 2);
+    assert_true(fabs(q.nll - (log(4) + log(3))) < 1e-6);
+    /* Of equal logits the first wins: row 1 predicts 0, which is right. */
+    assert_true(q.top1 == 1);
+    assert_true(q.agree == 1);
+    /* KL(uniform || p) = mean of log((1/3) / p_i) in row 0; row 1 is equal. */
+    const double kl = (log(8.0 / 3) + log(8.0 / 6) + log(8.0 / 15)) / 3;
+    assert_true(fabs(q.kl - kl) < 1e-6);
+
+    kvd_quality_summary s;
+    const kvd_quality two[2] = {q, q};
+    assert_int_equal(kvd_quality_summarise(two, 2, 1, &s, &err), 0);
+    assert_true(fabs(s.perplexity.value - sqrt(12)) < 1e-5);
+    assert_true(fabs(s.perplexity.lo - s.perplexity.hi) < 1e-9); /* equal sequences do not vary */
+    assert_true(s.top1.value == 0.5);
+    assert_true(isnan(s.top1_share.value));
+}
+
+static void test_extreme_logits(void **state)
+{
+    (void)state;
+    const float logits[4] = {1e4f, -1e4f, 0, 1e4f};
+    const float reference[4] = {-1e4f, 1e4f, 0, 0};
+    const uint32_t target[1] = {1};
+    kvd_quality q = {0};
+    kvd_err err;
+    assert_int_equal(kvd_quality_add(&q, logits, reference, target, 1, 4, &err), 0);
+    assert_true(fabs(q.nll - (2e4 + log(2))) < 1e-9);
+    assert_true(fabs(q.kl - (2e4 + log(2))) < 1e-9);
+}
+
+static void test_against_itself_and_never_negative(void **state)
+{
+    (void)state;
+    enum { N = 37, V = 301 };
+    static float a[N * V], b[N * V];
+    uint32_t target[N];
+    kvd_rng r;
+    kvd_rng_seed(&r, 5, 0);
+    for (int i = 0; i < N * V; i++) {
+        a[i] = (float)(6 * kvd_rng_normal(&r));
+        b[i] = a[i] + (float)(1e-6 * kvd_rng_normal(&r));
+    }
+    for (int i = 0; i < N; i++)
+        target[i] = (uint32_t)kvd_rng_below(&r, V);
+    kvd_err err;
+    kvd_quality same = {0}, near = {0};
+    assert_int_equal(kvd_quality_add(&same, a, a, target, N, V, &err), 0);
+    assert_true(same.kl == 0);
+    assert_true(same.agree == N);
+    for (int i = 0; i < N; i++) {
+        const double before = near.kl;
+        assert_int_equal(kvd_quality_add(&near, b + i * V, a + i * V, target + i, 1, V, &err), 0);
+        assert_true(near.kl - before > -1e-13);
+    }
+    assert_true(near.kl < 1e-9);
+
+    /* The definition, in long double. */
+    long double kl = 0, nll = 0;
+    for (int i = 0; i < N; i++) {
+        long double za = 0, zb = 0;
+        for (int j = 0; j < V; j++) {
+            za += expl(a[i * V + j]);
+            zb += expl(-a[i * V + j]);
+        }
+        for (int j = 0; j < V; j++)
+            kl += expl(-a[i * V + j]) / zb *
+                  (-(long double)a[i * V + j] - logl(zb) - ((long double)a[i * V + j] - logl(za)));
+        nll += logl(za) - (long double)a[i * V + (int)target[i]];
+    }
+    for (int i = 0; i < N * V; i++)
+        b[i] = -a[i];
+    kvd_quality q = {0};
+    assert_int_equal(kvd_quality_add(&q, a, b, target, N, V, &err), 0);
+    assert_true(fabs(q.kl - (double)kl) < 1e-9 * (double)kl);
+    assert_true(fabs(q.nll - (double)nll) < 1e-9 * (double)nll);
+
+    /* Pieces add up to the same sums. */
+    kvd_quality pieces = {0};
+    for (int i = 0; i < N; i += 5)
+        assert_int_equal(kvd_quality_add(&pieces, a + i * V, b + i * V, target + i,
+                                         N - i < 5 ? (size_t)(N - i) : 5, V, &err),
+                         0);
+    assert_true(fabs(pieces.kl - q.kl) < 1e-9 * q.kl && pieces.top1 == q.top1);
+}
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    float logits[6] = {0, 1, 2, 0, 1, 2};
+    uint32_t target[2] = {0, 2};
+    kvd_quality q = {0};
+    kvd_err err;
+    logits[4] = NAN;
+    assert_int_equal(kvd_quality_add(&q, logits, NULL, target, 2, 3, &err), -1);
+    assert_string_equal(err.msg, "logit of row 1, column 1 is not finite");
+    assert_true(q.n == 0);
+    float good[6] = {0};
+    good[2] = INFINITY;
+    logits[4] = 1;
+    assert_int_equal(kvd_quality_add(&q, logits, good, target, 2, 3, &err), -1);
+    assert_string_equal(err.msg, "reference logit of row 0, column 2 is not finite");
+    target[1] = 3;
+    assert_int_equal(kvd_quality_add(&q, logits, NULL, target, 2, 3, &err), -1);
+    assert_string_equal(err.msg, "target 3 of row 1 is beyond the vocabulary of 3");
+    kvd_quality_summary s;
+    assert_int_equal(kvd_quality_summarise(&q, 0, 1, &s, &err), -1);
+    assert_string_equal(err.msg, "no sequences to summarise");
+    assert_int_equal(kvd_quality_summarise(&q, 1, 1, &s, &err), -1);
+    assert_string_equal(err.msg, "no predictions in 1 sequences");
+    const kvd_quality a = {.n = 3}, b = {.n = 4};
+    assert_int_equal(kvd_quality_compare(&a, &b, 1, 1, &s, &err), -1);
+    assert_string_equal(err.msg, "sequence 0 has 3 predictions, the reference 4");
+}
+
+/* Of 400 simulated texts the interval must hold the truth about 95 times in a hundred, and pairing must
+ * make the share's interval narrower than top-1's own. */
+static void test_intervals(void **state)
+{
+    (void)state;
+    enum { SEQUENCES = 40, TRIALS = 150 };
+    kvd_rng r;
+    kvd_rng_seed(&r, 11, 0);
+    int held = 0, held_share = 0;
+    double width = 0, width_share = 0;
+    for (int t = 0; t < TRIALS; t++) {
+        kvd_quality ref[SEQUENCES] = {0}, q[SEQUENCES] = {0};
+        for (int s = 0; s < SEQUENCES; s++) {
+            /* A text's own difficulty around 0.4; one right prediction in twenty gets lost. */
+            const double p = 0.4 + 0.1 * kvd_rng_normal(&r);
+            ref[s].n = q[s].n = 100;
+            for (int i = 0; i < 100; i++)
+                if (kvd_rng_uniform(&r) < p) {
+                    ref[s].top1++;
+                    q[s].top1 += kvd_rng_uniform(&r) < 0.95;
+                }
+            q[s].nll = 200;
+        }
+        kvd_quality_summary s;
+        kvd_err err;
+        assert_int_equal(kvd_quality_compare(q, ref, SEQUENCES, (uint64_t)t, &s, &err), 0);
+        assert_true(s.top1.lo <= s.top1.value && s.top1.value <= s.top1.hi);
+        held += s.top1.lo <= 0.38 && 0.38 <= s.top1.hi;
+        held_share += s.top1_share.lo <= 0.95 && 0.95 <= s.top1_share.hi;
+        width += (s.top1.hi - s.top1.lo) / s.top1.value / TRIALS;
+        width_share += (s.top1_share.hi - s.top1_share.lo) / TRIALS;
+        assert_true(fabs(s.perplexity.value - exp(2)) < 1e-9);
+    }
+    assert_in_range(held, TRIALS * 87 / 100, TRIALS);
+    assert_in_range(held_share, TRIALS * 87 / 100, TRIALS);
+    assert_true(width_share < width / 3);
+}
+
+static void test_what_does_not_exist_is_nan(void **state)
+{
+    (void)state;
+    const kvd_quality one = {.n = 10, .nll = 20, .top1 = 5}, none = {.n = 10, .nll = 20};
+    kvd_quality_summary s;
+    kvd_err err;
+    assert_int_equal(kvd_quality_compare(&one, &one, 1, 1, &s, &err), 0);
+    assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo) && isnan(s.perplexity.hi));
+    assert_int_equal(kvd_quality_compare(&none, &none, 1, 1, &s, &err), 0);
+    assert_true(isnan(s.top1_share.value) && s.top1.value == 0);
+    /* One of two sequences has nothing right: some resamples have no share. */
+    const kvd_quality mixed[2] = {one, none};
+    assert_int_equal(kvd_quality_compare(mixed, mixed, 2, 1, &s, &err), 0);
+    assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_extreme_logits),
+        cmocka_unit_test(test_against_itself_and_never_negative),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_intervals),
+        cmocka_unit_test(test_what_does_not_exist_is_nan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/* formats/rows: tables written, read back by us and by h5py, and files that are not what they should be. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "formats/rows.h"
+
+static const kvd_schema schema = {"test-rows", 1, "A table of a test"};
+
+static const kvd_column columns[] = {
+    {"method", KVD_COL_TEXT, "1", "name of the method"},
+    {"n", KVD_COL_INT, "1", "how many"},
+    {"share", KVD_COL_REAL, "1", "a share"},
+};
+
+static char path[64];
+static kvd_run run;
+
+static int setup(void **state)
+{
+    (void)state;
+    static char name[] = "test_rows";
+    static char *argv[] = {name, NULL};
+    static kvd_common_options opt = {.seed = 1};
+    kvd_err err;
+    snprintf(path, sizeof path, "/tmp/test_rows.%ld.h5", (long)getpid());
+    return kvd_run_start(&run, "test_rows", 1, argv, &opt, &err);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(path);
+    kvd_run_release(&run);
+    return 0;
+}
+
+static void write_table(int n)
+{
+    kvd_err err = {""};
+    kvd_h5 f;
+    kvd_rows *r = kvd_rows_new(columns, 3, &err);
+    assert_non_null(r);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(kvd_rows_begin(r, &err), 0);
+        if (i == 1)
+            continue; /* a row of defaults */
+        kvd_rows_text(r, "method", "short");
+        kvd_rows_text(r, "method",
+                      i % 2 ? "gr\xc3\xb6\xc3\x9f"
+                              "er"
+                            : "none");
+        kvd_rows_int(r, "n", i - 5000000000LL);
+        kvd_rows_real(r, "share", 0.1 * i);
+    }
+    assert_int_equal(kvd_rows_count(r), n);
+    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
+    assert_int_equal(kvd_rows_write(&f, r, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    kvd_rows_free(r);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    enum { N = 100 }; /* more than the first allocation */
+    kvd_err err = {""};
+    kvd_h5 f;
+    write_table(N);
+    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    kvd_rows *r = kvd_rows_load(&f, &err);
+    assert_non_null(r);
+    assert_int_equal(kvd_rows_columns(r), 3);
+    assert_int_equal(kvd_rows_count(r), N);
+    const int method = kvd_rows_find(r, "method"), n = kvd_rows_find(r, "n"),
+              share = kvd_rows_find(r, "share");
+    assert_true(method >= 0 && n >= 0 && share >= 0);
+    assert_int_equal(kvd_rows_find(r, "other"), -1);
+    assert_int_equal(kvd_rows_column(r, method)->kind, KVD_COL_TEXT);
+    assert_int_equal(kvd_rows_column(r, n)->kind, KVD_COL_INT);
+    assert_string_equal(kvd_rows_column(r, share)->long_name, "a share");
+    for (int i = 0; i < N; i++) {
+        if (i == 1) {
+            assert_string_equal(kvd_rows_get_text(r, 1, method), "");
+            assert_int_equal(kvd_rows_get_int(r, 1, n), 0);
+            assert_true(isnan(kvd_rows_get_real(r, 1, share)));
+            continue;
+        }
+        assert_string_equal(kvd_rows_get_text(r, (size_t)i, method), i % 2 ? "gr\xc3\xb6\xc3\x9f"
+                                                                             "er"
+                                                                           : "none");
+        assert_true(kvd_rows_get_int(r, (size_t)i, n) == i - 5000000000LL);
+        assert_true(kvd_rows_get_real(r, (size_t)i, n) == (double)(i - 5000000000LL));
+        assert_true(kvd_rows_get_real(r, (size_t)i, share) == 0.1 * i);
+    }
+    kvd_rows_free(r);
+    kvd_h5_close(&f, false);
+}
+
+static void test_h5py_reads_it(void **state)
+{
+    (void)state;
+    const char *python = getenv("PYTHON");
+    char command[1024];
+    if (!python)
+        python = "/usr/bin/python3";
+    snprintf(command, sizeof command, "%s -c 'import h5py' 2>/dev/null", python);
+    if (system(command)) {
+        skip();
+        return;
+    }
+    write_table(4);
+    snprintf(command, sizeof command,
+             "%s -c \"import h5py, math; f = h5py.File('%s', 'r'); r = f['rows']; "
+             "m = [x.decode() for x in r['method'][:]]; "
+             "assert m == ['none', '', 'none', 'gr\\u00f6\\u00dfer'], m; "
+             "assert list(r['n'][:]) == [-5000000000, 0, -4999999998, -4999999997]; "
+             "assert math.isnan(r['share'][1]) and r['share'].attrs['units'] in ('1', b'1'); "
+             "assert r['n'].dims[0].label == 'row'\"",
+             python, path);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_no_rows(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    kvd_h5 f;
+    char want[128];
+    kvd_rows *r = kvd_rows_new(columns, 3, &err);
+    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
+    assert_int_equal(kvd_rows_write(&f, r, &err), -1);
+    snprintf(want, sizeof want, "'%s': no rows to write", path);
+    assert_string_equal(err.msg, want);
+    kvd_h5_close(&f, false);
+    kvd_rows_free(r);
+}
+
+/* A file with `column` of another length, or without /rows. */
+static void test_refuses(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    kvd_h5 f;
+    const double x[3] = {1, 2, 3};
+    const kvd_h5_spec a = {"/rows/a", "a column", "1", H5T_IEEE_F64LE, 1, {3}, {"row"}};
+    const kvd_h5_spec b = {"/rows/b", "a column", "1", H5T_IEEE_F64LE, 1, {2}, {"row"}};
+    const kvd_h5_spec samples = {"/rows/samples", "raw", "1", H5T_IEEE_F64LE, 2, {3, 1}, {"row", "sample"}};
+
+    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    assert_null(kvd_rows_load(&f, &err));
+    assert_non_null(strstr(err.msg, "has no group '/rows'"));
+    kvd_h5_close(&f, false);
+
+    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
+    assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
+    assert_int_equal(kvd_h5_write(&f, &b, H5T_NATIVE_DOUBLE, x, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    assert_null(kvd_rows_load(&f, &err));
+    assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
+    kvd_h5_close(&f, false);
+
+    /* Raw samples of higher rank stand beside the columns. */
+    assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
+    assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
+    assert_int_equal(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_h5_open(&f, path, &schema, &err), 0);
+    kvd_rows *r = kvd_rows_load(&f, &err);
+    assert_non_null(r);
+    assert_int_equal(kvd_rows_columns(r), 1);
+    kvd_rows_free(r);
+    kvd_h5_close(&f, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_h5py_reads_it),
+        cmocka_unit_test(test_no_rows),
+        cmocka_unit_test(test_refuses),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
