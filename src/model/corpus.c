@@ -32,8 +32,9 @@ typedef struct {
     XXH3_state_t *hash;
     uint32_t *window; /* [seq_len] tokens of the document that are in no window yet */
     size_t n_window;
-    kvd_ids ids; /* of the document at hand */
-    bool full;   /* max_tokens are there   */
+    kvd_ids ids;        /* of the document at hand */
+    size_t passed_over; /* tokens of windows of 2 where 3 are missing */
+    bool full;          /* max_tokens are there */
 } cutter;
 
 /* ---- spool ----------------------------------------------------------- */
@@ -103,7 +104,7 @@ static int cut(cutter *k, kvd_err *err)
             take = left;
         if (left - take == 1) {
             if (take == 2) { /* a window of 3 is needed; another document may have it */
-                k->c->n_dropped += k->n_window;
+                k->passed_over += k->n_window;
                 k->n_window = 0;
                 return 0;
             }
@@ -254,13 +255,18 @@ static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_er
     return 0;
 }
 
-static int check_amount(const kvd_corpus *c, const kvd_corpus_spec *s, kvd_err *err)
+static int check_amount(const cutter *k, kvd_err *err)
 {
+    const kvd_corpus *c = k->c;
+    const kvd_corpus_spec *s = k->spec;
+    const size_t n = c->n_tokens + k->passed_over;
     const char *where = s->ids ? s->ids : s->n_text == 1 ? s->text[0] : s->n_text ? "the texts" : "--random";
     if (!c->n_sequences)
         return kvd_fail(err, "'%s': no sequence of at least 2 tokens", where);
+    if (s->max_tokens && n < s->max_tokens)
+        return kvd_fail(err, "'%s': %zu tokens, fewer than the %zu asked for", where, n, s->max_tokens);
     if (s->max_tokens && c->n_tokens < s->max_tokens)
-        return kvd_fail(err, "'%s': %zu tokens, fewer than the %zu asked for", where, c->n_tokens,
+        return kvd_fail(err, "'%s': sequences of 2 and more do not add up to %zu tokens", where,
                         s->max_tokens);
     return 0;
 }
@@ -305,7 +311,7 @@ kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *to
         goto done;
     if (spec->n_text > 0 ? read_texts(&k, err) : spec->ids ? read_ids(&k, err) : make_random(&k, err))
         goto done;
-    if (check_amount(k.c, spec, err) || settle(&k, err))
+    if (check_amount(&k, err) || settle(&k, err))
         goto done;
     status = 0;
 done:
@@ -396,4 +402,31 @@ size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens)
     while (first + n < c->n_sequences && c->start[first + n + 1] - c->start[first] <= max_tokens)
         n++;
     return n;
+}
+
+void kvd_corpus_label(const kvd_corpus_spec *spec, char *label, size_t size)
+{
+    const char *const *paths = spec->n_text ? spec->text : &spec->ids;
+    const int n = spec->n_text ? spec->n_text : spec->ids ? 1 : 0;
+    size_t used = 0, after_first = 0;
+    snprintf(label, size, "random");
+    for (int i = 0; i < n; i++) {
+        const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
+        const char *dot = strrchr(name, '.');
+        const size_t len = dot && dot > name ? (size_t)(dot - name) : strlen(name);
+        if (used + len + 1 >= size) {
+            char rest[24];
+            const int m = snprintf(rest, sizeof rest, "+%d more", n - 1);
+            const size_t keep = after_first + (size_t)m < size ? after_first : size - (size_t)m - 1;
+            if (i)
+                snprintf(label + keep, size - keep, "%s", rest);
+            else
+                snprintf(label, size, "%.*s", (int)size - 1, name);
+            return;
+        }
+        snprintf(label + used, size - used, "%s%.*s", i ? "+" : "", (int)len, name);
+        used = strlen(label);
+        if (!i)
+            after_first = used;
+    }
 }
