@@ -1,6 +1,6 @@
 """Compares HDF5 files in the tests of kvdim-collect; prints nothing when all is well.
 
-tool_compare_h5.py same A.h5 B.h5               every dataset bit for bit the same
+tool_compare_h5.py same A B [C D]               every dataset of A and B (and C and D) bit for bit the same
 tool_compare_h5.py oracle ORACLE.h5 DUMP.h5     values by Transformers, to 1e-5 of their norm
 tool_compare_h5.py rounded F32.h5 F16.h5        numpy's rounding of the one is the other
 tool_compare_h5.py layers ALL.h5 PART.h5        PART holds layers first_layer .. of ALL
@@ -20,13 +20,15 @@ def fail(*what):
     print(*what)
     sys.exit(1)
 
-def same(a, b):
+def same(a, b, *more):
     x, y = datasets(a), datasets(b)
     if x.keys() != y.keys():
         fail("datasets", sorted(x), sorted(y))
     for n in x:
         if x[n].shape != y[n].shape or x[n].dtype != y[n].dtype or x[n][()].tobytes() != y[n][()].tobytes():
             fail(n, "differs")
+    if more:
+        same(*more)
 
 def oracle(o, a):
     for n in o:
@@ -88,5 +90,5 @@ def described(a):
         if rope != want:
             fail(n, "rope is", rope)
 
-args = [h5py.File(p, "r") if p.endswith(".h5") else p for p in sys.argv[2:]]
+args = [p if p.isdigit() else h5py.File(p, "r") for p in sys.argv[2:]]
 globals()[sys.argv[1]](*args)
