@@ -161,7 +161,7 @@ install: all man
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/kvdim
 	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(BUILD)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	cp -r data/paper $(DESTDIR)$(PREFIX)/share/kvdim/
+	cp -r data/paper plots $(DESTDIR)$(PREFIX)/share/kvdim/
 
 # One entry per source file, from the same flags that build it.
 compile_commands.json: Makefile

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "common/blas.h"
 #include "model/blocks.h"
 #include "model/forward.h"
 
@@ -186,6 +187,7 @@ done:
 
 int main(int argc, char **argv)
 {
+    kvd_blas_choose_core(argv);
     kvd_err err = {""};
     const size_t seq_len = argc > 2 ? strtoul(argv[2], NULL, 10) : 512;
     if (argc < 2 || argc > 3 || seq_len == 0) {

@@ -48,7 +48,7 @@ static void test_reference_file(void **state)
 {
     (void)state;
     kvd_err err = {""};
-    kvd_safetensors *s = kvd_safetensors_open("tests/oracle/every_dtype.safetensors", &err);
+    kvd_safetensors *s = kvd_safetensors_open("tests/data/every_dtype.safetensors", &err);
     assert_non_null(s);
     assert_int_equal(kvd_safetensors_count(s), 12);
     for (size_t i = 1; i < 12; i++)
@@ -57,7 +57,7 @@ static void test_reference_file(void **state)
     kvd_tensor t;
     assert_int_equal(kvd_safetensors_find(s, "f32", &t, &err), 0);
     assert_string_equal(t.name, "f32");
-    assert_string_equal(t.file, "tests/oracle/every_dtype.safetensors");
+    assert_string_equal(t.file, "tests/data/every_dtype.safetensors");
     assert_int_equal(t.dtype, KVD_F32);
     assert_int_equal(t.rank, 2);
     assert_int_equal(t.dims[0], 2);
@@ -288,10 +288,10 @@ static void test_files(void **state)
 {
     (void)state;
     kvd_err err = {""};
-    assert_null(kvd_safetensors_open("tests/oracle/none.safetensors", &err));
-    assert_string_equal(err.msg, "cannot open 'tests/oracle/none.safetensors': No such file or directory");
-    assert_null(kvd_safetensors_open("tests/oracle", &err));
-    assert_string_equal(err.msg, "'tests/oracle' is a folder, not a regular file");
+    assert_null(kvd_safetensors_open("tests/data/none.safetensors", &err));
+    assert_string_equal(err.msg, "cannot open 'tests/data/none.safetensors': No such file or directory");
+    assert_null(kvd_safetensors_open("tests/data", &err));
+    assert_string_equal(err.msg, "'tests/data' is a folder, not a regular file");
     assert_null(kvd_safetensors_open("/dev/null", &err));
     assert_string_equal(err.msg, "'/dev/null' is special, not a regular file");
     kvd_safetensors_close(NULL);

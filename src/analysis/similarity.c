@@ -4,6 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/linalg.h"
+#include "common/rng.h"
+
 double kvd_mean_abs(const double *R, size_t d)
 {
     double sum = 0;
@@ -81,4 +84,19 @@ int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, s
     }
     free(C);
     return 0;
+}
+
+int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err)
+{
+    kvd_rng rng;
+    double *X = malloc((d * d + d) * sizeof *X);
+    if (!X)
+        return kvd_no_memory(err, "a random basis", (d * d + d) * sizeof *X);
+    kvd_rng_seed(&rng, seed, stream);
+    for (size_t i = 0; i < d * d; i++)
+        X[i] = kvd_rng_normal(&rng);
+    /* Normal entries look the same from every direction, so their singular basis is uniformly distributed. */
+    const int status = kvd_svd_right(X, d, d, X + d * d, R, err);
+    free(X);
+    return status;
 }

@@ -6,6 +6,7 @@
 #define KVD_ANALYSIS_SIMILARITY_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/err.h"
 
@@ -29,5 +30,8 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d, double *energy,
                     kvd_err *err);
+
+/* R [d][d]: a basis that has nothing to do with any data (Haar), signs fixed as every basis here: the control. */
+int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err);
 
 #endif

@@ -13,6 +13,7 @@
 
 #include "collect/accumulate.h"
 #include "collect/dump.h"
+#include "collect/options.h"
 #include "collect/outputs.h"
 #include "collect/state.h"
 #include "common/args.h"
@@ -23,211 +24,10 @@
 
 static const char program[] = "kvdim-collect";
 
-enum { MAX_TEXTS = 4096 };
-
-typedef struct {
-    kvd_common_options common;
-    const char *model;
-    const char *text[MAX_TEXTS];
-    int n_text;
-    const char *ids;
-    size_t n_random;
-    const char *field;
-    bool no_special;
-    size_t tokens, seq_len, batch; /* 0: not given */
-    bool rope_both;
-    bool moments;             /* --moments, with or without a file     */
-    const char *moments_file; /* NULL: -o is the moments file          */
-    int first_layer, last_layer;
-    kvd_dtype dtype;
-    const char *label;
-    bool resume;
-    double save_every; /* seconds */
-} config;
-
-enum {
-    OPT_TEXT = 0x100,
-    OPT_IDS,
-    OPT_RANDOM,
-    OPT_FIELD,
-    OPT_NO_SPECIAL,
-    OPT_TOKENS,
-    OPT_SEQ_LEN,
-    OPT_ROPE,
-    OPT_MOMENTS,
-    OPT_LAYERS,
-    OPT_DTYPE,
-    OPT_LABEL,
-    OPT_BATCH,
-    OPT_RESUME,
-    OPT_SAVE_EVERY
-};
-
-static const struct argp_option options[] = {
-    {0, 0, 0, 0, "What to run (one of the three):", 1},
-    {"text", OPT_TEXT, "FILE", 0,
-     "Text: .jsonl, .json (a list), .csv (header row), anything else one plain document. May be repeated; "
-     "further arguments after MODEL are texts too",
-     1},
-    {"ids", OPT_IDS, "FILE.csv", 0, "Token ids, one sequence per line; no tokenizer needed", 1},
-    {"random", OPT_RANDOM, "N", 0, "N token ids, uniform over the vocabulary, from --seed", 1},
-    {"field", OPT_FIELD, "NAME", 0, "JSON key or CSV column of the text (default text); A,B joins two", 1},
-    {"no-special", OPT_NO_SPECIAL, 0, 0,
-     "Leave out the special tokens (BOS, ...) that the tokenizer puts around a document", 1},
-    {"tokens", OPT_TOKENS, "N", 0, "Stop after N tokens; fewer is an error (default: all)", 1},
-    {"seq-len", OPT_SEQ_LEN, "N", 0,
-     "Documents are cut into sequences of N tokens (default: 512, or the model's longest)", 1},
-    {0, 0, 0, 0, "What to record:", 2},
-    {"moments", OPT_MOMENTS, "FILE", OPTION_ARG_OPTIONAL,
-     "Second moments only, into OUT.h5; with =FILE, into FILE beside the dump", 2},
-    {"rope", OPT_ROPE, "after|both", 0, "Q and K after RoPE, or before it as well (default after)", 2},
-    {"layers", OPT_LAYERS, "A-B", 0, "Layers A to B, from 0 (default all)", 2},
-    {"dtype", OPT_DTYPE, "f32|f16|bf16", 0, "Of the dump (default f16; a value beyond its range is an error)",
-     2},
-    {"label", OPT_LABEL, "NAME", 0, "What tables call these texts (default: from the file names)", 2},
-    {0, 0, 0, 0, "How to run:", 3},
-    {"batch", OPT_BATCH, "N", 0, "Tokens in one pass (default 2048, at least one sequence)", 3},
-    {"resume", OPT_RESUME, 0, 0, "Go on where an interrupted run with the same options stopped", 3},
-    {"save-every", OPT_SAVE_EVERY, "SECONDS", 0,
-     "How often to make safe what was recorded (default 5; 0: after every batch)", 3},
-    {0},
-};
-
-static int parse_layers(config *cfg, const char *text, kvd_err *err)
-{
-    char first[32];
-    const char *dash = strchr(text, '-');
-    size_t a, b;
-    const size_t n = dash ? (size_t)(dash - text) : strlen(text);
-    if (!n || n >= sizeof first)
-        return kvd_fail(err, "--layers '%s': not A-B", text);
-    memcpy(first, text, n);
-    first[n] = '\0';
-    if (kvd_arg_size("--layers", first, 0, 999999, &a, err) ||
-        kvd_arg_size("--layers", dash ? dash + 1 : first, a, 999999, &b, err))
-        return -1;
-    cfg->first_layer = (int)a;
-    cfg->last_layer = (int)b;
-    return 0;
-}
-
-static int parse_choice(const char *option, const char *text, const char *const *choice, int n, int *out,
-                        kvd_err *err)
-{
-    char list[64] = "";
-    for (int i = 0; i < n; i++) {
-        if (!strcmp(text, choice[i])) {
-            *out = i;
-            return 0;
-        }
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", choice[i]);
-    }
-    return kvd_fail(err, "%s '%s': should be one of %s", option, text, list);
-}
-
-static int add_text(config *cfg, const char *path, kvd_err *err)
-{
-    if (cfg->n_text == MAX_TEXTS)
-        return kvd_fail(err, "more than %d texts", (int)MAX_TEXTS);
-    cfg->text[cfg->n_text++] = path;
-    return 0;
-}
-
-static int check_usage(const config *cfg, kvd_err *err)
-{
-    if (!cfg->model)
-        return kvd_fail(err, "no MODEL given");
-    if (!cfg->common.output)
-        return kvd_fail(err, "no -o OUT.h5 given");
-    if ((cfg->n_text > 0) + (cfg->ids != NULL) + (cfg->n_random > 0) != 1)
-        return kvd_fail(err, "give one of --text, --ids and --random");
-    if (cfg->moments_file && !strcmp(cfg->moments_file, cfg->common.output))
-        return kvd_fail(err, "--moments and -o name the same file '%s'", cfg->moments_file);
-    if (cfg->field && !cfg->n_text)
-        return kvd_fail(err, "--field goes with --text");
-    return 0;
-}
-
-static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
-{
-    static const char *const ropes[] = {"after", "both"}, *const dtypes[] = {"f32", "f16", "bf16"};
-    config *cfg = state->input;
-    int i = 0;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &cfg->common;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (!cfg->model)
-            cfg->model = arg;
-        else
-            return add_text(cfg, arg, err);
-        return 0;
-    case ARGP_KEY_END:
-        return check_usage(cfg, err);
-    case OPT_TEXT:
-        return add_text(cfg, arg, err);
-    case OPT_IDS:
-        cfg->ids = arg;
-        return 0;
-    case OPT_RANDOM:
-        return kvd_arg_size("--random", arg, 2, (size_t)1 << 48, &cfg->n_random, err);
-    case OPT_FIELD:
-        cfg->field = arg;
-        return 0;
-    case OPT_NO_SPECIAL:
-        cfg->no_special = true;
-        return 0;
-    case OPT_TOKENS:
-        return kvd_arg_size("--tokens", arg, 2, (size_t)1 << 48, &cfg->tokens, err);
-    case OPT_SEQ_LEN:
-        return kvd_arg_size("--seq-len", arg, 2, 1 << 30, &cfg->seq_len, err);
-    case OPT_BATCH:
-        return kvd_arg_size("--batch", arg, 1, 1 << 30, &cfg->batch, err);
-    case OPT_ROPE:
-        if (parse_choice("--rope", arg, ropes, 2, &i, err))
-            return -1;
-        cfg->rope_both = i == 1;
-        return 0;
-    case OPT_MOMENTS:
-        cfg->moments = true;
-        cfg->moments_file = arg;
-        return 0;
-    case OPT_LAYERS:
-        return parse_layers(cfg, arg, err);
-    case OPT_DTYPE:
-        if (parse_choice("--dtype", arg, dtypes, 3, &i, err))
-            return -1;
-        cfg->dtype = (kvd_dtype)i;
-        return 0;
-    case OPT_LABEL:
-        if (!*arg || strlen(arg) > 63)
-            return kvd_fail(err, "--label '%s': 1 to 63 bytes", arg);
-        cfg->label = arg;
-        return 0;
-    case OPT_RESUME:
-        cfg->resume = true;
-        return 0;
-    case OPT_SAVE_EVERY:
-        return kvd_arg_double("--save-every", arg, 0, 1e9, &cfg->save_every, err);
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static error_t parse(int key, char *arg, struct argp_state *state)
-{
-    kvd_err err = {""};
-    const int status = parse_one(key, arg, state, &err);
-    if (status < 0)
-        argp_error(state, "%s", err.msg);
-    return status < 0 ? EINVAL : (error_t)status;
-}
-
 /* ---- one run --------------------------------------------------------- */
 
 typedef struct {
-    config *cfg;
+    kvd_collect_options *cfg;
     kvd_run run;
     kvd_checkpoint *checkpoint;
     kvd_corpus *corpus;
@@ -243,7 +43,7 @@ typedef struct {
     size_t resumed_tokens, sequence; /* sequences done */
 } collector;
 
-static int settle_options(config *cfg, const kvd_config *model, kvd_err *err)
+static int settle_options(kvd_collect_options *cfg, const kvd_config *model, kvd_err *err)
 {
     const size_t longest = (size_t)model->max_positions;
     if (!cfg->seq_len)
@@ -263,7 +63,7 @@ static int settle_options(config *cfg, const kvd_config *model, kvd_err *err)
 
 static kvd_corpus_spec spec_of(const collector *c)
 {
-    const config *cfg = c->cfg;
+    const kvd_collect_options *cfg = c->cfg;
     return (kvd_corpus_spec){.text = cfg->text,
                              .n_text = cfg->n_text,
                              .field = cfg->field,
@@ -278,7 +78,7 @@ static kvd_corpus_spec spec_of(const collector *c)
 
 static int open_corpus(collector *c, kvd_err *err)
 {
-    const config *cfg = c->cfg;
+    const kvd_collect_options *cfg = c->cfg;
     const kvd_corpus_spec spec = spec_of(c);
     kvd_tokenizer *tok = NULL;
     if (cfg->n_text) {
@@ -295,7 +95,7 @@ static int open_corpus(collector *c, kvd_err *err)
 
 static int add_inputs(collector *c, kvd_err *err)
 {
-    const config *cfg = c->cfg;
+    const kvd_collect_options *cfg = c->cfg;
     if (kvd_run_add_input(&c->run, cfg->model, err))
         return -1;
     for (int i = 0; i < cfg->n_text; i++)
@@ -308,7 +108,7 @@ static int add_inputs(collector *c, kvd_err *err)
 static int record_options(collector *c, const char *label, const char *model_hash, kvd_run_key *key,
                           kvd_err *err)
 {
-    const config *cfg = c->cfg;
+    const kvd_collect_options *cfg = c->cfg;
     const char *source = cfg->n_text ? "text" : cfg->ids ? "ids" : "random";
     const char *moments = !cfg->moments ? "no" : cfg->moments_file ? "beside the dump" : "only";
     char layers[32];
@@ -349,7 +149,7 @@ static int record_options(collector *c, const char *label, const char *model_has
 
 static int make_buffers(collector *c, kvd_err *err)
 {
-    const config *cfg = c->cfg;
+    const kvd_collect_options *cfg = c->cfg;
     c->batch_tokens = cfg->batch > cfg->seq_len ? cfg->batch : cfg->seq_len;
     if (c->batch_tokens > kvd_corpus_n_tokens(c->corpus))
         c->batch_tokens = kvd_corpus_n_tokens(c->corpus);
@@ -446,13 +246,14 @@ static int run_all(collector *c, kvd_err *err)
     tap.record = record;
     tap.ctx = c;
     tap.door.wants_pre = c->cfg->rope_both;
-    kvd_progress_start(&progress, "collect", "tokens", (double)kvd_corpus_n_tokens(c->corpus),
-                       c->cfg->common.quiet);
+    /* What an interrupted run did is left out, so that rate and remaining time are true. */
+    kvd_progress_start(&progress, "collect", "tokens",
+                       (double)(kvd_corpus_n_tokens(c->corpus) - c->resumed_tokens), c->cfg->common.quiet);
     c->last_save = kvd_run_elapsed(&c->run);
     while (!status && c->sequence < kvd_corpus_n_sequences(c->corpus)) {
         const size_t whole = c->sequence;
         status = run_batch(c, &tap.door, err);
-        kvd_progress_step(&progress, (double)kvd_corpus_offset(c->corpus, c->sequence));
+        kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - c->resumed_tokens));
         if (kvd_interrupted()) {
             /* The sums of a batch given up half-way are of no use; the state on disk still is. */
             if ((c->sequence > whole || !c->out.want_moments) && save(c, err))
@@ -499,7 +300,7 @@ static int record_tokens(collector *c, kvd_err *err)
 
 static int describe(collector *c, kvd_err *err)
 {
-    const config *cfg = c->cfg;
+    const kvd_collect_options *cfg = c->cfg;
     kvd_moments *m = &c->out.sums;
     const kvd_config *model = kvd_checkpoint_config(c->checkpoint);
     kvd_model_info_set(&m->model, model, cfg->model, c->run.inputs[0].hash,
@@ -577,7 +378,7 @@ static int summarise(const collector *c, bool did_nothing, kvd_err *err)
 
 static int collect(collector *c, kvd_err *err)
 {
-    config *cfg = c->cfg;
+    kvd_collect_options *cfg = c->cfg;
     kvd_opened how;
     if (kvd_device_cpu_only(&cfg->common, err) || !(c->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
         settle_options(cfg, kvd_checkpoint_config(c->checkpoint), err) || add_inputs(c, err) ||
@@ -620,22 +421,11 @@ static void release(collector *c)
 
 int main(int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .children = children,
-        .args_doc = "MODEL (--text FILE... | --ids FILE.csv | --random N) -o OUT.h5",
-        .doc = "Run a checkpoint over texts and record Q, K and V of every layer and head.\v"
-               "Example:\n"
-               "  kvdim-collect data/models/kvdim-6m --text book.txt --tokens 16384 -o act.h5\n"
-               "  kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n\n"
-               "MODEL is a Hugging Face folder, a NAME.safetensors or a llama2.c NAME.bin. An interrupted "
-               "run leaves OUT.h5.partial and OUT.h5.state; the same command with --resume goes on."};
-    static config cfg = {.common = {.seed = 1}, .last_layer = -1, .dtype = KVD_F16, .save_every = 5};
+    static kvd_collect_options cfg;
     collector c = {.cfg = &cfg};
     kvd_err err = {""};
-    kvd_args_parse(program, &argp, argc, argv, &cfg);
+    kvd_collect_defaults(&cfg);
+    kvd_args_parse(program, &kvd_collect_argp, argc, argv, &cfg);
     int status = kvd_run_start(&c.run, program, argc, argv, &cfg.common, &err);
     if (!status)
         status = collect(&c, &err);

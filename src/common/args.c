@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/blas.h"
 #include "common/run.h"
 
 enum { KEY_SEED = 0x1000, KEY_THREADS, KEY_DEVICE, KEY_JSON };
@@ -78,6 +79,7 @@ static void print_version(FILE *stream, struct argp_state *state)
 
 void kvd_args_parse(const char *name, const struct argp *argp, int argc, char **argv, void *config)
 {
+    kvd_blas_choose_core(argv);
     /* argp reorders its argument vector and takes its name from argv[0]; a copy
      * leaves the caller's as typed, for the recorded command line. It lives as
      * long as the process, since parsers may keep pointers into it. */

@@ -30,7 +30,8 @@ extern const struct argp kvd_common_argp;
 /*
  * Parses argv as argp_parse does, with the project's conventions: wrong usage
  * exits 2 with one line, --version prints the program's name and git revision.
- * `name` is what messages start with, e.g. "kvdim-collect".
+ * `name` is what messages start with, e.g. "kvdim-collect". Before anything else it lets OpenBLAS start
+ * with the right kernels (common/blas.h).
  */
 void kvd_args_parse(const char *name, const struct argp *argp, int argc, char **argv, void *config);
 

@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "common/blas.h"
 #include "common/h5_internal.h"
 #include "common/version.h"
 
@@ -152,12 +153,19 @@ static int put_provenance(kvd_h5 *f, kvd_err *err)
     if (!command)
         return -1;
     const char *const texts[][2] = {
-        {"program", r->program},   {"git_revision", kvd_git_revision()},
-        {"compiler", compiler},    {"cflags", KVD_CFLAGS},
-        {"hdf5_version", hdf5},    {"blas", openblas_get_config()},
-        {"command_line", command}, {"started_utc", r->started_utc},
-        {"hostname", host},        {"cpu", kvd_cpu_name()},
-        {"gpu", "none"},           {"driver", "none"},
+        {"program", r->program},
+        {"git_revision", kvd_git_revision()},
+        {"compiler", compiler},
+        {"cflags", KVD_CFLAGS},
+        {"hdf5_version", hdf5},
+        {"blas", openblas_get_config()},
+        {"command_line", command},
+        {"started_utc", r->started_utc},
+        {"hostname", host},
+        {"cpu", kvd_cpu_name()},
+        {"gpu", "none"},
+        {"driver", "none"},
+        {"blas_core", kvd_blas_core()},
     };
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof texts / sizeof *texts; i++)

@@ -111,6 +111,12 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         forget(out);
         return kvd_no_memory(err, "a path", n);
     }
+    /* The longest of the three names decides whether NAME is possible. */
+    if (lstat(out->partial, &st) && errno != ENOENT) {
+        (void)kvd_fail_errno(err, "cannot create '%s'", out->partial);
+        forget(out);
+        return -1;
+    }
     if (take_lock(out, err)) {
         forget(out);
         return -1;

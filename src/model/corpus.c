@@ -32,8 +32,9 @@ typedef struct {
     XXH3_state_t *hash;
     uint32_t *window; /* [seq_len] tokens of the document that are in no window yet */
     size_t n_window;
-    kvd_ids ids; /* of the document at hand */
-    bool full;   /* max_tokens are there   */
+    kvd_ids ids;        /* of the document at hand */
+    size_t passed_over; /* tokens of windows of 2 where 3 are missing */
+    bool full;          /* max_tokens are there */
 } cutter;
 
 /* ---- spool ----------------------------------------------------------- */
@@ -103,7 +104,7 @@ static int cut(cutter *k, kvd_err *err)
             take = left;
         if (left - take == 1) {
             if (take == 2) { /* a window of 3 is needed; another document may have it */
-                k->c->n_dropped += k->n_window;
+                k->passed_over += k->n_window;
                 k->n_window = 0;
                 return 0;
             }
@@ -175,14 +176,13 @@ static int read_texts(cutter *k, kvd_err *err)
     return status < 0 ? -1 : 0;
 }
 
-static int parse_id(const char *path, size_t line, const char *text, size_t len, size_t vocab_size,
-                    uint32_t *id, kvd_err *err)
+static int parse_id(const char *text, size_t len, size_t vocab_size, uint32_t *id, kvd_err *err)
 {
     uint64_t value = 0;
     size_t first = 0, last = len;
-    while (first < last && strchr(" \t\r", text[first]))
+    while (first < last && (text[first] == ' ' || text[first] == '\t'))
         first++;
-    while (last > first && strchr(" \t\r", text[last - 1]))
+    while (last > first && (text[last - 1] == ' ' || text[last - 1] == '\t'))
         last--;
     bool number = last > first;
     for (size_t i = first; i < last && number; i++) {
@@ -192,11 +192,10 @@ static int parse_id(const char *path, size_t line, const char *text, size_t len,
             value = UINT32_MAX; /* far beyond any vocabulary already */
     }
     if (!number)
-        return kvd_fail(err, "'%s' line %zu: '%.40s' is not a token id", path, line, text);
+        return kvd_fail(err, "'%.40s' is not a token id", text);
     if (value >= vocab_size)
-        return kvd_fail(err, "'%s' line %zu: id %.*s, the vocabulary has %zu (0 to %zu)", path, line,
-                        (int)(last - first > 20 ? 20 : last - first), text + first, vocab_size,
-                        vocab_size - 1);
+        return kvd_fail(err, "token id %.*s, the model's ids are 0 to %zu",
+                        (int)(last - first > 20 ? 20 : last - first), text + first, vocab_size - 1);
     *id = (uint32_t)value;
     return 0;
 }
@@ -204,12 +203,12 @@ static int parse_id(const char *path, size_t line, const char *text, size_t len,
 static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                       kvd_err *err)
 {
-    cutter *k = ctx;
+    cutter *k = ctx; /* the CSV reader puts file and row in front of messages */
+    (void)line;
     k->ids.n = 0;
     for (size_t i = 0; i < n_fields; i++) {
         uint32_t id = 0;
-        if (parse_id(k->spec->ids, line, field[i], len[i], k->spec->vocab_size, &id, err) ||
-            kvd_ids_push(&k->ids, id, err))
+        if (parse_id(field[i], len[i], k->spec->vocab_size, &id, err) || kvd_ids_push(&k->ids, id, err))
             return -1;
     }
     if (push_document(k, err))
@@ -256,13 +255,18 @@ static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_er
     return 0;
 }
 
-static int check_amount(const kvd_corpus *c, const kvd_corpus_spec *s, kvd_err *err)
+static int check_amount(const cutter *k, kvd_err *err)
 {
+    const kvd_corpus *c = k->c;
+    const kvd_corpus_spec *s = k->spec;
+    const size_t n = c->n_tokens + k->passed_over;
     const char *where = s->ids ? s->ids : s->n_text == 1 ? s->text[0] : s->n_text ? "the texts" : "--random";
     if (!c->n_sequences)
         return kvd_fail(err, "'%s': no sequence of at least 2 tokens", where);
+    if (s->max_tokens && n < s->max_tokens)
+        return kvd_fail(err, "'%s': %zu tokens, fewer than the %zu asked for", where, n, s->max_tokens);
     if (s->max_tokens && c->n_tokens < s->max_tokens)
-        return kvd_fail(err, "'%s': %zu tokens, fewer than the %zu asked for", where, c->n_tokens,
+        return kvd_fail(err, "'%s': sequences of 2 and more do not add up to %zu tokens", where,
                         s->max_tokens);
     return 0;
 }
@@ -307,7 +311,7 @@ kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *to
         goto done;
     if (spec->n_text > 0 ? read_texts(&k, err) : spec->ids ? read_ids(&k, err) : make_random(&k, err))
         goto done;
-    if (check_amount(k.c, spec, err) || settle(&k, err))
+    if (check_amount(&k, err) || settle(&k, err))
         goto done;
     status = 0;
 done:

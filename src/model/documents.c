@@ -76,14 +76,12 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
     return 0;
 }
 
-/* 0, 1 (stop) or -1; `where` names the row in messages. */
+/* 0, 1 (stop) or -1; unit and `where` name the row in messages, unit NULL: the caller does. */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len, kvd_err *err)
 {
-    if (!len)
-        return kvd_fail(err, "'%s' %s %zu: the text is empty", r->path, unit, where);
-    const int status = r->document(r->ctx, text, len, err);
+    const int status = len ? r->document(r->ctx, text, len, err) : kvd_fail(err, "the text is empty");
     if (status < 0)
-        return kvd_in(err, "'%s' %s %zu", r->path, unit, where);
+        return unit ? kvd_in(err, "'%s' %s %zu", r->path, unit, where) : -1;
     r->count++;
     r->stopped = status > 0;
     return status;
@@ -207,7 +205,7 @@ static int csv_header(reader *r, char *const *field, size_t n_fields, kvd_err *e
             const int n = snprintf(header + used, sizeof header - used, "%s%s", j ? ", " : "", field[j]);
             used += n < 0 ? 0 : (size_t)n;
         }
-        return kvd_fail(err, "'%s' has no column '%s'; columns: %s", r->path, r->name[i], header);
+        return kvd_fail(err, "no column '%s'; columns: %s", r->name[i], header);
     }
     return 0;
 }
@@ -215,12 +213,11 @@ static int csv_header(reader *r, char *const *field, size_t n_fields, kvd_err *e
 static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                    kvd_err *err)
 {
-    reader *r = ctx;
+    reader *r = ctx; /* the CSV reader puts file and row in front of messages */
     if (!r->n_columns)
         return csv_header(r, field, n_fields, err);
     if (n_fields != r->n_columns)
-        return kvd_fail(err, "'%s' row %zu: %zu fields, the header has %zu", r->path, line, n_fields,
-                        r->n_columns);
+        return kvd_fail(err, "%zu fields, the header has %zu", n_fields, r->n_columns);
     char *part[MAX_FIELDS];
     size_t part_len[MAX_FIELDS];
     for (int i = 0; i < r->n_names; i++) {
@@ -232,7 +229,7 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
     /* The CSV reader knows errors only: `stopped` tells a wish to stop from one. */
-    return hand_out(r, "row", line, text, text_len, err) ? -1 : 0;
+    return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 
 static int read_csv(reader *r, kvd_err *err)

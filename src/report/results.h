@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/stats.h"
 #include "formats/error_table.h"
 #include "formats/model_info.h"
 #include "formats/rates.h"
@@ -30,22 +31,45 @@ typedef struct {
     size_t n;
 } kvd_facts;
 
-/* One pair of a similarity file; arrays are over the compared files, then over m = 1 .. d_head. */
+enum { KVD_LABEL = 200 };
+
+/*
+ * One pair of a similarity file. Matrices are [n_files][n_files], row: whose basis, column: whose data; means
+ * over layers and heads. "half": the leading d_head / 2 columns.
+ */
 typedef struct {
     kvd_pair pair;
-    double *epsilon, *delta, *delta_aligned; /* [n_others]         means over layers and heads */
-    double *overlap, *energy;                /* [n_others][d_head] means over layers and heads */
-    double *energy_own;                      /* [n_others][d_head] kept by the basis of B itself */
+    double *epsilon, *delta; /* [n_files], of file 0 NaN: as the papers print them, against file 0 */
+    double *delta_ratio;     /* delta / epsilon of the column's file                               */
+    double *aligned_ratio;   /* the same after matching column signs                               */
+    double *overlap;         /* of the leading halves                                              */
+    double *energy;          /* of the column's data in the leading half of the row's basis        */
+    double *random[4];       /* [n_files]: those four for a random basis, the control              */
 } kvd_similarity_pair;
 
 typedef struct {
-    char reference[64];
-    size_t reference_tokens;
-    size_t n_others, d_head, n_pairs;
-    char (*other)[64];    /* [n_others] labels                       */
-    size_t *other_tokens; /* [n_others]                              */
+    size_t n_files, d_head, n_pairs;
+    char (*label)[KVD_LABEL]; /* [n_files], file 0 is the reference */
+    size_t *n_tokens;         /* [n_files]                          */
     kvd_similarity_pair *pair;
 } kvd_similarity;
+
+/* The answer of a search for the p that keeps a share of top-1 accuracy. */
+typedef struct {
+    char name[64];
+    double target, p, p_misses, p_lo, p_hi;
+    bool monotone;
+    int64_t n_points;
+} kvd_target_result;
+
+typedef struct {
+    kvd_rows *rows;
+    kvd_interval *ratio; /* [row] perplexity over that of the uncompressed model; NaN without one     */
+    size_t n_layers;
+    double *norm, *zdc; /* [row][n_layers] attention error, means over heads; NULL when not measured */
+    kvd_target_result *target;
+    size_t n_targets;
+} kvd_accuracy_result;
 
 typedef struct {
     char *path;
@@ -62,7 +86,7 @@ typedef struct {
     kvd_similarity similarity;
     kvd_rates rates;
     kvd_error_table errors;
-    kvd_rows *rows;
+    kvd_accuracy_result accuracy;
 } kvd_result;
 
 typedef struct {
@@ -84,7 +108,8 @@ void kvd_results_release(kvd_results *r);
 /* The value of a fact, or "" */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
-/* True when the calibration text was random token ids (the label that kvdim-collect --random gives). */
+/* True when the calibration text was random token ids (the label that kvdim-collect --random gives),
+ * with or without a model in front. */
 bool kvd_label_random(const char *label);
 
 #endif

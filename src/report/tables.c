@@ -101,6 +101,13 @@ void kvd_table_int(kvd_table *t, int64_t value)
         c->number = value;
 }
 
+void kvd_table_no_int(kvd_table *t)
+{
+    kvd_cell *c = next(t, KVD_CELL_INT);
+    if (c)
+        c->real = (double)NAN;
+}
+
 void kvd_table_real(kvd_table *t, double value)
 {
     kvd_cell *c = next(t, KVD_CELL_REAL);
@@ -146,7 +153,10 @@ void kvd_table_show(const kvd_table *t, size_t row, size_t col, char *buf, size_
         snprintf(buf, size, "%s", c->text);
         break;
     case KVD_CELL_INT:
-        snprintf(buf, size, "%lld", (long long)c->number);
+        if (isnan(c->real))
+            snprintf(buf, size, "-");
+        else
+            snprintf(buf, size, "%lld", (long long)c->number);
         break;
     case KVD_CELL_REAL:
         if (isnan(c->real))
@@ -169,10 +179,10 @@ static int write_csv(const kvd_table *t, FILE *f, kvd_err *err)
             const char *field = number;
             if (t->col[j].kind == KVD_CELL_TEXT)
                 field = c->text;
-            else if (t->col[j].kind == KVD_CELL_INT)
-                snprintf(number, sizeof number, "%lld", (long long)c->number);
             else if (isnan(c->real))
                 field = "";
+            else if (t->col[j].kind == KVD_CELL_INT)
+                snprintf(number, sizeof number, "%lld", (long long)c->number);
             else
                 snprintf(number, sizeof number, "%.9g", c->real);
             if (kvd_csv_put(f, field, j + 1 == t->n_cols, err))

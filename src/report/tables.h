@@ -28,7 +28,7 @@ typedef struct {
 typedef struct {
     char *text;
     int64_t number;
-    double real; /* NaN: no value, an empty cell */
+    double real; /* NaN: no value, an empty cell (of an int column too) */
 } kvd_cell;
 
 typedef struct {
@@ -54,6 +54,7 @@ void kvd_table_shade(kvd_table *t, double lo, double hi);
 /* Cells of a row, in the order of the columns; a row is complete when its last cell is put. */
 void kvd_table_text(kvd_table *t, const char *value);
 void kvd_table_int(kvd_table *t, int64_t value);
+void kvd_table_no_int(kvd_table *t); /* an empty cell of an int column */
 void kvd_table_real(kvd_table *t, double value);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);

@@ -1,6 +1,6 @@
-"""Writes every_dtype.safetensors with the reference library: what our reader is held against.
+"""Writes tests/data/every_dtype.safetensors with the reference library: what our reader is held against.
 
-usage: make_safetensors.py   (writes beside itself; needs torch and safetensors)
+usage: make_safetensors.py   (needs torch and safetensors)
 """
 import os
 import torch
@@ -22,6 +22,6 @@ save_file(
         "f8": torch.zeros(5).to(torch.float8_e4m3fn),
         "name with \u00e4 and \"quotes\"": torch.tensor([3.0]),
     },
-    os.path.join(os.path.dirname(os.path.abspath(__file__)), "every_dtype.safetensors"),
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "every_dtype.safetensors"),
     metadata={"format": "pt", "made_by": "safetensors"},
 )

@@ -1,0 +1,340 @@
+/*
+ * kvdim-fit: kept dimensions per head, from removal rates or from wanted overall compression rates.
+ *
+ * Reads kvdim/spectrum, and kvdim/error-table where widths go by measured error. Writes kvdim/rates.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analysis/widths.h"
+#include "common/args.h"
+#include "common/run.h"
+
+static const char program[] = "kvdim-fit";
+
+typedef struct {
+    kvd_common_options common;
+    const char *spectrum, *error_table;
+    const char *pairs; /* NULL: from the file */
+    bool wanted[KVD_N_PAIRS];
+    bool energy, by_p;
+    double *value; /* removal rates, or wanted overall p */
+    size_t n_values;
+} config;
+
+enum { OPT_REMOVAL_RATE = 0x100, OPT_OVERALL_P, OPT_PAIR, OPT_ENERGY, OPT_ERROR_TABLE };
+
+static const struct argp_option options[] = {
+    {"removal-rate", OPT_REMOVAL_RATE, "LIST|A:B:STEP", 0,
+     "Singular value removal rates r of Eq. 6, one for all heads, layers and both pairs; 0 <= r < 1", 1},
+    {"overall-p", OPT_OVERALL_P, "LIST|A:B:STEP", 0,
+     "Overall fractions removed; the removal rate is searched, and the nearest attainable p at or above is "
+     "taken",
+     1},
+    {"pair", OPT_PAIR, "QK,V", 0,
+     "One pair of each side: qk, bqk, q or k, and vw, wv, bvw or v (default: qk or bqk, and vw, wv or bvw, "
+     "the first "
+     "that the spectrum has)",
+     1},
+    {"energy", OPT_ENERGY, NULL, 0,
+     "Eq. 6 over squared singular values (default: as printed, over their sum)", 1},
+    {"error-table", OPT_ERROR_TABLE, "T.h5", 0,
+     "With --overall-p: widths that minimise the sum of the measured errors in T.h5, in place of Eq. 6", 1},
+    {0},
+};
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+static int set_values(config *cfg, const char *option, const char *text, bool by_p, kvd_err *err)
+{
+    if (cfg->value)
+        return kvd_fail(err, "give one of --removal-rate and --overall-p, once");
+    cfg->by_p = by_p;
+    return kvd_arg_doubles(option, text, 0, by_p ? 1 : nextafter(1, 0), &cfg->value, &cfg->n_values, err);
+}
+
+static int check_usage(const config *cfg, kvd_err *err)
+{
+    if (!cfg->spectrum)
+        return kvd_fail(err, "no SPECTRUM.h5 given");
+    if (!cfg->common.output)
+        return kvd_fail(err, "no -o OUT.h5 given");
+    if (!cfg->value)
+        return kvd_fail(err, "give --removal-rate or --overall-p");
+    if (cfg->error_table && !cfg->by_p)
+        return kvd_fail(err, "--error-table goes with --overall-p");
+    if (cfg->error_table && (cfg->energy || cfg->pairs))
+        return kvd_fail(
+            err, "--error-table names its own pairs and does not use Eq. 6: leave out --pair and --energy");
+    return 0;
+}
+
+static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
+{
+    config *cfg = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &cfg->common;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (cfg->spectrum)
+            return kvd_fail(err, "one SPECTRUM.h5 is wanted, '%s' is a second", arg);
+        cfg->spectrum = arg;
+        return 0;
+    case ARGP_KEY_END:
+        return check_usage(cfg, err);
+    case OPT_REMOVAL_RATE:
+        return set_values(cfg, "--removal-rate", arg, false, err);
+    case OPT_OVERALL_P:
+        return set_values(cfg, "--overall-p", arg, true, err);
+    case OPT_PAIR:
+        cfg->pairs = arg;
+        return kvd_pair_list("--pair", arg, cfg->wanted, err);
+    case OPT_ENERGY:
+        cfg->energy = true;
+        return 0;
+    case OPT_ERROR_TABLE:
+        cfg->error_table = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    kvd_err err = {""};
+    const int status = parse_one(key, arg, state, &err);
+    if (status == ARGP_ERR_UNKNOWN)
+        return ARGP_ERR_UNKNOWN;
+    if (status)
+        argp_error(state, "%s", err.msg);
+    return 0;
+}
+
+/* ---- the work --------------------------------------------------------------------------------- */
+
+static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_K, KVD_PAIR_Q};
+static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_V};
+
+/* By default single pairs are not taken: they are studies, not caches. */
+static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[4], const char *what,
+                       kvd_pair *pair, kvd_err *err)
+{
+    int n = 0;
+    for (int i = 0; i < 4 && (cfg->pairs || n == 0); i++) {
+        const bool single = side[i] == KVD_PAIR_Q || side[i] == KVD_PAIR_K || side[i] == KVD_PAIR_V;
+        if (cfg->pairs ? cfg->wanted[side[i]] : s->pair[side[i]].present && !single) {
+            *pair = side[i];
+            n++;
+        }
+    }
+    if (n == 1)
+        return 0;
+    if (cfg->pairs)
+        return kvd_fail(err, "--pair: '%s' names %d pairs of the %s side, one is wanted", cfg->pairs, n,
+                        what);
+    return kvd_fail(err, "'%s' has no pair of the %s side", cfg->spectrum, what);
+}
+
+static int alloc_points(kvd_rates *r, size_t n, kvd_err *err)
+{
+    r->n_points = n;
+    r->removal_rate = calloc(n, sizeof *r->removal_rate);
+    r->overall_p = calloc(n, sizeof *r->overall_p);
+    r->overall_p16 = calloc(n, sizeof *r->overall_p16);
+    r->widths = calloc(n, sizeof *r->widths);
+    if (!r->removal_rate || !r->overall_p || !r->overall_p16 || !r->widths)
+        return kvd_no_memory(err, "the rates", n * (3 * sizeof(double) + sizeof *r->widths));
+    return 0;
+}
+
+static int fit_eq6(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_err *err)
+{
+    if (choose_side(cfg, s, qk_side, "Q-K", &r->pair[0], err) ||
+        choose_side(cfg, s, v_side, "V", &r->pair[1], err) ||
+        kvd_rate_table(s, r->pair, cfg->energy, &r->table_r, &r->table_p, &r->n_table, err))
+        return -1;
+    for (size_t i = 0; i < r->n_points; i++) {
+        r->removal_rate[i] = cfg->value[i];
+        if ((cfg->by_p &&
+             kvd_table_r_for(r->table_r, r->table_p, r->n_table, cfg->value[i], &r->removal_rate[i], err)) ||
+            kvd_widths_eq6(s, r->pair, r->removal_rate[i], cfg->energy, &r->widths[i], err))
+            return -1;
+    }
+    return 0;
+}
+
+static int fit_by_error(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_err *err)
+{
+    kvd_error_table t;
+    if (kvd_error_table_load(&t, cfg->error_table, err))
+        return -1;
+    int status = kvd_model_info_same(&s->model, cfg->spectrum, &t.model, cfg->error_table, err);
+    if (!status && s->n_layers != t.n_layers)
+        status = kvd_fail(err, "'%s' has %d layers, '%s' %d", cfg->spectrum, s->n_layers, cfg->error_table,
+                          t.n_layers);
+    for (int side = 0; !status && side < 2; side++) {
+        r->pair[side] = t.pair[side];
+        if (!s->pair[t.pair[side]].present)
+            status = kvd_fail(err, "'%s' is about pair '%s', which '%s' does not hold", cfg->error_table,
+                              kvd_pair_name[t.pair[side]], cfg->spectrum);
+    }
+    for (size_t i = 0; !status && i < r->n_points; i++) {
+        r->removal_rate[i] = NAN;
+        status = kvd_widths_by_error(&t, cfg->value[i], &r->widths[i], err);
+    }
+    kvd_error_table_release(&t);
+    return status;
+}
+
+static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_err *err)
+{
+    r->model = s->model;
+    memcpy(r->label, s->label, sizeof r->label);
+    snprintf(r->rule, sizeof r->rule, "%s", cfg->error_table ? "error" : cfg->energy ? "eq6-energy" : "eq6");
+    if (alloc_points(r, cfg->n_values, err) || (cfg->error_table ? fit_by_error : fit_eq6)(cfg, s, r, err))
+        return -1;
+    for (size_t i = 0; i < r->n_points; i++) {
+        r->overall_p[i] = kvd_widths_p(&r->widths[i], 0);
+        r->overall_p16[i] = kvd_widths_p(&r->widths[i], 1);
+    }
+    return 0;
+}
+
+/* ---- summary ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    int lo, hi;
+    double mean;
+} span;
+
+static span span_of(const kvd_widths *w, int side)
+{
+    const size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
+    span x = {w->d_head, 0, 0};
+    for (size_t i = 0; i < n; i++) {
+        const int kept = w->kept[side][i];
+        x.lo = kept < x.lo ? kept : x.lo;
+        x.hi = kept > x.hi ? kept : x.hi;
+        x.mean += (double)kept / (double)n;
+    }
+    return x;
+}
+
+static void print_table(const config *cfg, const kvd_rates *r)
+{
+    printf("%s: rule %s, pairs %s and %s of '%s', %s, d_head %d\n", cfg->common.output, r->rule,
+           kvd_pair_name[r->pair[0]], kvd_pair_name[r->pair[1]], r->label, r->model.name, r->model.d_head);
+    if (cfg->by_p)
+        printf("%9s ", "wanted p");
+    printf("%10s %9s %9s", "r", "p", "p16");
+    for (int side = 0; side < 2; side++)
+        printf("   %4s kept: min %6s max", kvd_pair_name[r->pair[side]], "mean");
+    putchar('\n');
+    for (size_t i = 0; i < r->n_points; i++) {
+        if (cfg->by_p)
+            printf("%9.6g ", cfg->value[i]);
+        printf("%10.6g %9.6f %9.6f", r->removal_rate[i], r->overall_p[i], r->overall_p16[i]);
+        for (int side = 0; side < 2; side++) {
+            const span x = span_of(&r->widths[i], side);
+            printf("   %14d %6.2f %3d", x.lo, x.mean, x.hi);
+        }
+        putchar('\n');
+    }
+    printf("p: fraction of stored elements removed; p16: with widths rounded up to multiples of 16\n");
+}
+
+static int print_json(const config *cfg, const kvd_rates *r, kvd_err *err)
+{
+    json_t *points = json_array();
+    for (size_t i = 0; i < r->n_points; i++) {
+        const double rate = r->removal_rate[i];
+        json_t *p = json_pack("{s:o, s:f, s:f}", "removal_rate", isnan(rate) ? json_null() : json_real(rate),
+                              "overall_p", r->overall_p[i], "overall_p16", r->overall_p16[i]);
+        if (cfg->by_p)
+            json_object_set_new(p, "wanted_p", json_real(cfg->value[i]));
+        for (int side = 0; side < 2; side++) {
+            const span x = span_of(&r->widths[i], side);
+            json_object_set_new(p, kvd_pair_name[r->pair[side]],
+                                json_pack("{s:i, s:f, s:i}", "min", x.lo, "mean", x.mean, "max", x.hi));
+        }
+        json_array_append_new(points, p);
+    }
+    json_t *all =
+        json_pack("{s:s, s:s, s:s, s:s, s:[s,s], s:i, s:o}", "program", program, "output", cfg->common.output,
+                  "label", r->label, "rule", r->rule, "pairs", kvd_pair_name[r->pair[0]],
+                  kvd_pair_name[r->pair[1]], "d_head", r->model.d_head, "points", points);
+    const int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2));
+    json_decref(all);
+    if (failed)
+        return kvd_fail(err, "cannot write the JSON summary");
+    putchar('\n');
+    return 0;
+}
+
+/* ---- main ------------------------------------------------------------------------------------- */
+
+static int record(const config *cfg, const kvd_rates *r, kvd_run *run, kvd_err *err)
+{
+    if (kvd_run_parameter(run, "rule", err, "%s", r->rule) ||
+        kvd_run_parameter(run, "pair", err, "%s,%s", kvd_pair_name[r->pair[0]], kvd_pair_name[r->pair[1]]))
+        return -1;
+    for (size_t i = 0; i < cfg->n_values && i < 100; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s[%zu]", cfg->by_p ? "overall_p" : "removal_rate", i);
+        if (kvd_run_parameter(run, name, err, "%.17g", cfg->value[i]))
+            return -1;
+    }
+    return 0;
+}
+
+static int work(config *cfg, kvd_run *run, kvd_err *err)
+{
+    kvd_spectrum s = {0};
+    kvd_rates r = {0};
+    kvd_h5 out = {.id = H5I_INVALID_HID};
+    int status = -1;
+    if (kvd_device_cpu_only(&cfg->common, err) || kvd_run_add_input(run, cfg->spectrum, err) ||
+        (cfg->error_table && kvd_run_add_input(run, cfg->error_table, err)) ||
+        kvd_spectrum_load(&s, cfg->spectrum, err) || fit(cfg, &s, &r, err) || record(cfg, &r, run, err) ||
+        kvd_h5_create(&out, cfg->common.output, &kvd_schema_rates, run, err) ||
+        kvd_rates_write(&out, &r, err) || kvd_h5_finish(&out, err))
+        goto done;
+    status = 0;
+    if (cfg->common.json)
+        status = print_json(cfg, &r, err);
+    else if (!cfg->common.quiet)
+        print_table(cfg, &r);
+done:
+    kvd_h5_close(&out, false);
+    kvd_rates_release(&r);
+    kvd_spectrum_release(&s);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
+    const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "SPECTRUM.h5 (--removal-rate LIST | --overall-p LIST) -o OUT.h5",
+        .children = children,
+        .doc = "Kept dimensions of every KV head, for one or many compression rates, and the "
+               "function F_p between them.\vExample:\n  kvdim-fit results/wiki.spectrum.h5 "
+               "--overall-p 0.1:0.7:0.1 -o results/wiki.rates.h5"};
+    config cfg = {.common = {.seed = 1}};
+    kvd_run run = {0};
+    kvd_err err = {""};
+    kvd_args_parse(program, &argp, argc, argv, &cfg);
+    int status = kvd_run_start(&run, program, argc, argv, &cfg.common, &err);
+    if (!status)
+        status = work(&cfg, &run, &err);
+    free(cfg.value);
+    kvd_run_release(&run);
+    return kvd_run_exit(program, status, &err);
+}

@@ -1,0 +1,209 @@
+#include "collect/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    OPT_TEXT = 0x100,
+    OPT_IDS,
+    OPT_RANDOM,
+    OPT_FIELD,
+    OPT_NO_SPECIAL,
+    OPT_TOKENS,
+    OPT_SEQ_LEN,
+    OPT_ROPE,
+    OPT_MOMENTS,
+    OPT_LAYERS,
+    OPT_DTYPE,
+    OPT_LABEL,
+    OPT_BATCH,
+    OPT_RESUME,
+    OPT_SAVE_EVERY
+};
+
+static const struct argp_option options[] = {
+    {0, 0, 0, 0, "What to run (one of the three):", 1},
+    {"text", OPT_TEXT, "FILE", 0,
+     "Text: .jsonl, .json (a list), .csv (header row), anything else one plain document. May be repeated; "
+     "further arguments after MODEL are texts too",
+     1},
+    {"ids", OPT_IDS, "FILE.csv", 0, "Token ids, one sequence per line; no tokenizer needed", 1},
+    {"random", OPT_RANDOM, "N", 0, "N token ids, uniform over the vocabulary, from --seed", 1},
+    {"field", OPT_FIELD, "NAME", 0, "JSON key or CSV column of the text (default text); A,B joins two", 1},
+    {"no-special", OPT_NO_SPECIAL, 0, 0,
+     "Leave out the special tokens (BOS, ...) that the tokenizer puts around a document", 1},
+    {"tokens", OPT_TOKENS, "N", 0, "Stop after N tokens; fewer is an error (default: all)", 1},
+    {"seq-len", OPT_SEQ_LEN, "N", 0,
+     "Documents are cut into sequences of N tokens (default: 512, or the model's longest)", 1},
+    {0, 0, 0, 0, "What to record:", 2},
+    {"moments", OPT_MOMENTS, "FILE", OPTION_ARG_OPTIONAL,
+     "Second moments only, into OUT.h5; with =FILE, into FILE beside the dump", 2},
+    {"rope", OPT_ROPE, "after|both", 0, "Q and K after RoPE, or before it as well (default after)", 2},
+    {"layers", OPT_LAYERS, "A-B", 0, "Layers A to B, from 0 (default all)", 2},
+    {"dtype", OPT_DTYPE, "f32|f16|bf16", 0, "Of the dump (default f16; a value beyond its range is an error)",
+     2},
+    {"label", OPT_LABEL, "NAME", 0, "What tables call these texts (default: from the file names)", 2},
+    {0, 0, 0, 0, "How to run:", 3},
+    {"batch", OPT_BATCH, "N", 0, "Tokens in one pass (default 2048, at least one sequence)", 3},
+    {"resume", OPT_RESUME, 0, 0, "Go on where an interrupted run with the same options stopped", 3},
+    {"save-every", OPT_SAVE_EVERY, "SECONDS", 0,
+     "How often to make safe what was recorded (default 5; 0: after every batch)", 3},
+    {0},
+};
+
+static int parse_layers(kvd_collect_options *cfg, const char *text, kvd_err *err)
+{
+    char first[32];
+    const char *dash = strchr(text, '-');
+    size_t a, b;
+    const size_t n = dash ? (size_t)(dash - text) : strlen(text);
+    if (!n || n >= sizeof first)
+        return kvd_fail(err, "--layers '%s': not A-B", text);
+    memcpy(first, text, n);
+    first[n] = '\0';
+    if (kvd_arg_size("--layers", first, 0, 999999, &a, err) ||
+        kvd_arg_size("--layers", dash ? dash + 1 : first, a, 999999, &b, err))
+        return -1;
+    cfg->first_layer = (int)a;
+    cfg->last_layer = (int)b;
+    return 0;
+}
+
+static int parse_choice(const char *option, const char *text, const char *const *choice, int n, int *out,
+                        kvd_err *err)
+{
+    char list[64] = "";
+    for (int i = 0; i < n; i++) {
+        if (!strcmp(text, choice[i])) {
+            *out = i;
+            return 0;
+        }
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", choice[i]);
+    }
+    return kvd_fail(err, "%s '%s': should be one of %s", option, text, list);
+}
+
+static int add_text(kvd_collect_options *cfg, const char *path, kvd_err *err)
+{
+    if (cfg->n_text == KVD_MAX_TEXTS)
+        return kvd_fail(err, "more than %d texts", (int)KVD_MAX_TEXTS);
+    cfg->text[cfg->n_text++] = path;
+    return 0;
+}
+
+static int check_usage(const kvd_collect_options *cfg, kvd_err *err)
+{
+    if (!cfg->model)
+        return kvd_fail(err, "no MODEL given");
+    if (!cfg->common.output)
+        return kvd_fail(err, "no -o OUT.h5 given");
+    if (cfg->n_text && !cfg->text_given)
+        return kvd_fail(err, "argument '%s' is one too many (texts go with --text)", cfg->text[0]);
+    if ((cfg->n_text > 0) + (cfg->ids != NULL) + (cfg->n_random > 0) != 1)
+        return kvd_fail(err, "give one of --text, --ids and --random");
+    if (cfg->moments_file && !strcmp(cfg->moments_file, cfg->common.output))
+        return kvd_fail(err, "--moments and -o name the same file '%s'", cfg->moments_file);
+    if (cfg->field && !cfg->n_text)
+        return kvd_fail(err, "--field goes with --text");
+    return 0;
+}
+
+static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
+{
+    static const char *const ropes[] = {"after", "both"}, *const dtypes[] = {"f32", "f16", "bf16"};
+    kvd_collect_options *cfg = state->input;
+    int i = 0;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &cfg->common;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!cfg->model)
+            cfg->model = arg;
+        else
+            return add_text(cfg, arg, err);
+        return 0;
+    case ARGP_KEY_END:
+        return check_usage(cfg, err);
+    case OPT_TEXT:
+        cfg->text_given = true;
+        return add_text(cfg, arg, err);
+    case OPT_IDS:
+        cfg->ids = arg;
+        return 0;
+    case OPT_RANDOM:
+        return kvd_arg_size("--random", arg, 2, (size_t)1 << 48, &cfg->n_random, err);
+    case OPT_FIELD:
+        cfg->field = arg;
+        return 0;
+    case OPT_NO_SPECIAL:
+        cfg->no_special = true;
+        return 0;
+    case OPT_TOKENS:
+        return kvd_arg_size("--tokens", arg, 2, (size_t)1 << 48, &cfg->tokens, err);
+    case OPT_SEQ_LEN:
+        return kvd_arg_size("--seq-len", arg, 2, 1 << 30, &cfg->seq_len, err);
+    case OPT_BATCH:
+        return kvd_arg_size("--batch", arg, 1, 1 << 30, &cfg->batch, err);
+    case OPT_ROPE:
+        if (parse_choice("--rope", arg, ropes, 2, &i, err))
+            return -1;
+        cfg->rope_both = i == 1;
+        return 0;
+    case OPT_MOMENTS:
+        cfg->moments = true;
+        cfg->moments_file = arg;
+        return 0;
+    case OPT_LAYERS:
+        return parse_layers(cfg, arg, err);
+    case OPT_DTYPE:
+        if (parse_choice("--dtype", arg, dtypes, 3, &i, err))
+            return -1;
+        cfg->dtype = (kvd_dtype)i;
+        return 0;
+    case OPT_LABEL:
+        if (!*arg || strlen(arg) > 63)
+            return kvd_fail(err, "--label '%s': 1 to 63 bytes", arg);
+        cfg->label = arg;
+        return 0;
+    case OPT_RESUME:
+        cfg->resume = true;
+        return 0;
+    case OPT_SAVE_EVERY:
+        return kvd_arg_double("--save-every", arg, 0, 1e9, &cfg->save_every, err);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    kvd_err err = {""};
+    const int status = parse_one(key, arg, state, &err);
+    if (status < 0)
+        argp_error(state, "%s", err.msg);
+    return status < 0 ? EINVAL : (error_t)status;
+}
+
+void kvd_collect_defaults(kvd_collect_options *o)
+{
+    memset(o, 0, sizeof *o);
+    o->common.seed = 1;
+    o->last_layer = -1;
+    o->dtype = KVD_F16;
+    o->save_every = 5;
+}
+
+static const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
+const struct argp kvd_collect_argp = {
+    .options = options,
+    .parser = parse,
+    .children = children,
+    .args_doc = "MODEL (--text FILE... | --ids FILE.csv | --random N) -o OUT.h5",
+    .doc = "Run a checkpoint over texts and record Q, K and V of every layer and head.\v"
+           "Example:\n"
+           "  kvdim-collect data/models/kvdim-6m --text book.txt --tokens 16384 -o act.h5\n"
+           "  kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n\n"
+           "MODEL is a Hugging Face folder, a NAME.safetensors or a llama2.c NAME.bin. An interrupted "
+           "run leaves OUT.h5.partial and OUT.h5.state; the same command with --resume goes on."};

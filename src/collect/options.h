@@ -1,0 +1,40 @@
+/* The command line of kvdim-collect. */
+#ifndef KVD_COLLECT_OPTIONS_H
+#define KVD_COLLECT_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/args.h"
+#include "common/half.h"
+
+enum { KVD_MAX_TEXTS = 4096 };
+
+typedef struct {
+    kvd_common_options common;
+    const char *model;
+    const char *text[KVD_MAX_TEXTS];
+    int n_text;
+    bool text_given; /* --text: only then are further arguments texts */
+    const char *ids;
+    size_t n_random;
+    const char *field;
+    bool no_special;
+    size_t tokens, seq_len, batch; /* 0: not given                          */
+    bool rope_both;
+    bool moments;                /* --moments, with or without a file     */
+    const char *moments_file;    /* NULL: -o is the moments file          */
+    int first_layer, last_layer; /* last -1: the model's last            */
+    kvd_dtype dtype;
+    const char *label;
+    bool resume;
+    double save_every; /* seconds */
+} kvd_collect_options;
+
+void kvd_collect_defaults(kvd_collect_options *o);
+
+/* For kvd_args_parse with a kvd_collect_options that holds the defaults; refuses combinations that
+ * make no sense. */
+extern const struct argp kvd_collect_argp;
+
+#endif

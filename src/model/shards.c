@@ -1,0 +1,194 @@
+#include "model/shards.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/filemap.h"
+#include "model/paths.h"
+
+static int by_tensor(const void *a, const void *b)
+{
+    return strcmp(((const kvd_shard_entry *)a)->tensor, ((const kvd_shard_entry *)b)->tensor);
+}
+
+static int tensor_order(const void *key, const void *p)
+{
+    return strcmp(key, ((const kvd_shard_entry *)p)->tensor);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int list_entries(kvd_shards *s, kvd_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_files; i++)
+        n += kvd_safetensors_count(s->file[i]);
+    s->entries = calloc(n ? n : 1, sizeof *s->entries);
+    if (!s->entries)
+        return kvd_no_memory(err, "the list of tensors", n * sizeof *s->entries);
+    for (size_t i = 0; i < s->n_files; i++)
+        for (size_t j = 0; j < kvd_safetensors_count(s->file[i]); j++)
+            s->entries[s->n_entries++] = (kvd_shard_entry){kvd_safetensors_name(s->file[i], j), i};
+    qsort(s->entries, n, sizeof *s->entries, by_tensor);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(s->entries[i - 1].tensor, s->entries[i].tensor) == 0)
+            return kvd_fail(err, "tensor '%s' is in '%s' and in '%s'", s->entries[i].tensor,
+                            s->name[s->entries[i - 1].file], s->name[s->entries[i].file]);
+    return 0;
+}
+
+static const kvd_shard_entry *find_entry(const kvd_shards *s, const char *name)
+{
+    return bsearch(name, s->entries, s->n_entries, sizeof *s->entries, tensor_order);
+}
+
+int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err)
+{
+    s->file = calloc(1, sizeof *s->file);
+    if (!s->file)
+        return kvd_no_memory(err, "the list of shards", sizeof *s->file);
+    s->file[0] = kvd_safetensors_open(path, err);
+    if (!s->file[0])
+        return -1;
+    s->n_files = 1;
+    return list_entries(s, err);
+}
+
+/* File names of an index are names in its folder, never ways out of it. */
+static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err)
+{
+    const char *name = json_string_value(file);
+    if (!name)
+        return kvd_fail(err, "weight_map: the file of '%s' is not a string", tensor);
+    if (!name[0] || strchr(name, '/') || strstr(name, ".."))
+        return kvd_fail(err, "weight_map: '%s' for tensor '%s' is not a plain file name", name, tensor);
+    return 0;
+}
+
+/* The distinct file names of the map, sorted, into s->name; room for the files. */
+static int list_files(kvd_shards *s, json_t *map, kvd_err *err)
+{
+    const size_t n = json_object_size(map);
+    const char *tensor, **files = NULL;
+    json_t *file;
+    int status = -1;
+    size_t i = 0, count = 0;
+    if (n == 0)
+        return kvd_fail(err, "weight_map is empty");
+    files = calloc(n, sizeof *files);
+    if (!files)
+        return kvd_no_memory(err, "the list of shards", n * sizeof *files);
+    json_object_foreach(map, tensor, file)
+    {
+        if (check_shard_name(tensor, file, err))
+            goto done;
+        files[i++] = json_string_value(file);
+    }
+    qsort(files, n, sizeof *files, by_text);
+    for (i = 0; i < n; i++)
+        if (i == 0 || strcmp(files[i], files[count - 1]) != 0)
+            files[count++] = files[i];
+    s->file = calloc(count, sizeof *s->file);
+    s->name = calloc(count, sizeof *s->name);
+    if (!s->file || !s->name) {
+        kvd_no_memory(err, "the list of shards", count * (sizeof *s->file + sizeof *s->name));
+        goto done;
+    }
+    s->n_files = count;
+    for (i = 0; i < count; i++) {
+        s->name[i] = strdup(files[i]);
+        if (!s->name[i]) {
+            kvd_no_memory(err, "a shard's name", strlen(files[i]) + 1);
+            goto done;
+        }
+    }
+    status = 0;
+done:
+    free(files);
+    return status;
+}
+
+/* Map and shards say the same, in both directions. */
+static int check_map(const kvd_shards *s, json_t *map, kvd_err *err)
+{
+    const char *tensor;
+    json_t *file;
+    json_object_foreach(map, tensor, file)
+    {
+        const kvd_shard_entry *p = find_entry(s, tensor);
+        if (!p || strcmp(s->name[p->file], json_string_value(file)) != 0)
+            return kvd_fail(err, "tensor '%s' is not in '%s', where the index has it%s%s%s", tensor,
+                            json_string_value(file), p ? ", but in '" : "", p ? s->name[p->file] : "",
+                            p ? "'" : "");
+    }
+    for (size_t i = 0; i < s->n_entries; i++)
+        if (!json_object_get(map, s->entries[i].tensor))
+            return kvd_fail(err, "tensor '%s' of '%s' is not in the index", s->entries[i].tensor,
+                            s->name[s->entries[i].file]);
+    return 0;
+}
+
+int kvd_shards_open_index(kvd_shards *s, const char *folder, const char *index_path, kvd_err *err)
+{
+    int status = -1;
+    json_t *root = NULL;
+    kvd_filemap text;
+    json_error_t where;
+    if (kvd_filemap_load(&text, index_path, err))
+        return -1;
+    root = json_loadb(text.bytes, text.len, JSON_REJECT_DUPLICATES, &where);
+    if (!root) {
+        kvd_fail(err, "'%s', line %d: %s", index_path, where.line, where.text);
+        goto done;
+    }
+    json_t *map = json_object_get(root, "weight_map");
+    if (!json_is_object(map)) {
+        kvd_fail(err, "'%s': no object 'weight_map'", index_path);
+        goto done;
+    }
+    if (list_files(s, map, err)) {
+        kvd_in(err, "'%s'", index_path);
+        goto done;
+    }
+    for (size_t i = 0; i < s->n_files; i++) {
+        char *path = kvd_path_in_folder(folder, s->name[i], err);
+        s->file[i] = path ? kvd_safetensors_open(path, err) : NULL;
+        free(path);
+        if (!s->file[i]) {
+            kvd_in(err, "shard %zu of %zu", i + 1, s->n_files);
+            goto done;
+        }
+    }
+    if (list_entries(s, err) || check_map(s, map, err)) {
+        kvd_in(err, "'%s'", index_path);
+        goto done;
+    }
+    status = 0;
+done:
+    json_decref(root);
+    kvd_filemap_release(&text);
+    return status;
+}
+
+void kvd_shards_release(kvd_shards *s)
+{
+    for (size_t i = 0; i < s->n_files; i++) {
+        kvd_safetensors_close(s->file[i]);
+        if (s->name)
+            free(s->name[i]);
+    }
+    free(s->file);
+    free(s->name);
+    free(s->entries);
+    *s = (kvd_shards){0};
+}
+
+int kvd_shards_find(const kvd_shards *s, const char *tensor, kvd_tensor *out, kvd_err *err)
+{
+    const kvd_shard_entry *e = find_entry(s, tensor);
+    return e ? kvd_safetensors_find(s->file[e->file], tensor, out, err) : 1;
+}

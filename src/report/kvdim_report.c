@@ -1,0 +1,292 @@
+/*
+ * kvdim-report: tables, figures, one HTML page and a ledger of the papers' claims from result files.
+ *
+ * Reads kvdim/spectrum, similarity, rates, error-table and accuracy. Writes DIR/tables, DIR/figures,
+ * DIR/index.html.
+ */
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/args.h"
+#include "common/output.h"
+#include "common/run.h"
+#include "common/version.h"
+#include "report/compare.h"
+#include "report/ledger.h"
+#include "report/page.h"
+#include "report/plots.h"
+#include "report/studies.h"
+
+static const char program[] = "kvdim-report";
+
+enum { MAX_PATHS = 1024, OPT_COMPARE = 1000, OPT_PAPER, OPT_PLOTS, OPT_NO_PLOTS };
+
+typedef struct {
+    kvd_common_options common;
+    const char *result[MAX_PATHS], *compare[MAX_PATHS];
+    size_t n_results, n_compare;
+    const char *paper, *plots;
+    bool no_plots;
+} config;
+
+static const struct argp_option options[] = {
+    {"compare", OPT_COMPARE, "PATH", 0, "a file or folder of a second set of results to compare with; may be repeated", 0},
+    {"paper", OPT_PAPER, "DIR", 0, "folder of the published numbers and ledger.csv (default: data/paper)", 0},
+    {"plots", OPT_PLOTS, "DIR", 0, "folder of the gnuplot scripts, to restyle the figures (default: plots)", 0},
+    {"no-plots", OPT_NO_PLOTS, NULL, 0, "no figures, so gnuplot is not needed", 0},
+    {0}};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    config *cfg = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &cfg->common;
+        return 0;
+    case OPT_COMPARE:
+        if (cfg->n_compare == MAX_PATHS)
+            argp_error(state, "more than %d paths to compare", (int)MAX_PATHS);
+        cfg->compare[cfg->n_compare++] = arg;
+        return 0;
+    case OPT_PAPER:
+        cfg->paper = arg;
+        return 0;
+    case OPT_PLOTS:
+        cfg->plots = arg;
+        return 0;
+    case OPT_NO_PLOTS:
+        cfg->no_plots = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (cfg->n_results == MAX_PATHS)
+            argp_error(state, "more than %d results", (int)MAX_PATHS);
+        cfg->result[cfg->n_results++] = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (cfg->n_results == 0)
+            argp_error(state, "no result file given");
+        if (!cfg->common.output)
+            argp_error(state, "no -o DIR given");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- where our own files are --------------------------------------------------------------------- */
+
+static bool holds(const char *folder, const char *file)
+{
+    char path[2 * PATH_MAX];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/*
+ * The folder `name` that holds `file`: as given, or of the source tree that this program was built in
+ * (build/bin/../..), or beside an installed program (bin/../share/kvdim), or where it was installed to.
+ */
+static int find_folder(const char *given, const char *option, const char *in_tree, const char *installed,
+                       const char *file, char found[2 * PATH_MAX], kvd_err *err)
+{
+    char exe[PATH_MAX];
+    if (given) {
+        snprintf(found, 2 * PATH_MAX, "%s", given);
+        return holds(given, file) ? 0 : kvd_fail(err, "%s: '%s' does not hold %s", option, given, file);
+    }
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n > 0) {
+        exe[n] = '\0';
+        char *slash = strrchr(exe, '/');
+        if (slash)
+            *slash = '\0';
+        snprintf(found, 2 * PATH_MAX, "%s/../../%s", exe, in_tree);
+        if (holds(found, file))
+            return 0;
+        snprintf(found, 2 * PATH_MAX, "%s/../share/kvdim/%s", exe, installed);
+        if (holds(found, file))
+            return 0;
+    }
+    snprintf(found, 2 * PATH_MAX, "%s/%s", KVD_DATADIR, installed);
+    return holds(found, file) ? 0
+                              : kvd_fail(err, "cannot find %s: not in the source tree, not in '%s'; give %s DIR", file,
+                                         found, option);
+}
+
+/* ---- the headline -------------------------------------------------------------------------------- */
+
+static void headline_of(const kvd_ledger *l, kvd_table *t)
+{
+    char buf[96];
+    kvd_table_init(t, "headline", "Headline");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "what", "what");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "published", "published");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "ours", "ours");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "verdict", "verdict");
+    for (size_t i = 0; i < l->n; i++) {
+        const kvd_ledger_entry *e = &l->entry[i];
+        kvd_table_text(t, e->id);
+        kvd_ledger_range(e->low, e->high, e->unit, buf, sizeof buf);
+        kvd_table_text(t, buf);
+        if (e->n_values)
+            kvd_ledger_range(e->least, e->most, e->unit, buf, sizeof buf);
+        else
+            snprintf(buf, sizeof buf, "not measured");
+        kvd_table_text(t, buf);
+        kvd_table_text(t, kvd_verdict_name[e->verdict]);
+    }
+}
+
+static json_t *number(double x)
+{
+    return isnan(x) ? json_null() : json_real(x);
+}
+
+static int print_json(const config *cfg, const kvd_ledger *l, const kvd_report *report, size_t n_outside, kvd_err *err)
+{
+    json_t *root = json_object(), *ledger = json_array(), *figures = json_array(), *tables = json_array();
+    int bad = !root || !ledger || !figures || !tables;
+    for (size_t i = 0; i < l->n && !bad; i++) {
+        const kvd_ledger_entry *e = &l->entry[i];
+        bad = json_array_append_new(
+            ledger, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:I, s:s, s:s}", "id", e->id, "unit", e->unit,
+                              "published_low", number(e->low), "published_high", number(e->high), "least",
+                              number(e->least), "most", number(e->most), "values", (json_int_t)e->n_values, "verdict",
+                              kvd_verdict_name[e->verdict], "rule", e->rule));
+    }
+    for (size_t i = 0; i < report->n && !bad; i++) {
+        for (size_t j = 0; j < report->section[i]->n_tables && !bad; j++)
+            bad = json_array_append_new(tables, json_string(report->section[i]->table[j]->name));
+        for (size_t j = 0; j < report->section[i]->n_figures && !bad && !cfg->no_plots; j++)
+            bad = json_array_append_new(figures, json_string(report->section[i]->figure[j].name));
+    }
+    bad = bad || json_object_set_new(root, "program", json_string(program)) ||
+          json_object_set_new(root, "output", json_string(cfg->common.output)) ||
+          json_object_set(root, "ledger", ledger) || json_object_set(root, "tables", tables) ||
+          json_object_set(root, "figures", figures) ||
+          (cfg->n_compare && json_object_set_new(root, "outside", json_integer((json_int_t)n_outside)));
+    if (!bad) {
+        bad = json_dumpf(root, stdout, JSON_INDENT(2));
+        putchar('\n');
+    }
+    json_decref(root);
+    json_decref(ledger);
+    json_decref(figures);
+    json_decref(tables);
+    return bad ? kvd_fail(err, "cannot write the JSON summary") : 0;
+}
+
+static int print_plain(const config *cfg, const kvd_table *headline, const kvd_report *report, kvd_err *err)
+{
+    kvd_text t = {0};
+    kvd_table_plain(headline, &t);
+    for (size_t i = 0; i < report->n; i++)
+        for (size_t j = 0; j < report->section[i]->n_tables; j++)
+            if (strcmp(report->section[i]->table[j]->name, "target") == 0) {
+                kvd_text_raw(&t, "\n");
+                kvd_table_plain(report->section[i]->table[j], &t);
+            }
+    kvd_text_add(&t, "\n%s/index.html\n", cfg->common.output);
+    int status = kvd_text_check(&t, err);
+    if (!status)
+        fputs(kvd_text_get(&t), stdout);
+    kvd_text_release(&t);
+    return status;
+}
+
+/* ---- main ---------------------------------------------------------------------------------------- */
+
+static int write_tables(const kvd_report *report, const char *dir, kvd_err *err)
+{
+    char *tables = NULL;
+    if (asprintf(&tables, "%s/tables", dir) < 0)
+        return kvd_no_memory(err, "a path", 0);
+    int status = kvd_make_folder(tables, err);
+    for (size_t i = 0; i < report->n && !status; i++)
+        for (size_t j = 0; j < report->section[i]->n_tables && !status; j++)
+            status = kvd_table_write(report->section[i]->table[j], tables, err);
+    free(tables);
+    return status;
+}
+
+static int work(const config *cfg, kvd_text *said, kvd_err *err)
+{
+    static char paper[2 * PATH_MAX], plots[2 * PATH_MAX];
+    const char *dir = cfg->common.output;
+    kvd_results r = {0}, other = {0};
+    kvd_report report = {0};
+    kvd_ledger ledger = {0};
+    kvd_table headline = {0};
+    size_t n_outside = 0;
+    int status = -1;
+
+    if (find_folder(cfg->paper, "--paper", "data/paper", "paper", "ledger.csv", paper, err) ||
+        (!cfg->no_plots && find_folder(cfg->plots, "--plots", "plots", "plots", "common.gp", plots, err)))
+        goto done;
+    for (size_t i = 0; i < cfg->n_results; i++)
+        if (kvd_results_add(&r, cfg->result[i], err))
+            goto done;
+    for (size_t i = 0; i < cfg->n_compare; i++)
+        if (kvd_results_add(&other, cfg->compare[i], err))
+            goto done;
+    if (kvd_results_name(&r, err) || kvd_results_name(&other, err))
+        goto done;
+
+    if (kvd_ledger_judge(paper, &r, &ledger, err) || kvd_ledger_section(&ledger, &r, &report, err) ||
+        (cfg->n_compare && kvd_compare_section(&r, &other, &report, &n_outside, err)) ||
+        kvd_study_accuracy(&r, &report, err) || kvd_study_similarity(&r, &report, err) ||
+        kvd_study_spectra(&r, &report, err) || kvd_study_rates(&r, &report, err) ||
+        kvd_study_provenance(&r, &report, err))
+        goto done;
+    headline_of(&ledger, &headline);
+    if (kvd_table_check(&headline, err) || kvd_make_folder(dir, err) || write_tables(&report, dir, err))
+        goto done;
+    if (!cfg->no_plots && kvd_plots_write(&report, dir, plots, said, err))
+        goto done;
+    if (kvd_page_write(&report, "kvdim report", NULL, !cfg->no_plots, dir, err))
+        goto done;
+    if (cfg->common.json)
+        status = print_json(cfg, &ledger, &report, n_outside, err);
+    else
+        status = cfg->common.quiet ? 0 : print_plain(cfg, &headline, &report, err);
+done:
+    kvd_table_release(&headline);
+    kvd_ledger_release(&ledger);
+    kvd_report_release(&report);
+    kvd_results_release(&other);
+    kvd_results_release(&r);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
+    const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "RESULT... -o DIR",
+        .children = children,
+        .doc = "Tables (CSV, Markdown), figures (SVG, PNG), one HTML page, and a ledger of the papers' claims from spectrum, "
+               "similarity, rates, error-table and accuracy files. RESULT is a file or a folder of .h5 files.\v"
+               "Example:\n  kvdim-report results/kvdim-6m -o results/kvdim-6m/report"};
+    static config cfg = {.common = {.seed = 1}};
+    kvd_run run = {0};
+    kvd_err err = {""};
+    kvd_text said = {0};
+    kvd_args_parse(program, &argp, argc, argv, &cfg);
+    int status = kvd_run_start(&run, program, argc, argv, &cfg.common, &err);
+    if (!status)
+        status = work(&cfg, &said, &err);
+    if (status && said.len)
+        fputs(kvd_text_get(&said), stderr);
+    kvd_text_release(&said);
+    kvd_run_release(&run);
+    return kvd_run_exit(program, status, &err);
+}

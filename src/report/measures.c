@@ -1,0 +1,448 @@
+#include "report/measures.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/args.h"
+#include "common/stats.h"
+
+/* ---- spectra ------------------------------------------------------------------------------------- */
+
+static size_t heads_of(const kvd_spectrum *s, kvd_pair pair)
+{
+    return (size_t)s->n_layers * (size_t)s->pair[pair].n_h;
+}
+
+double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised)
+{
+    const kvd_pair_spectrum *p = &s->pair[pair];
+    size_t n = heads_of(s, pair), d = (size_t)s->model.d_head;
+    double sum = 0;
+    for (size_t h = 0; h < n; h++)
+        sum += p->sigma[h * d + (size_t)dim];
+    return sum / (double)n / (normalised ? sqrt((double)p->n_rows) : 1);
+}
+
+double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair)
+{
+    int d = s->model.d_head;
+    double all = 0, trailing = 0;
+    for (int j = 0; j < d; j++) {
+        double x = kvd_mean_sigma(s, pair, j, false);
+        all += x;
+        trailing += j >= d / 2 ? x : 0;
+    }
+    return all > 0 ? trailing / all : (double)NAN;
+}
+
+double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share)
+{
+    size_t n = heads_of(s, pair), d = (size_t)s->model.d_head, dims = 0;
+    for (size_t h = 0; h < n; h++) {
+        const double *sigma = s->pair[pair].sigma + h * d;
+        double all = 0, kept = 0;
+        for (size_t j = 0; j < d; j++)
+            all += sigma[j] * sigma[j];
+        for (size_t j = 0; j < d && kept < share * all; j++, dims++)
+            kept += sigma[j] * sigma[j];
+    }
+    return (double)dims / (double)n;
+}
+
+double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised)
+{
+    const kvd_pair_spectrum *p = &s->pair[pair];
+    size_t n = heads_of(s, pair) * (size_t)s->model.d_head, below = 0;
+    double limit = normalised ? sqrt((double)p->n_rows) : 1;
+    for (size_t i = 0; i < n; i++)
+        below += p->sigma[i] < limit;
+    return (double)below / (double)n;
+}
+
+int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err)
+{
+    size_t n = heads_of(s, pair), d = (size_t)s->model.d_head;
+    double *top = malloc(n * sizeof *top);
+    if (!top)
+        return kvd_no_memory(err, "largest singular values", n * sizeof *top);
+    for (size_t h = 0; h < n; h++)
+        top[h] = s->pair[pair].sigma[h * d];
+    *mean = kvd_mean(top, n);
+    *sd = kvd_stddev(top, n);
+    free(top);
+    return 0;
+}
+
+/* ---- similarity against tokens ------------------------------------------------------------------- */
+
+bool kvd_most_tokens(const kvd_similarity *s, size_t i)
+{
+    for (size_t j = 0; j < s->n_files; j++)
+        if (strcmp(s->label[j], s->label[i]) == 0 &&
+            (s->n_tokens[j] > s->n_tokens[i] || (s->n_tokens[j] == s->n_tokens[i] && j < i)))
+            return false;
+    return true;
+}
+
+/* Among the compared files; the reference stands apart. */
+static bool tokens_vary(const kvd_similarity *s, size_t i)
+{
+    for (size_t j = 1; j < s->n_files; j++)
+        if (strcmp(s->label[j], s->label[i]) == 0 && s->n_tokens[j] != s->n_tokens[i])
+            return true;
+    return false;
+}
+
+/* A point with its calibration label apart, so that means can be taken over references. */
+typedef struct {
+    kvd_token_point p;
+    char label[KVD_LABEL];
+} labelled;
+
+static int by_series(const void *a, const void *b)
+{
+    const labelled *x = a, *y = b;
+    int c = strcmp(x->label, y->label);
+    if (!c)
+        c = (int)x->p.pair - (int)y->p.pair;
+    if (!c)
+        c = (x->p.n_averaged > 1) - (y->p.n_averaged > 1);
+    if (!c)
+        c = strcmp(x->p.series, y->p.series);
+    if (!c)
+        c = (x->p.n_tokens > y->p.n_tokens) - (x->p.n_tokens < y->p.n_tokens);
+    return c;
+}
+
+/* The mean of point i over all series of its label and pair, when every series has its token count. */
+static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
+{
+    size_t same = 0, series = 0;
+    const labelled *x = &all[i];
+    *mean = *x;
+    kvd_token_point *m = &mean->p;
+    m->delta_ratio = m->aligned_ratio = m->overlap_half = m->energy_half = 0;
+    for (size_t j = 0; j < n; j++) {
+        const labelled *y = &all[j];
+        if (strcmp(y->label, x->label) || y->p.pair != x->p.pair)
+            continue;
+        if (j == 0 || strcmp(all[j - 1].p.series, y->p.series) || all[j - 1].p.pair != y->p.pair)
+            series++;
+        if (y->p.n_tokens != x->p.n_tokens)
+            continue;
+        same++;
+        m->delta_ratio += y->p.delta_ratio;
+        m->aligned_ratio += y->p.aligned_ratio;
+        m->overlap_half += y->p.overlap_half;
+        m->energy_half += y->p.energy_half;
+    }
+    m->delta_ratio /= (double)same;
+    m->aligned_ratio /= (double)same;
+    m->overlap_half /= (double)same;
+    m->energy_half /= (double)same;
+    m->n_averaged = same;
+    snprintf(m->series, sizeof m->series, "%s, mean over %zu references", x->label, same);
+    return series > 1 && same == series;
+}
+
+int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err)
+{
+    size_t size = 0, first = 0;
+    labelled *all = NULL;
+    *points = NULL;
+    *n = 0;
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].kind == KVD_RESULT_SIMILARITY)
+            size += r->item[i].similarity.n_files * r->item[i].similarity.n_pairs;
+    if (size == 0)
+        return 0;
+    all = calloc(2 * size, sizeof *all);
+    if (!all)
+        return kvd_no_memory(err, "similarity against tokens", 2 * size * sizeof *all);
+
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_similarity *s = &r->item[i].similarity;
+        if (r->item[i].kind != KVD_RESULT_SIMILARITY)
+            continue;
+        for (size_t o = 1; o < s->n_files; o++)
+            for (size_t p = 0; p < s->n_pairs && tokens_vary(s, o); p++) {
+                const kvd_similarity_pair *q = &s->pair[p];
+                labelled *x = &all[first++];
+                memcpy(x->label, s->label[o], sizeof x->label);
+                snprintf(x->p.series, sizeof x->p.series, "%s against %s", s->label[o], s->label[0]);
+                x->p.pair = q->pair;
+                x->p.n_tokens = s->n_tokens[o];
+                x->p.n_averaged = 1;
+                x->p.random = kvd_label_random(s->label[o]);
+                x->p.delta_ratio = q->delta_ratio[o];
+                x->p.aligned_ratio = q->aligned_ratio[o];
+                x->p.overlap_half = q->overlap[o];
+                x->p.energy_half = q->energy[o];
+            }
+    }
+    qsort(all, first, sizeof *all, by_series);
+    size_t total = first;
+    for (size_t i = 0; i < first; i++) {
+        /* Once per label, pair and count: at the first series of the label and pair. */
+        bool leads = true;
+        for (size_t j = 0; j < i && leads; j++)
+            leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||
+                    all[j].p.n_tokens != all[i].p.n_tokens;
+        if (leads && mean_over_references(all, first, i, &all[total]))
+            total++;
+    }
+    qsort(all, total, sizeof *all, by_series);
+    kvd_token_point *out = malloc((total ? total : 1) * sizeof *out);
+    if (!out) {
+        free(all);
+        return kvd_no_memory(err, "similarity against tokens", total * sizeof *out);
+    }
+    for (size_t i = 0; i < total; i++)
+        out[i] = all[i].p;
+    free(all);
+    *points = out;
+    *n = total;
+    return 0;
+}
+
+/* ---- accuracy rows ------------------------------------------------------------------------------- */
+
+double kvd_row_real(const kvd_rows *rows, size_t row, const char *column)
+{
+    int c = kvd_rows_find(rows, column);
+    return c < 0 || kvd_rows_column(rows, c)->kind == KVD_COL_TEXT ? (double)NAN : kvd_rows_get_real(rows, row, c);
+}
+
+const char *kvd_row_text(const kvd_rows *rows, size_t row, const char *column)
+{
+    int c = kvd_rows_find(rows, column);
+    return c < 0 || kvd_rows_column(rows, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(rows, row, c);
+}
+
+/* ---- values by name ------------------------------------------------------------------------------ */
+
+void kvd_values_release(kvd_values *v)
+{
+    free(v->value);
+    *v = (kvd_values){0};
+}
+
+static int put(kvd_values *v, double value, kvd_err *err, const char *fmt, ...) KVD_PRINTF(4, 5);
+
+static int put(kvd_values *v, double value, kvd_err *err, const char *fmt, ...)
+{
+    if (isnan(value))
+        return 0;
+    kvd_value *all = realloc(v->value, (v->n + 1) * sizeof *all);
+    if (!all)
+        return kvd_no_memory(err, "measured values", (v->n + 1) * sizeof *all);
+    v->value = all;
+    kvd_value *x = &v->value[v->n++];
+    x->value = value;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(x->what, sizeof x->what, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+typedef struct {
+    const kvd_results *r;
+    kvd_pair pair;
+    double number;
+} request;
+
+typedef int (*measure)(const request *q, const char *name, kvd_values *out, kvd_err *err);
+
+static int of_spectra(const request *q, const char *name, kvd_values *out, kvd_err *err)
+{
+    for (size_t i = 0; i < q->r->n; i++) {
+        const kvd_result *x = &q->r->item[i];
+        const kvd_spectrum *s = &x->spectrum;
+        double value, mean, sd;
+        if (x->kind != KVD_RESULT_SPECTRUM || !s->pair[q->pair].present)
+            continue;
+        /* The papers' Q and K are those after RoPE. */
+        if (strcmp(s->rope, "after") && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW && q->pair != KVD_PAIR_WV)
+            continue;
+        if (strcmp(name, "trailing-share") == 0) {
+            value = kvd_trailing_share(s, q->pair);
+        } else if (strcmp(name, "cv") == 0) {
+            if (kvd_top_sigma(s, q->pair, &mean, &sd, err))
+                return -1;
+            value = mean > 0 && s->n_layers * s->pair[q->pair].n_h > 1 ? sd / mean : (double)NAN;
+        } else {
+            value = kvd_share_below_one(s, q->pair, strcmp(name, "below-one-normalised") == 0);
+        }
+        if (put(out, 100 * value, err, "%s", x->name))
+            return -1;
+    }
+    return 0;
+}
+
+/* Every basis against every other text's data, between texts, or between random ids and a text. */
+static int of_similarity(const request *q, const char *name, kvd_values *out, kvd_err *err)
+{
+    bool want_random = strncmp(name, "random-", 7) == 0;
+    const char *what = want_random ? name + 7 : name;
+    for (size_t i = 0; i < q->r->n; i++) {
+        const kvd_similarity *s = &q->r->item[i].similarity;
+        if (q->r->item[i].kind != KVD_RESULT_SIMILARITY)
+            continue;
+        for (size_t p = 0; p < s->n_pairs; p++)
+            for (size_t k = 0; k < s->n_files * s->n_files && s->pair[p].pair == q->pair; k++) {
+                const kvd_similarity_pair *x = &s->pair[p];
+                size_t a = k / s->n_files, b = k % s->n_files;
+                bool ra = kvd_label_random(s->label[a]), rb = kvd_label_random(s->label[b]);
+                double value;
+                if (strcmp(s->label[a], s->label[b]) == 0 || (want_random ? ra == rb : ra || rb) ||
+                    !kvd_most_tokens(s, a) || !kvd_most_tokens(s, b))
+                    continue;
+                if (strcmp(what, "delta-ratio") == 0)
+                    value = x->delta_ratio[k];
+                else if (strcmp(what, "aligned-ratio") == 0)
+                    value = x->aligned_ratio[k];
+                else if (strcmp(what, "overlap-half") == 0)
+                    value = x->overlap[k];
+                else if (want_random && rb) /* what random ids give a text, not the other way */
+                    continue;
+                else
+                    value = x->energy[k] / x->energy[b * s->n_files + b];
+                if (put(out, 100 * value, err, "basis of %s, data of %s", s->label[a], s->label[b]))
+                    return -1;
+            }
+    }
+    return 0;
+}
+
+/* The points of a label: its mean over references where there is one, else the single reference. */
+static int of_tokens(const request *q, const char *name, kvd_values *out, kvd_err *err)
+{
+    kvd_token_point *p = NULL;
+    size_t n = 0;
+    bool want_random = strstr(name, "-random") != NULL, fall = strncmp(name, "tokens-fall", 11) == 0;
+    int status = -1;
+    if (kvd_token_points(q->r, &p, &n, err))
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (p[i].pair != q->pair || (want_random && !p[i].random))
+            continue;
+        if (!fall) {
+            if ((double)p[i].n_tokens > q->number &&
+                put(out, 100 * p[i].delta_ratio, err, "%s, %zu tokens", p[i].series, p[i].n_tokens))
+                goto done;
+            continue;
+        }
+        /* points of a series stand together, by tokens */
+        size_t last = i;
+        while (last + 1 < n && p[last + 1].pair == p[i].pair && strcmp(p[last + 1].series, p[i].series) == 0)
+            last++;
+        if (last > i && put(out, p[last].delta_ratio / p[i].delta_ratio, err, "%s, %zu tokens against %zu",
+                            p[i].series, p[last].n_tokens, p[i].n_tokens))
+            goto done;
+        i = last;
+    }
+    status = 0;
+done:
+    free(p);
+    return status;
+}
+
+/* Same bases, method and widths, evaluated on the calibration text (a) and on another one (b). */
+static bool same_choice(const kvd_result *x, size_t a, const kvd_result *y, size_t b)
+{
+    static const char *const texts[] = {"method", "rule", "calibration"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (strcmp(kvd_row_text(x->accuracy.rows, a, texts[i]), kvd_row_text(y->accuracy.rows, b, texts[i])))
+            return false;
+    return strcmp(x->model.hash, y->model.hash) == 0 &&
+           fabs(kvd_row_real(x->accuracy.rows, a, "overall_p") - kvd_row_real(y->accuracy.rows, b, "overall_p")) < 1e-9;
+}
+
+bool kvd_on_calibration_text(const kvd_rows *rows, size_t row)
+{
+    return strcmp(kvd_row_text(rows, row, "label"), kvd_row_text(rows, row, "calibration")) == 0;
+}
+
+static int of_degradation(const request *q, const char *name, kvd_values *out, kvd_err *err)
+{
+    const char *column = strcmp(name, "degradation") == 0 ? "attention_error_zdc" : "attention_error";
+    for (size_t i = 0; i < q->r->n; i++)
+        for (size_t a = 0; q->r->item[i].kind == KVD_RESULT_ACCURACY && a < kvd_rows_count(q->r->item[i].accuracy.rows); a++) {
+            const kvd_result *x = &q->r->item[i];
+            double d = kvd_row_real(x->accuracy.rows, a, column);
+            if (!kvd_on_calibration_text(x->accuracy.rows, a) || isnan(d) || d <= 0)
+                continue;
+            for (size_t j = 0; j < q->r->n; j++)
+                for (size_t b = 0; q->r->item[j].kind == KVD_RESULT_ACCURACY && b < kvd_rows_count(q->r->item[j].accuracy.rows); b++) {
+                    const kvd_result *y = &q->r->item[j];
+                    if (kvd_on_calibration_text(y->accuracy.rows, b) || !same_choice(x, a, y, b))
+                        continue;
+                    if (put(out, kvd_row_real(y->accuracy.rows, b, column) / d, err, "%s at p = %.3f, %s against %s",
+                            kvd_row_text(y->accuracy.rows, b, "method"), kvd_row_real(y->accuracy.rows, b, "overall_p"),
+                            kvd_row_text(y->accuracy.rows, b, "label"), kvd_row_text(x->accuracy.rows, a, "label")))
+                        return -1;
+                }
+        }
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    measure compute;
+} measures[] = {
+    {"trailing-share", of_spectra},
+    {"below-one", of_spectra},
+    {"below-one-normalised", of_spectra},
+    {"cv", of_spectra},
+    {"delta-ratio", of_similarity},
+    {"aligned-ratio", of_similarity},
+    {"energy-ratio", of_similarity},
+    {"overlap-half", of_similarity},
+    {"random-delta-ratio", of_similarity},
+    {"random-aligned-ratio", of_similarity},
+    {"random-energy-ratio", of_similarity},
+    {"random-overlap-half", of_similarity},
+    {"tokens-delta", of_tokens},
+    {"tokens-delta-random", of_tokens},
+    {"tokens-fall", of_tokens},
+    {"tokens-fall-random", of_tokens},
+    {"degradation", of_degradation},
+    {"degradation-norm", of_degradation},
+};
+
+int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err *err)
+{
+    char word[64], pair[16];
+    request q = {.r = r};
+    const char *colon = strchr(name, ':');
+    const char *second = colon ? strchr(colon + 1, ':') : NULL;
+    *out = (kvd_values){0};
+    if (!colon || (size_t)(colon - name) >= sizeof word)
+        return kvd_fail(err, "measure '%s' is not NAME:PAIR or NAME:PAIR:NUMBER", name);
+    size_t n = second ? (size_t)(second - colon - 1) : strlen(colon + 1);
+    if (n >= sizeof pair)
+        return kvd_fail(err, "measure '%s': no pair of that name", name);
+    memcpy(word, name, (size_t)(colon - name));
+    word[colon - name] = '\0';
+    memcpy(pair, colon + 1, n);
+    pair[n] = '\0';
+    bool all = strncmp(word, "degradation", 11) == 0 && strcmp(pair, "all") == 0;
+    int p = all ? 0 : kvd_pair_find(pair);
+    if (p < 0)
+        return kvd_fail(err, "measure '%s': no pair '%s'", name, pair);
+    q.pair = (kvd_pair)p;
+    if (second && kvd_arg_double("measure", second + 1, 0, 1e15, &q.number, err))
+        return -1;
+    for (size_t i = 0; i < sizeof measures / sizeof measures[0]; i++)
+        if (strcmp(measures[i].name, word) == 0) {
+            if (measures[i].compute(&q, word, out, err) == 0)
+                return 0;
+            kvd_values_release(out);
+            return kvd_in(err, "measure '%s'", name);
+        }
+    return kvd_fail(err, "unknown measure '%s'", name);
+}

@@ -1,0 +1,389 @@
+#include "report/results.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "report/accuracy_file.h"
+#include "report/similarity_file.h"
+
+static const struct {
+    const char *schema;
+    kvd_result_kind kind;
+} kinds[] = {
+    {"spectrum", KVD_RESULT_SPECTRUM},       {"similarity", KVD_RESULT_SIMILARITY},
+    {"rates", KVD_RESULT_RATES},             {"error-table", KVD_RESULT_ERROR_TABLE},
+    {"accuracy", KVD_RESULT_ACCURACY},       {"activations", KVD_RESULT_INPUT},
+    {"moments", KVD_RESULT_INPUT},
+};
+
+bool kvd_label_random(const char *label)
+{
+    const char *colon = strstr(label, ": ");
+    return strncasecmp(label, "random", 6) == 0 || (colon && strncasecmp(colon + 2, "random", 6) == 0);
+}
+
+const char *kvd_fact_get(const kvd_facts *f, const char *name)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (strcmp(f->fact[i].name, name) == 0)
+            return f->fact[i].value;
+    return "";
+}
+
+/* ---- provenance ---------------------------------------------------------------------------------- */
+
+/* Takes value. */
+static int add_fact(kvd_facts *f, const char *name, char *value, kvd_err *err)
+{
+    kvd_fact *all = realloc(f->fact, (f->n + 1) * sizeof *all);
+    char *copy = strdup(name);
+    if (all)
+        f->fact = all;
+    if (!all || !copy || !value) {
+        free(copy);
+        free(value);
+        return kvd_no_memory(err, "provenance", (f->n + 1) * sizeof *all);
+    }
+    f->fact[f->n++] = (kvd_fact){copy, value};
+    return 0;
+}
+
+static void release_facts(kvd_facts *f)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        free(f->fact[i].name);
+        free(f->fact[i].value);
+    }
+    free(f->fact);
+}
+
+/* Attributes that a file does not have are left out: what a reader does not find was not recorded. */
+static int read_facts(kvd_h5 *f, const char *where, const char *const *texts, const char *const *ints,
+                      const char *const *reals, kvd_facts *out, kvd_err *err)
+{
+    kvd_err absent;
+    for (; *texts; texts++) {
+        char *value = NULL;
+        if (kvd_h5_get_text(f, where, *texts, &value, &absent) == 0 && add_fact(out, *texts, value, err))
+            return -1;
+    }
+    for (; *ints; ints++) {
+        int64_t value;
+        char *text = NULL;
+        if (kvd_h5_get_int(f, where, *ints, &value, &absent))
+            continue;
+        if (asprintf(&text, "%lld", (long long)value) < 0)
+            text = NULL;
+        if (add_fact(out, *ints, text, err))
+            return -1;
+    }
+    for (; *reals; reals++) {
+        double value;
+        char *text = NULL;
+        if (kvd_h5_get_double(f, where, *reals, &value, &absent))
+            continue;
+        if (asprintf(&text, "%.3f", value) < 0)
+            text = NULL;
+        if (add_fact(out, *reals, text, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int read_provenance(kvd_h5 *f, kvd_result *r, kvd_err *err)
+{
+    static const char *const texts[] = {"program", "command_line", "git_revision", "hostname", "cpu", "gpu",
+                                        "driver", "compiler", "cflags", "blas", "hdf5_version", "started_utc",
+                                        NULL};
+    static const char *const ints[] = {"threads", "seed", NULL}, *const reals[] = {"elapsed_s", NULL};
+    static const char *const input_texts[] = {"path", "schema", "hash", "git_revision", NULL};
+    static const char *const input_ints[] = {"bytes", NULL}, *const none[] = {NULL};
+    enum { MOST_INPUTS = 100000 };
+    char where[64];
+    kvd_err absent;
+    int64_t n = 0;
+
+    if (read_facts(f, "/provenance", texts, ints, reals, &r->provenance, err))
+        return -1;
+    if (kvd_h5_get_int(f, "/provenance", "input_count", &n, &absent) || n <= 0)
+        return 0;
+    if (n > MOST_INPUTS)
+        return kvd_fail(err, "'%s': %lld inputs under /provenance, at most %d are believed", r->path, (long long)n,
+                        MOST_INPUTS);
+    r->input = calloc((size_t)n, sizeof *r->input);
+    if (!r->input)
+        return kvd_no_memory(err, "inputs of a file", (size_t)n * sizeof *r->input);
+    r->n_inputs = (size_t)n;
+    for (size_t i = 0; i < r->n_inputs; i++) {
+        snprintf(where, sizeof where, "/provenance/inputs/%zu", i);
+        if (read_facts(f, where, input_texts, input_ints, none, &r->input[i], err))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- one file ------------------------------------------------------------------------------------ */
+
+static int load_spectrum(kvd_result *r, kvd_err *err)
+{
+    if (kvd_spectrum_load(&r->spectrum, r->path, err))
+        return -1;
+    r->model = r->spectrum.model;
+    r->has_model = true;
+    for (int p = 0; p < KVD_N_PAIRS; p++) {
+        free(r->spectrum.pair[p].R);
+        free(r->spectrum.pair[p].right);
+        r->spectrum.pair[p].R = r->spectrum.pair[p].right = NULL;
+    }
+    return 0;
+}
+
+static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
+{
+    kvd_err absent;
+    switch (r->kind) {
+    case KVD_RESULT_SPECTRUM:
+        return load_spectrum(r, err);
+    case KVD_RESULT_RATES:
+        if (kvd_rates_load(&r->rates, r->path, err))
+            return -1;
+        r->model = r->rates.model;
+        r->has_model = true;
+        return 0;
+    case KVD_RESULT_ERROR_TABLE:
+        if (kvd_error_table_load(&r->errors, r->path, err))
+            return -1;
+        r->model = r->errors.model;
+        r->has_model = true;
+        return 0;
+    case KVD_RESULT_SIMILARITY:
+        if (kvd_model_info_read(f, &r->model, err))
+            return -1;
+        r->has_model = true;
+        return kvd_similarity_read(&r->similarity, f, &r->model, err);
+    case KVD_RESULT_ACCURACY:
+        r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
+        return kvd_accuracy_read(&r->accuracy, f, err);
+    case KVD_RESULT_INPUT:
+        r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
+        return 0;
+    }
+    return 0;
+}
+
+static void release(kvd_result *r)
+{
+    free(r->path);
+    free(r->name);
+    release_facts(&r->provenance);
+    for (size_t i = 0; i < r->n_inputs; i++)
+        release_facts(&r->input[i]);
+    free(r->input);
+    kvd_spectrum_release(&r->spectrum);
+    kvd_similarity_release(&r->similarity);
+    kvd_rates_release(&r->rates);
+    kvd_error_table_release(&r->errors);
+    kvd_accuracy_result_release(&r->accuracy);
+}
+
+static int add_file(kvd_results *all, const char *path, bool from_directory, kvd_err *err)
+{
+    kvd_h5 f = {.id = H5I_INVALID_HID};
+    kvd_result r = {0};
+    int status = -1;
+    size_t k = 0;
+
+    for (size_t i = 0; i < all->n; i++)
+        if (strcmp(all->item[i].path, path) == 0)
+            return kvd_fail(err, "'%s' is given twice", path);
+    r.path = strdup(path);
+    if (!r.path)
+        return kvd_no_memory(err, "a path", strlen(path));
+    if (kvd_h5_peek_schema(path, r.schema, sizeof r.schema, err))
+        goto done;
+    while (k < sizeof kinds / sizeof kinds[0] && strcmp(kinds[k].schema, r.schema))
+        k++;
+    if (k == sizeof kinds / sizeof kinds[0]) {
+        kvd_fail(err,
+                 "'%s' is a 'kvdim/%s' file; the report knows spectrum, similarity, rates, error-table and "
+                 "accuracy",
+                 path, r.schema);
+        goto done;
+    }
+    r.kind = kinds[k].kind;
+    if (r.kind == KVD_RESULT_INPUT && !from_directory) {
+        kvd_fail(err, "'%s' holds %s, not results: give it to kvdim-spectrum first", path, r.schema);
+        goto done;
+    }
+    /* The loaders check the version; here the provenance is read, and contents that have no loader. */
+    const kvd_schema schema = {kinds[k].schema, 1, ""};
+    if (kvd_h5_open(&f, path, &schema, err) || read_provenance(&f, &r, err) || load_content(&f, &r, err))
+        goto done;
+    kvd_result *item = realloc(all->item, (all->n + 1) * sizeof *item);
+    if (!item) {
+        kvd_no_memory(err, "results", (all->n + 1) * sizeof *item);
+        goto done;
+    }
+    all->item = item;
+    all->item[all->n++] = r;
+    status = 0;
+done:
+    kvd_h5_close(&f, false);
+    if (status)
+        release(&r);
+    return status;
+}
+
+/* ---- all files ----------------------------------------------------------------------------------- */
+
+static int is_h5(const struct dirent *e)
+{
+    size_t n = strlen(e->d_name);
+    return n > 3 && strcmp(e->d_name + n - 3, ".h5") == 0 && e->d_name[0] != '.';
+}
+
+/* Bytes, not the locale: the same order on every machine. */
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+int kvd_results_add(kvd_results *r, const char *path, kvd_err *err)
+{
+    struct stat st;
+    if (stat(path, &st))
+        return kvd_fail_errno(err, "cannot open '%s'", path);
+    if (!S_ISDIR(st.st_mode))
+        return add_file(r, path, false, err);
+
+    struct dirent **entry = NULL;
+    int n = scandir(path, &entry, is_h5, by_name), status = n < 0 ? -1 : 0;
+    if (n < 0)
+        return kvd_fail_errno(err, "cannot read the folder '%s'", path);
+    if (n == 0)
+        status = kvd_fail(err, "'%s' holds no .h5 file", path);
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    for (int i = 0; i < n; i++) {
+        char *file = NULL;
+        if (!status && asprintf(&file, "%.*s/%s", (int)len, path, entry[i]->d_name) < 0) {
+            file = NULL;
+            status = kvd_no_memory(err, "a path", len);
+        }
+        if (!status)
+            status = add_file(r, file, true, err);
+        free(file);
+        free(entry[i]);
+    }
+    free(entry);
+    return status;
+}
+
+void kvd_results_release(kvd_results *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        release(&r->item[i]);
+    free(r->item);
+    *r = (kvd_results){0};
+}
+
+/* ---- names --------------------------------------------------------------------------------------- */
+
+/* What tables call a result before it is told apart from others. */
+static const char *label_of(const kvd_result *r)
+{
+    switch (r->kind) {
+    case KVD_RESULT_SPECTRUM:
+        return r->spectrum.label;
+    case KVD_RESULT_RATES:
+        return r->rates.label;
+    case KVD_RESULT_SIMILARITY:
+        return r->similarity.label[0];
+    case KVD_RESULT_ERROR_TABLE:
+        return r->errors.method;
+    case KVD_RESULT_ACCURACY:
+    case KVD_RESULT_INPUT:
+        break;
+    }
+    const char *slash = strrchr(r->path, '/');
+    return slash ? slash + 1 : r->path;
+}
+
+/* The parts that may tell two results of one label apart, in the order in which they are tried. */
+static int describe(const kvd_result *r, int level, bool models, char **name)
+{
+    const kvd_spectrum *s = &r->spectrum;
+    char more[160] = "", tokens[32];
+    if (level >= 1 && r->kind == KVD_RESULT_SPECTRUM) {
+        snprintf(tokens, sizeof tokens, "%zu tokens", s->n_tokens);
+        snprintf(more, sizeof more, " (%s%s%s%s%s)", tokens, level >= 2 ? ", " : "",
+                 level >= 2 ? kvd_pairing_name[s->pairing] : "", level >= 2 ? ", " : "", level >= 2 ? s->method : "");
+    } else if (r->kind == KVD_RESULT_RATES) {
+        snprintf(more, sizeof more, " (%s, %s and %s)", r->rates.rule, kvd_pair_name[r->rates.pair[0]],
+                 kvd_pair_name[r->rates.pair[1]]);
+    }
+    const char *before = r->kind == KVD_RESULT_SPECTRUM && strcmp(s->rope, "before") == 0 ? ", before RoPE" : "";
+    return asprintf(name, "%s%s%s%s%s%s%s%s", models && r->has_model ? r->model.name : "",
+                    models && r->has_model ? ": " : "", label_of(r), before, more, level >= 3 ? " [" : "",
+                    level >= 3 ? r->path : "", level >= 3 ? "]" : "");
+}
+
+static void prefix(char label[KVD_LABEL], const char *model)
+{
+    char old[KVD_LABEL];
+    memcpy(old, label, sizeof old);
+    snprintf(label, KVD_LABEL, "%.127s: %.63s", model, old);
+}
+
+int kvd_results_name(kvd_results *r, kvd_err *err)
+{
+    bool models = false;
+    const kvd_model_info *first = NULL;
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].has_model) {
+            models = models || (first && strcmp(first->hash, r->item[i].model.hash) != 0);
+            first = &r->item[i].model;
+        }
+    for (size_t i = 0; models && i < r->n; i++) {
+        kvd_similarity *s = &r->item[i].similarity;
+        if (r->item[i].kind != KVD_RESULT_SIMILARITY || !r->item[i].has_model)
+            continue;
+        for (size_t k = 0; k < s->n_files; k++)
+            prefix(s->label[k], r->item[i].model.name);
+    }
+    for (int level = 0; level <= 3; level++)
+        for (size_t i = 0; i < r->n; i++) {
+            bool clash = r->item[i].name == NULL;
+            for (size_t j = 0; j < r->n && !clash; j++)
+                clash = j != i && r->item[j].kind == r->item[i].kind && r->item[j].name &&
+                        strcmp(r->item[j].name, r->item[i].name) == 0;
+            if (!clash)
+                continue;
+            /* Every result of a shared name gets the longer one, so that legends read alike. */
+            char *old = r->item[i].name;
+            char *shared = old ? strdup(old) : NULL;
+            for (size_t j = i; j < r->n; j++) {
+                kvd_result *x = &r->item[j];
+                if (j != i && (!shared || x->kind != r->item[i].kind || !x->name || strcmp(x->name, shared)))
+                    continue;
+                char *name = NULL;
+                if (describe(x, level, models, &name) < 0) {
+                    free(shared);
+                    return kvd_no_memory(err, "names", 0);
+                }
+                /* Legends are CSV fields that gnuplot reads: no quotes, no control characters. */
+                for (char *c = name; *c; c++)
+                    *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+                free(x->name);
+                x->name = name;
+            }
+            free(shared);
+        }
+    return 0;
+}

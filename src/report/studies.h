@@ -1,0 +1,22 @@
+/*
+ * The sections of a report, one function per kind of result. Each adds nothing when there is no file of
+ * its kind, and returns 0, or -1 with *err when memory runs out.
+ */
+#ifndef KVD_REPORT_STUDIES_H
+#define KVD_REPORT_STUDIES_H
+
+#include "report/report.h"
+#include "report/results.h"
+
+/* ZACK Fig. 5 and 10, Tables 6 and 7; FDC Fig. 3, Tables 3 and 4; ZDC Fig. 13. */
+int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* ZACK Tables 4 and 5, Fig. 18; FDC Table 2, Fig. 14; transfer between texts. */
+int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* Overall p against removal rate; kept dimensions per head; what cutting a head costs. */
+int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* Quality against overall p, the p that keeps a share of accuracy, ZDC Fig. 14, bytes. */
+int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* What the files were made by and from. */
+int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
+
+#endif

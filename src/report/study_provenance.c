@@ -1,0 +1,57 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "report/studies.h"
+
+int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
+{
+    static const char *const facts[][2] = {
+        {"program", "program"}, {"git_revision", "git revision"}, {"started_utc", "started"},
+        {"elapsed_s", "seconds"}, {"hostname", "host"}, {"cpu", "CPU"}, {"gpu", "GPU"}, {"threads", "threads"},
+        {"seed", "seed"}, {"compiler", "compiler"}, {"command_line", "command line"}};
+    const size_t n_facts = sizeof facts / sizeof facts[0];
+    kvd_section *s = kvd_report_section(report, "provenance", "Provenance", err);
+    if (!s)
+        return -1;
+    kvd_table *t = kvd_section_table(s, "provenance", "What made the files", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "schema", "holds");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model_hash", "model hash");
+    for (size_t k = 0; k < n_facts; k++)
+        kvd_table_add_column(t, KVD_CELL_TEXT, 0, facts[k][0], facts[k][1]);
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_result *x = &r->item[i];
+        kvd_table_text(t, x->path);
+        kvd_table_text(t, x->schema);
+        kvd_table_text(t, x->has_model ? x->model.name : "");
+        kvd_table_text(t, x->has_model ? x->model.hash : "");
+        for (size_t k = 0; k < n_facts; k++)
+            kvd_table_text(t, kvd_fact_get(&x->provenance, facts[k][0]));
+    }
+
+    t = kvd_section_table(s, "inputs", "What they were made from", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "input", "input");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "bytes", "bytes");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "hash", "hash of its content");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "schema", "holds");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "git_revision", "made by revision");
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t k = 0; k < r->item[i].n_inputs; k++) {
+            const kvd_facts *f = &r->item[i].input[k];
+            kvd_table_text(t, r->item[i].path);
+            kvd_table_text(t, kvd_fact_get(f, "path"));
+            kvd_table_text(t, kvd_fact_get(f, "bytes"));
+            kvd_table_text(t, kvd_fact_get(f, "hash"));
+            kvd_table_text(t, kvd_fact_get(f, "schema"));
+            kvd_table_text(t, kvd_fact_get(f, "git_revision"));
+        }
+    if (t->n_rows == 0) /* a table of nothing but headings would say that there are inputs */
+        t->only_files = true;
+    return 0;
+}

@@ -1,0 +1,244 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/measures.h"
+#include "report/studies.h"
+
+/* Kept dimensions over heads of one side of a point. */
+static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean, int32_t *hi)
+{
+    size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
+    double sum = 0;
+    *lo = *hi = w->kept[side][0];
+    for (size_t h = 0; h < n; h++) {
+        int32_t k = w->kept[side][h];
+        sum += k;
+        *lo = k < *lo ? k : *lo;
+        *hi = k > *hi ? k : *hi;
+    }
+    *mean = sum / (double)n;
+}
+
+static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    kvd_table *t = kvd_section_table(s, "rates", "Points of every rates file", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "widths");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rule", "rule");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "removal_rate", "removal rate r");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p16", "p padded to 16");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "qk_kept_least", "d_qk least");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "qk_kept_mean", "d_qk mean");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "qk_kept_most", "d_qk most");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "v_kept_least", "d_v least");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "v_kept_mean", "d_v mean");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "v_kept_most", "d_v most");
+    kvd_table_note(t, "p: fraction of the stored elements that is removed, 1 - sum(d_qk + d_v) / (2 d_head n); padded: with every "
+                      "width rounded up to a multiple of 16, as attention kernels store it.");
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_rates *x = &r->item[i].rates;
+        for (size_t k = 0; r->item[i].kind == KVD_RESULT_RATES && k < x->n_points; k++) {
+            kvd_table_text(t, r->item[i].name);
+            kvd_table_text(t, x->rule);
+            kvd_table_real(t, x->removal_rate[k]);
+            kvd_table_real(t, x->overall_p[k]);
+            kvd_table_real(t, x->overall_p16[k]);
+            for (int side = 0; side < 2; side++) {
+                int32_t lo, hi;
+                double mean;
+                kept_range(&x->widths[k], side, &lo, &mean, &hi);
+                kvd_table_int(t, lo);
+                kvd_table_real(t, mean);
+                kvd_table_int(t, hi);
+            }
+        }
+    }
+    return 0;
+}
+
+/* p against r: the steps of F_p where a file has them, its points otherwise. */
+static int curve_table(const kvd_results *r, kvd_section *s, bool *any, kvd_err *err)
+{
+    enum { MOST_STEPS = 2000 };
+    kvd_table *t = kvd_section_table(s, "rates-curve", "Overall p against removal rate", err);
+    if (!t)
+        return -1;
+    t->only_files = t->no_markdown = true;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "widths");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "what", "what");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "removal_rate", "removal rate r");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "overall_p", "overall p");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "overall_p16", "p padded to 16");
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_result *x = &r->item[i];
+        if (x->kind != KVD_RESULT_RATES)
+            continue;
+        size_t steps = x->rates.n_table < MOST_STEPS ? x->rates.n_table : MOST_STEPS;
+        for (size_t k = 0; k < steps; k++) {
+            size_t at = k * x->rates.n_table / steps;
+            kvd_table_text(t, x->name);
+            kvd_table_text(t, "step");
+            kvd_table_real(t, x->rates.table_r[at]);
+            kvd_table_real(t, x->rates.table_p[at]);
+            kvd_table_real(t, (double)NAN);
+            *any = true;
+        }
+        for (size_t k = 0; k < x->rates.n_points; k++) {
+            if (isnan(x->rates.removal_rate[k]))
+                continue;
+            kvd_table_text(t, x->name);
+            kvd_table_text(t, "point");
+            kvd_table_real(t, x->rates.removal_rate[k]);
+            kvd_table_real(t, x->rates.overall_p[k]);
+            kvd_table_real(t, x->rates.overall_p16[k]);
+            *any = true;
+        }
+    }
+    return 0;
+}
+
+/* The point whose overall p is nearest to p. */
+static size_t nearest(const kvd_rates *x, double p)
+{
+    size_t best = 0;
+    for (size_t k = 1; k < x->n_points; k++)
+        if (fabs(x->overall_p[k] - p) < fabs(x->overall_p[best] - p))
+            best = k;
+    return best;
+}
+
+/* Kept dimensions of every head at the points nearest to p = 0.25, 0.5 and 0.75. */
+static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
+{
+    static const double wanted[] = {0.25, 0.5, 0.75};
+    char name[64];
+    size_t chosen[3], n = 0;
+    for (size_t i = 0; i < 3; i++) {
+        size_t k = nearest(&x->rates, wanted[i]);
+        if (n == 0 || chosen[n - 1] != k)
+            chosen[n++] = k;
+    }
+    snprintf(name, sizeof name, "rates-kept-%d", number);
+    kvd_table *t = kvd_section_table(s, name, "Kept dimensions of every head", err);
+    if (!t)
+        return -1;
+    t->only_files = t->no_markdown = true;
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "point", "point");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "removal_rate", "removal rate r");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "side", "side");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "layer", "layer");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "kv_head", "KV head");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "kept", "kept");
+    for (size_t c = 0; c < n; c++) {
+        const kvd_widths *w = &x->rates.widths[chosen[c]];
+        for (int side = 0; side < 2; side++)
+            for (int l = 0; l < w->n_layers; l++)
+                for (int h = 0; h < w->n_kv_heads; h++) {
+                    kvd_table_int(t, (int64_t)c);
+                    kvd_table_real(t, x->rates.removal_rate[chosen[c]]);
+                    kvd_table_real(t, x->rates.overall_p[chosen[c]]);
+                    kvd_table_int(t, side);
+                    kvd_table_text(t, kvd_pair_name[x->rates.pair[side]]);
+                    kvd_table_int(t, l);
+                    kvd_table_int(t, h);
+                    kvd_table_int(t, w->kept[side][l * w->n_kv_heads + h]);
+                }
+    }
+    kvd_text caption = {0};
+    kvd_text_add(&caption, "Kept dimensions of every KV head, %s; full width is %d.", x->name, x->rates.widths[0].d_head);
+    const kvd_widths *w = &x->rates.widths[0];
+    int status = kvd_text_check(&caption, err);
+    if (!status)
+        status = kvd_section_figure(s, name, "kept.gp", n == 3 ? 900 : n == 2 ? 660 : 420, 560, kvd_text_get(&caption), err,
+                                    "csv='tables/%s.csv'; points=%zu; pairs='%s %s'; layers=%d; heads=%d; d_head=%d", name,
+                                    n, kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]], w->n_layers,
+                                    w->n_kv_heads, w->d_head);
+    kvd_text_release(&caption);
+    return status;
+}
+
+/* ---- what cutting a head costs ------------------------------------------------------------------- */
+
+static int error_study(const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    bool any = false;
+    for (size_t i = 0; i < r->n; i++)
+        any = any || r->item[i].kind == KVD_RESULT_ERROR_TABLE;
+    if (!any)
+        return 0;
+    kvd_table *t = kvd_section_table(s, "error-tables", "Cost of cutting one head at a time, nats of KL divergence per token", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "width", "kept");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "removed", "share removed");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "mean", "mean over heads");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "most", "costliest head");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "sum", "sum over heads");
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_error_table *x = &r->item[i].errors;
+        if (r->item[i].kind != KVD_RESULT_ERROR_TABLE)
+            continue;
+        size_t heads = (size_t)x->n_layers * (size_t)x->n_kv_heads;
+        for (size_t side = 0; side < 2; side++)
+            for (size_t k = 0; k < x->n_widths; k++) {
+                double sum = 0, most = -INFINITY;
+                for (size_t h = 0; h < heads; h++) {
+                    double e = x->error[(side * heads + h) * x->n_widths + k];
+                    sum += e;
+                    most = e > most ? e : most;
+                }
+                kvd_table_text(t, r->item[i].name);
+                kvd_table_text(t, kvd_pair_name[x->pair[side]]);
+                kvd_table_int(t, x->width[k]);
+                kvd_table_real(t, 1 - (double)x->width[k] / x->d_head);
+                kvd_table_real(t, sum / (double)heads);
+                kvd_table_real(t, most);
+                kvd_table_real(t, sum);
+            }
+    }
+    return kvd_section_figure(s, "error-tables", "errors.gp", 760, 400,
+                              "Sum over heads of what cutting each head alone costs, against the share of its dimensions "
+                              "removed.",
+                              err, "csv='tables/error-tables.csv'");
+}
+
+int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err)
+{
+    enum { MOST_HEATS = 6 };
+    int rates = 0, errors = 0, drawn = 0;
+    bool curve = false;
+    for (size_t i = 0; i < r->n; i++) {
+        rates += r->item[i].kind == KVD_RESULT_RATES;
+        errors += r->item[i].kind == KVD_RESULT_ERROR_TABLE;
+    }
+    if (rates + errors == 0)
+        return 0;
+    kvd_section *s = kvd_report_section(report, "rates", "Compression rates", err);
+    if (!s)
+        return -1;
+    if (rates) {
+        kvd_text_raw(&s->words, "<p>One removal rate r gives every head its own number of kept dimensions (Eq. 6 of ZACK, Eq. 1 "
+                                "of FDC); F_p reads the curve the other way, from overall p to r.</p>\n");
+        if (points_table(r, s, err) || curve_table(r, s, &curve, err))
+            return -1;
+        if (curve && kvd_section_figure(s, "rates-p-of-r", "rates.gp", 760, 420,
+                                        "Overall p against removal rate r: steps of F_p as a line, the points of the "
+                                        "files as dots, padded to multiples of 16 as open squares.",
+                                        err, "csv='tables/rates-curve.csv'"))
+            return -1;
+        for (size_t i = 0; i < r->n; i++)
+            if (r->item[i].kind == KVD_RESULT_RATES && ++drawn <= MOST_HEATS && heat(&r->item[i], drawn, s, err))
+                return -1;
+        if (drawn > MOST_HEATS)
+            kvd_text_add(&s->words, "<p>Heat maps are drawn for the first %d of %d rates files.</p>\n", MOST_HEATS, drawn);
+    }
+    return error_study(r, s, err);
+}

@@ -1,0 +1,235 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/measures.h"
+#include "report/studies.h"
+
+static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    kvd_table *t = kvd_section_table(s, "similarity", "Rotations of B against those of A (ZACK Tables 4 and 5, FDC Table 2)", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "reference", "A");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "other", "B");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "reference_tokens", "tokens of A");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "other_tokens", "tokens of B");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "epsilon", "epsilon");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "delta", "delta");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "delta_over_epsilon_percent", "delta / epsilon, %");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "aligned_over_epsilon_percent", "signs aligned, %");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "overlap_half", "overlap of leading halves");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_half", "energy of B kept by half of A");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_half_own", "kept by half of its own");
+    kvd_table_note(t, "epsilon: mean absolute entry of B's rotations; delta: mean absolute difference to A's, as the papers "
+                      "print it. Equal rotations with random column signs have delta / epsilon near 100 %%, unrelated ones near "
+                      "141 %%. Overlap: mean squared cosine of the principal angles between the leading halves, 0.5 for unrelated "
+                      "ones. Energy: share of the squared norm of B's data that a leading half keeps. The last row of a pair is the "
+                      "control: a random basis in place of A.");
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_similarity *x = &r->item[i].similarity;
+        if (r->item[i].kind != KVD_RESULT_SIMILARITY)
+            continue;
+        for (size_t p = 0; p < x->n_pairs; p++) {
+            const kvd_similarity_pair *q = &x->pair[p];
+            double control[4] = {0}, own = 0, others = (double)(x->n_files - 1);
+            for (size_t o = 1; o < x->n_files; o++) {
+                kvd_table_text(t, x->label[0]);
+                kvd_table_text(t, x->label[o]);
+                kvd_table_text(t, kvd_pair_name[q->pair]);
+                kvd_table_int(t, (int64_t)x->n_tokens[0]);
+                kvd_table_int(t, (int64_t)x->n_tokens[o]);
+                kvd_table_real(t, q->epsilon[o]);
+                kvd_table_real(t, q->delta[o]);
+                kvd_table_real(t, 100 * q->delta_ratio[o]);
+                kvd_table_real(t, 100 * q->aligned_ratio[o]);
+                kvd_table_real(t, q->overlap[o]);
+                kvd_table_real(t, q->energy[o]);
+                kvd_table_real(t, q->energy[o * x->n_files + o]);
+                for (int k = 0; k < 4; k++)
+                    control[k] += q->random[k][o] / others;
+                own += q->energy[o * x->n_files + o] / others;
+            }
+            kvd_table_text(t, "(a random basis)");
+            kvd_table_text(t, "mean of the above");
+            kvd_table_text(t, kvd_pair_name[q->pair]);
+            kvd_table_no_int(t);
+            kvd_table_no_int(t);
+            kvd_table_real(t, (double)NAN);
+            kvd_table_real(t, (double)NAN);
+            kvd_table_real(t, 100 * control[0]);
+            kvd_table_real(t, 100 * control[1]);
+            kvd_table_real(t, control[2]);
+            kvd_table_real(t, control[3]);
+            kvd_table_real(t, own);
+        }
+    }
+    return 0;
+}
+
+/* ---- the A by B matrix --------------------------------------------------------------------------- */
+
+/* A matrix needs names: no label may stand twice. */
+static bool distinct(const kvd_similarity *x)
+{
+    for (size_t i = 0; i < x->n_files; i++)
+        for (size_t j = 0; j < i; j++)
+            if (strcmp(x->label[i], x->label[j]) == 0)
+                return false;
+    return true;
+}
+
+static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number, kvd_section *s, kvd_err *err)
+{
+    char name[64], title[160];
+    double lowest = 1;
+    size_t n = x->n_files;
+    for (size_t k = 0; k < n * n; k++) {
+        double e = q->energy[k] / q->energy[k % n * n + k % n];
+        lowest = e < lowest ? e : lowest;
+    }
+    snprintf(name, sizeof name, "transfer-%d-%s", number, kvd_pair_name[q->pair]);
+    snprintf(title, sizeof title, "Calibrated on the row's text, serving the column's: energy kept at half width, %s, in %% of "
+                                  "what the column's own basis keeps", kvd_pair_name[q->pair]);
+    kvd_table *t = kvd_section_table(s, name, title, err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibrated_on", "calibrated on");
+    for (size_t b = 0; b < n; b++) {
+        kvd_table_add_column(t, KVD_CELL_REAL, 4, x->label[b], x->label[b]);
+        kvd_table_shade(t, 100 * lowest, 100);
+    }
+    for (size_t a = 0; a < n; a++) {
+        kvd_table_text(t, x->label[a]);
+        for (size_t b = 0; b < n; b++)
+            kvd_table_real(t, 100 * q->energy[a * n + b] / q->energy[b * n + b]);
+    }
+    kvd_table_text(t, "(a random basis)");
+    for (size_t b = 0; b < n; b++)
+        kvd_table_real(t, 100 * q->random[3][b] / q->energy[b * n + b]);
+    kvd_table_note(t, "100 on the diagonal by definition: no transfer.");
+    return 0;
+}
+
+static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err *err)
+{
+    char pairs[64] = "", name[64];
+    size_t n = x->n_files, n_pairs = 0;
+    snprintf(name, sizeof name, "transfer-%d", number);
+    kvd_table *data = kvd_section_table(s, name, "Transfer between texts", err);
+    if (!data)
+        return -1;
+    data->only_files = data->no_markdown = true;
+    kvd_table_add_column(data, KVD_CELL_TEXT, 0, "pair", "pair");
+    kvd_table_add_column(data, KVD_CELL_TEXT, 0, "calibrated_on", "calibrated on");
+    kvd_table_add_column(data, KVD_CELL_TEXT, 0, "served", "served");
+    kvd_table_add_column(data, KVD_CELL_INT, 0, "row", "row");
+    kvd_table_add_column(data, KVD_CELL_INT, 0, "column", "column");
+    kvd_table_add_column(data, KVD_CELL_REAL, 4, "energy_percent_of_own", "energy");
+    kvd_table_add_column(data, KVD_CELL_REAL, 4, "overlap_half", "overlap");
+    kvd_table_add_column(data, KVD_CELL_REAL, 4, "delta_over_epsilon", "delta / epsilon");
+    kvd_table_add_column(data, KVD_CELL_REAL, 4, "aligned_over_epsilon", "signs aligned");
+    for (size_t p = 0; p < x->n_pairs; p++) {
+        const kvd_similarity_pair *q = &x->pair[p];
+        for (size_t k = 0; k < n * n; k++) {
+            kvd_table_text(data, kvd_pair_name[q->pair]);
+            kvd_table_text(data, x->label[k / n]);
+            kvd_table_text(data, x->label[k % n]);
+            kvd_table_int(data, (int64_t)(k / n));
+            kvd_table_int(data, (int64_t)(k % n));
+            kvd_table_real(data, 100 * q->energy[k] / q->energy[k % n * n + k % n]);
+            kvd_table_real(data, q->overlap[k]);
+            kvd_table_real(data, q->delta_ratio[k]);
+            kvd_table_real(data, q->aligned_ratio[k]);
+        }
+        if (matrix(x, q, number, s, err))
+            return -1;
+        if (n_pairs < 2)
+            snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "", kvd_pair_name[q->pair]);
+    }
+    return kvd_section_figure(s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400,
+                              "Overlap of the leading halves of the bases found on two texts (1: the same subspace, 0.5: "
+                              "unrelated).",
+                              err, "csv='tables/%s.csv'; pairs='%s'", name, pairs);
+}
+
+/* Files of three texts or more: with two, the matrix is the similarity table again. */
+static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    int number = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_similarity *x = &r->item[i].similarity;
+        if (r->item[i].kind == KVD_RESULT_SIMILARITY && x->n_files > 2 && distinct(x) &&
+            transfer(x, ++number, s, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- token counts -------------------------------------------------------------------------------- */
+
+static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    kvd_token_point *p = NULL;
+    size_t n = 0;
+    char pairs[64] = "";
+    int status = -1, n_pairs = 0;
+    if (kvd_token_points(r, &p, &n, err))
+        return -1;
+    if (n == 0) {
+        status = 0;
+        goto done;
+    }
+    kvd_table *t = kvd_section_table(s, "token-count", "Similarity against the number of calibration tokens (ZACK Fig. 18, FDC Fig. 14)", err);
+    if (!t)
+        goto done;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "calibration");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "n_tokens", "tokens");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "delta_over_epsilon", "delta / epsilon");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "aligned_over_epsilon", "signs aligned");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "overlap_half", "overlap of leading halves");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_half", "energy kept by half");
+    for (size_t i = 0; i < n; i++) {
+        kvd_table_text(t, p[i].series);
+        kvd_table_text(t, kvd_pair_name[p[i].pair]);
+        kvd_table_int(t, (int64_t)p[i].n_tokens);
+        kvd_table_real(t, p[i].delta_ratio);
+        kvd_table_real(t, p[i].aligned_ratio);
+        kvd_table_real(t, p[i].overlap_half);
+        kvd_table_real(t, p[i].energy_half);
+    }
+    for (int k = 0; k < KVD_N_PAIRS && n_pairs < 2; k++)
+        for (size_t i = 0; i < n; i++)
+            if ((int)p[i].pair == k) {
+                snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "", kvd_pair_name[k]);
+                break;
+            }
+    status = kvd_section_figure(s, "zack-fig18-token-count", "tokens.gp", n_pairs == 2 ? 900 : 560, 640,
+                                "How rotations settle as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the papers' "
+                                "delta / epsilon above; overlap of the leading halves and energy kept below.",
+                                err, "csv='tables/token-count.csv'; pairs='%s'", pairs);
+done:
+    free(p);
+    return status;
+}
+
+int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
+{
+    bool any = false;
+    for (size_t i = 0; i < r->n; i++)
+        any = any || r->item[i].kind == KVD_RESULT_SIMILARITY;
+    if (!any)
+        return 0;
+    kvd_section *s = kvd_report_section(report, "similarity", "Similarity of rotations", err);
+    if (!s)
+        return -1;
+    kvd_text_raw(&s->words,
+                 "<p>Do rotations found on one text fit another? The papers compare matrices entry by entry (delta / epsilon). "
+                 "That number depends on the sign and the order of every column, also of those with nearly equal singular "
+                 "values (Z-7); whether a basis serves another text is seen from the overlap of the leading subspaces and the "
+                 "energy they keep.</p>\n");
+    return rows_table(r, s, err) || transfer_study(r, s, err) || token_study(r, s, err) ? -1 : 0;
+}

@@ -1,0 +1,69 @@
+/* A small made-up model and a run, for tests of the files that kvdim-collect writes. */
+#ifndef KVD_TESTS_COLLECT_FIXTURE_H
+#define KVD_TESTS_COLLECT_FIXTURE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "common/run.h"
+#include "formats/model_info.h"
+#include "model/config.h"
+
+static char fixture_folder[] = "/tmp/kvdim-collect-XXXXXX";
+static kvd_run fixture_run;
+
+static const kvd_config fixture_config = {.family = "llama",
+                                          .n_layers = 3,
+                                          .n_heads = 4,
+                                          .n_kv_heads = 2,
+                                          .d_head = 8,
+                                          .d_model = 20,
+                                          .d_ffn = 24,
+                                          .vocab_size = 100,
+                                          .max_positions = 64,
+                                          .norm_eps = 1e-5,
+                                          .rope_theta = 10000,
+                                          .bos_id = -1,
+                                          .eos_id = -1};
+
+static inline const char *fixture_path(const char *name)
+{
+    static char path[8][128];
+    static int at;
+    char *p = path[at++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", fixture_folder, name);
+    return p;
+}
+
+static inline int fixture_start(void **state)
+{
+    static char *argv[] = {"test", NULL};
+    static kvd_common_options options = {.seed = 1, .threads = 2};
+    kvd_err err;
+    (void)state;
+    return mkdtemp(fixture_folder) && !kvd_run_start(&fixture_run, "test", 1, argv, &options, &err) ? 0 : -1;
+}
+
+static inline int fixture_stop(void **state)
+{
+    char command[128];
+    (void)state;
+    kvd_run_release(&fixture_run);
+    snprintf(command, sizeof command, "rm -r %s", fixture_folder);
+    return system(command);
+}
+
+/* n standard normal values, a few of them 50 times as large. */
+static inline float *fixture_values(size_t n, uint64_t seed)
+{
+    float *x = malloc(n * sizeof *x);
+    kvd_rng rng;
+    kvd_rng_seed(&rng, seed, 0);
+    for (size_t i = 0; x && i < n; i++)
+        x[i] = (float)kvd_rng_normal(&rng) * (kvd_rng_below(&rng, 40) ? 1.0f : 50.0f);
+    return x;
+}
+
+#endif

@@ -1,0 +1,401 @@
+/* formats/activations, formats/model_info, collect/dump: what is written comes back; what is wrong is refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "collect/dump.h"
+#include "collect_fixture.h"
+
+enum { N = 37, LAYERS = 2, FIRST = 1, HEADS = 4, KV = 2, D = 8, MODEL = 20 };
+
+static void describe(kvd_activations *a, kvd_dtype dtype, bool has_pre)
+{
+    memset(a, 0, sizeof *a);
+    kvd_model_info_set(&a->model, &fixture_config, "some/where/tiny/", "xxh3:0123", "f32");
+    snprintf(a->label, sizeof a->label, "made up");
+    snprintf(a->corpus_hash, sizeof a->corpus_hash, "xxh3:4567");
+    a->n_tokens = N;
+    a->n_sequences = 3;
+    a->seq_len = 16;
+    a->first_layer = FIRST;
+    a->n_layers = LAYERS;
+    a->dtype = dtype;
+    a->has_pre = has_pre;
+}
+
+static int heads_of(int x)
+{
+    return x == KVD_X_Q || x == KVD_X_Q_PRE ? HEADS : KV;
+}
+
+/* The values of tensor x of a layer, [token][head][dim]. */
+static float *tensor(int x, int layer, size_t n)
+{
+    return fixture_values(n * (size_t)heads_of(x) * D, (uint64_t)(10 * layer + x + 1));
+}
+
+/* Records all layers of the model in batches of the given sizes, and tokens and weights. */
+static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
+{
+    kvd_err err = {""};
+    kvd_dump dump;
+    uint32_t id[N], sequence[N], position[N];
+    assert_int_equal(kvd_dump_init(&dump, a, N, &err), 0);
+    for (int layer = 0; layer < fixture_config.n_layers; layer++) {
+        float *x[KVD_N_X];
+        for (int i = 0; i < KVD_N_X; i++)
+            x[i] = tensor(i, layer, N);
+        dump.first_token = 0;
+        for (size_t b = 0; b < n_batches; b++) {
+            const size_t t = dump.first_token;
+            const kvd_attention_in in = {.config = &fixture_config,
+                                         .layer = layer,
+                                         .n_tokens = batch[b],
+                                         .q = x[0] + t * HEADS * D,
+                                         .k = x[1] + t * KV * D,
+                                         .v = x[2] + t * KV * D,
+                                         .q_pre = a->has_pre ? x[3] + t * HEADS * D : NULL,
+                                         .k_pre = a->has_pre ? x[4] + t * KV * D : NULL};
+            if (kvd_dump_record(&dump, &in, &err))
+                fail_msg("%s", err.msg);
+            dump.first_token += batch[b];
+        }
+        for (int i = 0; i < KVD_N_X; i++)
+            free(x[i]);
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        id[i] = 99 - i;
+        sequence[i] = i / 16;
+        position[i] = i % 16;
+    }
+    assert_int_equal(kvd_activations_put_tokens(a, 0, 20, id, sequence, position, &err), 0);
+    assert_int_equal(kvd_activations_put_tokens(a, 20, N - 20, id + 20, sequence + 20, position + 20, &err),
+                     0);
+    float *w = fixture_values(HEADS * D * MODEL, 99);
+    for (int l = 0; l < LAYERS; l++)
+        assert_int_equal(kvd_activations_put_weights(a, l, w, w + 3, &err), 0);
+    free(w);
+    kvd_dump_release(&dump);
+}
+
+static const char *made(const char *name, kvd_dtype dtype, bool has_pre)
+{
+    static const size_t batch[] = {16, 16, 5};
+    const char *path = fixture_path(name);
+    kvd_activations a;
+    kvd_err err = {""};
+    describe(&a, dtype, has_pre);
+    if (kvd_activations_create(&a, path, &fixture_run, false, &err))
+        fail_msg("%s", err.msg);
+    fill(&a, batch, 3);
+    if (kvd_activations_finish(&a, &err))
+        fail_msg("%s", err.msg);
+    return path;
+}
+
+static void rounded(kvd_dtype t, const float *from, float *to, size_t n)
+{
+    char raw[4 * N * D * MODEL];
+    kvd_from_f32(t, from, raw, n);
+    kvd_to_f32(t, raw, to, n);
+}
+
+static void test_comes_back(void **state)
+{
+    (void)state;
+    for (int dtype = KVD_F32; dtype <= KVD_BF16; dtype++)
+        for (int pre = 0; pre < 2; pre++) {
+            const char *path = made("a.h5", (kvd_dtype)dtype, pre);
+            kvd_activations a;
+            kvd_err err = {""};
+            if (kvd_activations_open(&a, path, &err))
+                fail_msg("%s", err.msg);
+            assert_int_equal(a.n_tokens, N);
+            assert_int_equal(a.n_sequences, 3);
+            assert_int_equal(a.seq_len, 16);
+            assert_int_equal(a.first_layer, FIRST);
+            assert_int_equal(a.n_layers, LAYERS);
+            assert_int_equal(a.dtype, dtype);
+            assert_int_equal(a.has_pre, pre);
+            assert_string_equal(a.label, "made up");
+            assert_string_equal(a.corpus_hash, "xxh3:4567");
+            assert_string_equal(a.model.name, "tiny");
+            assert_string_equal(a.model.rope_layout, "half");
+            for (int x = 0; x < (pre ? KVD_N_X : KVD_X_Q_PRE); x++)
+                for (int l = 0; l < LAYERS; l++) {
+                    float *all = tensor(x, FIRST + l, N), rows[N * D], scratch[N * D], want[D], got[D];
+                    for (int h = 0; h < heads_of(x); h++)
+                        for (size_t first = 0; first < N; first += 11) {
+                            const size_t n = N - first < 11 ? N - first : 11;
+                            memset(rows, 0xff, sizeof rows);
+                            assert_int_equal(kvd_activations_rows(&a, (kvd_x)x, l, h, first, n, rows,
+                                                                  dtype ? scratch : NULL, &err),
+                                             0);
+                            for (size_t i = 0; i < n; i++) {
+                                const float *from = all + ((first + i) * (size_t)heads_of(x) + (size_t)h) * D;
+                                memcpy(want, from, sizeof want);
+                                rounded((kvd_dtype)dtype, want, got, D);
+                                assert_memory_equal(rows + i * D, got, sizeof got);
+                            }
+                        }
+                    free(all);
+                }
+            float *w = fixture_values(HEADS * D * MODEL, 99), want[D * MODEL], got[D * MODEL];
+            for (int h = 0; h < HEADS; h++) {
+                rounded((kvd_dtype)dtype, w + h * D * MODEL, want, D * MODEL);
+                assert_int_equal(kvd_activations_w_o(&a, 1, h, got, &err), 0);
+                assert_memory_equal(got, want, sizeof want);
+            }
+            rounded((kvd_dtype)dtype, w + 3 + D * MODEL, want, D * MODEL);
+            assert_int_equal(kvd_activations_w_v(&a, 0, 1, got, &err), 0);
+            assert_memory_equal(got, want, sizeof want);
+            free(w);
+            kvd_activations_close(&a);
+        }
+}
+
+/* A run that was cut off is taken up, and the file is the one of an undisturbed run. */
+static void test_reopen(void **state)
+{
+    (void)state;
+    const size_t before[] = {10, 9}, all[] = {10, 9, 18};
+    kvd_activations a;
+    kvd_err err = {""};
+    const char *path = fixture_path("r.h5");
+    describe(&a, KVD_F16, true);
+    assert_int_equal(kvd_activations_create(&a, path, &fixture_run, false, &err), 0);
+    fill(&a, before, 2);
+    assert_int_equal(kvd_h5_sync(&a.file, &err), 0);
+    kvd_activations_abandon(&a, true);
+    assert_int_equal(kvd_activations_open(&a, path, &err), -1); /* nothing of that name yet */
+
+    if (kvd_activations_reopen(&a, path, &fixture_run, &err))
+        fail_msg("%s", err.msg);
+    assert_true(a.file.id >= 0);
+    assert_int_equal(a.n_tokens, N);
+    assert_int_equal(a.dtype, KVD_F16);
+    fill(&a, all, 3);
+    assert_int_equal(kvd_activations_finish(&a, &err), 0);
+    char command[512];
+    snprintf(command, sizeof command,
+             "for d in q k v q_pre k_pre w_o w_v tokens/id tokens/sequence tokens/position; do "
+             "h5diff -q %s %s /$d || exit 1; done",
+             path, made("whole.h5", KVD_F16, true));
+    if (!system("command -v h5diff >/dev/null"))
+        assert_int_equal(system(command), 0);
+    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+    assert_true(kvd_activations_bytes(&a) > 2 * LAYERS * N * D * (2 * HEADS + 3 * KV));
+    kvd_activations_close(&a);
+}
+
+static void record_bad(kvd_dtype dtype, float bad, const char *message)
+{
+    kvd_activations a;
+    kvd_dump dump;
+    kvd_err err = {""};
+    float *q = tensor(0, FIRST, N), *k = tensor(1, FIRST, N), *v = tensor(2, FIRST, N);
+    describe(&a, dtype, false);
+    assert_int_equal(kvd_activations_create(&a, fixture_path("bad.h5"), &fixture_run, false, &err), 0);
+    assert_int_equal(kvd_dump_init(&dump, &a, N, &err), 0);
+    k[(5 * KV + 1) * D + 3] = bad;
+    dump.first_token = 20;
+    const kvd_attention_in in = {
+        .config = &fixture_config, .layer = FIRST, .n_tokens = 17, .q = q, .k = k, .v = v};
+    if (message) {
+        assert_int_equal(kvd_dump_record(&dump, &in, &err), -1);
+        assert_string_equal(err.msg, message);
+    } else {
+        assert_int_equal(kvd_dump_record(&dump, &in, &err), 0);
+    }
+    kvd_dump_release(&dump);
+    kvd_activations_abandon(&a, false);
+    assert_int_not_equal(access(fixture_path("bad.h5.partial"), F_OK), 0);
+    free(q);
+    free(k);
+    free(v);
+}
+
+/* No infinity is written in silence. */
+static void test_overflow(void **state)
+{
+    (void)state;
+    record_bad(KVD_F16, 65519, NULL);
+    record_bad(KVD_F16, 65520,
+               "layer 1 head 1 token 25 dim 3: k is 65520, which overflows f16; use --dtype bf16 or f32");
+    record_bad(KVD_F16, -1e6f,
+               "layer 1 head 1 token 25 dim 3: k is -1e+06, which overflows f16; use --dtype bf16 or f32");
+    record_bad(KVD_BF16, 1e38f, NULL);
+    record_bad(KVD_BF16, 3.4e38f,
+               "layer 1 head 1 token 25 dim 3: k is 3.4e+38, which overflows bf16; use --dtype f32");
+    record_bad(KVD_F32, 3.4e38f, NULL);
+    record_bad(KVD_F32, NAN, "layer 1 head 1 token 25 dim 3: k is not finite");
+    record_bad(KVD_F16, INFINITY, "layer 1 head 1 token 25 dim 3: k is not finite");
+}
+
+static void test_first_nonfinite(void **state)
+{
+    (void)state;
+    enum { LONG = 10000 };
+    float *x = fixture_values(LONG, 1);
+    static uint16_t half[LONG];
+    for (int t = KVD_F32; t <= KVD_BF16; t++) {
+        for (size_t at = 4090; at < 4100; at++) {
+            const float kept = x[at];
+            void *to = t == KVD_F32 ? (void *)x : half;
+            x[at] = at % 2 ? NAN : -INFINITY;
+            if (t != KVD_F32)
+                kvd_from_f32((kvd_dtype)t, x, half, LONG);
+            assert_int_equal(kvd_first_nonfinite((kvd_dtype)t, to, LONG), at);
+            assert_int_equal(kvd_first_nonfinite((kvd_dtype)t, to, at), at);
+            x[at] = kept;
+        }
+    }
+    free(x);
+}
+
+/* ---- hostile files --------------------------------------------------- */
+
+static void refused(const char *path, const char *message)
+{
+    kvd_activations a;
+    kvd_err err = {""};
+    char want[512];
+    snprintf(want, sizeof want, "'%s'%s", path, message);
+    assert_int_equal(kvd_activations_open(&a, path, &err), -1);
+    assert_string_equal(err.msg, want);
+}
+
+static hid_t edit(const char *path)
+{
+    const hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    assert_true(f >= 0);
+    return f;
+}
+
+static void replace(const char *path, const char *name, hid_t type, int rank, const hsize_t *dims)
+{
+    const hid_t f = edit(path), space = H5Screate_simple(rank, dims, NULL);
+    assert_true(H5Ldelete(f, name, H5P_DEFAULT) >= 0);
+    const hid_t d = H5Dcreate2(f, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    assert_true(d >= 0);
+    H5Dclose(d);
+    H5Sclose(space);
+    assert_true(H5Fclose(f) >= 0);
+}
+
+static void set_attribute(const char *path, const char *group, const char *name, int64_t value)
+{
+    const hid_t f = edit(path), g = H5Gopen2(f, group, H5P_DEFAULT), a = H5Aopen(g, name, H5P_DEFAULT);
+    if (a < 0 || H5Awrite(a, H5T_NATIVE_INT64, &value) < 0)
+        fail_msg("cannot set %s of %s", name, group);
+    H5Aclose(a);
+    H5Gclose(g);
+    assert_true(H5Fclose(f) >= 0);
+}
+
+static void test_refuses_wrong_shapes(void **state)
+{
+    (void)state;
+    const char *path = made("h.h5", KVD_F32, false);
+    replace(path, "/k", H5T_IEEE_F32LE, 4, (const hsize_t[]){LAYERS, KV, N - 1, D});
+    refused(path, ": /k has length 36 on axis 2, should have 37");
+    path = made("h.h5", KVD_F32, false);
+    replace(path, "/v", H5T_IEEE_F64LE, 4, (const hsize_t[]){LAYERS, KV, N, D});
+    refused(path, ": /v is not float32, float16 or bfloat16");
+    path = made("h.h5", KVD_F32, false);
+    replace(path, "/v", kvd_h5_type_bf16(), 4, (const hsize_t[]){LAYERS, KV, N, D});
+    refused(path, ": /v is bf16, /q is f32");
+    path = made("h.h5", KVD_F32, false);
+    replace(path, "/q", H5T_IEEE_F32LE, 4, (const hsize_t[]){4, HEADS, N, D});
+    refused(path, ": /q has 4 layers, the model 3");
+    path = made("h.h5", KVD_F32, false);
+    replace(path, "/w_o", H5T_IEEE_F32LE, 4, (const hsize_t[]){LAYERS, HEADS, D, MODEL + 1});
+    refused(path, ": /w_o has length 21 on axis 3, should have 20");
+    path = made("h.h5", KVD_F32, false);
+    replace(path, "/tokens/position", H5T_STD_U32LE, 1, (const hsize_t[]){N + 1});
+    refused(path, ": /tokens/position has length 38 on axis 0, should have 37");
+}
+
+static void test_refuses_wrong_numbers(void **state)
+{
+    (void)state;
+    const char *path = made("h.h5", KVD_F32, false);
+    set_attribute(path, "/", "first_layer", 2);
+    refused(path, ": attribute first_layer of / is 2, should be 0 to 1");
+    path = made("h.h5", KVD_F32, false);
+    set_attribute(path, "/", "n_sequences", 0);
+    refused(path, ": attribute n_sequences of / is 0, should be 1 to 37");
+    path = made("h.h5", KVD_F32, false);
+    set_attribute(path, "/model", "n_kv_heads", 3);
+    refused(path, ": /model has 4 heads, not a multiple of 3 KV heads");
+    path = made("h.h5", KVD_F32, false);
+    set_attribute(path, "/model", "d_head", -8);
+    refused(path, ": attribute d_head of /model is -8, should be 1 to 999999");
+}
+
+static void test_refuses_nonfinite_rows(void **state)
+{
+    (void)state;
+    const char *path = made("h.h5", KVD_F16, false);
+    const uint16_t infinity = 0x7c00;
+    const hid_t f = edit(path), d = H5Dopen2(f, "/v", H5P_DEFAULT), space = H5Dget_space(d);
+    const hsize_t start[] = {1, 1, 30, 6}, count[] = {1, 1, 1, 1};
+    const hid_t one = H5Screate_simple(4, count, NULL);
+    assert_true(H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0);
+    assert_true(H5Dwrite(d, kvd_h5_type_f16(), one, space, H5P_DEFAULT, &infinity) >= 0);
+    H5Sclose(one);
+    H5Sclose(space);
+    H5Dclose(d);
+    assert_true(H5Fclose(f) >= 0);
+
+    kvd_activations a;
+    kvd_err err;
+    float rows[N * D], scratch[N * D];
+    char want[256];
+    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+    assert_int_equal(kvd_activations_rows(&a, KVD_X_V, 1, 1, 5, 25, rows, scratch, &err), 0);
+    assert_int_equal(kvd_activations_rows(&a, KVD_X_V, 1, 1, 5, 26, rows, scratch, &err), -1);
+    snprintf(want, sizeof want, "'%s': v layer 1 head 1 token 30 dim 6 is not finite", path);
+    assert_string_equal(err.msg, want);
+    kvd_activations_close(&a);
+}
+
+static void test_same_model(void **state)
+{
+    (void)state;
+    kvd_model_info a, b;
+    kvd_err err;
+    kvd_config other = fixture_config;
+    other.rope_theta = 500000;
+    kvd_model_info_set(&a, &fixture_config, "/models/one", "xxh3:1", "f32");
+    kvd_model_info_set(&b, &fixture_config, "/elsewhere/two", "xxh3:1", "f32");
+    assert_string_equal(a.name, "one");
+    assert_int_equal(kvd_model_info_same(&a, "a.h5", &b, "b.h5", &err), 0);
+    kvd_model_info_set(&b, &other, "one", "xxh3:1", "f32");
+    assert_int_equal(kvd_model_info_same(&a, "a.h5", &b, "b.h5", &err), -1);
+    assert_string_equal(err.msg, "'a.h5' and 'b.h5' are of different models: rope_theta is 10000 and 500000");
+    kvd_model_info_set(&b, &fixture_config, "one", "xxh3:2", "f32");
+    assert_int_equal(kvd_model_info_same(&a, "a.h5", &b, "b.h5", &err), -1);
+    assert_string_equal(err.msg, "'a.h5' and 'b.h5' are of different models: hash is xxh3:1 and xxh3:2");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comes_back),
+        cmocka_unit_test(test_reopen),
+        cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_first_nonfinite),
+        cmocka_unit_test(test_refuses_wrong_shapes),
+        cmocka_unit_test(test_refuses_wrong_numbers),
+        cmocka_unit_test(test_refuses_nonfinite_rows),
+        cmocka_unit_test(test_same_model),
+    };
+    return cmocka_run_group_tests(tests, fixture_start, fixture_stop);
+}

@@ -1,0 +1,335 @@
+/* model/corpus, model/documents: windows, sums and batches; every kind of text; hostile input. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/rng.h"
+#include "model/corpus.h"
+
+static char folder[] = "/tmp/kvdim-corpus-XXXXXX";
+static kvd_tokenizer *tok;
+
+static const char *put_file(const char *name, const char *text, size_t len)
+{
+    static char path[4][128];
+    static int at;
+    char *p = path[at++ % 4];
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    FILE *f = fopen(p, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, len, f), len);
+    assert_int_equal(fclose(f), 0);
+    return p;
+}
+
+static const char *put(const char *name, const char *text)
+{
+    return put_file(name, text, strlen(text));
+}
+
+static void refused(const kvd_corpus_spec *spec, const char *end)
+{
+    kvd_err err = {""};
+    assert_null(kvd_corpus_open(spec, tok, &err));
+    const size_t n = strlen(err.msg), m = strlen(end);
+    if (n < m || strcmp(err.msg + n - m, end))
+        fail_msg("'%s' does not end with '%s'", err.msg, end);
+    assert_null(strchr(err.msg, '\n'));
+}
+
+static kvd_corpus *opened(const kvd_corpus_spec *spec)
+{
+    kvd_err err = {""};
+    kvd_corpus *c = kvd_corpus_open(spec, tok, &err);
+    if (!c)
+        fail_msg("%s", err.msg);
+    return c;
+}
+
+/* Lengths as "4 4 2". */
+static void assert_lengths(const kvd_corpus *c, const char *want)
+{
+    char got[256] = "";
+    size_t sum = 0;
+    for (size_t s = 0; s < kvd_corpus_n_sequences(c); s++) {
+        assert_int_equal(kvd_corpus_offset(c, s), sum);
+        sum += kvd_corpus_length(c, s);
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%zu", s ? " " : "", kvd_corpus_length(c, s));
+    }
+    assert_int_equal(kvd_corpus_n_tokens(c), sum);
+    assert_string_equal(got, want);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    kvd_corpus_spec spec = {.n_random = 1003, .seed = 7, .seq_len = 100, .vocab_size = 50};
+    kvd_corpus *a = opened(&spec), *b = opened(&spec);
+    kvd_err err;
+    assert_lengths(a, "100 100 100 100 100 100 100 100 100 100 3");
+    assert_int_equal(kvd_corpus_n_documents(a), 1);
+    assert_string_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
+    assert_int_equal(strlen(kvd_corpus_hash(a)), 5 + 32);
+
+    uint32_t id[1003];
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 7, 0);
+    assert_int_equal(kvd_corpus_read(a, 0, 11, id, &err), 0);
+    for (size_t i = 0; i < 1003; i++)
+        assert_int_equal(id[i], kvd_rng_below(&rng, 50));
+    kvd_corpus_close(b);
+    spec.seed = 8;
+    b = opened(&spec);
+    assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
+    kvd_corpus_close(b);
+    spec.seed = 7, spec.seq_len = 99; /* the same ids, other windows */
+    b = opened(&spec);
+    assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
+    kvd_corpus_close(b);
+    kvd_corpus_close(a);
+}
+
+static void test_windows_of_ids(void **state)
+{
+    (void)state;
+    const char *path = put("ids.csv", "1,2,3,4,5,6,7,8,9\n10,11\n12\n13, 14 ,15,16,17\r\n");
+    kvd_corpus_spec spec = {.ids = path, .seq_len = 4, .vocab_size = 18};
+    kvd_corpus *c = opened(&spec);
+    kvd_err err;
+    uint32_t id[32];
+    assert_lengths(c, "4 4 2 4"); /* 9, 12 and 17 stand alone */
+    assert_int_equal(kvd_corpus_n_documents(c), 4);
+    assert_int_equal(kvd_corpus_n_dropped(c), 3);
+    assert_int_equal(kvd_corpus_read(c, 1, 3, id, &err), 0);
+    const uint32_t want[] = {5, 6, 7, 8, 10, 11, 13, 14, 15, 16};
+    assert_memory_equal(id, want, sizeof want);
+    kvd_corpus_close(c);
+}
+
+/* max_tokens is met exactly whenever windows of 2 and more can do it. */
+static void test_max_tokens(void **state)
+{
+    (void)state;
+    const char *path = put("ids.csv", "1,2,3,4,5,6,7,8,9\n10,11\n12,13,14,15,16\n");
+    const char *const lengths[] = {"2",     "3",     "4",     "3 2",     "4 2",     "4 3",    "4 4",
+                                   "4 3 2", "4 4 2", "4 4 3", "4 4 2 2", "4 4 2 3", "4 4 2 4"};
+    for (size_t max = 2; max <= 14; max++) {
+        kvd_corpus_spec spec = {.ids = path, .seq_len = 4, .vocab_size = 18, .max_tokens = max};
+        kvd_corpus *c = opened(&spec);
+        assert_lengths(c, lengths[max - 2]);
+        kvd_corpus_close(c);
+    }
+    /* Whatever max_tokens is: exactly so many, in windows of 2 .. seq_len. */
+    for (size_t max = 2; max < 60; max++)
+        for (size_t seq_len = 3; seq_len < 9; seq_len++) {
+            kvd_corpus_spec spec = {.n_random = 64, .seq_len = seq_len, .vocab_size = 18, .max_tokens = max};
+            kvd_corpus *c = opened(&spec);
+            assert_int_equal(kvd_corpus_n_tokens(c), max);
+            for (size_t s = 0; s < kvd_corpus_n_sequences(c); s++)
+                assert_in_range(kvd_corpus_length(c, s), 2, seq_len);
+            kvd_corpus_close(c);
+        }
+}
+
+static void test_batches(void **state)
+{
+    (void)state;
+    kvd_corpus_spec spec = {.n_random = 1003, .seq_len = 100, .vocab_size = 50};
+    kvd_corpus *c = opened(&spec);
+    assert_int_equal(kvd_corpus_batch(c, 0, 1), 1); /* at least one sequence */
+    assert_int_equal(kvd_corpus_batch(c, 0, 100), 1);
+    assert_int_equal(kvd_corpus_batch(c, 0, 299), 2);
+    assert_int_equal(kvd_corpus_batch(c, 0, 300), 3);
+    assert_int_equal(kvd_corpus_batch(c, 9, 300), 2);
+    assert_int_equal(kvd_corpus_batch(c, 0, SIZE_MAX), 11);
+    assert_int_equal(kvd_corpus_batch(c, 11, 300), 0);
+    kvd_corpus_close(c);
+}
+
+static void test_plain_text_is_what_the_tokenizer_gives(void **state)
+{
+    (void)state;
+    const char *text = "One fine day,\nthe cat sat.";
+    const char *path = put("a.txt", text);
+    kvd_err err;
+    kvd_ids ids = {0};
+    uint32_t id[64];
+    assert_int_equal(kvd_tokenizer_encode(tok, text, strlen(text), true, &ids, &err), 0);
+    assert_in_range(ids.n, 4, 64);
+    kvd_corpus_spec spec = {.text = &path, .n_text = 1, .seq_len = 64, .vocab_size = 8192};
+    kvd_corpus *c = opened(&spec);
+    assert_int_equal(kvd_corpus_n_tokens(c), ids.n);
+    assert_int_equal(kvd_corpus_read(c, 0, 1, id, &err), 0);
+    assert_memory_equal(id, ids.id, ids.n * sizeof *id);
+    kvd_corpus_close(c);
+    kvd_ids_release(&ids);
+}
+
+/* The same two documents in every kind of file are the same corpus. */
+static void test_kinds_of_text(void **state)
+{
+    (void)state;
+    const struct {
+        const char *name, *field, *text;
+    } files[] = {
+        {"d.jsonl", NULL,
+         "{\"text\": \"first one\\nhere\"}\n\n{\"n\": 3, \"text\": \"second \\u00e4, here\"}"},
+        {"d.json", NULL, "[\"first one\\nhere\", \"second \xc3\xa4, here\"]"},
+        {"e.json", NULL, "[{\"text\": \"first one\\nhere\"}, {\"text\": \"second \xc3\xa4, here\"}]"},
+        {"d.csv", "body", "id,body\n1,\"first one\nhere\"\n2,\"second \xc3\xa4, here\"\n"},
+        {"e.jsonl", "a,b", "{\"b\": \"here\", \"a\": \"first one\"}\n"},
+    };
+    char hash[40] = "";
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *path = put(files[i].name, files[i].text);
+        kvd_corpus_spec spec = {
+            .text = &path, .n_text = 1, .field = files[i].field, .seq_len = 64, .vocab_size = 8192};
+        kvd_corpus *c = opened(&spec);
+        if (!i)
+            snprintf(hash, sizeof hash, "%s", kvd_corpus_hash(c));
+        assert_int_equal(kvd_corpus_n_documents(c), i < 4 ? 2 : 1);
+        if (i < 4)
+            assert_string_equal(kvd_corpus_hash(c), hash);
+        kvd_corpus_close(c);
+    }
+    /* Two plain files in this order, again the same. */
+    const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
+    kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
+    kvd_corpus *c = opened(&spec);
+    assert_string_equal(kvd_corpus_hash(c), hash);
+    kvd_corpus_close(c);
+}
+
+static void refuse_text(const char *name, const char *field, const char *text, size_t len, const char *end)
+{
+    const char *path = put_file(name, text, len);
+    char want[512];
+    kvd_corpus_spec spec = {.text = &path, .n_text = 1, .field = field, .seq_len = 64, .vocab_size = 8192};
+    snprintf(want, sizeof want, "'%s' %s", path, end);
+    kvd_err err = {""};
+    assert_null(kvd_corpus_open(&spec, tok, &err));
+    if (strncmp(err.msg, want, strlen(want)))
+        fail_msg("'%s' does not start with '%s'", err.msg, want);
+}
+
+static void test_refused_texts(void **state)
+{
+    (void)state;
+#define REFUSE(name, field, text, end) refuse_text(name, field, text, strlen(text), end)
+    REFUSE("x.txt", NULL, "", "is empty: no document in it");
+    REFUSE("x.jsonl", NULL, "\n \n", "is empty: no document in it");
+    REFUSE("x.json", NULL, "[]", "is empty: no document in it");
+    REFUSE("x.csv", NULL, "text\n", "is empty: no document in it");
+    REFUSE("x.csv", NULL, "", "is empty: no document in it");
+    REFUSE("x.jsonl", NULL, "{\"text\": \"a b c\"}\n{\"text\": \n", "line 2: not JSON: ");
+    REFUSE("x.jsonl", NULL, "{\"text\": \"a b c\"}\n{\"txt\": \"a\", \"n\": 1}\n",
+           "line 2: no key 'text'; keys: txt, n");
+    REFUSE("x.jsonl", NULL, "{\"text\": 17}\n", "line 1: key 'text' is not a string");
+    REFUSE("x.jsonl", NULL, "{\"text\": \"\"}\n", "line 1: the text is empty");
+    REFUSE("x.jsonl", NULL, "[1]\n", "line 1: not an object, nor a string");
+    REFUSE("x.json", "body", "[\"a\"]", "entry 1: not an object");
+    REFUSE("x.json", NULL, "{\"text\": \"a\"}", "is not a JSON list");
+    REFUSE("x.json", NULL, "[\"a\",\n\"b]", "line 2: not JSON: ");
+    REFUSE("x.csv", NULL, "review,label\na,b\n", "row 1: no column 'text'; columns: review, label");
+    REFUSE("x.csv", "review", "review,label\na,b\na\n", "row 3: 1 fields, the header has 2");
+    REFUSE("x.csv", "review", "review,label\n,b\n", "row 2: the text is empty");
+    const char *path = put("bad.txt", "abc\xff\xfe");
+    kvd_corpus_spec spec = {.text = &path, .n_text = 1, .seq_len = 64, .vocab_size = 8192};
+    refused(&spec, "bad.txt': text is not valid UTF-8 at byte 3");
+    spec.field = "a,,b";
+    refused(&spec, "field 'a,,b' has an empty name in it");
+    spec.field = NULL;
+    path = folder;
+    refused(&spec, "is a folder, not a text");
+    path = "/nonexistent/x.txt";
+    refused(&spec, "cannot open '/nonexistent/x.txt': No such file or directory");
+    path = put("x.txt", "one fine day");
+    spec.vocab_size = 3;
+    refused(&spec, ", the model's vocabulary has 3");
+}
+
+static void refuse_ids(const char *text, size_t max_tokens, const char *end)
+{
+    const char *path = put("x.csv", text);
+    char want[512];
+    kvd_corpus_spec spec = {.ids = path, .seq_len = 8, .vocab_size = 100, .max_tokens = max_tokens};
+    snprintf(want, sizeof want, "'%s'%s", path, end);
+    refused(&spec, want);
+}
+
+static void test_refused_ids(void **state)
+{
+    (void)state;
+    refuse_ids("1,2\n3,100\n", 0, " row 2: token id 100, the model's ids are 0 to 99");
+    refuse_ids("1,2\n3,4294967297\n", 0, " row 2: token id 4294967297, the model's ids are 0 to 99");
+    refuse_ids("1,2\n3,99999999999999999999999999\n", 0,
+               " row 2: token id 99999999999999999999, the model's ids are 0 to 99");
+    refuse_ids("1,x\n", 0, " row 1: 'x' is not a token id");
+    refuse_ids("1,-2\n", 0, " row 1: '-2' is not a token id");
+    refuse_ids("1,2.5\n", 0, " row 1: '2.5' is not a token id");
+    refuse_ids("1,2,\n", 0, " row 1: '' is not a token id");
+    refuse_ids("", 0, " is empty: no sequence in it");
+    refuse_ids("1\n2\n", 0, ": no sequence of at least 2 tokens");
+    refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
+    refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
+    kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};
+    refused(&spec, "5 tokens cannot be cut into sequences of 2");
+    spec.seq_len = 1;
+    refused(&spec, "sequences of 1 tokens: at least 2 are needed");
+}
+
+/* What comes after the last token asked for is not read. */
+static void test_stops_early(void **state)
+{
+    (void)state;
+    kvd_corpus_spec spec = {
+        .ids = put("x.csv", "1,2,3\n4,5\nx\n"), .seq_len = 8, .vocab_size = 100, .max_tokens = 5};
+    kvd_corpus *c = opened(&spec);
+    assert_lengths(c, "3 2");
+    kvd_corpus_close(c);
+    const char *path = put("x.jsonl", "{\"text\": \"one fine day\"}\nnonsense\n");
+    kvd_corpus_spec text = {.text = &path, .n_text = 1, .seq_len = 8, .vocab_size = 8192, .max_tokens = 2};
+    c = opened(&text);
+    assert_lengths(c, "2");
+    kvd_corpus_close(c);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    kvd_err err;
+    tok = kvd_tokenizer_open("data/models/kvdim-6m/tokenizer.json", 0, &err);
+    return tok && mkdtemp(folder) ? 0 : -1;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    char command[128];
+    kvd_tokenizer_free(tok);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_windows_of_ids),
+        cmocka_unit_test(test_max_tokens),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_plain_text_is_what_the_tokenizer_gives),
+        cmocka_unit_test(test_kinds_of_text),
+        cmocka_unit_test(test_refused_texts),
+        cmocka_unit_test(test_refused_ids),
+        cmocka_unit_test(test_stops_early),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}

@@ -1,0 +1,151 @@
+/* common/csv: quoting, long and broken rows, and what is written reads back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/csv.h"
+
+static kvd_err err;
+
+/* Joins what was read: fields with '|', rows with ';'. */
+typedef struct {
+    char text[4096];
+    size_t stop_at;
+} joined;
+
+static int join(void *ctx, size_t line, char *const *field, const size_t *len, size_t n, kvd_err *e)
+{
+    joined *j = ctx;
+    if (line == j->stop_at)
+        return kvd_fail(e, "field 0 is '%s'", field[0]);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(field[i][len[i]], 0);
+        strncat(j->text, field[i], sizeof j->text - strlen(j->text) - 1);
+        strncat(j->text, i + 1 < n ? "|" : ";", sizeof j->text - strlen(j->text) - 1);
+    }
+    return 0;
+}
+
+static const char *parsed(const char *text, joined *j)
+{
+    *j = (joined){.stop_at = 0};
+    assert_int_equal(kvd_csv_parse("t.csv", text, strlen(text), join, j, &err), 0);
+    return j->text;
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    joined j;
+    assert_string_equal(parsed("a,b,c\n1,2,3\n", &j), "a|b|c;1|2|3;");
+    assert_string_equal(parsed("a,b\r\n1,2", &j), "a|b;1|2;");
+    assert_string_equal(parsed("\"a,\"\"b\"\"\",\"x\ny\"\n", &j), "a,\"b\"|x\ny;");
+    assert_string_equal(parsed("a,,\n", &j), "a||;");
+    assert_string_equal(parsed("1, 2 ,3\n", &j), "1|2|3;");
+    assert_string_equal(parsed("\xef\xbb\xbf"
+                               "a\n\n\nb\n",
+                               &j),
+                        "a;b;");
+    assert_string_equal(parsed("", &j), "");
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    joined j = {.stop_at = 0};
+    static const char *const bad[] = {"a\nb\"c,d\n", "a\n\"b\"c,d\n", "a\n\"b"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(kvd_csv_parse("t.csv", bad[i], strlen(bad[i]), join, &j, &err), -1);
+        assert_string_equal(err.msg, "'t.csv' row 2: a double quote is out of place or has no end");
+    }
+    j.stop_at = 2;
+    assert_int_equal(kvd_csv_parse("t.csv", "a\nb\nc\n", 6, join, &j, &err), -1);
+    assert_string_equal(err.msg, "'t.csv' row 2: field 0 is 'b'");
+    assert_int_equal(kvd_csv_read("/nowhere/x.csv", join, &j, &err), -1);
+    assert_string_equal(err.msg, "cannot open '/nowhere/x.csv': No such file or directory");
+    assert_int_equal(kvd_csv_read("/", join, &j, &err), -1);
+    assert_string_equal(err.msg, "cannot read '/': Is a directory");
+}
+
+static int count_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n, kvd_err *e)
+{
+    (void)line;
+    (void)e;
+    size_t *sum = ctx;
+    sum[0]++;
+    sum[1] += n;
+    for (size_t i = 0; i < n; i++)
+        sum[2] += len[i] + (field[i][0] == '\0');
+    return 0;
+}
+
+static void test_zero_bytes_and_large_rows(void **state)
+{
+    (void)state;
+    size_t sum[3] = {0};
+    assert_int_equal(kvd_csv_parse("t.csv", "a\0b,c\n", 6, count_row, sum, &err), 0);
+    assert_int_equal(sum[2], 4);
+    /* 300,000 fields cross many blocks. */
+    const size_t n = 300000;
+    char *text = malloc(2 * n);
+    assert_non_null(text);
+    for (size_t i = 0; i < n; i++) {
+        text[2 * i] = '7';
+        text[2 * i + 1] = i + 1 < n ? ',' : '\n';
+    }
+    memset(sum, 0, sizeof sum);
+    assert_int_equal(kvd_csv_parse("t.csv", text, 2 * n, count_row, sum, &err), 0);
+    assert_int_equal(sum[0], 1);
+    assert_int_equal(sum[1], n);
+    free(text);
+    const size_t big = ((size_t)64 << 20) + 100000;
+    text = malloc(big);
+    assert_non_null(text);
+    memset(text, 'x', big);
+    assert_int_equal(kvd_csv_parse("t.csv", text, big, count_row, sum, &err), -1);
+    assert_string_equal(err.msg, "'t.csv' row 1 is longer than 67108864 bytes");
+    free(text);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {"plain",      "a,b", "say \"x\"", " blank ",
+                                         "two\nlines", "",    "1.5",       "\ttab"};
+    char path[] = "/tmp/kvd_csv_XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *f = fdopen(fd, "w");
+    for (size_t i = 0; i < 8; i++)
+        assert_int_equal(kvd_csv_put(f, fields[i], i == 3 || i == 7, &err), 0);
+    assert_int_equal(fclose(f), 0);
+    joined j = {.stop_at = 0};
+    assert_int_equal(kvd_csv_read(path, join, &j, &err), 0);
+    assert_string_equal(j.text, "plain|a,b|say \"x\"| blank ;two\nlines||1.5|\ttab;");
+    unlink(path);
+    f = fopen("/dev/full", "w");
+    if (f) {
+        setvbuf(f, NULL, _IONBF, 0);
+        assert_int_equal(kvd_csv_put(f, "x", 1, &err), -1);
+        assert_string_equal(err.msg, "cannot write a csv field: No space left on device");
+        fclose(f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_zero_bytes_and_large_rows),
+        cmocka_unit_test(test_round_trip),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,753 @@
+/*
+ * model/forward: against the double-precision reference on random checkpoints of every kind, against
+ * numbers that Hugging Face Transformers computed (tests/oracle/make_llama_fixture.py), how
+ * batches may be cut, and what is refused.
+ */
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "make_checkpoint.h"
+#include "model/forward.h"
+#include "model/forward_ref.h"
+#include "model/safetensors.h"
+
+enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
+static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
+
+static const double bar = 2e-5; /* relative Frobenius distance */
+
+static char folder[4096];
+
+static const char *in_folder(const char *name)
+{
+    static char path[2][4200];
+    static int turn;
+    turn = !turn;
+    (void)snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    return path[turn];
+}
+
+static int make_folder(void **unused)
+{
+    (void)unused;
+    const char *tmp = getenv("TMPDIR");
+    (void)snprintf(folder, sizeof folder, "%s/kvdim-forward.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **unused)
+{
+    (void)unused;
+    char command[4200];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+/* ---- running and comparing ------------------------------------------------- */
+
+static size_t width_of(const kvd_config *c, int kind)
+{
+    switch (kind) {
+    case LOGITS:
+        return (size_t)c->vocab_size;
+    case Q_PRE:
+    case Q:
+    case O:
+        return (size_t)c->n_heads * (size_t)c->d_head;
+    default:
+        return (size_t)c->n_kv_heads * (size_t)c->d_head;
+    }
+}
+
+/* Everything one batch gives: [n_layers][n][width], logits [n][vocab]. */
+typedef struct {
+    const kvd_config *c;
+    size_t n;
+    int layers; /* how many were recorded */
+    float *x[N_KINDS];
+} capture;
+
+static void keep(capture *to, int kind, int layer, const float *x)
+{
+    const size_t size = to->n * width_of(to->c, kind);
+    memcpy(to->x[kind] + (size_t)layer * size, x, size * sizeof *x);
+}
+
+static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
+{
+    capture *to = ctx;
+    (void)err;
+    assert_int_equal(in->layer, to->layers);
+    to->layers++;
+    keep(to, Q_PRE, in->layer, in->q_pre);
+    keep(to, K_PRE, in->layer, in->k_pre);
+    keep(to, Q, in->layer, in->q);
+    keep(to, K, in->layer, in->k);
+    keep(to, V, in->layer, in->v);
+    return 0;
+}
+
+static int output(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err)
+{
+    (void)err;
+    keep(ctx, O, in->layer, out);
+    return 0;
+}
+
+static void capture_init(capture *to, const kvd_checkpoint *checkpoint, size_t n)
+{
+    *to = (capture){.c = kvd_checkpoint_config(checkpoint), .n = n};
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const size_t layers = kind == LOGITS ? 1 : (size_t)to->c->n_layers;
+        to->x[kind] = calloc(layers * n * width_of(to->c, kind), sizeof *to->x[kind]);
+        assert_non_null(to->x[kind]);
+    }
+}
+
+static void capture_release(capture *to)
+{
+    for (int kind = 0; kind < N_KINDS; kind++)
+        free(to->x[kind]);
+}
+
+/* Runs one batch through a tap. last_layer < 0: also the logits. */
+static int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer, capture *to,
+               kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences];
+    const kvd_config *c = kvd_checkpoint_config(checkpoint);
+    const size_t longest = n < (size_t)c->max_positions ? n : (size_t)c->max_positions;
+    capture_init(to, checkpoint, n);
+    kvd_forward *f = kvd_forward_new(checkpoint, n, longest, err);
+    if (!f)
+        return -1;
+    float *hidden = malloc(n * (size_t)c->d_model * sizeof *hidden);
+    assert_non_null(hidden);
+    kvd_dense_attention dense;
+    kvd_tap tap;
+    kvd_dense_attention_init(&dense);
+    kvd_tap_init(&tap, &dense.door);
+    tap.door.wants_pre = 1;
+    tap.record = record;
+    tap.output = output;
+    tap.ctx = to;
+    int status = kvd_forward_run(f, b, &tap.door, last_layer, last_layer < 0 ? hidden : NULL, err);
+    if (!status && last_layer < 0)
+        status = kvd_forward_logits(f, hidden, n, to->x[LOGITS], err);
+    kvd_dense_attention_release(&dense);
+    free(hidden);
+    kvd_forward_free(f);
+    return status;
+}
+
+static uint32_t *some_ids(size_t n, size_t vocab, uint64_t seed)
+{
+    uint32_t *id = malloc(n * sizeof *id);
+    kvd_rng rng;
+    assert_non_null(id);
+    kvd_rng_seed(&rng, seed, 0);
+    for (size_t i = 0; i < n; i++)
+        id[i] = (uint32_t)kvd_rng_below(&rng, vocab);
+    return id;
+}
+
+static void assert_near(const char *what, const char *kind, double square_error, double square)
+{
+    const double error = sqrt(square_error / square);
+    if (!(square > 0) || !(error <= bar))
+        fail_msg("%s: %s is off by %.3g, allowed is %.3g", what, kind, error, bar);
+}
+
+/* One sequence of n tokens, forward pass against reference. */
+static void compare_with_reference(const char *what, const char *path, size_t n)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = kvd_checkpoint_open(path, &err);
+    if (!checkpoint)
+        fail_msg("%s", err.msg);
+    const kvd_config *c = kvd_checkpoint_config(checkpoint);
+    uint32_t *id = some_ids(n, (size_t)c->vocab_size, 7);
+    const size_t offset[2] = {0, n};
+    const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};
+    capture got;
+    double *want[N_KINDS];
+    if (run(checkpoint, &b, -1, &got, &err))
+        fail_msg("%s: %s", what, err.msg);
+    assert_int_equal(got.layers, c->n_layers);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const size_t layers = kind == LOGITS ? 1 : (size_t)c->n_layers;
+        want[kind] = malloc(layers * n * width_of(c, kind) * sizeof *want[kind]);
+        assert_non_null(want[kind]);
+    }
+    const kvd_forward_ref_out out = {.logits = want[LOGITS],
+                                     .q_pre = want[Q_PRE],
+                                     .k_pre = want[K_PRE],
+                                     .q = want[Q],
+                                     .k = want[K],
+                                     .v = want[V],
+                                     .o = want[O]};
+    if (kvd_forward_ref(checkpoint, id, n, &out, &err))
+        fail_msg("%s: %s", what, err.msg);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const size_t layers = kind == LOGITS ? 1 : (size_t)c->n_layers, size = n * width_of(c, kind);
+        for (size_t l = 0; l < layers; l++) {
+            double error = 0, square = 0;
+            for (size_t i = l * size; i < (l + 1) * size; i++) {
+                error += pow((double)got.x[kind][i] - want[kind][i], 2);
+                square += pow(want[kind][i], 2);
+            }
+            assert_near(what, kind_name[kind], error, square);
+        }
+        free(want[kind]);
+    }
+    capture_release(&got);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
+/* ---- against the reference --------------------------------------------------- */
+
+static void test_random_checkpoints_match_reference(void **unused)
+{
+    (void)unused;
+    const struct {
+        const char *what;
+        int layers, heads, kv_heads, d_head, d_model, ffn, vocab, shards;
+        bool tied;
+        kvd_dtype dtype;
+        const char *rope;
+        size_t n;
+    } model[] = {
+        {"mha f32 tied", 2, 4, 4, 16, 64, 96, 300, 1, true, KVD_F32, "default", 40},
+        {"gqa bf16 untied", 3, 6, 2, 16, 48, 80, 261, 3, false, KVD_BF16, "llama3", 130},
+        {"mqa f16 tied", 1, 5, 1, 8, 32, 33, 17, 1, true, KVD_F16, "linear", 64},
+        {"gqa f32 untied, wide heads", 5, 2, 1, 64, 36, 52, 99, 2, false, KVD_F32, "default", 256},
+        {"one token", 2, 4, 2, 16, 64, 96, 300, 1, true, KVD_BF16, "default", 1},
+        {"smallest", 1, 1, 1, 2, 1, 1, 2, 1, false, KVD_F32, "default", 5},
+    };
+    kvd_err err;
+    for (size_t i = 0; i < sizeof model / sizeof model[0]; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "model%zu", i);
+        made_spec s = MADE_SPEC_DEFAULTS;
+        s.layers = model[i].layers;
+        s.heads = model[i].heads;
+        s.kv_heads = model[i].kv_heads;
+        s.d_head = model[i].d_head;
+        s.d_model = model[i].d_model;
+        s.ffn = model[i].ffn;
+        s.vocab = model[i].vocab;
+        s.shards = model[i].shards;
+        s.tied = model[i].tied;
+        s.dtype = model[i].dtype;
+        s.rope = model[i].rope;
+        s.seed = i;
+        const char *path = in_folder(name);
+        assert_int_equal(make_checkpoint(path, &s, &err), 0);
+        compare_with_reference(model[i].what, path, model[i].n);
+    }
+}
+
+static void test_llama2c_matches_reference(void **unused)
+{
+    (void)unused;
+    kvd_err err;
+    for (int tied = 0; tied < 2; tied++) {
+        made_spec s = MADE_SPEC_DEFAULTS;
+        s.tied = tied;
+        const char *path = in_folder(tied ? "tied.bin" : "untied.bin");
+        assert_int_equal(make_llama2c(path, &s, &err), 0);
+        compare_with_reference(path, path, 77);
+    }
+}
+
+static void test_demo_model_matches_reference(void **unused)
+{
+    (void)unused;
+    compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
+}
+
+/* A vocabulary whose head does not fit into the float32 buffer at once. */
+static void test_head_in_slabs(void **unused)
+{
+    (void)unused;
+    kvd_err err;
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.layers = 1;
+    s.d_model = 1024;
+    s.vocab = 4500;
+    s.ffn = 8;
+    s.dtype = KVD_BF16;
+    assert_int_equal(make_checkpoint(in_folder("slabs"), &s, &err), 0);
+    compare_with_reference("head in slabs", in_folder("slabs"), 3);
+}
+
+/* A header one byte longer puts every float32 tensor at an odd address. */
+static void test_unaligned_tensors(void **unused)
+{
+    (void)unused;
+    kvd_err err;
+    made_spec s = MADE_SPEC_DEFAULTS;
+    char *bytes = malloc(1 << 20);
+    uint64_t len;
+    assert_non_null(bytes);
+    assert_int_equal(make_checkpoint(in_folder("odd"), &s, &err), 0);
+    FILE *f = fopen(in_folder("odd/model.safetensors"), "r+b");
+    assert_non_null(f);
+    const size_t size = fread(bytes, 1, 1 << 20, f);
+    assert_in_range(size, 1000, (1 << 20) - 1);
+    memcpy(&len, bytes, sizeof len);
+    memmove(bytes + 8 + len + 1, bytes + 8 + len, size - 8 - len);
+    bytes[8 + len++] = ' ';
+    memcpy(bytes, &len, sizeof len);
+    rewind(f);
+    assert_int_equal(fwrite(bytes, 1, size + 1, f), size + 1);
+    assert_int_equal(fclose(f), 0);
+    free(bytes);
+    compare_with_reference("unaligned", in_folder("odd"), 20);
+}
+
+/* ---- batches and threads ------------------------------------------------------- */
+
+static kvd_checkpoint *open_default(const char *name)
+{
+    kvd_err err = {""};
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.layers = 3;
+    assert_int_equal(make_checkpoint(in_folder(name), &s, &err), 0);
+    kvd_checkpoint *checkpoint = kvd_checkpoint_open(in_folder(name), &err);
+    if (!checkpoint)
+        fail_msg("%s", err.msg);
+    return checkpoint;
+}
+
+static void test_ragged_batches_equal_single_sequences(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = open_default("ragged");
+    const size_t offset[] = {0, 5, 6, 206, 208, 251};
+    uint32_t *id = some_ids(251, 300, 3);
+    capture all, one;
+    const kvd_batch b = {.n_sequences = 5, .offset = offset, .id = id};
+    assert_int_equal(run(checkpoint, &b, -1, &all, &err), 0);
+    for (size_t s = 0; s < 5; s++) {
+        const size_t n = offset[s + 1] - offset[s], alone[2] = {0, n};
+        const kvd_batch single = {.n_sequences = 1, .offset = alone, .id = id + offset[s]};
+        assert_int_equal(run(checkpoint, &single, -1, &one, &err), 0);
+        for (int kind = 0; kind < N_KINDS; kind++)
+            for (size_t l = 0; l < (kind == LOGITS ? 1 : 3); l++) {
+                const size_t width = width_of(one.c, kind);
+                const float *x = all.x[kind] + (l * 251 + offset[s]) * width,
+                            *y = one.x[kind] + l * n * width;
+                double error = 0, square = 0;
+                for (size_t i = 0; i < n * width; i++) {
+                    error += pow((double)x[i] - (double)y[i], 2);
+                    square += pow((double)y[i], 2);
+                }
+                assert_true(sqrt(error / square) < 3e-6);
+            }
+        capture_release(&one);
+    }
+    capture_release(&all);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
+static void test_threads(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = open_default("threads");
+    const size_t offset[] = {0, 200, 250};
+    uint32_t *id = some_ids(250, 300, 4);
+    const int before = omp_get_max_threads();
+    const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};
+    for (int threads = 1; threads <= 6; threads++) {
+        capture first, again;
+        omp_set_num_threads(threads);
+        assert_int_equal(run(checkpoint, &b, -1, &first, &err), 0);
+        assert_int_equal(run(checkpoint, &b, -1, &again, &err), 0);
+        assert_memory_equal(first.x[LOGITS], again.x[LOGITS], 250 * 300 * sizeof(float));
+        capture_release(&again);
+        capture_release(&first);
+        compare_with_reference("threads", in_folder("threads"), 150);
+    }
+    omp_set_num_threads(before);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
+static void test_last_layer(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = open_default("last");
+    const size_t offset[] = {0, 9, 20};
+    uint32_t *id = some_ids(20, 300, 5);
+    float hidden[20 * 64];
+    const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};
+    capture all, some;
+    assert_int_equal(run(checkpoint, &b, -1, &all, &err), 0);
+    assert_int_equal(all.layers, 3);
+    for (int last = 0; last < 3; last++) {
+        assert_int_equal(run(checkpoint, &b, last, &some, &err), 0);
+        assert_int_equal(some.layers, last + 1);
+        assert_memory_equal(all.x[O], some.x[O],
+                            (size_t)(last + 1) * 20 * width_of(all.c, O) * sizeof(float));
+        capture_release(&some);
+    }
+    capture_release(&all);
+
+    kvd_dense_attention dense;
+    kvd_dense_attention_init(&dense);
+    kvd_forward *f = kvd_forward_new(checkpoint, 20, 11, &err);
+    assert_non_null(f);
+    assert_int_equal(kvd_forward_run(f, &b, &dense.door, 3, NULL, &err), -1);
+    assert_string_equal(err.msg, "layers 0 .. 3 asked for, the model has 3");
+    assert_int_equal(kvd_forward_run(f, &b, &dense.door, 1, hidden, &err), -1);
+    assert_string_equal(err.msg, "layers 0 .. 1 asked for with the final state, the model has 3");
+    assert_int_equal(kvd_forward_run(f, &b, &dense.door, 2, hidden, &err), 0);
+    kvd_forward_free(f);
+    kvd_dense_attention_release(&dense);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
+/* ---- what is refused -------------------------------------------------------------- */
+
+static void test_bad_batches(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = open_default("bad");
+    uint32_t *id = some_ids(60, 300, 6);
+    kvd_dense_attention dense;
+    kvd_dense_attention_init(&dense);
+    assert_null(kvd_forward_new(checkpoint, 0, 1, &err));
+    assert_string_equal(err.msg, "a batch of 0 tokens is outside 1 .. 2147483647");
+    assert_null(kvd_forward_new(checkpoint, 300, 257, &err));
+    assert_non_null(strstr(err.msg, "sequences of 257 tokens, but the model was made for 1 .. 256"));
+    assert_null(kvd_forward_new(checkpoint, 300, 0, &err));
+    kvd_forward *f = kvd_forward_new(checkpoint, 50, 20, &err);
+    assert_non_null(f);
+
+    const struct {
+        size_t n_sequences, offset[4];
+        const char *message;
+    } bad[] = {
+        {0, {0}, "a batch of 0 sequences and 0 tokens, room for 50"},
+        {3, {0, 20, 40, 51}, "a batch of 3 sequences and 51 tokens, room for 50"},
+        {2, {0, 10, 31}, "sequence 41 has 21 tokens, not 1 .. 20"},
+        {3, {0, 10, 10, 12}, "sequence 41 has 0 tokens, not 1 .. 20"},
+        {3, {0, 10, 5, 12}, "sequence 41 has 0 tokens, not 1 .. 20"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const kvd_batch b = {
+            .n_sequences = bad[i].n_sequences, .offset = bad[i].offset, .first_sequence = 40, .id = id};
+        assert_int_equal(kvd_forward_run(f, &b, &dense.door, -1, NULL, &err), -1);
+        assert_string_equal(err.msg, bad[i].message);
+    }
+    const size_t offset[] = {0, 12, 30};
+    const kvd_batch b = {.n_sequences = 2, .offset = offset, .first_sequence = 7, .id = id};
+    id[17] = 300;
+    assert_int_equal(kvd_forward_run(f, &b, &dense.door, -1, NULL, &err), -1);
+    assert_string_equal(err.msg, "sequence 8, position 5: token id 300 is not below the vocabulary size 300");
+    id[17] = UINT32_MAX;
+    assert_int_equal(kvd_forward_run(f, &b, &dense.door, -1, NULL, &err), -1);
+    assert_int_equal(kvd_forward_ref(checkpoint, id, 30, &(kvd_forward_ref_out){0}, &err), -1);
+    assert_string_equal(err.msg, "position 17: token id 4294967295 is not below the vocabulary size 300");
+    assert_int_equal(kvd_forward_ref(checkpoint, id, 257, &(kvd_forward_ref_out){0}, &err), -1);
+    assert_string_equal(err.msg, "a sequence of 257 tokens, the model was made for 1 .. 256");
+    id[17] = 299;
+    assert_int_equal(kvd_forward_run(f, &b, &dense.door, -1, NULL, &err), 0);
+    kvd_forward_free(f);
+    kvd_dense_attention_release(&dense);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
+/* Overwrites element i of a float32 tensor in the file of a checkpoint. */
+static void poke(const char *path, const char *tensor, size_t i, float value)
+{
+    FILE *f = fopen(path, "r+b");
+    uint64_t len;
+    unsigned long long at;
+    assert_non_null(f);
+    assert_int_equal(fread(&len, sizeof len, 1, f), 1);
+    char *header = calloc(len + 1, 1), quoted[128];
+    assert_non_null(header);
+    assert_int_equal(fread(header, 1, len, f), len);
+    (void)snprintf(quoted, sizeof quoted, "\"%s\"", tensor);
+    const char *p = strstr(header, quoted);
+    assert_non_null(p);
+    p = strstr(p, "data_offsets\":[");
+    assert_non_null(p);
+    assert_int_equal(sscanf(p, "data_offsets\":[%llu", &at), 1);
+    assert_int_equal(fseek(f, (long)(8 + len + at + 4 * i), SEEK_SET), 0);
+    assert_int_equal(fwrite(&value, sizeof value, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+    free(header);
+}
+
+/* One bad weight; the message says where it first shows. Tokens 0 .. 29 in two sequences. */
+static void test_nonfinite_weights(void **unused)
+{
+    (void)unused;
+    const struct {
+        const char *tensor;
+        size_t i;
+        float value;
+        const char *message;
+    } bad[] = {
+        {"model.layers.1.mlp.down_proj.weight", 5, NAN,
+         "layer 1, row 0 (sequence 3, position 0): activation is not finite"},
+        {"model.layers.0.self_attn.k_proj.weight", 64, INFINITY,
+         "layer 0, row 0 (sequence 3, position 0): activation is not finite"},
+        {"model.layers.2.post_attention_layernorm.weight", 1, -INFINITY,
+         "layer 2, row 0 (sequence 3, position 0): activation is not finite"},
+        {"model.embed_tokens.weight", 17 * 64 + 3, NAN,
+         "embedding, row 17 (sequence 4, position 5): activation is not finite"},
+        {"model.norm.weight", 0, NAN, "final norm, row 0 (sequence 3, position 0): activation is not finite"},
+        {"lm_head.weight", 123 * 64, INFINITY, "row 0 of the piece: logit of token 123 is not finite"},
+    };
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.layers = 3;
+    s.tied = false;
+    uint32_t id[30];
+    for (uint32_t i = 0; i < 30; i++)
+        id[i] = i;
+    const size_t offset[] = {0, 12, 30};
+    const kvd_batch b = {.n_sequences = 2, .offset = offset, .first_sequence = 3, .id = id};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        kvd_err err = {""};
+        capture got;
+        assert_int_equal(make_checkpoint(in_folder("nan"), &s, &err), 0);
+        poke(in_folder("nan/model.safetensors"), bad[i].tensor, bad[i].i, bad[i].value);
+        kvd_checkpoint *checkpoint = kvd_checkpoint_open(in_folder("nan"), &err);
+        assert_non_null(checkpoint);
+        assert_int_equal(run(checkpoint, &b, -1, &got, &err), -1);
+        assert_string_equal(err.msg, bad[i].message);
+        capture_release(&got);
+        kvd_checkpoint_close(checkpoint);
+    }
+}
+
+static void test_wrong_shape_and_missing_tensor(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    made_spec s = MADE_SPEC_DEFAULTS;
+    assert_int_equal(make_checkpoint(in_folder("shape"), &s, &err), 0);
+    s.ffn = 97;
+    assert_int_equal(made_config(in_folder("shape/config.json"), &s, &err), 0);
+    kvd_checkpoint *checkpoint = kvd_checkpoint_open(in_folder("shape"), &err);
+    assert_non_null(checkpoint);
+    assert_null(kvd_forward_new(checkpoint, 10, 10, &err));
+    assert_non_null(strstr(err.msg, "tensor 'model.layers.0.mlp.gate_proj.weight' has shape [96][64], the "
+                                    "configuration needs [97][64]"));
+    kvd_checkpoint_close(checkpoint);
+    s.ffn = 96;
+    s.layers = 3;
+    assert_int_equal(made_config(in_folder("shape/config.json"), &s, &err), 0);
+    checkpoint = kvd_checkpoint_open(in_folder("shape"), &err);
+    assert_non_null(checkpoint);
+    assert_null(kvd_forward_new(checkpoint, 10, 10, &err));
+    assert_non_null(strstr(err.msg, "tensor 'model.layers.2.input_layernorm.weight' is missing"));
+    kvd_checkpoint_close(checkpoint);
+}
+
+/* ---- slices and counts ---------------------------------------------------------------- */
+
+/* o W_O summed over heads from the slices is the projection the layer makes. */
+static void test_weight_slices(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.dtype = KVD_BF16;
+    s.d_model = 40;
+    assert_int_equal(make_checkpoint(in_folder("slices"), &s, &err), 0);
+    kvd_checkpoint *checkpoint = kvd_checkpoint_open(in_folder("slices"), &err);
+    assert_non_null(checkpoint);
+    kvd_forward *f = kvd_forward_new(checkpoint, 1, 1, &err);
+    assert_non_null(f);
+    enum { D = 40, HEADS = 4, KV = 2, DH = 16 };
+    float *w_o = malloc((size_t)HEADS * DH * D * sizeof *w_o),
+          *w_v = malloc((size_t)KV * DH * D * sizeof *w_v);
+    float *stored = malloc((size_t)HEADS * DH * D * sizeof *stored);
+    kvd_tensor t;
+    assert_int_equal(kvd_forward_weights_o(f, 1, w_o, &err), 0);
+    assert_int_equal(kvd_forward_weights_v(f, 1, w_v, &err), 0);
+    assert_int_equal(
+        kvd_checkpoint_tensor(checkpoint, "model.layers.1.self_attn.o_proj.weight", D, HEADS * DH, &t, &err),
+        0);
+    kvd_to_f32(t.dtype, t.data, stored, t.n);
+    for (size_t h = 0; h < HEADS; h++)
+        for (size_t j = 0; j < DH; j++)
+            for (size_t m = 0; m < D; m++)
+                assert_true(w_o[(h * DH + j) * D + m] == stored[m * HEADS * DH + h * DH + j]);
+    assert_int_equal(
+        kvd_checkpoint_tensor(checkpoint, "model.layers.1.self_attn.v_proj.weight", KV * DH, D, &t, &err), 0);
+    kvd_to_f32(t.dtype, t.data, stored, t.n);
+    assert_memory_equal(w_v, stored, t.n * sizeof *stored);
+    assert_int_equal(kvd_forward_weights_o(f, 2, w_o, &err), -1);
+    assert_string_equal(err.msg, "layer 2 asked for, the model has 2");
+    assert_int_equal(kvd_forward_weights_v(f, -1, w_v, &err), -1);
+    free(w_o);
+    free(w_v);
+    free(stored);
+    kvd_forward_free(f);
+    kvd_checkpoint_close(checkpoint);
+}
+
+static void test_flop_counts(void **unused)
+{
+    (void)unused;
+    const kvd_config c = {.n_layers = 2,
+                          .n_heads = 4,
+                          .n_kv_heads = 2,
+                          .d_head = 16,
+                          .d_model = 64,
+                          .d_ffn = 96,
+                          .vocab_size = 300};
+    /* Two per weight that a token meets, and 4 d_head per head and key that it sees, itself included. */
+    const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
+    assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));
+    assert_true(kvd_forward_flop_per_token(&c, 9) == 2 * (2 * weights + 4.0 * 16 * 4 * 5));
+    assert_true(kvd_head_flop_per_token(&c) == 2.0 * 64 * 300);
+}
+
+/* ---- against Hugging Face Transformers ---------------------------------------------------- */
+
+static float *fixture(const kvd_safetensors *s, const char *name, size_t *n)
+{
+    kvd_err err;
+    kvd_tensor t;
+    assert_int_equal(kvd_safetensors_find(s, name, &t, &err), 0);
+    float *x = malloc(t.n * sizeof *x);
+    assert_non_null(x);
+    kvd_to_f32(t.dtype, t.data, x, t.n);
+    *n = t.n;
+    return x;
+}
+
+static void compare_with_transformers(const char *model, const char *expected)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = kvd_checkpoint_open(model, &err);
+    if (!checkpoint)
+        fail_msg("%s", err.msg);
+    kvd_safetensors *s = kvd_safetensors_open(expected, &err);
+    if (!s)
+        fail_msg("%s", err.msg);
+    size_t n, n_rows, n_layers, size;
+    float *ids = fixture(s, "id", &n), *rows = fixture(s, "row", &n_rows),
+          *layers = fixture(s, "layer", &n_layers);
+    uint32_t *id = malloc(n * sizeof *id);
+    assert_non_null(id);
+    for (size_t i = 0; i < n; i++)
+        id[i] = (uint32_t)ids[i];
+    const size_t offset[2] = {0, n};
+    const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};
+    capture got;
+    if (run(checkpoint, &b, -1, &got, &err))
+        fail_msg("%s", err.msg);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        float *want = fixture(s, kind_name[kind], &size);
+        const size_t width = width_of(got.c, kind), count = kind == LOGITS ? 1 : n_layers;
+        assert_int_equal(size, count * n_rows * width);
+        for (size_t l = 0; l < count; l++) {
+            const size_t layer = kind == LOGITS ? 0 : (size_t)layers[l];
+            double error = 0, square = 0;
+            for (size_t r = 0; r < n_rows; r++)
+                for (size_t j = 0; j < width; j++) {
+                    const double x = (double)want[(l * n_rows + r) * width + j];
+                    const double y = (double)got.x[kind][(layer * n + (size_t)rows[r]) * width + j];
+                    error += (x - y) * (x - y);
+                    square += x * x;
+                }
+            assert_near(model, kind_name[kind], error, square);
+        }
+        free(want);
+    }
+    capture_release(&got);
+    free(ids);
+    free(rows);
+    free(layers);
+    free(id);
+    kvd_safetensors_close(s);
+    kvd_checkpoint_close(checkpoint);
+}
+
+static void test_transformers_gqa(void **unused)
+{
+    (void)unused;
+    compare_with_transformers("tests/data/llama/gqa", "tests/data/llama/gqa/expected.safetensors");
+}
+
+static void test_transformers_mha_llama3_rope(void **unused)
+{
+    (void)unused;
+    compare_with_transformers("tests/data/llama/mha", "tests/data/llama/mha/expected.safetensors");
+}
+
+static void test_transformers_mqa_linear_rope(void **unused)
+{
+    (void)unused;
+    compare_with_transformers("tests/data/llama/mqa", "tests/data/llama/mqa/expected.safetensors");
+}
+
+static void test_transformers_kvdim_6m(void **unused)
+{
+    (void)unused;
+    compare_with_transformers("data/models/kvdim-6m", "tests/data/llama/kvdim-6m.safetensors");
+}
+
+static void test_transformers_kvdim_25m(void **unused)
+{
+    (void)unused;
+    const char *shared = getenv("KVDIM_SHARED");
+    char model[4096];
+    (void)snprintf(model, sizeof model, "%s/inputs/models/kvdim-25m",
+                   shared && *shared ? shared : "../shared");
+    if (access(model, R_OK)) {
+        print_message("no %s\n", model);
+        skip();
+    }
+    compare_with_transformers(model, "tests/data/llama/kvdim-25m.safetensors");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_checkpoints_match_reference),
+        cmocka_unit_test(test_llama2c_matches_reference),
+        cmocka_unit_test(test_demo_model_matches_reference),
+        cmocka_unit_test(test_head_in_slabs),
+        cmocka_unit_test(test_unaligned_tensors),
+        cmocka_unit_test(test_ragged_batches_equal_single_sequences),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_last_layer),
+        cmocka_unit_test(test_bad_batches),
+        cmocka_unit_test(test_nonfinite_weights),
+        cmocka_unit_test(test_wrong_shape_and_missing_tensor),
+        cmocka_unit_test(test_weight_slices),
+        cmocka_unit_test(test_flop_counts),
+        cmocka_unit_test(test_transformers_gqa),
+        cmocka_unit_test(test_transformers_mha_llama3_rope),
+        cmocka_unit_test(test_transformers_mqa_linear_rope),
+        cmocka_unit_test(test_transformers_kvdim_6m),
+        cmocka_unit_test(test_transformers_kvdim_25m),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,421 @@
+/* formats/moments, collect/accumulate, collect/state: sums are right, add up, come back, and go on. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "collect/accumulate.h"
+#include "collect/state.h"
+#include "collect_fixture.h"
+
+enum { N = 700, LAYERS = 2, FIRST = 1, HEADS = 4, KV = 2, D = 8, MODEL = 20 };
+
+static void describe(kvd_moments *m, bool has_pre)
+{
+    memset(m, 0, sizeof *m);
+    kvd_model_info_set(&m->model, &fixture_config, "tiny", "xxh3:0123", "f32");
+    snprintf(m->label, sizeof m->label, "made up");
+    snprintf(m->corpus_hash, sizeof m->corpus_hash, "xxh3:%032x", 0x4567);
+    m->n_tokens = N;
+    m->n_sequences = 9;
+    m->seq_len = 16;
+    m->first_layer = FIRST;
+    m->n_layers = LAYERS;
+    m->has_pre = has_pre;
+}
+
+static int heads_of(int g)
+{
+    return g == KVD_G_Q || g == KVD_G_Q_PRE || g == KVD_G_W_O ? HEADS : KV;
+}
+
+static float *tensor(int g, int layer)
+{
+    return fixture_values((size_t)N * (size_t)heads_of(g) * D, (uint64_t)(10 * layer + g + 1));
+}
+
+/* Tokens first .. last-1 of every layer of the model, in batches of `batch`. */
+static void add(kvd_moments *m, size_t first, size_t last, size_t batch, int threads)
+{
+    kvd_accumulator a;
+    kvd_err err = {""};
+    assert_int_equal(kvd_accumulator_init(&a, m, threads, &err), 0);
+    for (int layer = 0; layer < fixture_config.n_layers; layer++) {
+        float *x[5];
+        for (int g = 0; g < 5; g++)
+            x[g] = tensor(g, layer);
+        for (size_t t = first; t < last; t += batch) {
+            const kvd_attention_in in = {.config = &fixture_config,
+                                         .layer = layer,
+                                         .n_tokens = last - t < batch ? last - t : batch,
+                                         .q = x[0] + t * HEADS * D,
+                                         .k = x[1] + t * KV * D,
+                                         .v = x[2] + t * KV * D,
+                                         .q_pre = x[3] + t * HEADS * D,
+                                         .k_pre = x[4] + t * KV * D};
+            if (kvd_accumulator_record(&a, &in, &err))
+                fail_msg("%s", err.msg);
+        }
+        for (int g = 0; g < 5; g++)
+            free(x[g]);
+    }
+    float *w = fixture_values(HEADS * D * MODEL, 99);
+    for (int l = 0; l < LAYERS; l++)
+        assert_int_equal(kvd_accumulator_weights(&a, l, w, w + 7, &err), 0);
+    free(w);
+    kvd_accumulator_release(&a);
+}
+
+static void make(kvd_moments *m, bool has_pre)
+{
+    kvd_err err;
+    describe(m, has_pre);
+    assert_int_equal(kvd_moments_alloc(m, &err), 0);
+    add(m, 0, N, 100, 2);
+}
+
+/* Against the definition, sum over rows of x_i x_j, in long double. */
+static void test_definition(void **state)
+{
+    (void)state;
+    kvd_moments m;
+    make(&m, true);
+    float *w = fixture_values(HEADS * D * MODEL, 99);
+    for (int g = 0; g < KVD_N_G; g++)
+        for (int l = 0; l < LAYERS; l++) {
+            const bool weight = g >= KVD_G_W_O;
+            float *x = weight ? NULL : tensor(g, FIRST + l);
+            for (int h = 0; h < heads_of(g); h++) {
+                const double *G = kvd_moments_at(&m, (kvd_g)g, l, h);
+                for (int i = 0; i < D; i++)
+                    for (int j = 0; j < D; j++) {
+                        long double sum = 0, size = 0;
+                        for (int t = 0; t < (weight ? MODEL : N); t++) {
+                            const float *head = w + (g == KVD_G_W_V ? 7 : 0) + h * D * MODEL;
+                            const float *row = weight ? NULL : x + (t * heads_of(g) + h) * D;
+                            const double a = weight ? head[i * MODEL + t] : row[i];
+                            const double b = weight ? head[j * MODEL + t] : row[j];
+                            sum += (long double)a * b;
+                            size += fabsl((long double)a * b);
+                        }
+                        if (fabsl(G[i * D + j] - sum) > 1e-13L * size)
+                            fail_msg("%s layer %d head %d: %.17g, %.17Lg", kvd_g_name[g], l, h, G[i * D + j],
+                                     sum);
+                    }
+            }
+            free(x);
+        }
+    free(w);
+    kvd_moments_release(&m);
+}
+
+static void assert_same_sums(const kvd_moments *a, const kvd_moments *b)
+{
+    for (int g = 0; g < KVD_N_G; g++) {
+        assert_int_equal(kvd_moments_count(a, (kvd_g)g), kvd_moments_count(b, (kvd_g)g));
+        if (a->gram[g])
+            assert_memory_equal(a->gram[g], b->gram[g], kvd_moments_count(a, (kvd_g)g) * sizeof(double));
+    }
+}
+
+static void test_threads_do_not_matter(void **state)
+{
+    (void)state;
+    kvd_moments a, b;
+    kvd_err err;
+    make(&a, true);
+    describe(&b, true);
+    assert_int_equal(kvd_moments_alloc(&b, &err), 0);
+    add(&b, 0, N, 100, 1);
+    assert_same_sums(&a, &b);
+    kvd_moments_release(&a);
+    kvd_moments_release(&b);
+}
+
+static const char *write_as(const char *name, const kvd_moments *m)
+{
+    const char *path = fixture_path(name);
+    kvd_h5 f;
+    kvd_err err = {""};
+    if (kvd_h5_create(&f, path, &kvd_schema_moments, &fixture_run, &err) || kvd_moments_write(&f, m, &err) ||
+        kvd_h5_finish(&f, &err))
+        fail_msg("%s", err.msg);
+    return path;
+}
+
+static void test_comes_back(void **state)
+{
+    (void)state;
+    for (int pre = 0; pre < 2; pre++) {
+        kvd_moments m, back;
+        kvd_err err = {""};
+        make(&m, pre);
+        if (kvd_moments_load(&back, write_as("m.h5", &m), &err))
+            fail_msg("%s", err.msg);
+        assert_same_sums(&m, &back);
+        assert_int_equal(back.n_tokens, N);
+        assert_int_equal(back.n_sequences, 9);
+        assert_int_equal(back.seq_len, 16);
+        assert_int_equal(back.first_layer, FIRST);
+        assert_int_equal(back.n_layers, LAYERS);
+        assert_int_equal(back.has_pre, pre);
+        assert_string_equal(back.label, m.label);
+        assert_string_equal(back.corpus_hash, m.corpus_hash);
+        assert_int_equal(kvd_model_info_same(&m.model, "a", &back.model, "b", &err), 0);
+        kvd_moments_release(&m);
+        kvd_moments_release(&back);
+    }
+}
+
+/* The moments of two halves add up to those of the whole. */
+static void test_add(void **state)
+{
+    (void)state;
+    kvd_moments whole, a, b;
+    kvd_err err = {""};
+    make(&whole, true);
+    describe(&a, true);
+    describe(&b, true);
+    a.n_tokens = 300;
+    b.n_tokens = N - 300;
+    b.seq_len = 32;
+    snprintf(b.label, sizeof b.label, "other");
+    assert_int_equal(kvd_moments_alloc(&a, &err), 0);
+    assert_int_equal(kvd_moments_alloc(&b, &err), 0);
+    add(&a, 0, 300, 100, 2);
+    add(&b, 300, N, 100, 2);
+    if (kvd_moments_add(&a, "a.h5", &b, "b.h5", &err))
+        fail_msg("%s", err.msg);
+    assert_int_equal(a.n_tokens, N);
+    assert_int_equal(a.n_sequences, 18);
+    assert_int_equal(a.seq_len, 32);
+    assert_string_equal(a.label, "made up+other");
+    assert_string_equal(a.corpus_hash, "xxh3:00000000000000000000000000008ace");
+    for (int g = 0; g < KVD_N_G; g++)
+        for (size_t i = 0; i < kvd_moments_count(&a, (kvd_g)g); i++)
+            if (fabs(a.gram[g][i] - whole.gram[g][i]) > 1e-9)
+                fail_msg("%s [%zu]: %.17g, %.17g", kvd_g_name[g], i, a.gram[g][i], whole.gram[g][i]);
+    kvd_moments_release(&whole);
+    kvd_moments_release(&a);
+    kvd_moments_release(&b);
+}
+
+static void refuse_add(const kvd_moments *a, const kvd_moments *b, const char *message)
+{
+    kvd_moments sum = *a;
+    kvd_err err = {""};
+    assert_int_equal(kvd_moments_add(&sum, "a.h5", b, "b.h5", &err), -1);
+    assert_string_equal(err.msg, message);
+}
+
+static void test_add_refuses(void **state)
+{
+    (void)state;
+    kvd_moments a, b;
+    make(&a, false);
+    make(&b, false);
+    b.first_layer = 0;
+    refuse_add(&a, &b, "'a.h5' and 'b.h5' have different layers: 1-2 and 0-1");
+    b.first_layer = 1;
+    b.has_pre = true;
+    refuse_add(&a, &b, "only 'b.h5' has moments before RoPE, not 'a.h5'");
+    b.has_pre = false;
+    snprintf(b.model.hash, sizeof b.model.hash, "xxh3:other");
+    refuse_add(&a, &b, "'a.h5' and 'b.h5' are of different models: hash is xxh3:0123 and xxh3:other");
+    b.model = a.model;
+    b.gram[KVD_G_W_V][3] += 1;
+    refuse_add(&a, &b, "'a.h5' and 'b.h5' are of different models: /gram/w_v differs by 1");
+    kvd_moments_release(&a);
+    kvd_moments_release(&b);
+}
+
+static void refuse_file(const kvd_moments *m, const char *end)
+{
+    kvd_moments back;
+    kvd_err err = {""};
+    char want[512];
+    const char *path = write_as("bad.h5", m);
+    snprintf(want, sizeof want, "'%s'", path);
+    assert_int_equal(kvd_moments_load(&back, path, &err), -1);
+    assert_int_equal(strncmp(err.msg, want, strlen(want)), 0);
+    if (!strstr(err.msg, end))
+        fail_msg("'%s' does not say '%s'", err.msg, end);
+    for (int g = 0; g < KVD_N_G; g++)
+        assert_null(back.gram[g]);
+}
+
+static void test_hostile_files(void **state)
+{
+    (void)state;
+    kvd_moments m;
+    make(&m, false);
+    double *G = kvd_moments_at(&m, KVD_G_K, 1, 1), kept = G[9];
+    G[9] = -1;
+    refuse_file(&m, "/gram/k layer 1 head 1: diagonal 1 is -1, below 0");
+    G[9] = NAN;
+    refuse_file(&m, " /gram/k[1][1][1][1] is nan");
+    G[9] = kept;
+    kept = G[1];
+    G[1] += 1;
+    refuse_file(&m, "/gram/k layer 1 head 1 is not symmetric at 1, 0");
+    G[1] = kept;
+    m.n_tokens = 0;
+    refuse_file(&m, ": 0 tokens");
+    m.n_tokens = N;
+    m.model.n_layers = 1;
+    refuse_file(&m, ": /gram/q has 2 layers, the model 1");
+    m.model.n_layers = 3;
+    m.first_layer = 2;
+    refuse_file(&m, ": attribute first_layer of / is 2, should be 0 to 1");
+    m.first_layer = FIRST;
+    m.has_pre = false;
+    double *q_pre = m.gram[KVD_G_Q_PRE];
+    m.gram[KVD_G_Q_PRE] = m.gram[KVD_G_Q]; /* one of the two before RoPE */
+    refuse_file(&m, "/gram/k_pre");
+    m.gram[KVD_G_Q_PRE] = q_pre;
+    kvd_moments_release(&m);
+}
+
+static void test_sizes_that_overflow(void **state)
+{
+    (void)state;
+    kvd_moments m;
+    kvd_err err;
+    describe(&m, false);
+    m.model.n_layers = m.n_layers = 999999;
+    m.model.n_heads = m.model.n_kv_heads = 999999;
+    m.model.d_head = 999999;
+    assert_int_equal(kvd_moments_alloc(&m, &err), -1);
+    assert_string_equal(err.msg, "moments of 999999 layers, 999999 heads, d_head 999999 are too large");
+}
+
+static void test_nonfinite_row(void **state)
+{
+    (void)state;
+    kvd_moments m;
+    kvd_accumulator a;
+    kvd_err err = {""};
+    describe(&m, false);
+    assert_int_equal(kvd_moments_alloc(&m, &err), 0);
+    assert_int_equal(kvd_accumulator_init(&a, &m, 2, &err), 0);
+    float *q = tensor(0, 0), *k = tensor(1, 0), *v = tensor(2, 0);
+    v[(5 * KV + 1) * D + 3] = NAN;
+    const kvd_attention_in in = {
+        .config = &fixture_config, .layer = 2, .n_tokens = N, .q = q, .k = k, .v = v};
+    assert_int_equal(kvd_accumulator_record(&a, &in, &err), -1);
+    assert_int_equal(strncmp(err.msg, "layer 2 head 1: v: ", 19), 0);
+    free(q);
+    free(k);
+    free(v);
+    kvd_accumulator_release(&a);
+    kvd_moments_release(&m);
+}
+
+/* ---- the state of an interrupted run --------------------------------- */
+
+static void make_key(kvd_run_key *k, const char *corpus, int batch)
+{
+    kvd_err err;
+    *k = (kvd_run_key){.used = 0};
+    assert_int_equal(kvd_run_key_add(k, &err, "corpus", "%s", corpus), 0);
+    assert_int_equal(kvd_run_key_add(k, &err, "batch", "%d", batch), 0);
+}
+
+static void test_state(void **state)
+{
+    (void)state;
+    const char *path = fixture_path("x.state");
+    kvd_moments m, back;
+    kvd_run_key key, other;
+    kvd_state s = {.run_id = "0123", .n_sequences = 5, .n_tokens = 80}, t;
+    kvd_err err = {""};
+    int found;
+    make(&m, true);
+    describe(&back, true);
+    assert_int_equal(kvd_moments_alloc(&back, &err), 0);
+    make_key(&key, "one", 512);
+    memcpy(s.key, key.text, key.used + 1);
+    assert_int_equal(kvd_state_load(path, &t, &key, &back, &found, &err), 0);
+    assert_int_equal(found, 0);
+    if (kvd_state_save(path, &s, &m, &err) || kvd_state_load(path, &t, &key, &back, &found, &err))
+        fail_msg("%s", err.msg);
+    assert_int_equal(found, 1);
+    assert_int_equal(t.n_sequences, 5);
+    assert_int_equal(t.n_tokens, 80);
+    assert_string_equal(t.run_id, "0123");
+    add(&back, 0, 0, 1, 1); /* the weights' sums are not in the state: they are made again */
+    assert_same_sums(&m, &back);
+
+    make_key(&other, "one", 256);
+    assert_int_equal(kvd_state_load(path, &t, &other, &back, &found, &err), 0);
+    assert_int_equal(kvd_run_key_same("x", "cannot be resumed", t.key, &other, &err), -1);
+    assert_string_equal(err.msg, "'x' cannot be resumed: batch was '512', is now '256'");
+    make_key(&other, "one", 512);
+    assert_int_equal(kvd_run_key_same("x", "cannot be resumed", t.key, &other, &err), 0);
+    assert_int_equal(kvd_run_key_add(&other, &err, "more", "1"), 0);
+    assert_int_equal(kvd_run_key_same("x", "differs", t.key, &other, &err), -1);
+    assert_string_equal(err.msg, "'x' differs: it has '' where this run has 'more=1'");
+    kvd_moments_release(&m);
+    kvd_moments_release(&back);
+}
+
+/* Every byte that is changed or missing is noticed. */
+static void test_damaged_state(void **state)
+{
+    (void)state;
+    const char *path = fixture_path("y.state");
+    kvd_moments m;
+    kvd_run_key key;
+    kvd_state s = {.run_id = "0123", .n_sequences = 5, .n_tokens = 80}, t;
+    kvd_err err = {""};
+    int found;
+    make(&m, false);
+    make_key(&key, "one", 512);
+    memcpy(s.key, key.text, key.used + 1);
+    assert_int_equal(kvd_state_save(path, &s, &m, &err), 0);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    const long size = ftell(f);
+    for (long at = 0; at < size; at += at < 200 ? 1 : 997) {
+        assert_int_equal(fseek(f, at, SEEK_SET), 0);
+        const int c = fgetc(f);
+        assert_int_equal(fseek(f, at, SEEK_SET), 0);
+        assert_int_equal(fputc(c ^ 1, f), c ^ 1);
+        assert_int_equal(fflush(f), 0);
+        const int rc = kvd_state_load(path, &t, &key, &m, &found, &err);
+        if (!rc && !strcmp(t.key, key.text))
+            fail_msg("byte %ld changed without notice", at);
+        assert_int_equal(fseek(f, at, SEEK_SET), 0);
+        assert_int_equal(fputc(c, f), c);
+    }
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(truncate(path, size - 1), 0);
+    assert_int_equal(kvd_state_load(path, &t, &key, &m, &found, &err), -1);
+    char want[256];
+    snprintf(want, sizeof want, "'%s' is damaged: it ends too early", path);
+    assert_string_equal(err.msg, want);
+    kvd_moments_release(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_definition),
+        cmocka_unit_test(test_threads_do_not_matter),
+        cmocka_unit_test(test_comes_back),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_add_refuses),
+        cmocka_unit_test(test_hostile_files),
+        cmocka_unit_test(test_sizes_that_overflow),
+        cmocka_unit_test(test_nonfinite_row),
+        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_damaged_state),
+    };
+    return cmocka_run_group_tests(tests, fixture_start, fixture_stop);
+}

@@ -1,0 +1,228 @@
+/* common/output: whole or not at all, one writer at a time. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/output.h"
+
+static kvd_err err;
+static char folder[] = "/tmp/kvd_output_XXXXXX";
+static char path[64], partial[80], lock[80];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    (void)snprintf(path, sizeof path, "%s/x.h5", folder);
+    (void)snprintf(partial, sizeof partial, "%s.partial", path);
+    (void)snprintf(lock, sizeof lock, "%s.lock", path);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static void put(const char *name, const char *text)
+{
+    FILE *f = fopen(name, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void holds(const char *name, const char *text)
+{
+    char found[64] = "";
+    FILE *f = fopen(name, "r");
+    assert_non_null(f);
+    found[fread(found, 1, sizeof found - 1, f)] = '\0';
+    fclose(f);
+    assert_string_equal(found, text);
+}
+
+static void test_commit_replaces(void **state)
+{
+    (void)state;
+    kvd_output out;
+    put(path, "old");
+    assert_int_equal(kvd_output_begin(&out, path, &err), 0);
+    assert_int_equal(access(lock, F_OK), 0);
+    put(out.partial, "new");
+    holds(path, "old");
+    assert_int_equal(kvd_output_commit(&out, &err), 0);
+    holds(path, "new");
+    assert_int_equal(access(lock, F_OK), -1);
+    assert_int_equal(access(partial, F_OK), -1);
+    kvd_output_release(&out, false);
+}
+
+static void test_release_keeps_or_removes(void **state)
+{
+    (void)state;
+    kvd_output out;
+    for (int keep = 0; keep < 2; keep++) {
+        assert_int_equal(kvd_output_begin(&out, path, &err), 0);
+        put(out.partial, "half");
+        kvd_output_release(&out, keep);
+        assert_int_equal(access(partial, F_OK), keep ? 0 : -1);
+        assert_int_equal(access(lock, F_OK), -1);
+        holds(path, "new");
+    }
+    kvd_output zero = {0};
+    kvd_output_release(&zero, false);
+    /* Nothing to rename: an error, and the old file stays. */
+    unlink(partial);
+    assert_int_equal(kvd_output_begin(&out, path, &err), 0);
+    assert_int_equal(kvd_output_commit(&out, &err), -1);
+    assert_non_null(strstr(err.msg, "x.h5.partial': No such file or directory"));
+    kvd_output_release(&out, false);
+    holds(path, "new");
+}
+
+static void test_second_writer_is_refused(void **state)
+{
+    (void)state;
+    kvd_output out, second;
+    char want[200];
+    put(lock, "99999\n"); /* left behind by a killed program: no obstacle */
+    assert_int_equal(kvd_output_begin(&out, path, &err), 0);
+    assert_int_equal(kvd_output_begin(&second, path, &err), -1);
+    (void)snprintf(want, sizeof want, "'%s' is being written by another program (pid %ld)", path,
+                   (long)getpid());
+    assert_string_equal(err.msg, want);
+    kvd_output_release(&second, false);
+    assert_int_equal(access(lock, F_OK), 0);
+    kvd_output_release(&out, false);
+}
+
+/* Many processes want the same name; the counter is only right when one at a time has it. */
+static void test_lock_excludes(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 6, ROUNDS = 60 };
+    char counter[80];
+    (void)snprintf(counter, sizeof counter, "%s/counter", folder);
+    put(counter, "0");
+    for (int p = 0; p < PROCESSES; p++)
+        if (fork() == 0) {
+            for (int i = 0; i < ROUNDS;) {
+                kvd_output out;
+                kvd_err e;
+                if (kvd_output_begin(&out, path, &e)) {
+                    if (!strstr(e.msg, "is being written"))
+                        _exit(1);
+                    continue;
+                }
+                int n = -1;
+                FILE *f = fopen(counter, "r+");
+                if (!f || fscanf(f, "%d", &n) != 1)
+                    _exit(1);
+                rewind(f);
+                fprintf(f, "%d", n + 1);
+                fclose(f);
+                kvd_output_release(&out, false);
+                i++;
+            }
+            _exit(0);
+        }
+    for (int p = 0; p < PROCESSES; p++) {
+        int status;
+        assert_true(wait(&status) > 0);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    holds(counter, "360");
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    kvd_output out;
+    char name[400], want[512];
+    assert_int_equal(kvd_output_begin(&out, folder, &err), -1);
+    (void)snprintf(want, sizeof want, "cannot write '%s': it is a folder", folder);
+    assert_string_equal(err.msg, want);
+    (void)snprintf(name, sizeof name, "%s/no/x.h5", folder);
+    assert_int_equal(kvd_output_begin(&out, name, &err), -1);
+    (void)snprintf(want, sizeof want, "cannot write '%s': folder '%s/no': No such file or directory", name,
+                   folder);
+    assert_string_equal(err.msg, want);
+    (void)snprintf(name, sizeof name, "%s/x.h5/y.h5", folder);
+    assert_int_equal(kvd_output_begin(&out, name, &err), -1);
+    assert_non_null(strstr(err.msg, "is not a folder"));
+    assert_int_equal(kvd_output_begin(&out, "", &err), -1);
+    assert_int_equal(kvd_output_begin(&out, "/dev/null", &err), -1);
+    assert_string_equal(err.msg, "cannot write '/dev/null': it is not a regular file");
+    (void)snprintf(name, sizeof name, "%s/%0250d", folder, 0);
+    assert_int_equal(kvd_output_begin(&out, name, &err), -1);
+    assert_non_null(strstr(err.msg, "File name too long"));
+    if (geteuid() != 0) {
+        assert_int_equal(chmod(folder, 0500), 0);
+        assert_int_equal(kvd_output_begin(&out, path, &err), -1);
+        assert_non_null(strstr(err.msg, "Permission denied"));
+        assert_int_equal(chmod(folder, 0700), 0);
+    }
+}
+
+static void test_link_is_followed(void **state)
+{
+    (void)state;
+    char target[80], name[80];
+    struct stat st;
+    (void)snprintf(target, sizeof target, "%s/target", folder);
+    (void)snprintf(name, sizeof name, "%s/link", folder);
+    put(target, "old");
+    assert_int_equal(symlink("target", name), 0);
+    assert_int_equal(kvd_output_text(name, "new", 3, &err), 0);
+    holds(target, "new");
+    assert_int_equal(lstat(name, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+}
+
+static void test_text_and_folders(void **state)
+{
+    (void)state;
+    char name[128];
+    (void)snprintf(name, sizeof name, "%s/a/b//c/", folder);
+    assert_int_equal(kvd_make_folder(name, &err), 0);
+    assert_int_equal(kvd_make_folder(name, &err), 0);
+    strcat(name, "t.md");
+    assert_int_equal(kvd_output_text(name, "hello", 5, &err), 0);
+    holds(name, "hello");
+    assert_int_equal(kvd_make_folder(name, &err), -1);
+    assert_non_null(strstr(err.msg, "is a file"));
+    strcat(name, "/d");
+    assert_int_equal(kvd_make_folder(name, &err), -1);
+    assert_int_equal(kvd_make_folder("", &err), -1);
+    assert_int_equal(kvd_make_folder("/", &err), 0);
+    assert_int_equal(kvd_make_folder(".", &err), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_commit_replaces),
+        cmocka_unit_test(test_release_keeps_or_removes),
+        cmocka_unit_test(test_second_writer_is_refused),
+        cmocka_unit_test(test_lock_excludes),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_link_is_followed),
+        cmocka_unit_test(test_text_and_folders),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,350 @@
+/*
+ * analysis/pairs: what is stacked for a pair, that rows and moments tell the same, and what defines the balanced
+ * projections. NumPy's numbers for one balanced pair stand in tests/oracle/balanced.h.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <cblas.h>
+
+#include "common/linalg.h"
+#include "make_dump.h"
+#include "oracle/balanced.h"
+
+static char folder[] = "/tmp/kvd_test_pairs_XXXXXX";
+static char path[128], moments_path[128];
+static kvd_run run;
+
+static int set_up(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_common_options common = {.seed = 1, .threads = 1};
+    char *argv[] = {(char *)"test_pairs", NULL};
+    dump_plan p;
+    if (!mkdtemp(folder) || kvd_run_start(&run, "test_pairs", 1, argv, &common, &err))
+        return -1;
+    snprintf(path, sizeof path, "%s/a.h5", folder);
+    snprintf(moments_path, sizeof moments_path, "%s/m.h5", folder);
+    dump_plan_init(&p, 50, 1);
+    p.a.has_pre = true;
+    return write_dump(&p, path, &run, &err) || write_moments(path, moments_path, &run, &err);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    remove(path);
+    remove(moments_path);
+    rmdir(folder);
+    kvd_run_release(&run);
+    return 0;
+}
+
+typedef struct {
+    float *x;
+    size_t n;
+} gathered;
+
+static int gather(void *ctx, const float *rows, size_t n, kvd_err *err)
+{
+    (void)err;
+    gathered *g = ctx;
+    g->x = realloc(g->x, (g->n + n) * 8 * sizeof *g->x);
+    assert_non_null(g->x);
+    memcpy(g->x + g->n * 8, rows, n * 8 * sizeof *g->x);
+    g->n += n;
+    return 0;
+}
+
+static int refuse(void *ctx, const float *rows, size_t n, kvd_err *err)
+{
+    (void)ctx, (void)rows, (void)n;
+    return kvd_fail(err, "enough");
+}
+
+static gathered stack(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h, size_t n,
+                      bool pre)
+{
+    gathered g = {0};
+    kvd_err err;
+    assert_int_equal(kvd_pair_stack(a, pair, pairing, layer, h, n, pre, gather, &g, &err), 0);
+    assert_int_equal(kvd_pair_stack_weights(a, pair, pairing, layer, h, gather, &g, &err), 0);
+    assert_int_equal(g.n, kvd_pair_rows(&a->model, pair, pairing, n));
+    return g;
+}
+
+static void same_rows(kvd_activations *a, kvd_x x, int layer, int head, const float *rows)
+{
+    float want[50 * 8];
+    char scratch[sizeof want];
+    kvd_err err;
+    assert_int_equal(kvd_activations_rows(a, x, layer, head, 0, 50, want, scratch, &err), 0);
+    assert_memory_equal(rows, want, sizeof want);
+}
+
+static void test_stacks_are_in_order(void **state)
+{
+    (void)state;
+    kvd_activations a;
+    kvd_err err;
+    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+
+    /* Queries 2 and 3 read KV head 1. */
+    gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 1, 1, 50, false);
+    assert_int_equal(g.n, 150);
+    same_rows(&a, KVD_X_Q, 1, 2, g.x);
+    same_rows(&a, KVD_X_Q, 1, 3, g.x + 50 * 8);
+    same_rows(&a, KVD_X_K, 1, 1, g.x + 100 * 8);
+    free(g.x);
+    g = stack(&a, KVD_PAIR_QK, KVD_PER_QUERY, 1, 3, 50, true);
+    assert_int_equal(g.n, 100);
+    same_rows(&a, KVD_X_Q_PRE, 1, 3, g.x);
+    same_rows(&a, KVD_X_K_PRE, 1, 1, g.x + 50 * 8);
+    free(g.x);
+    g = stack(&a, KVD_PAIR_VW, KVD_SHARED, 0, 1, 50, false);
+    assert_int_equal(g.n, 50 + 2 * 32);
+    same_rows(&a, KVD_X_V, 0, 1, g.x);
+    float w[8 * 32];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(kvd_activations_w_o(&a, 0, 2 + i, w, &err), 0);
+        for (size_t r = 0; r < 32; r++)
+            for (size_t j = 0; j < 8; j++)
+                assert_true(g.x[(50 + (size_t)i * 32 + r) * 8 + j] == w[j * 32 + r]);
+    }
+    free(g.x);
+    g = stack(&a, KVD_PAIR_WV, KVD_SHARED, 0, 1, 50, false);
+    assert_int_equal(g.n, 32);
+    free(g.x);
+    g = stack(&a, KVD_PAIR_VW, KVD_PER_QUERY, 0, 3, 7, false);
+    assert_int_equal(g.n, 7 + 32);
+    free(g.x);
+    assert_int_equal(kvd_pair_stack(&a, KVD_PAIR_K, KVD_SHARED, 0, 0, 50, false, refuse, NULL, &err), -1);
+    assert_string_equal(err.msg, "enough");
+    kvd_activations_close(&a);
+}
+
+/* Singular values do not see the order of the rows; the basis neither, up to rounding. */
+static void test_order_of_the_stack_does_not_matter(void **state)
+{
+    (void)state;
+    kvd_activations a;
+    kvd_err err;
+    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+    gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 0, 0, 50, false);
+    double X[150 * 8], Y[150 * 8], s[8], t[8], R[64], S[64];
+    for (size_t i = 0; i < 150; i++)
+        for (size_t j = 0; j < 8; j++)
+            X[i * 8 + j] = Y[(i * 37 + 11) % 150 * 8 + j] = g.x[i * 8 + j];
+    assert_int_equal(kvd_svd_right(X, 150, 8, s, R, &err), 0);
+    assert_int_equal(kvd_svd_right(Y, 150, 8, t, S, &err), 0);
+    for (size_t j = 0; j < 8; j++)
+        assert_true(fabs(s[j] - t[j]) < 1e-12 * s[0]);
+    for (size_t i = 0; i < 64; i++)
+        assert_true(fabs(R[i] - S[i]) < 1e-9);
+    free(g.x);
+    kvd_activations_close(&a);
+}
+
+static void test_moments_are_those_of_the_stack(void **state)
+{
+    (void)state;
+    kvd_activations a;
+    kvd_moments m;
+    kvd_err err;
+    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+    assert_int_equal(kvd_moments_load(&m, moments_path, &err), 0);
+    for (int p = 0; p <= KVD_PAIR_WV; p++)
+        for (int pairing = 0; pairing < 2; pairing++)
+            for (int pre = 0; pre < 2; pre++)
+                for (int h = 0; h < kvd_pair_heads(&a.model, (kvd_pair)p, (kvd_pairing)pairing); h++) {
+                    double gram[64], want[64] = {0};
+                    gathered g = stack(&a, (kvd_pair)p, (kvd_pairing)pairing, 1, h, 50, pre);
+                    for (size_t i = 0; i < g.n; i++)
+                        for (size_t c = 0; c < 64; c++)
+                            want[c] += (double)g.x[i * 8 + c / 8] * g.x[i * 8 + c % 8];
+                    assert_int_equal(
+                        kvd_pair_gram(&m, (kvd_pair)p, (kvd_pairing)pairing, 1, h, pre, gram, &err), 0);
+                    for (size_t c = 0; c < 64; c++)
+                        assert_true(fabs(gram[c] - want[c]) < 1e-10 * want[0]);
+                    free(g.x);
+                }
+    kvd_moments_release(&m);
+    kvd_activations_close(&a);
+}
+
+static void test_missing_pre_is_an_error(void **state)
+{
+    (void)state;
+    char other[160];
+    dump_plan p;
+    kvd_activations a;
+    kvd_moments m;
+    kvd_err err;
+    double gram[64];
+    snprintf(other, sizeof other, "%s/after.h5", folder);
+    dump_plan_init(&p, 9, 1);
+    assert_int_equal(write_dump(&p, other, &run, &err), 0);
+    assert_int_equal(kvd_activations_open(&a, other, &err), 0);
+    assert_int_equal(kvd_pair_stack(&a, KVD_PAIR_K, KVD_SHARED, 0, 0, 9, true, refuse, NULL, &err), -1);
+    assert_non_null(strstr(err.msg, "after.h5' has no Q and K before RoPE"));
+    m = (kvd_moments){.model = a.model, .n_layers = 1};
+    assert_int_equal(kvd_moments_alloc(&m, &err), 0);
+    assert_int_equal(kvd_pair_gram(&m, KVD_PAIR_QK, KVD_SHARED, 0, 0, true, gram, &err), -1);
+    assert_string_equal(err.msg, "the moments hold no Q and K before RoPE");
+    kvd_moments_release(&m);
+    kvd_activations_close(&a);
+    remove(other);
+}
+
+/* ---- balanced --------------------------------------------------------------------------------- */
+
+enum { D = 8 };
+
+static void times(const double *A, const double *B, int transposed, double *C)
+{
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, transposed ? CblasTrans : CblasNoTrans, D, D, D, 1, A, D, B, D,
+                0, C, D);
+}
+
+/* || Cl^{1/2} (I - left_m right_m^T) Cr^{1/2} ||_F^2 = trace(E^T Cl E Cr), without square roots. */
+static double loss(const double *cl, const double *cr, const double *left, const double *right, size_t m)
+{
+    double E[64], ClE[64], ECr[64], sum = 0;
+    for (size_t i = 0; i < D; i++)
+        for (size_t j = 0; j < D; j++) {
+            E[i * D + j] = i == j;
+            for (size_t k = 0; k < m; k++)
+                E[i * D + j] -= left[i * D + k] * right[j * D + k];
+        }
+    times(cl, E, 0, ClE);
+    times(E, cr, 0, ECr);
+    for (size_t i = 0; i < D * D; i++)
+        sum += ClE[i] * ECr[i];
+    return sum;
+}
+
+static void test_balanced_is_the_best_of_its_rank(void **state)
+{
+    (void)state;
+    static const kvd_pair plain[] = {KVD_PAIR_QK, KVD_PAIR_VW}, balanced[] = {KVD_PAIR_BQK, KVD_PAIR_BVW};
+    kvd_moments m;
+    kvd_err err;
+    assert_int_equal(kvd_moments_load(&m, moments_path, &err), 0);
+    for (int side = 0; side < 2; side++)
+        for (int h = 0; h < 2; h++) {
+            double cl[64], cr[64], sigma[D], left[64], right[64], product[64], G[64], s[D], R[64];
+            kvd_balanced_grams(&m, balanced[side], 1, h, cl, cr);
+            assert_int_equal(kvd_balanced(cl, cr, D, sigma, left, right, &err), 0);
+
+            times(left, right, 1, product);
+            for (size_t i = 0; i < D; i++)
+                for (size_t j = 0; j < D; j++)
+                    assert_true(fabs(product[i * D + j] - (i == j)) < 1e-9);
+
+            assert_int_equal(kvd_pair_gram(&m, plain[side], KVD_SHARED, 1, h, false, G, &err), 0);
+            assert_int_equal(kvd_gram_svd(G, D, s, R, &err), 0);
+            double all = 0;
+            for (size_t j = 0; j < D; j++)
+                all += sigma[j] * sigma[j];
+            for (size_t k = 1; k <= D; k++) {
+                double tail = 0;
+                for (size_t j = k; j < D; j++)
+                    tail += sigma[j] * sigma[j];
+                const double mine = loss(cl, cr, left, right, k);
+                assert_true(fabs(mine - tail) < 1e-10 * all);
+                assert_true(mine <= loss(cl, cr, R, R, k) + 1e-10 * all);
+            }
+        }
+    kvd_moments_release(&m);
+}
+
+/* The loss is that of the scores themselves: sum over queries and keys of (q . k - q A B^T k)^2. */
+static void test_balanced_loss_is_the_error_of_scores(void **state)
+{
+    (void)state;
+    kvd_activations a;
+    kvd_moments m;
+    kvd_err err;
+    double cl[64], cr[64], sigma[D], left[64], right[64];
+    assert_int_equal(kvd_activations_open(&a, path, &err), 0);
+    assert_int_equal(kvd_moments_load(&m, moments_path, &err), 0);
+    kvd_balanced_grams(&m, KVD_PAIR_BQK, 0, 1, cl, cr);
+    assert_int_equal(kvd_balanced(cl, cr, D, sigma, left, right, &err), 0);
+    gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 0, 1, 50, false);
+    double sum = 0, tail = 0;
+    for (size_t j = 3; j < D; j++)
+        tail += sigma[j] * sigma[j];
+    for (size_t q = 0; q < 100; q++)
+        for (size_t k = 100; k < 150; k++) {
+            double exact = 0, cut = 0;
+            for (size_t j = 0; j < D; j++)
+                exact += (double)g.x[q * D + j] * g.x[k * D + j];
+            for (size_t c = 0; c < 3; c++) {
+                double x = 0, y = 0;
+                for (size_t j = 0; j < D; j++) {
+                    x += g.x[q * D + j] * left[j * D + c];
+                    y += g.x[k * D + j] * right[j * D + c];
+                }
+                cut += x * y;
+            }
+            sum += (exact - cut) * (exact - cut);
+        }
+    assert_true(fabs(sum - tail) < 1e-9 * sum);
+    free(g.x);
+    kvd_moments_release(&m);
+    kvd_activations_close(&a);
+}
+
+static void test_balanced_without_full_rank(void **state)
+{
+    (void)state;
+    double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
+    kvd_err err;
+    /* Queries use dimensions 0 .. 4, keys 2 .. 7: the scores have rank 3. */
+    for (size_t i = 0; i < D; i++) {
+        cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
+        cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;
+    }
+    assert_int_equal(kvd_balanced(cl, cr, D, sigma, left, right, &err), 0);
+    assert_true(sigma[2] > 1 && sigma[3] < 1e-12);
+    assert_true(fabs(loss(cl, cr, left, right, 3)) < 1e-12);
+    assert_true(kvd_find_nonfinite(left, 64, &(size_t){0}) == false);
+    cl[0] = -1;
+    assert_int_equal(kvd_balanced(cl, cr, D, sigma, left, right, &err), -1);
+    assert_non_null(strstr(err.msg, "left moments: not a Gram matrix"));
+}
+
+static void test_balanced_agrees_with_numpy(void **state)
+{
+    (void)state;
+    double sigma[ORACLE_D], left[ORACLE_D * ORACLE_D], right[ORACLE_D * ORACLE_D];
+    kvd_err err;
+    assert_int_equal(kvd_balanced(oracle_cl, oracle_cr, ORACLE_D, sigma, left, right, &err), 0);
+    for (size_t i = 0; i < ORACLE_D; i++)
+        assert_true(fabs(sigma[i] - oracle_sigma[i]) < 1e-12 * oracle_sigma[0]);
+    for (size_t i = 0; i < ORACLE_D * ORACLE_D; i++) {
+        assert_true(fabs(left[i] - oracle_left[i]) < 1e-10);
+        assert_true(fabs(right[i] - oracle_right[i]) < 1e-10);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stacks_are_in_order),
+        cmocka_unit_test(test_order_of_the_stack_does_not_matter),
+        cmocka_unit_test(test_moments_are_those_of_the_stack),
+        cmocka_unit_test(test_missing_pre_is_an_error),
+        cmocka_unit_test(test_balanced_is_the_best_of_its_rank),
+        cmocka_unit_test(test_balanced_loss_is_the_error_of_scores),
+        cmocka_unit_test(test_balanced_without_full_rank),
+        cmocka_unit_test(test_balanced_agrees_with_numpy),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,232 @@
+/* common/run: the command line as a shell takes it, content hashes, interruption, exit status. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/run.h"
+
+static kvd_err err;
+static char folder[] = "/tmp/kvd_run_XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static const char *put(const char *name, const char *text, size_t len)
+{
+    static char path[256];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, len, f), len);
+    assert_int_equal(fclose(f), 0);
+    return path;
+}
+
+static void test_command_line_is_quoted(void **state)
+{
+    (void)state;
+    char *argv[] = {"kvdim-collect", "a b.txt", "it's",      "",      "$HOME",
+                    "plain-1.0,2:3", "x;y",     "new\nline", "\"q\"", NULL};
+    kvd_common_options opt = {.seed = 9, .threads = 1};
+    kvd_run run;
+    assert_int_equal(kvd_run_start(&run, "kvdim-collect", 9, argv, &opt, &err), 0);
+    assert_string_equal(run.command_line, "kvdim-collect 'a b.txt' 'it'\\''s' '' '$HOME' plain-1.0,2:3 'x;y' "
+                                          "'new\nline' '\"q\"'");
+    /* A shell gives the same words back. */
+    char command[512], words[512] = "";
+    (void)snprintf(command, sizeof command, "set -- %s; printf '%%s|' \"$@\"", run.command_line);
+    FILE *shell = popen(command, "r");
+    assert_non_null(shell);
+    words[fread(words, 1, sizeof words - 1, shell)] = '\0';
+    pclose(shell);
+    assert_string_equal(words, "kvdim-collect|a b.txt|it's||$HOME|plain-1.0,2:3|x;y|new\nline|\"q\"|");
+    assert_int_equal(run.seed, 9);
+    assert_int_equal(run.threads, 1);
+    int y, mo, d, h, mi, s;
+    assert_int_equal(sscanf(run.started_utc, "%4d-%2d-%2dT%2d:%2d:%2dZ", &y, &mo, &d, &h, &mi, &s), 6);
+    assert_true(kvd_run_elapsed(&run) >= 0 && kvd_run_elapsed(&run) < 60);
+    kvd_run_release(&run);
+    kvd_run_release(&run);
+    opt.threads = 0;
+    assert_int_equal(kvd_run_start(&run, "x", 0, argv, &opt, &err), 0);
+    assert_true(opt.threads >= 1 && run.threads == opt.threads);
+    kvd_run_release(&run);
+}
+
+/* The XXH3-128 of nothing is a published constant. */
+static void test_inputs(void **state)
+{
+    (void)state;
+    kvd_run run = {0};
+    assert_int_equal(kvd_run_add_input(&run, put("empty", "", 0), &err), 0);
+    assert_string_equal(run.inputs[0].hash, "xxh3:99aa06d3014798d86001c324468d497f");
+    assert_int_equal(kvd_run_add_input(&run, put("text", "hello\n", 6), &err), 0);
+    assert_int_equal(run.inputs[1].bytes, 6);
+    assert_string_equal(run.inputs[1].schema, "");
+    assert_string_equal(run.inputs[1].made_by, "");
+    assert_int_equal(strlen(run.inputs[1].hash), 37);
+    assert_string_not_equal(run.inputs[1].hash, run.inputs[0].hash);
+    /* More than one block of reading. */
+    char *big = calloc(1, 3 << 20);
+    assert_non_null(big);
+    assert_int_equal(kvd_run_add_input(&run, put("big", big, 3 << 20), &err), 0);
+    assert_int_equal(run.inputs[2].bytes, 3 << 20);
+    free(big);
+    assert_int_equal(kvd_run_add_input(&run, "/nowhere/x", &err), -1);
+    assert_string_equal(err.msg, "cannot open '/nowhere/x': No such file or directory");
+    assert_int_equal(run.n_inputs, 3);
+    kvd_run_release(&run);
+}
+
+static void folder_hash(char *hash, uint64_t *bytes)
+{
+    kvd_run run = {0};
+    assert_int_equal(kvd_run_add_input(&run, folder, &err), 0);
+    strcpy(hash, run.inputs[0].hash);
+    *bytes = run.inputs[0].bytes;
+    kvd_run_release(&run);
+}
+
+static void test_folder_hash(void **state)
+{
+    (void)state;
+    char first[40], again[40], changed[40];
+    uint64_t bytes, more;
+    folder_hash(first, &bytes);
+    folder_hash(again, &more);
+    assert_string_equal(first, again);
+    assert_int_equal(bytes, more);
+    put("text", "hellO\n", 6);
+    folder_hash(changed, &more);
+    assert_string_not_equal(first, changed);
+    put("text", "hello\n", 6);
+    /* The same bytes under another name are another folder. */
+    char from[128], to[128];
+    (void)snprintf(from, sizeof from, "%s/text", folder);
+    (void)snprintf(to, sizeof to, "%s/text2", folder);
+    assert_int_equal(rename(from, to), 0);
+    folder_hash(changed, &more);
+    assert_string_not_equal(first, changed);
+    assert_int_equal(bytes, more);
+    assert_int_equal(rename(to, from), 0);
+    /* Folders inside do not count. */
+    (void)snprintf(to, sizeof to, "%s/inner", folder);
+    assert_int_equal(mkdir(to, 0700), 0);
+    folder_hash(again, &more);
+    assert_string_equal(first, again);
+}
+
+static void test_parameters(void **state)
+{
+    (void)state;
+    kvd_run run = {0};
+    char value[2000];
+    memset(value, 'v', sizeof value - 1);
+    value[sizeof value - 1] = '\0';
+    assert_int_equal(kvd_run_parameter(&run, "tokens", &err, "%d", 4096), 0);
+    assert_int_equal(kvd_run_parameter(&run, "text", &err, "%s", value), 0);
+    assert_int_equal(run.n_parameters, 2);
+    assert_string_equal(run.parameters[0][0], "tokens");
+    assert_string_equal(run.parameters[0][1], "4096");
+    assert_int_equal(strlen(run.parameters[1][1]), 511);
+    assert_string_equal(run.parameters[1][1] + 508, "...");
+    assert_int_equal(kvd_run_parameter(&run, value, &err, "x"), -1);
+    kvd_run_release(&run);
+}
+
+static void test_interruption(void **state)
+{
+    (void)state;
+    char *argv[] = {"x", NULL};
+    kvd_common_options opt = {.threads = 1};
+    kvd_run run;
+    assert_int_equal(kvd_run_start(&run, "x", 1, argv, &opt, &err), 0);
+    assert_false(kvd_interrupted());
+    raise(SIGTERM);
+    assert_true(kvd_interrupted());
+    assert_int_equal(kvd_fail_interrupted(&err), -1);
+    assert_string_equal(err.msg, "interrupted");
+    kvd_run_release(&run);
+    assert_int_equal(kvd_run_start(&run, "x", 1, argv, &opt, &err), 0);
+    assert_false(kvd_interrupted());
+    kvd_run_release(&run);
+}
+
+static int exit_status(int status, const char *to, char *text, size_t size)
+{
+    int ends[2], result;
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], 2);
+        if (!freopen(to, "w", stdout))
+            _exit(99);
+        printf("result\n");
+        kvd_err e = {"it went wrong"};
+        _exit(kvd_run_exit("kvdim-x", status, &e));
+    }
+    close(ends[1]);
+    const ssize_t n = read(ends[0], text, size - 1);
+    text[n > 0 ? n : 0] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &result, 0), pid);
+    assert_true(WIFEXITED(result));
+    return WEXITSTATUS(result);
+}
+
+static void test_exit(void **state)
+{
+    (void)state;
+    char text[256];
+    assert_int_equal(exit_status(0, "/dev/null", text, sizeof text), 0);
+    assert_string_equal(text, "");
+    assert_int_equal(exit_status(-1, "/dev/null", text, sizeof text), 1);
+    assert_string_equal(text, "kvdim-x: it went wrong\n");
+    if (access("/dev/full", W_OK) == 0) {
+        assert_int_equal(exit_status(0, "/dev/full", text, sizeof text), 1);
+        assert_string_equal(text, "kvdim-x: cannot write to standard output: No space left on device\n");
+    }
+}
+
+static void test_facts(void **state)
+{
+    (void)state;
+    assert_true(strlen(kvd_git_revision()) > 0);
+    assert_true(strlen(kvd_cpu_name()) > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_command_line_is_quoted),
+        cmocka_unit_test(test_inputs),
+        cmocka_unit_test(test_folder_hash),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_interruption),
+        cmocka_unit_test(test_exit),
+        cmocka_unit_test(test_facts),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,410 @@
+/*
+ * formats/spectrum, formats/rates, formats/error_table: what is written is what is read, what is derived has its
+ * definition, and files that lie are refused by name and place.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "analysis/similarity.h"
+#include "analysis/widths.h"
+#include "formats/error_table.h"
+#include "formats/rates.h"
+
+enum { L = 2, H = 2, D = 4 };
+
+static char folder[] = "/tmp/kvd_test_spectrum_XXXXXX";
+static char path[128];
+static kvd_run run;
+
+static int set_up(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_common_options common = {.seed = 1, .threads = 1};
+    char *argv[] = {(char *)"test_spectrum_file", NULL};
+    if (!mkdtemp(folder) || kvd_run_start(&run, "test_spectrum_file", 1, argv, &common, &err))
+        return -1;
+    snprintf(path, sizeof path, "%s/x.h5", folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    remove(path);
+    rmdir(folder);
+    kvd_run_release(&run);
+    return 0;
+}
+
+static kvd_model_info model(void)
+{
+    kvd_model_info m = {.n_layers = L,
+                        .n_heads = 2 * H,
+                        .n_kv_heads = H,
+                        .d_head = D,
+                        .d_model = 8,
+                        .vocab_size = 10,
+                        .max_positions = 16,
+                        .rope_theta = 1e4};
+    snprintf(m.name, sizeof m.name, "tiny");
+    snprintf(m.hash, sizeof m.hash, "xxh3:0");
+    snprintf(m.family, sizeof m.family, "llama");
+    snprintf(m.rope_layout, sizeof m.rope_layout, "half");
+    snprintf(m.dtype, sizeof m.dtype, "f32");
+    return m;
+}
+
+static void make(kvd_spectrum *s, kvd_pairing pairing)
+{
+    kvd_err err;
+    *s = (kvd_spectrum){.model = model(),
+                        .pairing = pairing,
+                        .n_tokens = 100,
+                        .seq_len = 16,
+                        .first_layer = 0,
+                        .n_layers = L};
+    snprintf(s->label, sizeof s->label, "texts");
+    snprintf(s->corpus_hash, sizeof s->corpus_hash, "xxh3:1");
+    snprintf(s->method, sizeof s->method, "tsqr");
+    snprintf(s->rope, sizeof s->rope, "after");
+    for (int p = 0; p < KVD_N_PAIRS; p++) {
+        if (p == KVD_PAIR_Q || (pairing == KVD_PER_QUERY && kvd_pair_balanced((kvd_pair)p)))
+            continue;
+        assert_int_equal(kvd_spectrum_alloc(s, (kvd_pair)p, &err), 0);
+        s->pair[p].n_rows = 25;
+        for (int l = 0; l < L; l++)
+            for (int h = 0; h < s->pair[p].n_h; h++) {
+                for (size_t i = 0; i < D; i++)
+                    kvd_spectrum_sigma(s, (kvd_pair)p, l, h)[i] = (double)(D - i) * (1 + l + h);
+                assert_int_equal(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
+                                                  kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
+                                 0);
+                for (size_t i = 0; s->pair[p].right && i < D * D; i++)
+                    kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] = (double)i;
+            }
+    }
+}
+
+static int save(const kvd_spectrum *s, kvd_err *err)
+{
+    kvd_h5 f;
+    return kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, err) || kvd_spectrum_write(&f, s, err) ||
+           kvd_h5_finish(&f, err);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    kvd_err err;
+    for (int pairing = 0; pairing < 2; pairing++) {
+        kvd_spectrum s, t;
+        make(&s, (kvd_pairing)pairing);
+        assert_int_equal(save(&s, &err), 0);
+        assert_int_equal(kvd_spectrum_load(&t, path, &err), 0);
+        assert_string_equal(t.label, "texts");
+        assert_string_equal(t.corpus_hash, "xxh3:1");
+        assert_string_equal(t.method, "tsqr");
+        assert_string_equal(t.rope, "after");
+        assert_true(t.pairing == s.pairing && t.n_tokens == 100 && t.seq_len == 16 && t.n_layers == L);
+        for (int p = 0; p < KVD_N_PAIRS; p++) {
+            const kvd_pair_spectrum *x = &s.pair[p], *y = &t.pair[p];
+            assert_true(x->present == y->present);
+            if (!x->present)
+                continue;
+            const size_t heads = (size_t)(L * x->n_h);
+            assert_true(y->n_h == x->n_h && y->n_rows == 25);
+            assert_memory_equal(y->sigma, x->sigma, heads * D * sizeof(double));
+            assert_memory_equal(y->R, x->R, heads * D * D * sizeof(double));
+            assert_true(!x->right == !y->right);
+            if (x->right)
+                assert_memory_equal(y->right, x->right, heads * D * D * sizeof(double));
+        }
+        kvd_spectrum_release(&s);
+        kvd_spectrum_release(&t);
+    }
+}
+
+static void test_derived(void **state)
+{
+    (void)state;
+    kvd_spectrum s;
+    kvd_err err;
+    kvd_h5 f;
+    make(&s, KVD_SHARED);
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_h5_open(&f, path, &kvd_schema_spectrum, &err), 0);
+    double rank[L * H], mean[D], normalised[D], cv;
+    const hsize_t heads[2] = {L, H}, dim = D;
+    assert_int_equal(kvd_h5_read_finite(&f, "/qk/effective_rank", 2, heads, rank, &err), 0);
+    assert_int_equal(kvd_h5_read_finite(&f, "/qk/mean_sigma", 1, &dim, mean, &err), 0);
+    assert_int_equal(kvd_h5_read_finite(&f, "/qk/mean_sigma_normalised", 1, &dim, normalised, &err), 0);
+    assert_int_equal(kvd_h5_get_double(&f, "/qk", "cv_max_sigma", &cv, &err), 0);
+    /* scales 1, 2, 2, 3: mean 2; sigma_0 = 4, 8, 8, 12: sample deviation sqrt(32 / 3) */
+    assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
+    for (size_t i = 0; i < D; i++) {
+        assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
+        assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14); /* 25 rows */
+    }
+    double entropy = 0; /* energies 16, 9, 4, 1 of 30, whatever the scale */
+    for (int i = 1; i <= 4; i++)
+        entropy -= i * i / 30.0 * log(i * i / 30.0);
+    for (size_t i = 0; i < L * H; i++)
+        assert_true(fabs(rank[i] - exp(entropy)) < 1e-12);
+    kvd_h5_close(&f, false);
+    kvd_spectrum_release(&s);
+}
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    const double flat[4] = {3, 3, 3, 3}, one[4] = {2, 0, 0, 0}, none[4] = {0, 0, 0, 0},
+                 fall[4] = {3, 1, 0, 0};
+    assert_true(fabs(kvd_effective_rank(flat, 4) - 4) < 1e-14);
+    assert_true(fabs(kvd_effective_rank(one, 4) - 1) < 1e-14);
+    assert_true(kvd_effective_rank(none, 4) == 0);
+    assert_int_equal(kvd_energy_rank(flat, 4, 0.5), 2);
+    assert_int_equal(kvd_energy_rank(flat, 4, 0.51), 3);
+    assert_int_equal(kvd_energy_rank(fall, 4, 0.9), 1);
+    assert_int_equal(kvd_energy_rank(fall, 4, 0.91), 2);
+    assert_int_equal(kvd_energy_rank(none, 4, 0.9), 0);
+}
+
+static void test_lies_are_refused(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_spectrum s, t;
+    make(&s, KVD_SHARED);
+    double *sigma = kvd_spectrum_sigma(&s, KVD_PAIR_VW, 1, 0), *R = kvd_spectrum_R(&s, KVD_PAIR_VW, 1, 0);
+
+    sigma[2] = 7;
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/vw/sigma layer 1 head 0 rises at dim 2, from 6 to 7"));
+    sigma[2] = 4;
+    sigma[3] = -1;
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/vw/sigma layer 1 head 0 dim 3 is -1, negative"));
+    sigma[3] = NAN;
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/vw/sigma"));
+    sigma[3] = 2;
+    R[0] += 1e-6;
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/vw/R layer 1 head 0 is not orthogonal"));
+    R[0] -= 1e-6;
+    s.model.d_head = 5; /* not the shape of the datasets: nothing must be read past an end */
+    kvd_spectrum small = s;
+    memset(small.pair, 0, sizeof small.pair);
+    assert_int_equal(save(&small, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "holds no pair"));
+    s.model.d_head = D;
+    kvd_spectrum_release(&s);
+    kvd_spectrum_release(&t);
+    assert_int_equal(kvd_spectrum_load(&t, "/nonexistent/x.h5", &err), -1);
+    assert_non_null(strstr(err.msg, "/nonexistent/x.h5"));
+}
+
+static void test_shape_must_fit_the_model(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_spectrum s, t;
+    kvd_h5 f;
+    make(&s, KVD_SHARED);
+    assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err), 0);
+    assert_int_equal(kvd_spectrum_write(&f, &s, &err), 0);
+    s.model.n_kv_heads = 4; /* as if /model belonged to another file */
+    assert_int_equal(H5Ldelete(f.id, "/model", H5P_DEFAULT) >= 0, 1);
+    assert_int_equal(kvd_model_info_write(&f, &s.model, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/qk/R has length 2 on axis 1, should have 4"));
+    s.model.n_kv_heads = H;
+    kvd_spectrum_release(&s);
+}
+
+static void test_pair_list(void **state)
+{
+    (void)state;
+    bool wanted[KVD_N_PAIRS];
+    kvd_err err;
+    assert_int_equal(kvd_pair_list("--pair", "vw,bqk", wanted, &err), 0);
+    for (int p = 0; p < KVD_N_PAIRS; p++)
+        assert_true(wanted[p] == (p == KVD_PAIR_VW || p == KVD_PAIR_BQK));
+    assert_int_equal(kvd_pair_list("--pair", "vw,", wanted, &err), -1);
+    assert_string_equal(err.msg, "--pair: '' is no pair: qk, vw, q, k, v, wv, bqk, bvw");
+    assert_int_equal(kvd_pair_list("--pair", "qk,qk", wanted, &err), -1);
+    assert_string_equal(err.msg, "--pair: 'qk' is named twice");
+    assert_int_equal(kvd_pair_list("--pair", "qkvwqkvwqkvw", wanted, &err), -1);
+    assert_non_null(strstr(err.msg, "'qkvwqkvwqkvw' is no pair"));
+}
+
+/* ---- rates and error tables ------------------------------------------------------------------- */
+
+static void test_rates(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_spectrum s;
+    kvd_rates r = {.model = model(),
+                   .label = "texts",
+                   .rule = "eq6",
+                   .pair = {KVD_PAIR_QK, KVD_PAIR_BVW},
+                   .n_points = 3};
+    kvd_rates back;
+    double rate[3] = {0, 0.15, 0.7}, p[3], p16[3];
+    kvd_widths w[3];
+    kvd_h5 f;
+    make(&s, KVD_SHARED);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(kvd_widths_eq6(&s, r.pair, rate[i], false, &w[i], &err), 0);
+        p[i] = kvd_widths_p(&w[i], 0);
+        p16[i] = kvd_widths_p(&w[i], 1);
+    }
+    r.removal_rate = rate;
+    r.overall_p = p;
+    r.overall_p16 = p16;
+    r.widths = w;
+    assert_int_equal(kvd_rate_table(&s, r.pair, false, &r.table_r, &r.table_p, &r.n_table, &err), 0);
+    assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
+    assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_rates_load(&back, path, &err), 0);
+    assert_true(back.n_points == 3 && back.pair[1] == KVD_PAIR_BVW && back.n_table == r.n_table);
+    assert_string_equal(back.rule, "eq6");
+    assert_memory_equal(back.removal_rate, rate, sizeof rate);
+    assert_memory_equal(back.overall_p, p, sizeof p);
+    assert_memory_equal(back.overall_p16, p16, sizeof p16);
+    assert_memory_equal(back.table_r, r.table_r, r.n_table * sizeof(double));
+    assert_memory_equal(back.table_p, r.table_p, r.n_table * sizeof(double));
+    for (int i = 0; i < 3; i++)
+        for (int side = 0; side < 2; side++)
+            assert_memory_equal(back.widths[i].kept[side], w[i].kept[side], L * H * sizeof(int32_t));
+    kvd_rates_release(&back);
+
+    /* Widths outside 1 .. d_head, and a p that its widths do not give. */
+    w[1].kept[1][2] = 5;
+    assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
+    assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_rates_load(&back, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/bvw/kept[1][1][0] is 5, not in 1 .. 4"));
+    w[1].kept[1][2] = 4;
+    p[2] = 0.5001;
+    assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
+    assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_rates_load(&back, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/overall_p["));
+
+    for (int i = 0; i < 3; i++)
+        kvd_widths_release(&w[i]);
+    free(r.table_r);
+    free(r.table_p);
+    kvd_spectrum_release(&s);
+}
+
+static int save_table(const kvd_error_table *t, kvd_err *err)
+{
+    kvd_h5 f;
+    return kvd_h5_create(&f, path, &kvd_schema_error_table, &run, err) || kvd_error_table_write(&f, t, err) ||
+           kvd_h5_finish(&f, err);
+}
+
+static void test_error_table(void **state)
+{
+    (void)state;
+    kvd_err err;
+    int32_t width[3] = {1, 2, 4};
+    double error[2 * L * H * 3];
+    for (size_t i = 0; i < sizeof error / sizeof *error; i++)
+        error[i] = (double)(i % 3);
+    kvd_error_table t = {.model = model(),
+                         .method = "balanced",
+                         .pair = {KVD_PAIR_BQK, KVD_PAIR_BVW},
+                         .n_layers = L,
+                         .n_kv_heads = H,
+                         .d_head = D,
+                         .n_widths = 3,
+                         .width = width,
+                         .error = error},
+                    back;
+    assert_int_equal(save_table(&t, &err), 0);
+    assert_int_equal(kvd_error_table_load(&back, path, &err), 0);
+    assert_string_equal(back.method, "balanced");
+    assert_true(back.pair[0] == KVD_PAIR_BQK && back.n_widths == 3 && back.n_layers == L && back.d_head == D);
+    assert_memory_equal(back.width, width, sizeof width);
+    assert_memory_equal(back.error, error, sizeof error);
+    kvd_error_table_release(&back);
+
+    width[2] = 3;
+    assert_int_equal(save_table(&t, &err), 0);
+    assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
+    assert_non_null(strstr(err.msg, "the last width is 3, not d_head = 4"));
+    width[1] = 1;
+    assert_int_equal(save_table(&t, &err), 0);
+    assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/width[1] is 1: widths must rise from at least 1"));
+    width[1] = 2, width[2] = 4;
+    error[5] = INFINITY;
+    assert_int_equal(save_table(&t, &err), 0);
+    assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/bqk/error"));
+}
+
+static void test_foreign_file(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_spectrum s, t;
+    kvd_rates r;
+    make(&s, KVD_SHARED);
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_rates_load(&r, path, &err), -1);
+    assert_non_null(strstr(err.msg, "x.h5"));
+    assert_non_null(strstr(err.msg, "rates"));
+    /* Cut short at every quarter. */
+    for (int i = 1; i < 4; i++) {
+        assert_int_equal(save(&s, &err), 0);
+        FILE *f = fopen(path, "rb");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, 0, SEEK_END), 0);
+        const long size = ftell(f);
+        assert_int_equal(fclose(f), 0);
+        assert_int_equal(truncate(path, size * i / 4), 0);
+        assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+        assert_non_null(strstr(err.msg, "x.h5"));
+    }
+    kvd_spectrum_release(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_derived),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_lies_are_refused),
+        cmocka_unit_test(test_shape_must_fit_the_model),
+        cmocka_unit_test(test_pair_list),
+        cmocka_unit_test(test_rates),
+        cmocka_unit_test(test_error_table),
+        cmocka_unit_test(test_foreign_file),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,109 @@
+/* common/stats: known answers, and how often the interval holds the truth. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/rng.h"
+#include "common/stats.h"
+
+static kvd_err err;
+
+static void near(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-12 * (1 + fabs(b))))
+        fail_msg("%.17g is not %.17g", a, b);
+}
+
+static void test_known_answers(void **state)
+{
+    (void)state;
+    const double x[] = {2, 4, 4, 4, 5, 5, 7, 9};
+    near(kvd_mean(x, 8), 5);
+    near(kvd_stddev(x, 8), sqrt(32.0 / 7));
+    near(kvd_cv(x, 8), sqrt(32.0 / 7) / 5);
+    near(kvd_stddev(x, 1), 0);
+    near(kvd_mad(x, 8), 0.5);
+    /* A constant far from zero has no spread. */
+    const double c[] = {1e9 + 0.5, 1e9 + 0.5, 1e9 + 0.5};
+    near(kvd_stddev(c, 3), 0);
+    const double u[] = {3, 1, 2, 4};
+    near(kvd_quantile(u, 4, 0), 1);
+    near(kvd_quantile(u, 4, 1), 4);
+    near(kvd_quantile(u, 4, 0.5), 2.5);
+    near(kvd_quantile(u, 4, 0.25), 1.75);
+    near(kvd_quantile(u, 1, 0.7), 3);
+    assert_true(u[0] == 3);
+}
+
+static void test_not_numbers(void **state)
+{
+    (void)state;
+    const double x[] = {1, NAN, 3};
+    assert_true(isnan(kvd_quantile(x, 3, 0.5)));
+    assert_true(isnan(kvd_mad(x, 3)));
+    assert_true(isnan(kvd_mean(x, 3)));
+    assert_true(isnan(kvd_quantile(x, 0, 0.5)));
+    assert_true(isnan(kvd_quantile(x, 1, 1.5)));
+    assert_true(isnan(kvd_mean(x, 0)));
+}
+
+static void test_bootstrap_shape(void **state)
+{
+    (void)state;
+    const double num[] = {1, 2, 3, 4}, den[] = {2, 4, 6, 8}, zero[] = {0, 0, 0, 0};
+    kvd_interval v, w;
+    /* Every cluster has the same ratio: the interval is a point. */
+    assert_int_equal(kvd_bootstrap_ratio(num, den, 4, 200, 1, &v, &err), 0);
+    near(v.value, 0.5);
+    near(v.lo, 0.5);
+    near(v.hi, 0.5);
+    assert_int_equal(kvd_bootstrap_ratio(num, den, 1, 200, 1, &v, &err), 0);
+    near(v.value, 0.5);
+    assert_true(isnan(v.lo) && isnan(v.hi));
+    const double other[] = {2, 2, 9, 1};
+    assert_int_equal(kvd_bootstrap_ratio(num, other, 4, 500, 3, &v, &err), 0);
+    assert_int_equal(kvd_bootstrap_ratio(num, other, 4, 500, 3, &w, &err), 0);
+    assert_true(v.lo == w.lo && v.hi == w.hi && v.lo < v.value && v.value < v.hi);
+    assert_int_equal(kvd_bootstrap_ratio(num, zero, 4, 10, 1, &v, &err), -1);
+    assert_string_equal(err.msg, "the ratio 10 / 0 is not a number");
+    assert_int_equal(kvd_bootstrap_ratio(num, den, 0, 10, 1, &v, &err), -1);
+    const double half_zero[] = {0, 0, 0, 1};
+    assert_int_equal(kvd_bootstrap_ratio(num, half_zero, 4, 1000, 1, &v, &err), -1);
+}
+
+/* Clusters of unequal size whose tokens share a level: the truth lies inside in about 95 of 100. */
+static void test_bootstrap_coverage(void **state)
+{
+    (void)state;
+    enum { TRIALS = 400, CLUSTERS = 60 };
+    kvd_rng r;
+    kvd_rng_seed(&r, 11, 0);
+    int inside = 0;
+    for (int t = 0; t < TRIALS; t++) {
+        double num[CLUSTERS], den[CLUSTERS];
+        kvd_interval v;
+        for (int i = 0; i < CLUSTERS; i++) {
+            den[i] = 50 + (double)kvd_rng_below(&r, 101);
+            num[i] = den[i] * (3 + 0.5 * kvd_rng_normal(&r));
+        }
+        assert_int_equal(kvd_bootstrap_ratio(num, den, CLUSTERS, 400, (uint64_t)t, &v, &err), 0);
+        inside += v.lo <= 3 && 3 <= v.hi;
+    }
+    if (inside < 0.90 * TRIALS || inside > 0.985 * TRIALS)
+        fail_msg("%d of %d intervals hold the truth", inside, TRIALS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_answers),
+        cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_bootstrap_shape),
+        cmocka_unit_test(test_bootstrap_coverage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

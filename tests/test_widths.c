@@ -1,0 +1,298 @@
+/* analysis/widths and formats/rates: Eq. 6 by hand, F_p both ways, widths by measured error. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "analysis/widths.h"
+
+static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
+
+static void test_keep_by_hand(void **state)
+{
+    (void)state;
+    /* tails 1, 0.6, 0.3, 0.1 */
+    const double s[4] = {4, 3, 2, 1};
+    assert_int_equal(kvd_keep(s, 4, 0, false), 4);
+    assert_int_equal(kvd_keep(s, 4, 0.09, false), 4);
+    assert_int_equal(kvd_keep(s, 4, 0.11, false), 3);
+    assert_int_equal(kvd_keep(s, 4, 0.29, false), 3);
+    assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
+    assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
+    assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
+    /* r equal to a tail removes it: tail(j + 1) <= r < tail(j). */
+    assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
+    assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
+    /* squares: tails 1, 14/30, 5/30, 1/30 */
+    assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
+    assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
+    assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
+}
+
+static void test_keep_at_the_limits(void **state)
+{
+    (void)state;
+    const double zeros[3] = {0, 0, 0}, some[4] = {2, 1, 0, 0}, one[1] = {5};
+    assert_int_equal(kvd_keep(zeros, 3, 0, false), 1);
+    assert_int_equal(kvd_keep(some, 4, 0, false), 2); /* r = 0 keeps what is not 0 */
+    assert_int_equal(kvd_keep(one, 1, 0, false), 1);
+    assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
+}
+
+/* The loop of the paper's restatement, for comparison. */
+static int keep_dims(const double *s, size_t d, double r)
+{
+    double all = 0, acc = 0;
+    for (size_t i = 0; i < d; i++)
+        all += s[d - 1 - i];
+    size_t j = d - 1;
+    while (j > 0 && (acc + s[j]) / all <= r)
+        acc += s[j--];
+    return (int)j + 1;
+}
+
+static uint64_t seed = 3;
+static double uniform(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (double)(seed >> 11) / 9007199254740992.0;
+}
+
+static void test_keep_falls_with_r(void **state)
+{
+    (void)state;
+    enum { D = 64 };
+    for (int trial = 0; trial < 50; trial++) {
+        double s[D];
+        s[0] = 1;
+        for (size_t i = 1; i < D; i++)
+            s[i] = s[i - 1] * (0.8 + 0.2 * uniform());
+        int last = D;
+        for (double r = 0; r < 1; r += 1.0 / 128) {
+            const int kept = kvd_keep(s, D, r, false);
+            assert_int_equal(kept, keep_dims(s, D, r));
+            assert_true(kept >= 1 && kept <= last);
+            last = kept;
+        }
+    }
+}
+
+/* ---- a spectrum ------------------------------------------------------------------------------- */
+
+enum { L = 3, H = 2, D = 16 };
+
+static void make_spectrum(kvd_spectrum *s)
+{
+    kvd_err err;
+    *s = (kvd_spectrum){.model = {.n_layers = L, .n_heads = 2 * H, .n_kv_heads = H, .d_head = D},
+                        .n_layers = L};
+    for (int side = 0; side < 2; side++) {
+        assert_int_equal(kvd_spectrum_alloc(s, pairs[side], &err), 0);
+        for (int l = 0; l < L; l++)
+            for (int h = 0; h < H; h++) {
+                double *sigma = kvd_spectrum_sigma(s, pairs[side], l, h);
+                sigma[0] = 1;
+                for (size_t i = 1; i < D; i++)
+                    sigma[i] = sigma[i - 1] * (0.5 + 0.5 * uniform());
+            }
+    }
+    /* A head of rank 3, and one without any energy. */
+    memset(kvd_spectrum_sigma(s, KVD_PAIR_QK, 1, 1) + 3, 0, (D - 3) * sizeof(double));
+    memset(kvd_spectrum_sigma(s, KVD_PAIR_VW, 2, 0), 0, D * sizeof(double));
+}
+
+static void test_table_is_exact(void **state)
+{
+    (void)state;
+    kvd_spectrum s;
+    kvd_err err;
+    make_spectrum(&s);
+    for (int energy = 0; energy < 2; energy++) {
+        double *r, *p;
+        size_t n;
+        assert_int_equal(kvd_rate_table(&s, pairs, energy, &r, &p, &n, &err), 0);
+        assert_true(r[0] == 0 && n > 2);
+        for (size_t i = 0; i < n; i++) {
+            kvd_widths w;
+            assert_true(r[i] < 1 && (i == 0 || (r[i] > r[i - 1] && p[i] > p[i - 1])));
+            assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
+            assert_true(kvd_widths_p(&w, 0) == p[i]);
+            kvd_widths_release(&w);
+            if (i > 0) { /* just below, the step before holds */
+                assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err), 0);
+                assert_true(kvd_widths_p(&w, 0) == p[i - 1]);
+                kvd_widths_release(&w);
+            }
+            /* looked up both ways */
+            double back;
+            assert_true(kvd_table_p_at(r, p, n, r[i]) == p[i]);
+            assert_true(kvd_table_p_at(r, p, n, nextafter(r[i], 1)) == p[i]);
+            assert_int_equal(kvd_table_r_for(r, p, n, p[i], &back, &err), 0);
+            assert_true(back == r[i]);
+            if (i > 0) {
+                assert_int_equal(kvd_table_r_for(r, p, n, (p[i - 1] + p[i]) / 2, &back, &err), 0);
+                assert_true(back == r[i]);
+            }
+        }
+        /* 13 dimensions without energy in one head, 15 in the other, are gone at r = 0. */
+        assert_true(fabs(p[0] - 28.0 / (2 * L * H * D)) < 1e-15);
+        assert_true(fabs(p[n - 1] - (1 - 1.0 / D)) < 1e-15);
+        free(r);
+        free(p);
+    }
+    kvd_spectrum_release(&s);
+}
+
+static void test_wanted_p(void **state)
+{
+    (void)state;
+    kvd_spectrum s;
+    kvd_err err;
+    make_spectrum(&s);
+    double last_r = 0;
+    for (double want = 0; want <= 0.93; want += 0.01) {
+        kvd_widths w, below;
+        double r;
+        assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
+        assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
+        if (r > 0) { /* a smaller r would not do */
+            assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
+            assert_true(kvd_widths_p(&below, 0) < want);
+            kvd_widths_release(&below);
+        }
+        kvd_widths_release(&w);
+        last_r = r;
+    }
+    kvd_widths w;
+    double r;
+    assert_int_equal(kvd_widths_for_p(&s, pairs, 15.0 / 16, false, &r, &w, &err), 0);
+    kvd_widths_release(&w);
+    assert_int_equal(kvd_widths_for_p(&s, pairs, 0.94, false, &r, &w, &err), -1);
+    assert_string_equal(err.msg, "no removal rate reaches p = 0.94: the largest attainable is 0.9375, one "
+                                 "dimension of every head stays");
+    kvd_spectrum_release(&s);
+}
+
+static void test_widths_need_kv_heads(void **state)
+{
+    (void)state;
+    kvd_spectrum s = {.model = {.n_layers = 1, .n_heads = 4, .n_kv_heads = 2, .d_head = 2},
+                      .n_layers = 1,
+                      .pairing = KVD_PER_QUERY};
+    kvd_widths w;
+    kvd_err err;
+    assert_int_equal(kvd_widths_eq6(&s, pairs, 0, false, &w, &err), -1);
+    assert_string_equal(err.msg, "the spectrum has no pair 'qk'");
+    assert_int_equal(kvd_spectrum_alloc(&s, KVD_PAIR_QK, &err), 0);
+    assert_int_equal(kvd_widths_eq6(&s, pairs, 0, false, &w, &err), -1);
+    assert_string_equal(err.msg,
+                        "pair 'qk' has 4 rotations per layer for 2 KV heads: widths need pairing 'shared', "
+                        "this spectrum is 'per-query'");
+    kvd_spectrum_release(&s);
+}
+
+static void test_padding(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_widths w;
+    assert_int_equal(kvd_pad16(1, 128), 16);
+    assert_int_equal(kvd_pad16(16, 128), 16);
+    assert_int_equal(kvd_pad16(17, 128), 32);
+    assert_int_equal(kvd_pad16(71, 72), 72);
+    assert_int_equal(kvd_widths_alloc(&w, 1, 1, 64, &err), 0);
+    w.kept[0][0] = 17;
+    w.kept[1][0] = 64;
+    assert_true(kvd_widths_p(&w, 0) == 1 - 81.0 / 128);
+    assert_true(kvd_widths_p(&w, 1) == 1 - 96.0 / 128);
+    kvd_widths_release(&w);
+}
+
+/* ---- by error --------------------------------------------------------------------------------- */
+
+static double error_of(const kvd_error_table *t, const kvd_widths *w)
+{
+    double sum = 0;
+    for (int h = 0; h < 2; h++)
+        for (size_t i = 0; i < t->n_widths; i++)
+            if (t->width[i] == w->kept[h][0])
+                sum += t->error[(size_t)h * t->n_widths + i];
+    return sum;
+}
+
+static void test_by_error_is_optimal_on_convex_curves(void **state)
+{
+    (void)state;
+    kvd_err err;
+    int32_t width[5] = {1, 2, 3, 4, 5};
+    /* errors for widths 1 .. 5; convex, so a greedy walk is optimal at every budget */
+    double error[10] = {10, 6, 3, 1, 0, /**/ 2, 1.2, 0.6, 0.2, 0};
+    kvd_error_table t = {
+        .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};
+    for (int gone = 0; gone <= 8; gone++) {
+        kvd_widths w, all;
+        assert_int_equal(kvd_widths_by_error(&t, gone / 10.0, &w, &err), 0);
+        assert_int_equal(w.kept[0][0] + w.kept[1][0], 10 - gone);
+        double best = INFINITY;
+        assert_int_equal(kvd_widths_alloc(&all, 1, 1, 5, &err), 0);
+        for (all.kept[0][0] = 1; all.kept[0][0] <= 5; all.kept[0][0]++) {
+            all.kept[1][0] = 10 - gone - all.kept[0][0];
+            if (all.kept[1][0] >= 1 && all.kept[1][0] <= 5)
+                best = fmin(best, error_of(&t, &all));
+        }
+        assert_true(fabs(error_of(&t, &w) - best) < 1e-12);
+        kvd_widths_release(&w);
+        kvd_widths_release(&all);
+    }
+    kvd_widths w;
+    assert_int_equal(kvd_widths_by_error(&t, 0.81, &w, &err), -1);
+    assert_string_equal(err.msg, "p = 0.81 is not attainable: the table's smallest width is 1 of 5, p = 0.8");
+}
+
+static void test_by_error_walks_the_hull(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_widths w;
+    int32_t width[3] = {4, 8, 16};
+    /* Head 0: width 8 lies above the line from 16 to 4, so it is not a corner. Head 1: cutting to 8 even helps. */
+    double error[6] = {1.2, 1.1, 0, /**/ 9, -0.1, 0};
+    kvd_error_table t = {
+        .n_layers = 1, .n_kv_heads = 1, .d_head = 16, .n_widths = 3, .width = width, .error = error};
+    assert_int_equal(kvd_widths_by_error(&t, 0.25, &w, &err), 0);
+    assert_int_equal(w.kept[0][0], 16);
+    assert_int_equal(w.kept[1][0], 8);
+    kvd_widths_release(&w);
+    assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
+    assert_int_equal(w.kept[0][0], 8); /* 0.1 nats per dimension all the way down to 4 */
+    assert_int_equal(w.kept[1][0], 8);
+    kvd_widths_release(&w);
+    assert_int_equal(kvd_widths_by_error(&t, 0.75, &w, &err), 0);
+    assert_int_equal(w.kept[0][0], 4);
+    assert_int_equal(w.kept[1][0], 4);
+    kvd_widths_release(&w);
+    assert_int_equal(kvd_widths_by_error(&t, 0, &w, &err), 0);
+    assert_int_equal(w.kept[0][0] + w.kept[1][0], 32);
+    kvd_widths_release(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keep_by_hand),
+        cmocka_unit_test(test_keep_at_the_limits),
+        cmocka_unit_test(test_keep_falls_with_r),
+        cmocka_unit_test(test_table_is_exact),
+        cmocka_unit_test(test_wanted_p),
+        cmocka_unit_test(test_widths_need_kv_heads),
+        cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_by_error_is_optimal_on_convex_curves),
+        cmocka_unit_test(test_by_error_walks_the_hull),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,52 @@
+/*
+ * tool_synthetic activations|moments OUT.h5 TOKENS SEED [KEY=VALUE]...: small files for tests of programs.
+ *
+ *   hash=H model hash   corpus=C corpus hash (default from the seed)   label=L   dtype=f32|f16|bf16   pre=1
+ *   heads=N  kv=N  d=N  nan=1
+ */
+#include "make_dump.h"
+
+static const char *value(int argc, char **argv, const char *key, const char *otherwise)
+{
+    for (int i = 5; i < argc; i++)
+        if (!strncmp(argv[i], key, strlen(key)) && argv[i][strlen(key)] == '=')
+            return argv[i] + strlen(key) + 1;
+    return otherwise;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 5)
+        return 2;
+    kvd_err err = {""};
+    kvd_run run = {0};
+    kvd_common_options common = {.seed = 1, .threads = 1};
+    const char *path = argv[2], *dtype = value(argc, argv, "dtype", "f32");
+    const bool moments = !strcmp(argv[1], "moments");
+    dump_plan p;
+    dump_plan_init(&p, strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
+    kvd_activations *a = &p.a;
+    p.nan = atoi(value(argc, argv, "nan", "0"));
+    a->model.n_heads = atoi(value(argc, argv, "heads", "4"));
+    a->model.n_kv_heads = atoi(value(argc, argv, "kv", "2"));
+    a->model.d_head = atoi(value(argc, argv, "d", "8"));
+    snprintf(a->model.hash, sizeof a->model.hash, "%s", value(argc, argv, "hash", a->model.hash));
+    snprintf(a->label, sizeof a->label, "%s", value(argc, argv, "label", "text"));
+    char corpus[40];
+    memcpy(corpus, a->corpus_hash, sizeof corpus);
+    snprintf(a->corpus_hash, sizeof a->corpus_hash, "%s", value(argc, argv, "corpus", corpus));
+    a->dtype = !strcmp(dtype, "f16") ? KVD_F16 : !strcmp(dtype, "bf16") ? KVD_BF16 : KVD_F32;
+    a->has_pre = atoi(value(argc, argv, "pre", "0"));
+
+    char dump[4096];
+    snprintf(dump, sizeof dump, "%s%s", path, moments ? ".dump" : "");
+    int status = kvd_run_start(&run, "tool_synthetic", argc, argv, &common, &err);
+    if (!status)
+        status = write_dump(&p, dump, &run, &err);
+    if (!status && moments)
+        status = write_moments(dump, path, &run, &err);
+    if (moments)
+        remove(dump);
+    kvd_run_release(&run);
+    return kvd_run_exit("tool_synthetic", status, &err);
+}
