@@ -332,6 +332,41 @@ void kvd_ledger_release(kvd_ledger *l)
 
 /* ---- the section --------------------------------------------------------------------------------- */
 
+/* Two rows of the page's table: what was found, and below it by which rule and on what. */
+static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
+{
+    char range[96];
+    kvd_ledger_range(e->low, e->high, e->unit, range, sizeof range);
+    kvd_text_raw(t, "<tr><td>");
+    kvd_text_html(t, e->id);
+    kvd_text_raw(t, "</td><td>");
+    kvd_text_html(t, e->claim);
+    kvd_text_raw(t, "</td><td>");
+    kvd_text_html(t, range);
+    kvd_text_raw(t, "</td><td>");
+    kvd_text_html(t, kvd_text_get(&e->ours));
+    kvd_text_add(t, "</td><td class=\"v v%d\">%s</td></tr>\n<tr class=\"sub\"><td></td><td colspan=\"4\"><b>Rule</b> ",
+                 (int)e->verdict, kvd_verdict_name[e->verdict]);
+    kvd_text_html(t, e->rule);
+    kvd_text_raw(t, " <b>The paper measured</b> ");
+    kvd_text_html(t, e->setting);
+    kvd_text_raw(t, " (");
+    kvd_text_html(t, e->source);
+    kvd_text_raw(t, ").</td></tr>\n");
+}
+
+static void html_table(const kvd_ledger *l, const char *ours, kvd_text *t)
+{
+    kvd_text_raw(t, "<p class=\"note\">");
+    kvd_text_html(t, ours);
+    kvd_text_raw(t, "</p>\n<div class=\"wide\"><table class=\"ledger\"><thead><tr><th scope=\"col\">what</th>"
+                    "<th scope=\"col\">claim</th><th scope=\"col\">published</th><th scope=\"col\">ours</th>"
+                    "<th scope=\"col\">verdict</th></tr></thead>\n<tbody>\n");
+    for (size_t i = 0; i < l->n; i++)
+        html_entry(&l->entry[i], t);
+    kvd_text_raw(t, "</tbody></table></div>\n<p class=\"files\">ledger.csv, ledger.md in tables/</p>\n");
+}
+
 /* What our numbers were measured on: models, texts and token counts of the files. */
 static void measured_on(const kvd_results *r, kvd_text *t)
 {
@@ -422,10 +457,12 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     }
     if (kvd_text_check(&on, err) || kvd_text_check(&more, err))
         goto done;
+    t->only_files = true; /* the page has a table of its own shape */
     kvd_table_note(t, "Ours: measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_add(&s->words, "<p>%zu reproduced, %zu where the trend holds, %zu not reproduced, %zu not measured with these files. "
-                            "Each verdict follows from the rule in its row; claims and rules are in <code>ledger.csv</code>.</p>\n",
+                            "Each verdict follows from the rule in its row; claims and rules are in <code>data/paper/ledger.csv</code>.</p>\n",
                  count[KVD_REPRODUCED], count[KVD_TREND_HOLDS], count[KVD_NOT_REPRODUCED], count[KVD_NOT_MEASURED]);
+    html_table(l, t->note ? t->note : "", &s->words);
     status = 0;
 done:
     kvd_text_release(&on);

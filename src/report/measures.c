@@ -144,7 +144,7 @@ static bool mean_over_references(const labelled *all, size_t n, size_t i, labell
     m->overlap_half /= (double)same;
     m->energy_half /= (double)same;
     m->n_averaged = same;
-    snprintf(m->series, sizeof m->series, "%s, mean over %zu references", x->label, same);
+    snprintf(m->series, sizeof m->series, "%s: mean over %zu references", x->label, same);
     return series > 1 && same == series;
 }
 
@@ -203,6 +203,8 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     for (size_t i = 0; i < total; i++)
         out[i] = all[i].p;
     free(all);
+    for (size_t i = 0; i < total; i++)
+        kvd_series_clean(out[i].series);
     *points = out;
     *n = total;
     return 0;

@@ -36,9 +36,10 @@ static const char style[] =
     "figure svg g[color='black']{color:var(--ink)}\n"
     ".v{font-weight:600;white-space:nowrap}.v0{color:var(--good)}.v1{color:var(--part)}.v2{color:var(--bad)}"
     ".v3{color:var(--none);font-weight:400}\n"
-    "#ledger td{min-width:7rem}#ledger td:nth-child(2),#ledger td:nth-child(4),#ledger td:nth-child(6){min-width:15rem}\n"
-    "#ledger td:first-child{font-weight:600}\n"
-    "#provenance td{overflow-wrap:anywhere}\n"
+    ".ledger td:first-child{font-weight:600;min-width:6.5rem}.ledger tr:not(.sub) td{border-bottom:0;padding-top:.7rem}"
+    ".ledger td:nth-child(2){min-width:16rem}.ledger td:nth-child(3){min-width:6.5rem}.ledger td:nth-child(4){min-width:15rem}"
+    ".ledger .sub td{color:var(--soft);font-size:.8rem;padding:0 .7rem .7rem}.ledger .sub b{color:var(--ink);font-weight:500}\n"
+    "#provenance td:last-child{min-width:24rem;overflow-wrap:anywhere}\n"
     "@media print{body{max-width:none}figure{break-inside:avoid}}\n";
 
 /* The whole file, zero-terminated; the caller frees it. */

@@ -27,6 +27,12 @@ bool kvd_label_random(const char *label)
     return strncasecmp(label, "random", 6) == 0 || (colon && strncasecmp(colon + 2, "random", 6) == 0);
 }
 
+void kvd_series_clean(char *name)
+{
+    for (char *c = name; *c; c++)
+        *c = *c == '"' ? '\'' : *c == ',' ? ';' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+}
+
 const char *kvd_fact_get(const kvd_facts *f, const char *name)
 {
     for (size_t i = 0; i < f->n; i++)
@@ -377,9 +383,7 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
                     free(shared);
                     return kvd_no_memory(err, "names", 0);
                 }
-                /* Legends are CSV fields that gnuplot reads: no quotes, no control characters. */
-                for (char *c = name; *c; c++)
-                    *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+                kvd_series_clean(name);
                 free(x->name);
                 x->name = name;
             }

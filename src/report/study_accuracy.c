@@ -91,10 +91,9 @@ static int collect(const kvd_results *r, entries *all, kvd_err *err)
         bool plain = strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0 || strcmp(rule, "none") == 0;
         snprintf(e->series, sizeof e->series, "%s%s%s%s%s%s%s%s%s", models ? e->file->model.name : "", models ? ": " : "",
                  text(e, "method"), plain ? "" : " ", plain ? "" : rule, caches ? " " : "", caches ? text(e, "cache") : "",
-                 calibrations && !is_none(e) ? ", calibrated on " : "",
+                 calibrations && !is_none(e) ? " calibrated on " : "",
                  calibrations && !is_none(e) ? text(e, "calibration") : "");
-        for (char *c = e->series; *c; c++) /* a CSV field that gnuplot reads */
-            *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+        kvd_series_clean(e->series);
     }
     qsort(all->item, all->n, sizeof *all->item, by_series);
     for (size_t i = 0; i < all->n; i++)
@@ -294,7 +293,7 @@ static int target_table(const kvd_results *r, const entries *all, kvd_section *s
                 if (strncmp(m, a->target[k].name, strlen(m)) == 0)
                     calibration = kvd_row_text(a->rows, j, "calibration");
             }
-            snprintf(series, sizeof series, "%s%s%s", a->target[k].name, *calibration ? ", calibrated on " : "", calibration);
+            snprintf(series, sizeof series, "%s%s%s", a->target[k].name, *calibration ? " calibrated on " : "", calibration);
             target_row(t, label, series, "search", &a->target[k]);
         }
     for (size_t i = 0; i < all->n;) {
@@ -336,10 +335,9 @@ static int degradation(const entries *all, kvd_section *s, kvd_err *err)
         if (is_none(e) || isnan(real(e, "attention_error")))
             continue;
         n++;
-        snprintf(series, sizeof series, "%s%s%s", e->series, all->n_labels > 1 ? ", on " : "",
+        snprintf(series, sizeof series, "%s%s%s", e->series, all->n_labels > 1 ? " on " : "",
                  all->n_labels > 1 ? text(e, "label") : "");
-        for (char *c = series; *c; c++)
-            *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+        kvd_series_clean(series);
         kvd_table_text(t, series);
         kvd_table_text(t, kvd_on_calibration_text(e->file->accuracy.rows, e->row) ? "calibration" : "other");
         kvd_table_real(t, real(e, "overall_p"));
@@ -381,10 +379,9 @@ static int per_layer(const entries *all, kvd_section *s, kvd_err *err)
         i = last + 1;
         if (is_none(e) || !a->norm || isnan(a->norm[e->row * a->n_layers]))
             continue;
-        snprintf(series, sizeof series, "%s%s%s, p = %.2f", e->series, all->n_labels > 1 ? ", on " : "",
+        snprintf(series, sizeof series, "%s%s%s at p = %.2f", e->series, all->n_labels > 1 ? " on " : "",
                  all->n_labels > 1 ? text(e, "label") : "", real(e, "overall_p"));
-        for (char *c = series; *c; c++)
-            *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+        kvd_series_clean(series);
         for (size_t l = 0; l < a->n_layers; l++) {
             kvd_table_text(t, series);
             kvd_table_text(t, kvd_on_calibration_text(a->rows, e->row) ? "calibration" : "other");

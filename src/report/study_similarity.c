@@ -134,9 +134,14 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
     for (size_t p = 0; p < x->n_pairs; p++) {
         const kvd_similarity_pair *q = &x->pair[p];
         for (size_t k = 0; k < n * n; k++) {
+            char a[KVD_LABEL], b[KVD_LABEL];
+            memcpy(a, x->label[k / n], sizeof a);
+            memcpy(b, x->label[k % n], sizeof b);
+            kvd_series_clean(a);
+            kvd_series_clean(b);
             kvd_table_text(data, kvd_pair_name[q->pair]);
-            kvd_table_text(data, x->label[k / n]);
-            kvd_table_text(data, x->label[k % n]);
+            kvd_table_text(data, a);
+            kvd_table_text(data, b);
             kvd_table_int(data, (int64_t)(k / n));
             kvd_table_int(data, (int64_t)(k % n));
             kvd_table_real(data, 100 * q->energy[k] / q->energy[k % n * n + k % n]);
