@@ -27,7 +27,8 @@ size_t kvd_error_scan_runs(const kvd_config *c)
     return 2 * (size_t)c->n_layers * (size_t)c->n_kv_heads * (widths_of(c->d_head, width) - 1);
 }
 
-static int alloc_table(kvd_error_table *t, const kvd_source *s, const kvd_model_info *model, kvd_err *err)
+static int alloc_table(kvd_error_table *t, const kvd_point_source *s, const kvd_model_info *model,
+                       kvd_err *err)
 {
     memset(t, 0, sizeof *t);
     t->model = *model;
@@ -49,8 +50,8 @@ static int alloc_table(kvd_error_table *t, const kvd_source *s, const kvd_model_
 }
 
 /* One head of one side at one width, all else whole. */
-static int cut_one(const kvd_source *s, kvd_widths *whole, int layer, int kv_head, int side, int32_t width,
-                   kvd_dims *dims, kvd_err *err)
+static int cut_one(const kvd_point_source *s, kvd_widths *whole, int layer, int kv_head, int side,
+                   int32_t width, kvd_dims *dims, kvd_err *err)
 {
     const size_t at = (size_t)layer * (size_t)whole->n_kv_heads + (size_t)kv_head;
     whole->kept[side][at] = width;
@@ -62,7 +63,7 @@ static int cut_one(const kvd_source *s, kvd_widths *whole, int layer, int kv_hea
     return 0;
 }
 
-static int scan_head(kvd_evaluator *e, const kvd_source *s, kvd_widths *whole, int layer, int kv_head,
+static int scan_head(kvd_evaluator *e, const kvd_point_source *s, kvd_widths *whole, int layer, int kv_head,
                      int side, kvd_progress *progress, kvd_error_table *t, kvd_err *err)
 {
     kvd_dims dims[N_WIDTHS] = {0};
@@ -100,8 +101,8 @@ done:
                   : 0;
 }
 
-int kvd_error_scan(kvd_evaluator *e, const kvd_source *s, const kvd_model_info *model, kvd_progress *progress,
-                   kvd_error_table *t, kvd_err *err)
+int kvd_error_scan(kvd_evaluator *e, const kvd_point_source *s, const kvd_model_info *model,
+                   kvd_progress *progress, kvd_error_table *t, kvd_err *err)
 {
     assert(s->method->dims);
     kvd_widths whole = {0};

@@ -15,8 +15,8 @@
  * those of the uncompressed run, so each run starts at its layer. e must keep the reference.
  * *t is allocated; kvd_error_table_release.
  */
-int kvd_error_scan(kvd_evaluator *e, const kvd_source *s, const kvd_model_info *model, kvd_progress *progress,
-                   kvd_error_table *t, kvd_err *err);
+int kvd_error_scan(kvd_evaluator *e, const kvd_point_source *s, const kvd_model_info *model,
+                   kvd_progress *progress, kvd_error_table *t, kvd_err *err);
 
 /* Forward passes that a scan makes, and the tokens they take in whole-model runs, for the progress bar. */
 size_t kvd_error_scan_runs(const kvd_config *c);

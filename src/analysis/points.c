@@ -7,7 +7,8 @@
 
 /* ---- files of a method ------------------------------------------------------------------------ */
 
-static int find_spectrum(kvd_source *s, const kvd_dims_method *m, const kvd_point_files *files, kvd_err *err)
+static int find_spectrum(kvd_point_source *s, const kvd_dims_method *m, const kvd_point_files *files,
+                         kvd_err *err)
 {
     for (size_t i = 0; i < files->n_spectra; i++) {
         const kvd_spectrum *const x = &files->spectrum[i];
@@ -28,7 +29,8 @@ static int find_spectrum(kvd_source *s, const kvd_dims_method *m, const kvd_poin
     return 0;
 }
 
-static int find_rates(kvd_source *s, const kvd_dims_method *m, const kvd_point_files *files, kvd_err *err)
+static int find_rates(kvd_point_source *s, const kvd_dims_method *m, const kvd_point_files *files,
+                      kvd_err *err)
 {
     for (size_t i = 0; i < files->n_rates; i++) {
         const kvd_rates *const x = &files->rates[i];
@@ -51,7 +53,8 @@ static int find_rates(kvd_source *s, const kvd_dims_method *m, const kvd_point_f
     return 0;
 }
 
-static int find_table(kvd_source *s, const kvd_dims_method *m, const kvd_point_files *files, kvd_err *err)
+static int find_table(kvd_point_source *s, const kvd_dims_method *m, const kvd_point_files *files,
+                      kvd_err *err)
 {
     if (s->method->ranks != KVD_RANKS_ERROR)
         return 0;
@@ -67,7 +70,8 @@ static int find_table(kvd_source *s, const kvd_dims_method *m, const kvd_point_f
     return 0;
 }
 
-int kvd_source_find(kvd_source *s, const kvd_method *method, const kvd_point_files *files, kvd_err *err)
+int kvd_point_source_find(kvd_point_source *s, const kvd_method *method, const kvd_point_files *files,
+                          kvd_err *err)
 {
     memset(s, 0, sizeof *s);
     s->method = method;
@@ -81,13 +85,13 @@ int kvd_source_find(kvd_source *s, const kvd_method *method, const kvd_point_fil
 
 /* ---- points ----------------------------------------------------------------------------------- */
 
-static int alloc_widths(const kvd_source *s, kvd_widths *w, kvd_err *err)
+static int alloc_widths(const kvd_point_source *s, kvd_widths *w, kvd_err *err)
 {
     const kvd_model_info *const m = &s->spectrum->model;
     return kvd_widths_alloc(w, s->spectrum->n_layers, m->n_kv_heads, m->d_head, err);
 }
 
-static int build(const kvd_source *s, const kvd_widths *w, kvd_point *point, kvd_err *err)
+static int build(const kvd_point_source *s, const kvd_widths *w, kvd_point *point, kvd_err *err)
 {
     if (kvd_dims_build(&point->dims, s->method->dims, s->spectrum, w, err))
         return kvd_in(err, "'%s'", s->spectrum_path);
@@ -104,7 +108,7 @@ static void clear(kvd_point *point)
     point->removal_rate = point->p_wanted = NAN;
 }
 
-static int uniform_at(const kvd_source *s, double p, kvd_point *point, kvd_err *err)
+static int uniform_at(const kvd_point_source *s, double p, kvd_point *point, kvd_err *err)
 {
     kvd_widths w = {0};
     if (alloc_widths(s, &w, err))
@@ -120,7 +124,7 @@ static int uniform_at(const kvd_source *s, double p, kvd_point *point, kvd_err *
     return status;
 }
 
-int kvd_point_at(const kvd_source *s, double p, kvd_point *point, kvd_err *err)
+int kvd_point_at(const kvd_point_source *s, double p, kvd_point *point, kvd_err *err)
 {
     clear(point);
     const kvd_method *const m = s->method;
@@ -142,7 +146,7 @@ int kvd_point_at(const kvd_source *s, double p, kvd_point *point, kvd_err *err)
     return status;
 }
 
-static int point_at_r(const kvd_source *s, double r, kvd_point *point, kvd_err *err)
+static int point_at_r(const kvd_point_source *s, double r, kvd_point *point, kvd_err *err)
 {
     clear(point);
     const kvd_method *const m = s->method;
@@ -158,7 +162,7 @@ static int point_at_r(const kvd_source *s, double r, kvd_point *point, kvd_err *
     return status;
 }
 
-static int point_of_rates(const kvd_source *s, size_t i, kvd_point *point, kvd_err *err)
+static int point_of_rates(const kvd_point_source *s, size_t i, kvd_point *point, kvd_err *err)
 {
     const kvd_rates *const r = s->rates;
     clear(point);
@@ -171,7 +175,7 @@ static int point_of_rates(const kvd_source *s, size_t i, kvd_point *point, kvd_e
     return 0;
 }
 
-int kvd_points_make(const kvd_source *s, kvd_point **points, size_t *n, kvd_err *err)
+int kvd_points_make(const kvd_point_source *s, kvd_point **points, size_t *n, kvd_err *err)
 {
     const kvd_method *const m = s->method;
     const int by_p = !isnan(m->p), by_r = !isnan(m->r);
@@ -215,7 +219,7 @@ void kvd_points_free(kvd_point *points, size_t n)
     free(points);
 }
 
-int kvd_point_largest(const kvd_source *s, double *p, kvd_err *err)
+int kvd_point_largest(const kvd_point_source *s, double *p, kvd_err *err)
 {
     const kvd_method *const m = s->method;
     if (m->ranks == KVD_RANKS_ERROR) {
@@ -237,7 +241,7 @@ int kvd_point_largest(const kvd_source *s, double *p, kvd_err *err)
     return 0;
 }
 
-int kvd_point_full(const kvd_source *s, kvd_dims *dims, kvd_err *err)
+int kvd_point_full(const kvd_point_source *s, kvd_dims *dims, kvd_err *err)
 {
     kvd_widths w = {0};
     if (alloc_widths(s, &w, err))

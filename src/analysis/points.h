@@ -29,14 +29,15 @@ typedef struct {
     const char *rates_path;
     const kvd_error_table *table; /* only with ranks=error                        */
     const char *table_path;
-} kvd_source;
+} kvd_point_source;
 
 /*
  * Finds the files of a method: the one spectrum with both its pairs, the one rates file with its pairs.
  * Fails when there is no such spectrum, when two files would do, and when rates or table belong to other
  * pairs. method none needs nothing.
  */
-int kvd_source_find(kvd_source *s, const kvd_method *method, const kvd_point_files *files, kvd_err *err);
+int kvd_point_source_find(kvd_point_source *s, const kvd_method *method, const kvd_point_files *files,
+                          kvd_err *err);
 
 typedef struct {
     const char *rule;    /* "none", "eq6", "eq6-energy", "error" or "uniform"   */
@@ -49,16 +50,16 @@ typedef struct {
 
 /* All points of the method: one for keys p or r, else those of the rates file (uniform: its overall p).
  * *n is 0 when there is neither. points is allocated; kvd_points_free. */
-int kvd_points_make(const kvd_source *s, kvd_point **points, size_t *n, kvd_err *err);
+int kvd_points_make(const kvd_point_source *s, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
 /* The point at overall p: at or just above it, for uniform the nearest. */
-int kvd_point_at(const kvd_source *s, double p, kvd_point *point, kvd_err *err);
+int kvd_point_at(const kvd_point_source *s, double p, kvd_point *point, kvd_err *err);
 void kvd_point_release(kvd_point *point);
 /* The largest overall p that kvd_point_at can reach. */
-int kvd_point_largest(const kvd_source *s, double *p, kvd_err *err);
+int kvd_point_largest(const kvd_point_source *s, double *p, kvd_err *err);
 
 /* Every head at full width. */
-int kvd_point_full(const kvd_source *s, kvd_dims *dims, kvd_err *err);
+int kvd_point_full(const kvd_point_source *s, kvd_dims *dims, kvd_err *err);
 
 #endif

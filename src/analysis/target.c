@@ -50,7 +50,7 @@ void kvd_target_read(const kvd_target_sample *s, size_t n, double target, kvd_ta
 
 typedef struct {
     kvd_evaluator *e;
-    const kvd_source *source;
+    const kvd_point_source *source;
     kvd_dtype type;
     uint64_t seed;
     kvd_target_point on_point;
@@ -130,7 +130,7 @@ static int bisect(search *s, bound b, double target, kvd_err *err)
     }
 }
 
-int kvd_target_search(kvd_evaluator *e, const kvd_source *source, kvd_dtype type, double target,
+int kvd_target_search(kvd_evaluator *e, const kvd_point_source *source, kvd_dtype type, double target,
                       uint64_t seed, kvd_target_point on_point, void *ctx, kvd_target *out, kvd_err *err)
 {
     search s = {.e = e,

@@ -43,34 +43,6 @@ typedef struct {
     size_t resumed_tokens, sequence; /* sequences done */
 } collector;
 
-/* "a.txt" and "b.jsonl" give "a+b"; what does not fit becomes "a+2 more". */
-static void default_label(const kvd_collect_options *cfg, char *label, size_t size)
-{
-    const char *const *paths = cfg->n_text ? cfg->text : &cfg->ids;
-    const int n = cfg->n_text ? cfg->n_text : cfg->ids ? 1 : 0;
-    size_t used = 0, after_first = 0;
-    snprintf(label, size, "random");
-    for (int i = 0; i < n; i++) {
-        const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
-        const char *dot = strrchr(name, '.');
-        const size_t len = dot && dot > name ? (size_t)(dot - name) : strlen(name);
-        if (used + len + 1 >= size) {
-            char rest[24];
-            const int m = snprintf(rest, sizeof rest, "+%d more", n - 1);
-            const size_t keep = after_first + (size_t)m < size ? after_first : size - (size_t)m - 1;
-            if (i)
-                snprintf(label + keep, size - keep, "%s", rest);
-            else
-                snprintf(label, size, "%.*s", (int)size - 1, name);
-            return;
-        }
-        snprintf(label + used, size - used, "%s%.*s", i ? "+" : "", (int)len, name);
-        used = strlen(label);
-        if (!i)
-            after_first = used;
-    }
-}
-
 static int settle_options(kvd_collect_options *cfg, const kvd_config *model, kvd_err *err)
 {
     const size_t longest = (size_t)model->max_positions;
@@ -89,19 +61,25 @@ static int settle_options(kvd_collect_options *cfg, const kvd_config *model, kvd
     return 0;
 }
 
+static kvd_corpus_spec spec_of(const collector *c)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    return (kvd_corpus_spec){.text = cfg->text,
+                             .n_text = cfg->n_text,
+                             .field = cfg->field,
+                             .no_special = cfg->no_special,
+                             .ids = cfg->ids,
+                             .n_random = cfg->n_random,
+                             .seed = cfg->common.seed,
+                             .max_tokens = cfg->tokens,
+                             .seq_len = cfg->seq_len,
+                             .vocab_size = (size_t)kvd_checkpoint_config(c->checkpoint)->vocab_size};
+}
+
 static int open_corpus(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
-    const kvd_corpus_spec spec = {.text = cfg->text,
-                                  .n_text = cfg->n_text,
-                                  .field = cfg->field,
-                                  .no_special = cfg->no_special,
-                                  .ids = cfg->ids,
-                                  .n_random = cfg->n_random,
-                                  .seed = cfg->common.seed,
-                                  .max_tokens = cfg->tokens,
-                                  .seq_len = cfg->seq_len,
-                                  .vocab_size = (size_t)kvd_checkpoint_config(c->checkpoint)->vocab_size};
+    const kvd_corpus_spec spec = spec_of(c);
     kvd_tokenizer *tok = NULL;
     if (cfg->n_text) {
         char *path = kvd_checkpoint_tokenizer_path(c->checkpoint, err);
@@ -327,10 +305,11 @@ static int describe(collector *c, kvd_err *err)
     const kvd_config *model = kvd_checkpoint_config(c->checkpoint);
     kvd_model_info_set(&m->model, model, cfg->model, c->run.inputs[0].hash,
                        kvd_dtype_name(kvd_checkpoint_dtype(c->checkpoint)));
+    const kvd_corpus_spec spec = spec_of(c);
     if (cfg->label)
         snprintf(m->label, sizeof m->label, "%s", cfg->label);
     else
-        default_label(cfg, m->label, sizeof m->label);
+        kvd_corpus_label(&spec, m->label, sizeof m->label);
     snprintf(m->corpus_hash, sizeof m->corpus_hash, "%s", kvd_corpus_hash(c->corpus));
     m->n_tokens = kvd_corpus_n_tokens(c->corpus);
     m->n_sequences = kvd_corpus_n_sequences(c->corpus);

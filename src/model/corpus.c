@@ -403,3 +403,30 @@ size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens)
         n++;
     return n;
 }
+
+void kvd_corpus_label(const kvd_corpus_spec *spec, char *label, size_t size)
+{
+    const char *const *paths = spec->n_text ? spec->text : &spec->ids;
+    const int n = spec->n_text ? spec->n_text : spec->ids ? 1 : 0;
+    size_t used = 0, after_first = 0;
+    snprintf(label, size, "random");
+    for (int i = 0; i < n; i++) {
+        const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
+        const char *dot = strrchr(name, '.');
+        const size_t len = dot && dot > name ? (size_t)(dot - name) : strlen(name);
+        if (used + len + 1 >= size) {
+            char rest[24];
+            const int m = snprintf(rest, sizeof rest, "+%d more", n - 1);
+            const size_t keep = after_first + (size_t)m < size ? after_first : size - (size_t)m - 1;
+            if (i)
+                snprintf(label + keep, size - keep, "%s", rest);
+            else
+                snprintf(label, size, "%.*s", (int)size - 1, name);
+            return;
+        }
+        snprintf(label + used, size - used, "%s%.*s", i ? "+" : "", (int)len, name);
+        used = strlen(label);
+        if (!i)
+            after_first = used;
+    }
+}

@@ -34,6 +34,10 @@ typedef struct {
     size_t vocab_size; /* ids must be below it                                                 */
 } kvd_corpus_spec;
 
+/* What tables call these data when nobody names them: "a.txt" and "b.jsonl" give "a+b", what does not fit
+ * becomes "a+2 more"; random ids are "random". */
+void kvd_corpus_label(const kvd_corpus_spec *spec, char *label, size_t size);
+
 typedef struct kvd_corpus kvd_corpus;
 
 /* Exactly one of text, ids, n_random is given. tok may be NULL for the last two. Fails on empty

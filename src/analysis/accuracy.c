@@ -1,0 +1,293 @@
+#include "analysis/accuracy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const kvd_schema kvd_schema_accuracy = {"accuracy", 1, "Quality of predictions with compressed KV caches"};
+
+static const kvd_column columns[] = {
+    {"method", KVD_COL_TEXT, "1", "name of the method"},
+    {"label", KVD_COL_TEXT, "1", "what the evaluated texts are called"},
+    {"calibration", KVD_COL_TEXT, "1", "what the texts behind the bases are called, empty for none"},
+    {"purpose", KVD_COL_TEXT, "1", "point: asked for; target-search: visited while looking for the target"},
+    {"rule", KVD_COL_TEXT, "1", "how widths were chosen: none, eq6, eq6-energy, error, uniform"},
+    {"pair_qk", KVD_COL_TEXT, "1", "pair whose bases cut Q and K"},
+    {"pair_v", KVD_COL_TEXT, "1", "pair whose bases cut V"},
+    {"cache", KVD_COL_TEXT, "1", "type in which this run stored the cache"},
+    {"removal_rate", KVD_COL_REAL, "1", "singular value removal rate r of Eq. 6"},
+    {"p_wanted", KVD_COL_REAL, "1", "overall p that was asked for"},
+    {"overall_p", KVD_COL_REAL, "1", "fraction of stored elements removed"},
+    {"overall_p16", KVD_COL_REAL, "1", "the same with widths padded to multiples of 16"},
+    {"n_sequences", KVD_COL_INT, "1", "sequences evaluated"},
+    {"n_tokens", KVD_COL_INT, "1", "tokens evaluated"},
+    {"n_predictions", KVD_COL_INT, "1", "next tokens predicted: one fewer than tokens in each sequence"},
+    {"nll", KVD_COL_REAL, "nat", "mean negative log-likelihood of the next token"},
+    {"nll_lo", KVD_COL_REAL, "nat", "its 95 % interval over sequences, lower end"},
+    {"nll_hi", KVD_COL_REAL, "nat", "its 95 % interval over sequences, upper end"},
+    {"perplexity", KVD_COL_REAL, "1", "exp of nll"},
+    {"perplexity_lo", KVD_COL_REAL, "1", "its 95 % interval, lower end"},
+    {"perplexity_hi", KVD_COL_REAL, "1", "its 95 % interval, upper end"},
+    {"top1", KVD_COL_REAL, "1", "fraction of next tokens that are the argmax"},
+    {"top1_lo", KVD_COL_REAL, "1", "its 95 % interval, lower end"},
+    {"top1_hi", KVD_COL_REAL, "1", "its 95 % interval, upper end"},
+    {"top1_share", KVD_COL_REAL, "1", "top1 as a share of the uncompressed model's, paired by sequence"},
+    {"top1_share_lo", KVD_COL_REAL, "1", "its 95 % interval, lower end"},
+    {"top1_share_hi", KVD_COL_REAL, "1", "its 95 % interval, upper end"},
+    {"kl", KVD_COL_REAL, "nat", "mean KL(uncompressed || this) over the vocabulary per prediction"},
+    {"kl_lo", KVD_COL_REAL, "nat", "its 95 % interval, lower end"},
+    {"kl_hi", KVD_COL_REAL, "nat", "its 95 % interval, upper end"},
+    {"agree", KVD_COL_REAL, "1", "fraction of predictions whose argmax is the uncompressed model's"},
+    {"attention_error", KVD_COL_REAL, "1",
+     "mean over layers and heads of ||v - u|| / ||u||, u the uncompressed attention output"},
+    {"attention_error_zdc", KVD_COL_REAL, "1",
+     "mean over layers, heads and elements of |v - u| / |u| as ZDC prints it, elements with u = 0 left out"},
+    {"attention_error_zeros", KVD_COL_REAL, "1", "how many elements with u = 0 were left out of it"},
+    {"full_rank_error", KVD_COL_REAL, "1",
+     "guard: largest change of a logit at full width over the rms of the logits"},
+    {"element_bytes", KVD_COL_INT, "byte", "bytes per element in the next three columns: a 16-bit cache"},
+    {"bytes_per_token_dense", KVD_COL_REAL, "byte", "cache of the uncompressed model per token"},
+    {"bytes_per_token_nominal", KVD_COL_REAL, "byte", "kept elements per token"},
+    {"bytes_per_token_padded", KVD_COL_REAL, "byte", "the same with widths padded to multiples of 16"},
+    {"basis_bytes", KVD_COL_REAL, "byte",
+     "Q-K projections of the whole model; those of V are folded into the weights"},
+    {"stored_element_bytes", KVD_COL_INT, "byte", "bytes per element that this run stored"},
+    {"bytes_per_token_stored", KVD_COL_REAL, "byte", "what the cache of this run held per token, as counted"},
+    {"seconds", KVD_COL_REAL, "s", "forward passes of this point on this machine, without the output head"},
+};
+enum { N_COLUMNS = sizeof columns / sizeof *columns };
+
+int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label, size_t n_sequences,
+                      size_t n_tokens, kvd_err *err)
+{
+    memset(a, 0, sizeof *a);
+    a->config = config;
+    a->n_sequences = n_sequences;
+    a->n_tokens = n_tokens;
+    snprintf(a->label, sizeof a->label, "%s", label);
+    a->rows = kvd_rows_new(columns, N_COLUMNS, err);
+    if (!a->rows)
+        return -1;
+    a->predictions = calloc(n_sequences, sizeof *a->predictions);
+    if (!a->predictions) {
+        kvd_accuracy_release(a);
+        return kvd_no_memory(err, "samples per sequence",
+                             (unsigned long long)n_sequences * sizeof *a->predictions);
+    }
+    return 0;
+}
+
+void kvd_accuracy_release(kvd_accuracy *a)
+{
+    kvd_rows_free(a->rows);
+    free(a->relative);
+    free(a->zdc);
+    free(a->nll);
+    free(a->top1);
+    free(a->kl);
+    free(a->agree);
+    free(a->predictions);
+    memset(a, 0, sizeof *a);
+}
+
+/* ---- adding ----------------------------------------------------------------------------------- */
+
+static size_t heads_of(const kvd_accuracy *a)
+{
+    return (size_t)a->config->n_layers * (size_t)a->config->n_heads;
+}
+
+static int grow(kvd_accuracy *a, kvd_err *err)
+{
+    if (a->n < a->capacity)
+        return 0;
+    const size_t rows = a->capacity ? 2 * a->capacity : 16;
+    double **const blocks[] = {&a->relative, &a->zdc, &a->nll, &a->top1, &a->kl, &a->agree};
+    for (int i = 0; i < 6; i++) {
+        const size_t n = i < 2 ? heads_of(a) : a->n_sequences;
+        double *const grown =
+            n > SIZE_MAX / sizeof(double) / rows ? NULL : realloc(*blocks[i], rows * n * sizeof(double));
+        if (!grown)
+            return kvd_no_memory(err, "samples of all points", (unsigned long long)rows * n * sizeof(double));
+        *blocks[i] = grown;
+    }
+    a->capacity = rows;
+    return 0;
+}
+
+static void put_interval(kvd_rows *r, const char *name, const kvd_interval *x)
+{
+    char column[40];
+    kvd_rows_real(r, name, x->value);
+    snprintf(column, sizeof column, "%s_lo", name);
+    kvd_rows_real(r, column, x->lo);
+    snprintf(column, sizeof column, "%s_hi", name);
+    kvd_rows_real(r, column, x->hi);
+}
+
+static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
+{
+    double predictions = 0;
+    for (size_t s = 0; s < a->n_sequences; s++) {
+        const kvd_quality *const q = &choice->per_sequence[s];
+        const size_t at = a->n * a->n_sequences + s;
+        a->nll[at] = q->nll;
+        a->top1[at] = q->top1;
+        a->kl[at] = q->kl;
+        a->agree[at] = q->agree;
+        a->predictions[s] = q->n;
+        predictions += q->n;
+    }
+    for (int l = 0; l < a->config->n_layers; l++)
+        for (int h = 0; h < a->config->n_heads; h++) {
+            const size_t at = a->n * heads_of(a) + (size_t)l * (size_t)a->config->n_heads + (size_t)h;
+            a->relative[at] = choice->error.diff2 ? kvd_attention_error_norm(&choice->error, l, h) : NAN;
+            a->zdc[at] = choice->error.diff2 ? kvd_attention_error_zdc(&choice->error, l, h) : NAN;
+        }
+    return predictions;
+}
+
+static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice *choice)
+{
+    kvd_rows *const r = a->rows;
+    kvd_cache_bytes b;
+    kvd_cache_count_bytes(a->config, point->cut ? &point->dims : NULL, KVD_ACCURACY_ELEMENT_BYTES, &b);
+    kvd_rows_real(r, "overall_p", b.overall_p);
+    kvd_rows_real(r, "overall_p16", b.overall_p16);
+    kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
+    kvd_rows_real(r, "bytes_per_token_dense", b.dense);
+    kvd_rows_real(r, "bytes_per_token_nominal", b.nominal);
+    kvd_rows_real(r, "bytes_per_token_padded", b.padded);
+    kvd_rows_real(r, "basis_bytes", b.basis);
+    kvd_rows_int(r, "stored_element_bytes", (int64_t)kvd_dtype_bytes(choice->type));
+    kvd_rows_real(r, "bytes_per_token_stored", (double)choice->account.bytes_stored / (double)a->n_tokens);
+}
+
+int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_source *source,
+                     const kvd_point *point, const kvd_choice *choice, const kvd_quality_summary *summary,
+                     double full_rank_error, kvd_err *err)
+{
+    kvd_rows *const r = a->rows;
+    if (grow(a, err) || kvd_rows_begin(r, err))
+        return -1;
+    const kvd_dims_method *const m = source->method->dims;
+    kvd_rows_text(r, "method", kvd_method_name(source->method));
+    kvd_rows_text(r, "label", a->label);
+    kvd_rows_text(r, "calibration", source->spectrum ? source->spectrum->label : "");
+    kvd_rows_text(r, "purpose", purpose);
+    kvd_rows_text(r, "rule", point->rule);
+    kvd_rows_text(r, "pair_qk", m ? kvd_pair_name[m->pair[0]] : "");
+    kvd_rows_text(r, "pair_v", m ? kvd_pair_name[m->pair[1]] : "");
+    kvd_rows_text(r, "cache", kvd_dtype_name(choice->type));
+    kvd_rows_real(r, "removal_rate", point->removal_rate);
+    kvd_rows_real(r, "p_wanted", point->p_wanted);
+    put_bytes(a, point, choice);
+    kvd_rows_int(r, "n_sequences", (int64_t)a->n_sequences);
+    kvd_rows_int(r, "n_tokens", (int64_t)a->n_tokens);
+    kvd_rows_int(r, "n_predictions", (int64_t)put_samples(a, choice));
+    put_interval(r, "nll", &summary->nll);
+    put_interval(r, "perplexity", &summary->perplexity);
+    put_interval(r, "top1", &summary->top1);
+    put_interval(r, "top1_share", &summary->top1_share);
+    put_interval(r, "kl", &summary->kl);
+    kvd_rows_real(r, "agree", summary->agree.value);
+    if (choice->error.diff2) {
+        double norm, zdc, zeros;
+        kvd_attention_error_mean(&choice->error, &norm, &zdc, &zeros);
+        kvd_rows_real(r, "attention_error", norm);
+        kvd_rows_real(r, "attention_error_zdc", zdc);
+        kvd_rows_real(r, "attention_error_zeros", zeros);
+    }
+    kvd_rows_real(r, "full_rank_error", full_rank_error);
+    kvd_rows_real(r, "seconds", choice->seconds);
+    a->n++;
+    return 0;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------- */
+
+int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err)
+{
+    const hsize_t rows = a->n, layers = (hsize_t)a->config->n_layers, heads = (hsize_t)a->config->n_heads;
+    const hid_t f64 = H5T_IEEE_F64LE;
+    const struct {
+        kvd_h5_spec spec;
+        const double *data;
+    } all[] = {
+        {{"/attention_error/relative",
+          "||v - u|| / ||u|| of the attention output of a head",
+          "1",
+          f64,
+          3,
+          {rows, layers, heads},
+          {"row", "layer", "head"}},
+         a->relative},
+        {{"/attention_error/zdc",
+          "mean |v - u| / |u| over elements with u != 0",
+          "1",
+          f64,
+          3,
+          {rows, layers, heads},
+          {"row", "layer", "head"}},
+         a->zdc},
+        {{"/sequences/n", "predictions in a sequence", "1", f64, 1, {a->n_sequences}, {"sequence"}},
+         a->predictions},
+        {{"/sequences/nll",
+          "sum of negative log-likelihoods over a sequence",
+          "nat",
+          f64,
+          2,
+          {rows, a->n_sequences},
+          {"row", "sequence"}},
+         a->nll},
+        {{"/sequences/top1",
+          "next tokens of a sequence that are the argmax",
+          "1",
+          f64,
+          2,
+          {rows, a->n_sequences},
+          {"row", "sequence"}},
+         a->top1},
+        {{"/sequences/kl",
+          "sum of KL(uncompressed || this) over a sequence",
+          "nat",
+          f64,
+          2,
+          {rows, a->n_sequences},
+          {"row", "sequence"}},
+         a->kl},
+        {{"/sequences/agree",
+          "predictions of a sequence with the uncompressed model's argmax",
+          "1",
+          f64,
+          2,
+          {rows, a->n_sequences},
+          {"row", "sequence"}},
+         a->agree},
+    };
+    if (kvd_rows_write(f, a->rows, err))
+        return -1;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (kvd_h5_write(f, &all[i].spec, H5T_NATIVE_DOUBLE, all[i].data, err))
+            return -1;
+    return 0;
+}
+
+int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const char *rule, const kvd_target *t,
+                              kvd_err *err)
+{
+    char where[80];
+    snprintf(where, sizeof where, "/target/%s", name);
+    return kvd_h5_put_text(f, where, "rule", rule, err) ||
+                   kvd_h5_put_double(f, where, "target", t->target, err) ||
+                   kvd_h5_put_double(f, where, "p", t->p, err) ||
+                   kvd_h5_put_double(f, where, "p_misses", t->p_misses, err) ||
+                   kvd_h5_put_double(f, where, "p_lo", t->p_lo, err) ||
+                   kvd_h5_put_double(f, where, "p_hi", t->p_hi, err) ||
+                   kvd_h5_put_double(f, where, "p_last_kept", t->p_last_kept, err) ||
+                   kvd_h5_put_int(f, where, "monotone", t->monotone, err) ||
+                   kvd_h5_put_int(f, where, "n_points", (int64_t)t->n_points, err)
+               ? -1
+               : 0;
+}

@@ -1,0 +1,46 @@
+/*
+ * kvdim/accuracy: one row per evaluated point under /rows, attention errors per layer and head, and the
+ * sums of every sequence, from which all means and intervals can be made again.
+ */
+#ifndef KVD_ANALYSIS_ACCURACY_H
+#define KVD_ANALYSIS_ACCURACY_H
+
+#include "analysis/evaluate.h"
+#include "analysis/points.h"
+#include "analysis/target.h"
+#include "formats/rows.h"
+
+extern const kvd_schema kvd_schema_accuracy;
+
+typedef struct {
+    kvd_rows *rows;
+    const kvd_config *config;
+    char label[64];
+    size_t n_sequences, n_tokens;
+    /* private: raw samples, a block per row */
+    size_t n, capacity;
+    double *relative, *zdc;          /* [row][n_layers][n_heads], NaN where it was not measured */
+    double *nll, *top1, *kl, *agree; /* [row][n_sequences]                                      */
+    double *predictions;             /* [n_sequences]                                           */
+} kvd_accuracy;
+
+int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label, size_t n_sequences,
+                      size_t n_tokens, kvd_err *err);
+void kvd_accuracy_release(kvd_accuracy *a);
+
+/* Bytes per element that 16-bit caches store: what the nominal and padded columns count with. */
+enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
+
+/* One evaluated choice. full_rank_error is NaN for none. */
+int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_source *source,
+                     const kvd_point *point, const kvd_choice *choice, const kvd_quality_summary *summary,
+                     double full_rank_error, kvd_err *err);
+
+/* Rows and raw samples. */
+int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
+
+/* The answer of a search as attributes of /target/<name>. */
+int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const char *rule, const kvd_target *t,
+                              kvd_err *err);
+
+#endif

@@ -1,0 +1,494 @@
+/*
+ * kvdim-eval: what compressing the KV cache costs in predictions.
+ *
+ * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table. Writes kvdim/accuracy; with
+ * --scan-errors kvdim/error-table instead.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analysis/accuracy.h"
+#include "analysis/accuracy_text.h"
+#include "analysis/error_scan.h"
+#include "analysis/eval_options.h"
+#include "analysis/target.h"
+#include "common/progress.h"
+#include "common/run.h"
+
+static const char program[] = "kvdim-eval";
+
+/* ---- one run ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    kvd_eval_options *cfg;
+    kvd_run run;
+    kvd_checkpoint *checkpoint;
+    const kvd_config *model;
+    kvd_model_info info;
+    kvd_corpus *corpus;
+    char label[64];
+    kvd_forward *forward;
+    kvd_evaluator evaluator;
+    kvd_spectrum spectrum[KVD_EVAL_FILES];
+    kvd_rates rates[KVD_EVAL_FILES];
+    kvd_error_table table;
+    kvd_point_source source[KVD_EVAL_METHODS];
+    double full_rank_error[KVD_EVAL_METHODS];
+    bool same_text; /* some bases come from the very text that is evaluated */
+    kvd_point *point[KVD_EVAL_METHODS];
+    size_t n_points[KVD_EVAL_METHODS];
+    kvd_accuracy accuracy;
+    size_t printed; /* rows on stdout so far */
+    kvd_target target[KVD_EVAL_METHODS];
+    bool searched[KVD_EVAL_METHODS];
+    kvd_h5 file;
+} evaluation;
+
+static int load_files(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    for (size_t i = 0; i < cfg->n_spectra; i++)
+        if (kvd_spectrum_load(&v->spectrum[i], cfg->spectrum[i], err) ||
+            kvd_model_info_same(&v->info, cfg->model, &v->spectrum[i].model, cfg->spectrum[i], err))
+            return -1;
+    for (size_t i = 0; i < cfg->n_rates; i++)
+        if (kvd_rates_load(&v->rates[i], cfg->rates[i], err) ||
+            kvd_model_info_same(&v->info, cfg->model, &v->rates[i].model, cfg->rates[i], err))
+            return -1;
+    if (cfg->table && (kvd_error_table_load(&v->table, cfg->table, err) ||
+                       kvd_model_info_same(&v->info, cfg->model, &v->table.model, cfg->table, err)))
+        return -1;
+    return 0;
+}
+
+static bool has_pairs(const evaluation *v, const kvd_dims_method *m)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    for (size_t i = 0; i < cfg->n_rates; i++)
+        if (v->rates[i].pair[0] == m->pair[0] && v->rates[i].pair[1] == m->pair[1])
+            return true;
+    for (size_t i = 0; !cfg->n_rates && i < cfg->n_spectra; i++)
+        if (v->spectrum[i].pair[m->pair[0]].present && v->spectrum[i].pair[m->pair[1]].present)
+            return true;
+    return false;
+}
+
+/* The uncompressed model is what every row is read against, so it is always there, and first. */
+static int settle_methods(evaluation *v, kvd_err *err)
+{
+    kvd_eval_options *const cfg = v->cfg;
+    if (cfg->scan)
+        return 0;
+    const bool given = cfg->n_methods > 0;
+    for (int i = 0; !given && i < kvd_method_count(); i++)
+        if (has_pairs(v, kvd_method_at(i)) && kvd_eval_add_method(cfg, kvd_method_at(i)->name, err))
+            return -1;
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        if (!cfg->method[i].dims)
+            return 0;
+    if (cfg->n_methods == KVD_EVAL_METHODS)
+        return kvd_fail(err, "more than %d methods", KVD_EVAL_METHODS - 1);
+    memmove(&cfg->method[1], &cfg->method[0], cfg->n_methods * sizeof *cfg->method);
+    memmove(&cfg->method_text[1], &cfg->method_text[0], cfg->n_methods * sizeof *cfg->method_text);
+    cfg->n_methods++;
+    cfg->method_text[0] = "none";
+    return kvd_method_parse("none", &cfg->method[0], err);
+}
+
+static int find_sources(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    const kvd_point_files files = {v->spectrum,
+                                   cfg->spectrum,
+                                   cfg->n_spectra,
+                                   v->rates,
+                                   cfg->rates,
+                                   cfg->n_rates,
+                                   cfg->table ? &v->table : NULL,
+                                   cfg->table};
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        kvd_point_source *const s = &v->source[i];
+        v->full_rank_error[i] = NAN;
+        if (kvd_point_source_find(s, &cfg->method[i], &files, err))
+            return -1;
+        if (s->spectrum && !strcmp(s->spectrum->corpus_hash, kvd_corpus_hash(v->corpus))) {
+            if (!v->same_text)
+                fprintf(stderr, "%s: warning: '%s' was calibrated on the very text that is evaluated\n",
+                        program, s->spectrum_path);
+            v->same_text = true;
+        }
+    }
+    return 0;
+}
+
+static int make_points(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        if (kvd_points_make(&v->source[i], &v->point[i], &v->n_points[i], err))
+            return -1;
+        if (!v->n_points[i] && isnan(cfg->target))
+            return kvd_fail(err, "method '%s' has nothing to evaluate: give p=, r=, --rates or --target",
+                            kvd_method_name(&cfg->method[i]));
+    }
+    return 0;
+}
+
+static int open_corpus(evaluation *v, kvd_err *err)
+{
+    kvd_eval_options *const cfg = v->cfg;
+    const size_t longest = (size_t)v->model->max_positions;
+    if (!cfg->seq_len)
+        cfg->seq_len = longest < 512 ? longest : 512;
+    if (cfg->seq_len > longest)
+        return kvd_fail(err, "--seq-len %zu: the model was made for at most %zu positions", cfg->seq_len,
+                        longest);
+    if (!cfg->batch)
+        cfg->batch = 2048;
+    if (cfg->scan && !cfg->tokens)
+        cfg->tokens = 2048;
+    const kvd_corpus_spec spec = {.text = cfg->text,
+                                  .n_text = cfg->n_text,
+                                  .field = cfg->field,
+                                  .no_special = cfg->no_special,
+                                  .ids = cfg->ids,
+                                  .max_tokens = cfg->tokens,
+                                  .seq_len = cfg->seq_len,
+                                  .vocab_size = (size_t)v->model->vocab_size};
+    kvd_tokenizer *tok = NULL;
+    if (cfg->n_text) {
+        char *path = kvd_checkpoint_tokenizer_path(v->checkpoint, err);
+        tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
+        free(path);
+        if (!tok)
+            return -1;
+    }
+    v->corpus = kvd_corpus_open(&spec, tok, err);
+    kvd_tokenizer_free(tok);
+    if (!v->corpus)
+        return -1;
+    if (cfg->label)
+        snprintf(v->label, sizeof v->label, "%s", cfg->label);
+    else
+        kvd_corpus_label(&spec, v->label, sizeof v->label);
+    return 0;
+}
+
+static int record_inputs(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    kvd_run *const r = &v->run;
+    if (kvd_run_add_input(r, cfg->model, err))
+        return -1;
+    for (int i = 0; i < cfg->n_text; i++)
+        if (kvd_run_add_input(r, cfg->text[i], err))
+            return -1;
+    if (cfg->ids && kvd_run_add_input(r, cfg->ids, err))
+        return -1;
+    for (size_t i = 0; i < cfg->n_spectra; i++)
+        if (kvd_run_add_input(r, cfg->spectrum[i], err))
+            return -1;
+    for (size_t i = 0; i < cfg->n_rates; i++)
+        if (kvd_run_add_input(r, cfg->rates[i], err))
+            return -1;
+    return cfg->table ? kvd_run_add_input(r, cfg->table, err) : 0;
+}
+
+static int record_options(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    kvd_run *const r = &v->run;
+    char methods[500] = "";
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const size_t used = strlen(methods);
+        snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", cfg->method_text[i]);
+    }
+    return kvd_run_parameter(r, "method", err, "%s", methods) ||
+                   kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->corpus)) ||
+                   kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||
+                   kvd_run_parameter(r, "label", err, "%s", v->label) ||
+                   kvd_run_parameter(r, "field", err, "%s", cfg->field ? cfg->field : "") ||
+                   kvd_run_parameter(r, "no-special", err, "%s", cfg->no_special ? "yes" : "no") ||
+                   kvd_run_parameter(r, "target", err, "%g", cfg->target) ||
+                   kvd_run_parameter(r, "scan-errors", err, "%s", cfg->scan ? "yes" : "no") ||
+                   kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->cache)) ||
+                   kvd_run_parameter(r, "batch", err, "%zu", cfg->batch)
+               ? -1
+               : 0;
+}
+
+static int make_evaluator(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    size_t rows = cfg->batch > cfg->seq_len ? cfg->batch : cfg->seq_len;
+    if (rows > kvd_corpus_n_tokens(v->corpus))
+        rows = kvd_corpus_n_tokens(v->corpus);
+    v->forward = kvd_forward_new(v->checkpoint, rows, cfg->seq_len, err);
+    if (!v->forward)
+        return -1;
+    return kvd_evaluator_init(&v->evaluator, v->forward, v->model, v->corpus, rows, cfg->seq_len,
+                              cfg->scan || !isnan(cfg->target), err);
+}
+
+/* Each set of bases once, however many points it serves. */
+static int check_full_rank(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const kvd_point_source *const s = &v->source[i];
+        for (size_t j = 0; s->spectrum && j < i; j++)
+            if (v->source[j].spectrum == s->spectrum &&
+                cfg->method[j].dims->pair[0] == cfg->method[i].dims->pair[0] &&
+                cfg->method[j].dims->pair[1] == cfg->method[i].dims->pair[1])
+                v->full_rank_error[i] = v->full_rank_error[j];
+        if (!s->spectrum || !isnan(v->full_rank_error[i]))
+            continue;
+        kvd_dims full = {0};
+        if (kvd_point_full(s, &full, err))
+            return -1;
+        const int status = kvd_evaluate_full_rank(
+            &v->evaluator, &full, kvd_full_rank_tolerance(cfg->method[i].dims), &v->full_rank_error[i], err);
+        kvd_dims_release(&full);
+        if (status)
+            return kvd_in(err, "'%s'", s->spectrum_path);
+    }
+    return 0;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
+static void print_new_rows(evaluation *v)
+{
+    const kvd_rows *const r = v->accuracy.rows;
+    const bool shown = !v->cfg->common.quiet && !v->cfg->common.json;
+    char line[KVD_ACCURACY_LINE];
+    for (; v->printed < kvd_rows_count(r); v->printed++) {
+        if (!shown)
+            continue;
+        if (!v->printed)
+            puts(kvd_accuracy_heading);
+        puts(kvd_accuracy_line(r, v->printed, line));
+    }
+    fflush(stdout);
+}
+
+static int evaluate_points(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    kvd_evaluator *const e = &v->evaluator;
+    size_t n = 0, k = 0;
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        n += v->n_points[i];
+    kvd_choice *const choice = calloc(n ? n : 1, sizeof *choice);
+    if (!choice)
+        return kvd_no_memory(err, "points", (unsigned long long)n * sizeof *choice);
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        for (size_t j = 0; j < v->n_points[i]; j++) {
+            const kvd_point *const p = &v->point[i][j];
+            choice[k++] = (kvd_choice){.method = kvd_method_name(&cfg->method[i]),
+                                       .overall_p = p->overall_p,
+                                       .dims = p->cut ? &p->dims : NULL,
+                                       .type = cfg->cache};
+        }
+    kvd_progress progress;
+    kvd_progress_start(&progress, "eval", "tokens", (double)e->n_tokens * (double)n, cfg->common.quiet);
+    int status = kvd_evaluate(e, choice, n, 0, true, &progress, err);
+    kvd_progress_end(&progress);
+    k = 0;
+    for (size_t i = 0; !status && i < cfg->n_methods; i++)
+        for (size_t j = 0; !status && j < v->n_points[i]; j++, k++) {
+            kvd_quality_summary summary;
+            status = kvd_quality_compare(choice[k].per_sequence, e->reference, e->n_sequences, v->run.seed,
+                                         &summary, err) ||
+                     kvd_accuracy_add(&v->accuracy, "point", &v->source[i], &v->point[i][j], &choice[k],
+                                      &summary, v->full_rank_error[i], err);
+        }
+    for (k = 0; k < n; k++)
+        kvd_choice_release(&choice[k]);
+    free(choice);
+    if (!status)
+        print_new_rows(v);
+    return status ? -1 : 0;
+}
+
+/* ---- the search ------------------------------------------------------------------------------- */
+
+static int on_point(void *ctx, const kvd_point_source *s, const kvd_point *point, const kvd_choice *choice,
+                    const kvd_quality_summary *summary, kvd_err *err)
+{
+    evaluation *const v = ctx;
+    const double full_rank_error = v->full_rank_error[s - v->source];
+    if (kvd_accuracy_add(&v->accuracy, "target-search", s, point, choice, summary, full_rank_error, err))
+        return -1;
+    print_new_rows(v);
+    return 0;
+}
+
+static void target_name(const kvd_method *m, char *name, size_t size)
+{
+    snprintf(name, size, "%s%s%s", m->dims->name, m->ranks == KVD_RANKS_EQ6 ? "" : "-",
+             m->ranks == KVD_RANKS_EQ6 ? "" : kvd_ranks_name[m->ranks]);
+}
+
+static int search_targets(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const kvd_method *const m = &cfg->method[i];
+        bool again = !m->dims;
+        for (size_t j = 0; j < i; j++)
+            again = again || (cfg->method[j].dims == m->dims && cfg->method[j].ranks == m->ranks);
+        if (again)
+            continue;
+        if (kvd_target_search(&v->evaluator, &v->source[i], cfg->cache, cfg->target, v->run.seed, on_point, v,
+                              &v->target[i], err))
+            return -1;
+        char name[64];
+        target_name(m, name, sizeof name);
+        v->searched[i] = true;
+        if (!cfg->common.quiet && !cfg->common.json) {
+            char line[2 * KVD_ACCURACY_LINE];
+            puts(kvd_accuracy_target_line(name, &v->target[i], line));
+        }
+        if (kvd_accuracy_write_target(&v->file, name, m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks],
+                                      &v->target[i], err))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- results ---------------------------------------------------------------------------------- */
+
+static int print_json(const evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    json_t *const targets = json_object();
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const kvd_target *const t = &v->target[i];
+        char name[64];
+        if (!v->searched[i])
+            continue;
+        target_name(&cfg->method[i], name, sizeof name);
+        json_object_set_new(targets, name, kvd_accuracy_target_json(t));
+    }
+    json_t *const all =
+        json_pack("{s:s, s:s, s:s, s:s, s:b, s:o, s:o}", "program", program, "output", cfg->common.output,
+                  "model", v->info.name, "label", v->label, "calibrated_on_same_text", v->same_text, "rows",
+                  kvd_accuracy_rows_json(v->accuracy.rows), "target", targets);
+    const int failed =
+        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
+    json_decref(all);
+    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+}
+
+static int describe_file(evaluation *v, kvd_err *err)
+{
+    kvd_h5 *const f = &v->file;
+    return kvd_model_info_write(f, &v->info, err) || kvd_h5_put_text(f, "/", "label", v->label, err) ||
+                   kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->corpus), err) ||
+                   kvd_h5_put_int(f, "/", "n_tokens", (int64_t)kvd_corpus_n_tokens(v->corpus), err) ||
+                   kvd_h5_put_int(f, "/", "seq_len", (int64_t)v->cfg->seq_len, err) ||
+                   kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->same_text, err)
+               ? -1
+               : 0;
+}
+
+static int evaluate(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    const kvd_evaluator *const e = &v->evaluator;
+    if (make_points(v, err) ||
+        kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_accuracy, &v->run, err) ||
+        describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
+        kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens, err) ||
+        evaluate_points(v, err))
+        return -1;
+    if (!isnan(cfg->target) && search_targets(v, err))
+        return -1;
+    if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err))
+        return -1;
+    return cfg->common.json ? print_json(v, err) : 0;
+}
+
+static int scan(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    const size_t runs = kvd_error_scan_runs(v->model);
+    kvd_error_table found;
+    kvd_progress progress;
+    if (kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_error_table, &v->run, err) ||
+        make_evaluator(v, err) || check_full_rank(v, err))
+        return -1;
+    kvd_progress_start(&progress, "scan", "tokens", (double)v->evaluator.n_tokens * (double)runs,
+                       cfg->common.quiet);
+    int status = kvd_error_scan(&v->evaluator, &v->source[0], &v->info, &progress, &found, err);
+    kvd_progress_end(&progress);
+    if (status)
+        return -1;
+    status = kvd_error_table_write(&v->file, &found, err) ||
+             kvd_h5_put_text(&v->file, "/", "label", v->label, err) ||
+             kvd_h5_put_text(&v->file, "/", "corpus_hash", kvd_corpus_hash(v->corpus), err) ||
+             kvd_h5_put_int(&v->file, "/", "n_tokens", (int64_t)v->evaluator.n_tokens, err) ||
+             kvd_h5_put_int(&v->file, "/", "calibrated_on_same_text", v->same_text, err) ||
+             kvd_h5_finish(&v->file, err);
+    if (!status && cfg->common.json)
+        printf("{\"program\": \"%s\", \"runs\": %zu, \"tokens\": %zu}\n", program, runs,
+               v->evaluator.n_tokens);
+    else if (!status && !cfg->common.quiet)
+        printf("%s: %zu runs over %zu tokens, %d layers, %d KV heads, 2 pairs, %zu widths\n",
+               cfg->common.output, runs, v->evaluator.n_tokens, found.n_layers, found.n_kv_heads,
+               found.n_widths);
+    kvd_error_table_release(&found);
+    return status ? -1 : 0;
+}
+
+static int work(evaluation *v, kvd_err *err)
+{
+    kvd_eval_options *const cfg = v->cfg;
+    if (kvd_device_cpu_only(&cfg->common, err) || !(v->checkpoint = kvd_checkpoint_open(cfg->model, err)))
+        return -1;
+    v->model = kvd_checkpoint_config(v->checkpoint);
+    if (record_inputs(v, err))
+        return -1;
+    kvd_model_info_set(&v->info, v->model, cfg->model, v->run.inputs[0].hash,
+                       kvd_dtype_name(kvd_checkpoint_dtype(v->checkpoint)));
+    if (load_files(v, err) || settle_methods(v, err) || open_corpus(v, err) || find_sources(v, err) ||
+        record_options(v, err))
+        return -1;
+    return cfg->scan ? scan(v, err) : evaluate(v, err);
+}
+
+static void release(evaluation *v)
+{
+    kvd_h5_close(&v->file, false);
+    kvd_accuracy_release(&v->accuracy);
+    kvd_evaluator_release(&v->evaluator);
+    kvd_forward_free(v->forward);
+    for (size_t i = 0; i < KVD_EVAL_METHODS; i++)
+        kvd_points_free(v->point[i], v->n_points[i]);
+    for (size_t i = 0; i < KVD_EVAL_FILES; i++) {
+        kvd_spectrum_release(&v->spectrum[i]);
+        kvd_rates_release(&v->rates[i]);
+    }
+    kvd_error_table_release(&v->table);
+    kvd_corpus_close(v->corpus);
+    kvd_checkpoint_close(v->checkpoint);
+    kvd_run_release(&v->run);
+}
+
+int main(int argc, char **argv)
+{
+    static kvd_eval_options cfg = {.common = {.seed = 1}, .target = NAN, .cache = KVD_F32};
+    static evaluation v;
+    kvd_err err = {""};
+    kvd_eval_parse(program, argc, argv, &cfg);
+    v.cfg = &cfg;
+    int status = kvd_run_start(&v.run, program, argc, argv, &cfg.common, &err);
+    if (!status)
+        status = work(&v, &err);
+    release(&v);
+    return kvd_run_exit(program, status, &err);
+}
