@@ -20,8 +20,8 @@ do for [c=1:cols] {
     set bmargin at screen (r == 0 ? 0.93 - high : foot)
     set title pair_title(word(pairs, c)).(r == 0 ? '' : ', per square root of rows') offset 0,-0.6
     if (r == 1) { set xlabel 'head dimension (0 = largest)' offset 0,0.4; set format x '%g' } else { unset xlabel; set format x '' }
-    if (c == 1) { set ylabel (r == 0 ? 'average singular value' : 'normalised') offset 1,0 } else { unset ylabel }
-    if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom maxrows rows } else { unset key }
+    if (c == 1) { set label 1 (r == 0 ? 'average singular value' : 'normalised') at screen 0.014, graph 0.5 center rotate } else { unset label 1 }
+    if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
     # Curves of different texts nearly coincide: the first is the widest, so none hides another.
     plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):(column(4+r)) \
       with lines lt i lw 1.3 + 3.0*(n-i)/n title word(names, i)

@@ -21,7 +21,7 @@ do for [c=1:cols] {
     if (r == 1) { set xlabel 'calibration tokens'; set format x '%.0f'; unset title } else { set format x ''; set title pair_title(word(pairs, c)) offset 0,0.5 }
     if (r == 0) { set yrange [0:*]; set ylabel 'delta / epsilon' offset 1,0 } else { set yrange [*:1]; set ylabel 'leading half' offset 1,0 }
     if (c > 1) { unset ylabel }
-    if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom maxrows rows } else { unset key }
+    if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
     if (r == 0) {
       set label 1 'solid: as printed, dashed: signs aligned' at graph 0.5, graph 1.06 center font ',11'
       plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):4 with linespoints lt i title word(names, i), \

@@ -23,8 +23,7 @@ do for [c=1:cols] {
   set bmargin at screen 0.26
   set title pair_title(word(pairs, c)) offset 0,-0.5
   set xlabel 'B'
-  set ytics () scale 0 noenhanced
-  if (c == 1) { set ylabel 'A'; set for [a=1:na] ytics add (word(froms, a) a-1) } else { unset ylabel }
+  if (c == 1) { set ylabel 'A'; set ytics () scale 0 noenhanced; set for [a=1:na] ytics add (word(froms, a) a-1) } else { unset ylabel; unset ytics }
   if (c == cols) { set colorbox user origin (cols == 1 ? 0.89 : 0.935),0.26 size 0.016,0.64 } else { unset colorbox }
   plot csv skip 1 using (strcol(1) eq word(pairs, c) ? $5 : NaN):4:7 with image pixels, \
        csv skip 1 using (strcol(1) eq word(pairs, c) ? $5 : NaN):4:(sprintf('%.3f', $7)):($7 < 0.75 ? 0xffffff : 0x000000) \
