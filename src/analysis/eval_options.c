@@ -108,6 +108,8 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "no MODEL given");
     if (!cfg->common.output)
         return kvd_fail(err, "no -o OUT.h5 given");
+    if (cfg->n_text && !cfg->text_given)
+        return kvd_fail(err, "argument '%s' is one too many (texts go with --text)", cfg->text[0]);
     if ((cfg->n_text > 0) + (cfg->ids != NULL) != 1)
         return kvd_fail(err, "give one of --text and --ids");
     if (cfg->field && !cfg->n_text)
@@ -140,6 +142,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_TEXT:
+        cfg->text_given = true;
         return add_text(cfg, arg, err);
     case OPT_IDS:
         cfg->ids = arg;

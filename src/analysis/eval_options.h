@@ -14,7 +14,7 @@ typedef struct {
     const char *text[KVD_EVAL_TEXTS];
     int n_text;
     const char *ids, *field, *label;
-    bool no_special;
+    bool text_given, no_special;
     size_t tokens, seq_len, batch; /* 0: not given */
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];

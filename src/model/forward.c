@@ -405,8 +405,8 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, kvd_attentio
     return bad != SIZE_MAX ? not_finite(f, b, where, bad, err) : 0;
 }
 
-/* What every run of a batch starts with. */
-static int begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *door, kvd_err *err)
+/* What every run begins with: the batch is sound and there is room for it. */
+static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *door, kvd_err *err)
 {
     if (check_batch(f, b, err) || reserve_work(f, b->offset[b->n_sequences], err))
         return -1;
@@ -422,38 +422,31 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
     return check_finite(f, b, "embedding", f->x, f->d_model, err);
 }
 
-/* Layers first .. last; of the last one only its attention when `stop`. */
-static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int first, int last, int stop,
+/* Layers first .. last of what stands in x; the last one only through the door unless `whole`. */
+static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int first, int last, int whole,
                       kvd_err *err)
 {
     for (int l = first; l <= last; l++)
-        if (run_layer(f, b, l, door, stop && l == last, err))
+        if (run_layer(f, b, l, door, l == last && !whole, err))
             return -1;
     return 0;
 }
 
 static int final_norm(kvd_forward *f, const kvd_batch *b, float *hidden, kvd_err *err)
 {
-    const size_t n = b->offset[b->n_sequences];
-    kvd_rms_norm(f->x, f->norm_gain, f->config.norm_eps, n, f->d_model, hidden);
+    kvd_rms_norm(f->x, f->norm_gain, f->config.norm_eps, b->offset[b->n_sequences], f->d_model, hidden);
     return check_finite(f, b, "final norm", hidden, f->d_model, err);
-}
-
-static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
-{
-    if (layer < 0 || layer >= f->config.n_layers)
-        return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
-    return 0;
 }
 
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int last_layer, float *hidden,
                     kvd_err *err)
 {
-    const int n_layers = f->config.n_layers, last = last_layer < 0 ? n_layers - 1 : last_layer;
-    if (last >= n_layers || (hidden && last != n_layers - 1))
+    const kvd_config *c = &f->config;
+    const int last = last_layer < 0 ? c->n_layers - 1 : last_layer;
+    if (last >= c->n_layers || (hidden && last != c->n_layers - 1))
         return kvd_fail(err, "layers 0 .. %d asked for%s, the model has %d", last,
-                        hidden ? " with the final state" : "", n_layers);
-    if (begin(f, b, door, err) || embed(f, b, err) || run_layers(f, b, door, 0, last, !hidden, err))
+                        hidden ? " with the final state" : "", c->n_layers);
+    if (prepare(f, b, door, err) || embed(f, b, err) || run_layers(f, b, door, 0, last, hidden != NULL, err))
         return -1;
     return hidden ? final_norm(f, b, hidden, err) : 0;
 }
@@ -461,8 +454,9 @@ int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int layer, float *residual,
                          kvd_err *err)
 {
-    if (check_layer(f, layer, err) || begin(f, b, door, err) || embed(f, b, err) ||
-        run_layers(f, b, door, 0, layer - 1, 0, err))
+    if (layer < 0 || layer >= f->config.n_layers)
+        return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
+    if (prepare(f, b, door, err) || embed(f, b, err) || run_layers(f, b, door, 0, layer - 1, 1, err))
         return -1;
     memcpy(residual, f->x, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
     return 0;
@@ -471,10 +465,12 @@ int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *door
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int first_layer,
                          const float *residual, float *hidden, kvd_err *err)
 {
-    if (check_layer(f, first_layer, err) || begin(f, b, door, err))
+    if (first_layer < 0 || first_layer >= f->config.n_layers)
+        return kvd_fail(err, "layer %d asked for, the model has %d", first_layer, f->config.n_layers);
+    if (prepare(f, b, door, err))
         return -1;
     memcpy(f->x, residual, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
-    if (run_layers(f, b, door, first_layer, f->config.n_layers - 1, 0, err))
+    if (run_layers(f, b, door, first_layer, f->config.n_layers - 1, 1, err))
         return -1;
     return final_norm(f, b, hidden, err);
 }
@@ -518,6 +514,13 @@ double kvd_forward_flop_per_token(const kvd_config *c, double seq_len)
 double kvd_head_flop_per_token(const kvd_config *c)
 {
     return 2.0 * c->d_model * c->vocab_size;
+}
+
+static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
+{
+    if (layer < 0 || layer >= f->config.n_layers)
+        return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
+    return 0;
 }
 
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
