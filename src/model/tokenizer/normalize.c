@@ -149,6 +149,11 @@ static int replace(const step *s, const char *text, size_t len, kvd_buffer *out,
         return -1;
     kvd_scan_text(&scan, text, len);
     while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
+        if (begin == end) {
+            /* Hugging Face tokenizers loses track of positions here, and may crash */
+            rc = kvd_fail(err, "normalizer Replace: its pattern matches the empty text at byte %zu", begin);
+            break;
+        }
         if (kvd_buffer_add(out, text + done, begin - done, err) ||
             kvd_buffer_add(out, s->content.s, s->content.n, err)) {
             rc = -1;

@@ -3,8 +3,10 @@
 #include <string.h>
 #include <strings.h>
 
-/* Oniguruma's \w (UTS #18 word); PCRE2's own is narrower. */
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Oniguruma's \w (UTS #18 word); PCRE2's own is narrower. Outside a class, Oniguruma looks
+ * characters below U+0100 up in a table that also has the superscripts and fractions. */
+#define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 typedef struct {
     const char *p;
@@ -121,12 +123,12 @@ static int escape(walk *w)
         as = "\\P{White_Space}";
         break;
     case 'w':
-        as = w->in_class ? WORD : "[" WORD "]";
+        as = w->in_class ? WORD : "[" WORD_OUTSIDE "]";
         break;
     case 'W':
         if (w->in_class)
             return refuse(w, "\\W in a class");
-        as = "[^" WORD "]";
+        as = "[^" WORD_OUTSIDE "]";
         break;
     case 'd':
         as = "\\p{Nd}";
