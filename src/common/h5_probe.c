@@ -176,7 +176,10 @@ static int probe_file(const char *path, kvd_err *err)
 {
     probe_context p = {path, err};
     const hid_t access = kvd_h5_access();
-    const hid_t file = access < 0 ? access : H5Fopen(path, H5F_ACC_RDONLY, access);
+    /* When the parent has this file open already, HDF5 would share that opening, whose descriptor the child
+     * has closed. Another driver counts as another file. */
+    const hid_t file =
+        access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
         return kvd_h5_fail(err, "it cannot be opened");
     const hid_t root = H5Gopen2(file, "/", H5P_DEFAULT);
@@ -215,6 +218,11 @@ static size_t address_space(void)
 _Noreturn static void child(const char *path, int answer, size_t in_use)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM, SIGPIPE};
+    enum { ANSWER = 3 };
+    /* A lock on an output is shared with the child: a parent that is killed must not leave it held. */
+    if (answer != ANSWER && dup2(answer, ANSWER) < 0)
+        _exit(2);
+    (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
     /* Ctrl-C reaches the parent as well; the child's death must not look like a damaged file. */
@@ -233,7 +241,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     (void)alarm(PROBE_SECONDS);
     kvd_err err = {""};
     if (probe_file(path, &err)) {
-        if (write(answer, err.msg, strlen(err.msg)) < 0)
+        if (write(ANSWER, err.msg, strlen(err.msg)) < 0)
             _exit(2);
         _exit(1);
     }

@@ -5,10 +5,17 @@
 
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    static const char *const facts[][2] = {
-        {"program", "program"}, {"git_revision", "git revision"}, {"started_utc", "started"},
-        {"elapsed_s", "seconds"}, {"hostname", "host"}, {"cpu", "CPU"}, {"gpu", "GPU"}, {"threads", "threads"},
-        {"seed", "seed"}, {"compiler", "compiler"}, {"command_line", "command line"}};
+    static const char *const facts[][2] = {{"program", "program"},
+                                           {"git_revision", "git revision"},
+                                           {"started_utc", "started"},
+                                           {"elapsed_s", "seconds"},
+                                           {"hostname", "host"},
+                                           {"cpu", "CPU"},
+                                           {"gpu", "GPU"},
+                                           {"threads", "threads"},
+                                           {"seed", "seed"},
+                                           {"compiler", "compiler"},
+                                           {"command_line", "command line"}};
     const size_t n_facts = sizeof facts / sizeof facts[0];
     kvd_section *s = kvd_report_section(report, "provenance", "Provenance", err);
     if (!s)

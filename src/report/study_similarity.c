@@ -8,7 +8,8 @@
 
 static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
-    kvd_table *t = kvd_section_table(s, "similarity", "Rotations of B against those of A (ZACK Tables 4 and 5, FDC Table 2)", err);
+    kvd_table *t = kvd_section_table(
+        s, "similarity", "Rotations of B against those of A (ZACK Tables 4 and 5, FDC Table 2)", err);
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "reference", "A");
@@ -23,10 +24,14 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "overlap_half", "overlap of leading halves");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_half", "energy of B kept by half of A");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_half_own", "kept by half of its own");
-    kvd_table_note(t, "epsilon: mean absolute entry of B's rotations; delta: mean absolute difference to A's, as the papers "
-                      "print it. Equal rotations with random column signs have delta / epsilon near 100 %%, unrelated ones near "
-                      "141 %%. Overlap: mean squared cosine of the principal angles between the leading halves, 0.5 for unrelated "
-                      "ones. Energy: share of the squared norm of B's data that a leading half keeps. The last row of a pair is the "
+    kvd_table_note(t, "epsilon: mean absolute entry of B's rotations; delta: mean absolute difference to "
+                      "A's, as the papers "
+                      "print it. Equal rotations with random column signs have delta / epsilon near 100 %%, "
+                      "unrelated ones near "
+                      "141 %%. Overlap: mean squared cosine of the principal angles between the leading "
+                      "halves, 0.5 for unrelated "
+                      "ones. Energy: share of the squared norm of B's data that a leading half keeps. The "
+                      "last row of a pair is the "
                       "control: a random basis in place of A.");
     for (size_t i = 0; i < r->n; i++) {
         const kvd_similarity *x = &r->item[i].similarity;
@@ -81,7 +86,8 @@ static bool distinct(const kvd_similarity *x)
     return true;
 }
 
-static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number, kvd_section *s, kvd_err *err)
+static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number, kvd_section *s,
+                  kvd_err *err)
 {
     char name[64], title[160];
     double lowest = 1;
@@ -91,8 +97,10 @@ static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int num
         lowest = e < lowest ? e : lowest;
     }
     snprintf(name, sizeof name, "transfer-%d-%s", number, kvd_pair_name[q->pair]);
-    snprintf(title, sizeof title, "Calibrated on the row's text, serving the column's: energy kept at half width, %s, in %% of "
-                                  "what the column's own basis keeps", kvd_pair_name[q->pair]);
+    snprintf(
+        title, sizeof title,
+        "Energy kept at half width, %s: basis of the row's text, data of the column's, %% of its own basis",
+        kvd_pair_name[q->pair]);
     kvd_table *t = kvd_section_table(s, name, title, err);
     if (!t)
         return -1;
@@ -109,6 +117,7 @@ static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int num
     kvd_table_text(t, "(a random basis)");
     for (size_t b = 0; b < n; b++)
         kvd_table_real(t, 100 * q->random[3][b] / q->energy[b * n + b]);
+    t->only_files = q->pair != KVD_PAIR_QK && q->pair != KVD_PAIR_VW;
     kvd_table_note(t, "100 on the diagonal by definition: no transfer.");
     return 0;
 }
@@ -134,9 +143,14 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
     for (size_t p = 0; p < x->n_pairs; p++) {
         const kvd_similarity_pair *q = &x->pair[p];
         for (size_t k = 0; k < n * n; k++) {
+            char a[KVD_LABEL], b[KVD_LABEL];
+            memcpy(a, x->label[k / n], sizeof a);
+            memcpy(b, x->label[k % n], sizeof b);
+            kvd_series_clean(a);
+            kvd_series_clean(b);
             kvd_table_text(data, kvd_pair_name[q->pair]);
-            kvd_table_text(data, x->label[k / n]);
-            kvd_table_text(data, x->label[k % n]);
+            kvd_table_text(data, a);
+            kvd_table_text(data, b);
             kvd_table_int(data, (int64_t)(k / n));
             kvd_table_int(data, (int64_t)(k % n));
             kvd_table_real(data, 100 * q->energy[k] / q->energy[k % n * n + k % n]);
@@ -147,12 +161,14 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
         if (matrix(x, q, number, s, err))
             return -1;
         if (n_pairs < 2)
-            snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "", kvd_pair_name[q->pair]);
+            snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "",
+                     kvd_pair_name[q->pair]);
     }
-    return kvd_section_figure(s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400,
-                              "Overlap of the leading halves of the bases found on two texts (1: the same subspace, 0.5: "
-                              "unrelated).",
-                              err, "csv='tables/%s.csv'; pairs='%s'", name, pairs);
+    return kvd_section_figure(
+        s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400,
+        "Overlap of the leading halves of the bases found on two texts (1: the same subspace, 0.5: "
+        "unrelated).",
+        err, "csv='tables/%s.csv'; pairs='%s'", name, pairs);
 }
 
 /* Files of three texts or more: with two, the matrix is the similarity table again. */
@@ -182,7 +198,9 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
         status = 0;
         goto done;
     }
-    kvd_table *t = kvd_section_table(s, "token-count", "Similarity against the number of calibration tokens (ZACK Fig. 18, FDC Fig. 14)", err);
+    kvd_table *t = kvd_section_table(
+        s, "token-count", "Similarity against the number of calibration tokens (ZACK Fig. 18, FDC Fig. 14)",
+        err);
     if (!t)
         goto done;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "calibration");
@@ -204,13 +222,15 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
     for (int k = 0; k < KVD_N_PAIRS && n_pairs < 2; k++)
         for (size_t i = 0; i < n; i++)
             if ((int)p[i].pair == k) {
-                snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "", kvd_pair_name[k]);
+                snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "",
+                         kvd_pair_name[k]);
                 break;
             }
-    status = kvd_section_figure(s, "zack-fig18-token-count", "tokens.gp", n_pairs == 2 ? 900 : 560, 640,
-                                "How rotations settle as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the papers' "
-                                "delta / epsilon above; overlap of the leading halves and energy kept below.",
-                                err, "csv='tables/token-count.csv'; pairs='%s'", pairs);
+    status = kvd_section_figure(
+        s, "zack-fig18-token-count", "tokens.gp", n_pairs == 2 ? 900 : 560, 640,
+        "How rotations settle as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the papers' "
+        "delta / epsilon above; overlap of the leading halves and energy kept below.",
+        err, "csv='tables/token-count.csv'; pairs='%s'", pairs);
 done:
     free(p);
     return status;
@@ -226,10 +246,12 @@ int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
     kvd_section *s = kvd_report_section(report, "similarity", "Similarity of rotations", err);
     if (!s)
         return -1;
-    kvd_text_raw(&s->words,
-                 "<p>Do rotations found on one text fit another? The papers compare matrices entry by entry (delta / epsilon). "
-                 "That number depends on the sign and the order of every column, also of those with nearly equal singular "
-                 "values (Z-7); whether a basis serves another text is seen from the overlap of the leading subspaces and the "
-                 "energy they keep.</p>\n");
+    kvd_text_raw(&s->words, "<p>Do rotations found on one text fit another? The papers compare matrices "
+                            "entry by entry (delta / epsilon). "
+                            "That number depends on the sign and the order of every column, also of those "
+                            "with nearly equal singular "
+                            "values (Z-7); whether a basis serves another text is seen from the overlap of "
+                            "the leading subspaces and the "
+                            "energy they keep.</p>\n");
     return rows_table(r, s, err) || transfer_study(r, s, err) || token_study(r, s, err) ? -1 : 0;
 }

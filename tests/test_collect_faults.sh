@@ -1,0 +1,175 @@
+#!/bin/sh
+# kvdim-collect killed, interrupted, out of disk, started twice: what --resume makes of it is, bit for
+# bit, what an undisturbed run writes.
+set -u
+B=${BUILD:-build}
+collect=$B/bin/kvdim-collect
+dir=$(mktemp -d)
+tmpfs=
+trap '[ -z "$tmpfs" ] || umount "$tmpfs"; rm -rf "$dir"' EXIT
+log=$dir/log said=$dir/said
+model=$dir/tiny
+"$B/tests/tool_checkpoint" -l 4 "$model" || exit 1
+
+check() { # NAME COMMAND...
+  name=$1; shift
+  if "$@" >"$log" 2>&1; then echo "ok $name"; else echo "not ok $name: $(tail -1 "$log")"; fi
+}
+says() { # FILE TEXT: the file holds this text
+  grep -qF -- "$2" "$1" || { cat "$1"; return 1; }
+}
+if ${PYTHON:-/usr/bin/python3} -c 'import h5py, numpy' 2>/dev/null; then
+  same() { ${PYTHON:-/usr/bin/python3} tests/tool_compare_h5.py same "$@"; }
+elif command -v h5diff >/dev/null; then
+  same() { # attributes differ (times, command line): datasets one by one
+    [ $# -eq 2 ] || same "$3" "$4" || return 1
+    for d in $(h5ls -r "$1" | awk '/ Dataset /{print $1}'); do h5diff -q "$1" "$2" "$d" || { echo "$d differs"; return 1; }; done
+  }
+else
+  echo "skip collect_faults: neither h5py nor h5diff"; exit 0
+fi
+# start OPTIONS: in the background, pid in $pid; wait_state OUT waits for a state that it saved.
+start() {
+  : >"$dir/mark"
+  "$collect" $options $slow "$@" & pid=$!
+}
+wait_state() {
+  for i in $(seq 1000); do
+    [ "$1.state" -nt "$dir/mark" ] && return 0
+    sleep 0.01
+  done
+  return 1
+}
+
+options="$model --random 4000 --seq-len 40 --batch 40 --threads 1 --rope both -q"
+slow="--save-every 0" # a state after every batch: there is much to be caught in
+run() { out=$1; shift; "$collect" $options --moments="$out.m" -o "$out" "$@"; }
+
+# Starts a run, waits for its first state, sends the signal; the run's status.
+interrupt() { # SIGNAL OUT
+  start --moments="$2.m" -o "$2"
+  wait_state "$2"
+  kill -$1 $pid
+  wait $pid
+}
+
+check undisturbed run "$dir/ref"
+r=$dir/ref
+
+# ---- kill -9 again and again ----
+x=$dir/killed
+for wait in 0 0.02 0.1 0.05 0.01; do
+  start --moments="$x.m" -o "$x" --resume 2>>"$dir/killed.log"
+  wait_state "$x"
+  sleep $wait
+  kill -KILL $pid
+  wait $pid 2>/dev/null
+done
+check killed_leaves_no_result test ! -e "$x"
+check killed_then_resumed run "$x" --resume
+check killed_goes_on says "$dir/killed.log" 'going on after'
+check killed_files_are_the_same same "$r" "$x" "$r.m" "$x.m"
+check killed_leaves_nothing_else sh -c "! ls $x.partial $x.state $x.lock $x.m.partial $x.m.lock 2>/dev/null | grep ."
+run "$x" --resume >"$said" 2>&1
+check complete_has_nothing_to_do test $? -eq 0
+check complete_says_so says "$said" 'is complete: nothing to do'
+run "$x" --resume --label other >"$said" 2>&1
+check complete_of_other_options says "$said" "label was 'random', is now 'other'"
+
+# ---- kill -9, moments alone ----
+x=$dir/sums
+alone="$collect $options --moments"
+check sums_undisturbed $alone -o "$dir/sums.ref"
+for wait in 0 0.05 0.1; do
+  start --moments -o "$x" --resume 2>/dev/null
+  wait_state "$x"
+  sleep $wait
+  kill -KILL $pid
+  wait $pid 2>/dev/null
+done
+check sums_resumed $alone -o "$x" --resume
+check sums_are_the_same same "$dir/sums.ref" "$x"
+
+# ---- SIGTERM and SIGINT; an earlier result stays ----
+for signal in TERM INT; do
+  x=$dir/$signal
+  cp "$dir/sums.ref" "$x"
+  interrupt $signal "$x" >"$said" 2>&1
+  check ${signal}_gets_status_1 test $? -eq 1
+  check ${signal}_says_interrupted says "$said" 'kvdim-collect: interrupted'
+  check ${signal}_says_how_to_go_on says "$said" '--resume goes on'
+  check ${signal}_keeps_the_old_result cmp "$dir/sums.ref" "$x"
+  check ${signal}_keeps_what_was_done test -s "$x.state" -a -s "$x.partial"
+  run "$x" --resume --batch 32 >"$said" 2>&1
+  check ${signal}_other_options_are_refused says "$said" "cannot be resumed: batch was '40', is now '32'"
+  run "$x" --resume >"$said" 2>&1
+  check ${signal}_resumed says "$said" 'going on after'
+  check ${signal}_files_are_the_same same "$r" "$x" "$r.m" "$x.m"
+done
+
+# ---- two programs, one file; an interrupted run replaced ----
+x=$dir/twice
+start --moments="$x.m" -o "$x" 2>/dev/null
+wait_state "$x"
+kill -STOP $pid
+run "$x" >"$said" 2>&1
+check second_program_gets_status_1 test $? -eq 1
+check second_program_gets_one_line test "$(wc -l <"$said")" -eq 1
+check second_program_is_told_why says "$said" 'is being written by another program'
+run "$x" --resume >"$said" 2>&1
+check second_program_may_not_resume says "$said" 'is being written by another program'
+kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+run "$x" >"$said" 2>&1
+check replaced_says_so says "$said" 'replacing what an interrupted run left'
+check replaced_dump_is_the_same same "$r" "$x"
+run "$dir/fresh" --resume >"$said" 2>&1
+check nothing_to_resume_says_so says "$said" 'nothing to resume'
+check nothing_to_resume_starts_from_scratch same "$r" "$dir/fresh"
+
+# ---- what lies on disk is wrong ----
+x=$dir/torn
+interrupt TERM "$x" >/dev/null 2>&1
+cp "$x.state" "$dir/state"
+truncate -s -1 "$x.state"
+run "$x" --resume >"$said" 2>&1
+check damaged_state_is_refused says "$said" 'is damaged'
+check damaged_state_costs_nothing test -s "$x.partial"
+cp "$dir/state" "$x.state"
+mv "$x.partial" "$dir/partial"
+run "$x" --resume >"$said" 2>&1
+check lost_dump_starts_from_scratch says "$said" 'starting from scratch'
+check lost_dump_is_the_same same "$r" "$x"
+
+# ---- stdout and disk full ----
+"$collect" $options -o "$dir/full" >/dev/full 2>/dev/null # -q prints nothing: this must work
+check quiet_ignores_full_stdout test $? -eq 0
+"$collect" $model --random 64 -o "$dir/full" >/dev/full 2>"$log"
+check full_stdout_is_an_error test $? -eq 1
+mkdir "$dir/disk"
+if mount -t tmpfs -o size=4m tmpfs "$dir/disk" 2>/dev/null; then
+  tmpfs=$dir/disk
+  x=$dir/disk/out
+  dump=$(wc -c <"$r")
+  mount -o remount,size=$((dump / 2)) "$dir/disk"
+  run "$x" >"$said" 2>&1
+  check full_disk_gets_status_1 test $? -eq 1
+  check full_disk_gets_one_line test "$(wc -l <"$said")" -eq 1
+  check full_disk_is_named says "$said" 'cannot reserve'
+  check full_disk_leaves_nothing test -z "$(ls "$dir/disk")"
+  mount -o remount,size=$((dump * 2)) "$dir/disk"
+  start --moments="$x.m" -o "$x" >"$dir/log2" 2>&1
+  wait_state "$x"
+  kill -STOP $pid
+  cat /dev/zero >"$dir/disk/ballast" 2>/dev/null
+  kill -CONT $pid
+  wait $pid
+  check filled_disk_gets_status_1 test $? -eq 1
+  check filled_disk_is_named says "$dir/log2" 'No space left on device'
+  check filled_disk_keeps_what_was_done test -s "$x.state" -a -s "$x.partial"
+  rm "$dir/disk/ballast"
+  run "$x" --resume >"$said" 2>&1
+  check filled_disk_resumed says "$said" 'going on after'
+  check filled_disk_files_are_the_same same "$r" "$x" "$r.m" "$x.m"
+else
+  echo "skip full_disk: mounting a tmpfs is not permitted"
+fi
