@@ -2,7 +2,7 @@
 # pairs: 'qk vw', last_layer: number of the last layer.
 set logscale y
 set format y '%g'
-set palette defined (0 '#00224e', 0.25 '#3b496c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#e6c700')
+set palette defined (0 '#2a6fb0', 0.5 '#8a8a8a', 1 '#e0a500')
 set cbrange [first_layer:last_layer]
 unset key
 set xrange [0:*] noextend

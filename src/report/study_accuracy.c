@@ -135,11 +135,12 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
 
 /* ---- the p that keeps a share of accuracy -------------------------------------------------------- */
 
-static void target_row(kvd_table *t, const char *label, const char *series, const char *how,
-                       const kvd_target_result *x)
+static void target_row(kvd_table *t, const char *label, const char *method, const char *calibration,
+                       const char *how, const kvd_target_result *x)
 {
     kvd_table_text(t, label);
-    kvd_table_text(t, series);
+    kvd_table_text(t, method);
+    kvd_table_text(t, calibration);
     kvd_table_real(t, x->target);
     kvd_table_real(t, x->p);
     kvd_table_real(t, x->p_misses);
@@ -198,7 +199,8 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "target", "share to keep");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p", "kept up to p");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p_misses", "missed at p");
@@ -215,7 +217,6 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
     for (size_t i = 0; i < r->n; i++)
         for (size_t k = 0; r->item[i].kind == KVD_RESULT_ACCURACY && k < r->item[i].accuracy.n_targets; k++) {
             const kvd_accuracy_result *a = &r->item[i].accuracy;
-            char series[KVD_LABEL];
             const char *calibration = "",
                        *label = kvd_rows_count(a->rows) ? kvd_row_text(a->rows, 0, "label") : "";
             for (size_t j = 0; j < kvd_rows_count(a->rows); j++) {
@@ -223,9 +224,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
                 if (strncmp(m, a->target[k].name, strlen(m)) == 0)
                     calibration = kvd_row_text(a->rows, j, "calibration");
             }
-            snprintf(series, sizeof series, "%s%s%s", a->target[k].name,
-                     *calibration ? " calibrated on " : "", calibration);
-            target_row(t, label, series, "search", &a->target[k]);
+            target_row(t, label, a->target[k].name, calibration, "search", &a->target[k]);
         }
     for (size_t i = 0; i < all->n;) {
         size_t last = kvd_entry_last(all, i);
@@ -235,7 +234,8 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
         if (!known) {
             kvd_target_result x;
             from_points(all, i, last, &x);
-            target_row(t, kvd_entry_text(&all->item[i], "label"), all->item[i].series, "points", &x);
+            target_row(t, kvd_entry_text(&all->item[i], "label"), all->item[i].method,
+                       kvd_entry_text(&all->item[i], "calibration"), "points", &x);
         }
         i = last + 1;
     }

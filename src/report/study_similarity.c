@@ -236,6 +236,50 @@ done:
     return status;
 }
 
+static void smallest_and_largest(const kvd_values *v, double *least, double *most)
+{
+    *least = *most = v->value[0].value;
+    for (size_t i = 1; i < v->n; i++) {
+        *least = v->value[i].value < *least ? v->value[i].value : *least;
+        *most = v->value[i].value > *most ? v->value[i].value : *most;
+    }
+}
+
+/* What the files say, in one sentence per kind of calibration. */
+static int sentences(const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    static const struct {
+        const char *between, *delta, *aligned, *overlap, *energy;
+    } kinds[] = {
+        {"Between texts", "delta-ratio:qk", "aligned-ratio:qk", "overlap-half:qk", "energy-ratio:qk"},
+        {"Between random token ids and texts", "random-delta-ratio:qk", "random-aligned-ratio:qk",
+         "random-overlap-half:qk", "random-energy-ratio:qk"}};
+    for (size_t k = 0; k < 2; k++) {
+        const char *const names[4] = {kinds[k].delta, kinds[k].aligned, kinds[k].overlap, kinds[k].energy};
+        kvd_values v[4] = {{0}};
+        double lo[4], hi[4];
+        int status = 0;
+        for (int i = 0; i < 4 && !status; i++) {
+            status = kvd_measure(r, names[i], &v[i], err);
+            if (!status && v[i].n)
+                smallest_and_largest(&v[i], &lo[i], &hi[i]);
+        }
+        if (!status && v[0].n && v[3].n)
+            kvd_text_add(&s->words,
+                         "<p>%s, for the Q-K pair: delta / epsilon as printed is %.3g to %.3g %% (%.3g to "
+                         "%.3g %% with signs aligned), "
+                         "while the leading halves overlap by %.3g to %.3g %% and the other basis keeps %.3g "
+                         "to %.3g %% of the "
+                         "energy that the own one keeps at half width.</p>\n",
+                         kinds[k].between, lo[0], hi[0], lo[1], hi[1], lo[2], hi[2], lo[3], hi[3]);
+        for (int i = 0; i < 4; i++)
+            kvd_values_release(&v[i]);
+        if (status)
+            return -1;
+    }
+    return 0;
+}
+
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
     bool any = false;
@@ -253,5 +297,8 @@ int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
                             "values (Z-7); whether a basis serves another text is seen from the overlap of "
                             "the leading subspaces and the "
                             "energy they keep.</p>\n");
-    return rows_table(r, s, err) || transfer_study(r, s, err) || token_study(r, s, err) ? -1 : 0;
+    return sentences(r, s, err) || rows_table(r, s, err) || transfer_study(r, s, err) ||
+                   token_study(r, s, err)
+               ? -1
+               : 0;
 }
