@@ -87,7 +87,7 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -MF $@.d $< $(LIB) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
 # ---- targets people type --------------------------------------------------------------------
-.PHONY: fuzzers all help setup-demo setup-check found demo check test lint asan fuzz bench format install man clean FORCE
+.PHONY: fuzzers build-tests all help setup-demo setup-check found demo check test lint asan valgrind fuzz bench format install man clean FORCE
 FORCE:
 
 help:
@@ -96,6 +96,7 @@ help:
 	@echo 'make check          install what is missing, build, run all tests'
 	@echo 'make test           the tests alone            make lint    clang-format and cppcheck, where installed'
 	@echo 'make asan           the tests under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make valgrind       the pipeline on a few hundred tokens under valgrind'
 	@echo 'make fuzz           every parser under libFuzzer, FUZZ_SECONDS=60 each (needs clang)'
 	@echo 'make bench          measure; prints medians and the ratios that docs/benchmarks.md quotes'
 	@echo 'make format         clang-format the sources'
@@ -117,14 +118,17 @@ setup-check:
 
 # The sub-make looks for libraries again, after packages were installed.
 demo: setup-demo
-	@$(MAKE) --no-print-directory found all
+	@$(MAKE) --no-print-directory found
+	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@sh scripts/demo.sh $(BUILD)
 
 check: setup-check
 	@$(MAKE) --no-print-directory found
+	@$(MAKE) --no-print-directory -j$$(nproc) build-tests
 	@$(MAKE) --no-print-directory test
 
-test: all $(TESTS) $(TOOLS)
+build-tests: all $(TESTS) $(TOOLS)
+test: build-tests
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) sh tests/run.sh
 
 lint:
@@ -132,6 +136,9 @@ lint:
 
 asan:
 	$(MAKE) test CUDA=0 BUILD=build-asan OPT='-O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined'
+
+valgrind: all
+	@BUILD=$(BUILD) sh scripts/valgrind.sh
 
 # libFuzzer comes with clang; OpenMP is left out, parsers have no threads.
 FUZZ_SECONDS ?= 60

@@ -41,6 +41,13 @@ static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *k
     return (class == H5T_INTEGER || class == H5T_FLOAT) && !kvd_h5_known_number(type) ? -1 : 0;
 }
 
+/* Texts of variable length were allocated by the read. */
+static void free_texts(hid_t type, hid_t space, void *data)
+{
+    if (H5Tis_variable_str(type) > 0)
+        (void)H5Dvlen_reclaim(type, space, H5P_DEFAULT, data);
+}
+
 static herr_t probe_attribute(hid_t object, const char *name, const H5A_info_t *info, void *ctx)
 {
     (void)info;
@@ -66,6 +73,7 @@ static herr_t probe_attribute(hid_t object, const char *name, const H5A_info_t *
             kvd_h5_fail(p->err, "attribute '%s'", name);
             goto done;
         }
+        free_texts(type, space, data);
     }
     rc = 0;
 done:
@@ -82,8 +90,10 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
     const hid_t memory = H5Screate_simple(rank, count, NULL);
     const int bad = memory < 0 || H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
                     H5Dread(dataset, type, memory, space, H5P_DEFAULT, data) < 0;
-    if (!bad)
+    if (!bad) {
+        free_texts(type, memory, data);
         kvd_h5_drop(memory);
+    }
     return bad;
 }
 
@@ -106,6 +116,8 @@ static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hss
     int bad = !data;
     if (!bad && (size_t)n <= probe_bytes / size) {
         bad = H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
+        if (!bad)
+            free_texts(type, space, data);
     } else if (!bad) {
         bad = read_part(dataset, type, space, rank, start, slab, data);
         for (int i = 0; i < rank; i++)
