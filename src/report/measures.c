@@ -82,7 +82,7 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i)
 {
     for (size_t j = 0; j < s->n_files; j++)
         if (strcmp(s->label[j], s->label[i]) == 0 &&
-            (s->n_tokens[j] > s->n_tokens[i] || (s->n_tokens[j] == s->n_tokens[i] && j < i)))
+            (s->n_tokens[j] > s->n_tokens[i] || (j < i && s->n_tokens[j] == s->n_tokens[i])))
             return false;
     return true;
 }
