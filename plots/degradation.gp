@@ -8,6 +8,7 @@ n = words(names); m = words(on)
 rows = ceil(n/3.0)
 foot = 0.15 + 0.05*rows
 set xrange [0:*]
+set offsets 0, graph 0.03, 0, 0
 set multiplot
 do for [c=1:2] {
   set lmargin at screen (c-1)*0.5 + 0.07

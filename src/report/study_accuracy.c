@@ -78,6 +78,18 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     return 0;
 }
 
+/* True when some series of the text (NULL: of any) has two values of p: a single one makes no curve. */
+static bool has_curve(const kvd_accuracy_entries *all, const char *label)
+{
+    for (size_t i = 0; i < all->n; i = kvd_entry_last(all, i) + 1) {
+        const kvd_accuracy_entry *e = &all->item[i], *last = &all->item[kvd_entry_last(all, i)];
+        if ((!label || strcmp(kvd_entry_text(e, "label"), label) == 0) && !kvd_entry_is_none(e) &&
+            kvd_entry_real(last, "overall_p") > kvd_entry_real(e, "overall_p"))
+            return true;
+    }
+    return false;
+}
+
 /* Curves of one evaluated text. */
 static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s, kvd_err *err)
 {
@@ -115,7 +127,7 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
                               : k == 5 ? ratio->hi
                                        : kvd_entry_real(e, columns[k]));
     }
-    if (n == 0)
+    if (n == 0 || !has_curve(all, all->label[label]))
         return 0;
     kvd_text caption = {0};
     kvd_text_add(
@@ -274,7 +286,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         kvd_table_real(t, kvd_entry_real(e, "attention_error"));
         kvd_table_real(t, kvd_entry_real(e, "attention_error_zdc"));
     }
-    if (n == 0)
+    if (n == 0 || !has_curve(all, NULL))
         return 0;
     return kvd_section_figure(
         s, "zdc-fig14-degradation", "degradation.gp", 940, 440,
