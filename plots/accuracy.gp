@@ -6,6 +6,8 @@ foot = 0.16 + 0.055*rows
 set xrange [0:*]
 set offsets 0, graph 0.03, 0, 0
 set bars 0.5
+set xtics 0.2
+set mxtics 2
 set multiplot
 do for [c=1:3] {
   set lmargin at screen (c-1)*0.333 + 0.062

@@ -190,16 +190,18 @@ static int print_json(const config *cfg, const kvd_ledger *l, const kvd_report *
     return bad ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 
-static int print_plain(const config *cfg, const kvd_table *headline, size_t n_unmeasured, const kvd_report *report,
-                       kvd_err *err)
+static int print_plain(const config *cfg, const kvd_table *headline, size_t n_unmeasured,
+                       const kvd_report *report, kvd_err *err)
 {
     kvd_text t = {0};
     if (headline->n_rows)
         kvd_table_plain(headline, &t);
-    kvd_text_add(&t, "%zu of the papers' claims are measured by these files, %zu are not\n", headline->n_rows, n_unmeasured);
+    kvd_text_add(&t, "%zu of the papers' claims are measured by these files, %zu are not\n", headline->n_rows,
+                 n_unmeasured);
     for (size_t i = 0; i < report->n; i++)
         for (size_t j = 0; j < report->section[i]->n_tables; j++)
-            if (strcmp(report->section[i]->table[j]->name, "target") == 0) {
+            if (strcmp(report->section[i]->table[j]->name, "target") == 0 &&
+                report->section[i]->table[j]->n_rows > 0) {
                 kvd_text_raw(&t, "\n");
                 kvd_table_plain(report->section[i]->table[j], &t);
             }

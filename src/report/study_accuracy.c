@@ -9,6 +9,16 @@
 
 /* ---- quality ------------------------------------------------------------------------------------- */
 
+/* The uncompressed model stands in every file: once is enough where it did the same. */
+static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
+{
+    return kvd_entry_is_none(a) && kvd_entry_is_none(b) &&
+           strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label")) == 0 &&
+           strcmp(a->file->model.hash, b->file->model.hash) == 0 &&
+           kvd_entry_real(a, "n_predictions") == kvd_entry_real(b, "n_predictions") &&
+           kvd_entry_real(a, "perplexity") == kvd_entry_real(b, "perplexity");
+}
+
 static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -54,6 +64,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *e = &all->item[i];
         const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
+        if (i > 0 && same_reference(e, &all->item[i - 1]))
+            continue;
         kvd_table_text(t, kvd_entry_text(e, "label"));
         kvd_table_text(t, kvd_entry_text(e, "method"));
         kvd_table_text(t, kvd_entry_text(e, "rule"));
@@ -204,6 +216,9 @@ static bool searched(const kvd_accuracy_entry *e)
     return false;
 }
 
+/* Fewer evaluated points than this say nothing about where a share is lost. */
+enum { FEWEST_POINTS = 3 };
+
 static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *t =
@@ -240,7 +255,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
         }
     for (size_t i = 0; i < all->n;) {
         size_t last = kvd_entry_last(all, i);
-        bool known = kvd_entry_is_none(&all->item[i]);
+        bool known = kvd_entry_is_none(&all->item[i]) || last - i + 1 < FEWEST_POINTS;
         for (size_t k = i; k <= last; k++)
             known = known || searched(&all->item[k]);
         if (!known) {
@@ -251,6 +266,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
         }
         i = last + 1;
     }
+    t->only_files = t->n_rows == 0;
     return 0;
 }
 

@@ -233,7 +233,8 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
     status = kvd_section_figure(
         s, "zack-fig18-token-count", "tokens.gp", n_pairs == 2 ? 900 : 560, 640,
         "How rotations settle as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the papers' "
-        "delta / epsilon above; overlap of the leading halves and energy kept below. Where a text is compared with several references, their mean is drawn.",
+        "delta / epsilon above; overlap of the leading halves and energy kept below. Where a text is "
+        "compared with several references, their mean is drawn.",
         err, "csv='tables/token-count.csv'; pairs='%s'", pairs);
 done:
     free(p);
