@@ -214,6 +214,8 @@ static void test_refused_fields(void **state)
         const char *field, *value, *message;
     } bad[] = {
         {"extra", "1", "field 'extra' is not supported"},
+        {"", "1", "field '' is not supported"},
+        {"mode", "1", "field 'mode' is not supported"},
         {"version", "\"2.0\"", "field 'version' is not"},
         {"truncation", "{\"max_length\":8}", "field 'truncation' is set"},
         {"padding", "{}", "field 'padding' is set"},

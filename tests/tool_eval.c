@@ -61,5 +61,6 @@ int main(int argc, char **argv)
         status = change(argv[2], argv[3], argv[4], &run, &err);
     else
         status = -1;
+    kvd_run_release(&run);
     return kvd_run_exit("tool_eval", status, &err);
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void die(const char *what)
+_Noreturn static void die(const char *what)
 {
     fprintf(stderr, "read_spectrum: %s\n", what);
     exit(1);
@@ -29,7 +29,7 @@ static void get_text(hid_t file, const char *object, const char *name, char text
 
 static long long get_int(hid_t file, const char *object, const char *name)
 {
-    long long value;
+    long long value = 0;
     const hid_t a = H5Aopen_by_name(file, object, name, H5P_DEFAULT, H5P_DEFAULT);
     if (a < 0 || H5Aread(a, H5T_NATIVE_LLONG, &value) < 0)
         die(name);

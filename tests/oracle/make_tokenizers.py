@@ -53,6 +53,7 @@ TEXTS = [
     "one WORD two WORDS xWORD WORD, WORD", "left<L> right<R>   both  <B>  end", "\u2581already\u2581marked \u2581 x",
     "<0x41><0xE4>", "\x01\x02\x7f\u0080", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "........----====",
     "https://example.org/a/b?c=d&e=f#g", "The the THE thethe", "x" * 40 + " " * 40 + "y", "ab-cd--ef---gh -- i-", "-", "--a", "a--",
+    "\u00e4b \u00e4", "\u1ebd\u0323x",
 ]
 
 
@@ -212,6 +213,9 @@ def make_variants(bases):
         "normalizer": {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"Regex": "^\\s\\s|a"}, "content": "bc"},
                                                            {"type": "Strip", "strip_left": True, "strip_right": False}]},
         "pre_tokenizer": pre_sequence(split("\\s+|b", "Isolated"), {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True})}, **none)))
+    v.append(("Metaspace first behind NFD", "llama2", dict({
+        "normalizer": {"type": "NFD"},
+        "pre_tokenizer": pre_sequence(split("\\p{M}", "Isolated"), {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True})}, **none)))
     m = copy.deepcopy(bases["unknown"]["model"])
     v.append(("unknown, fused", "unknown", {"model": dict(m, fuse_unk=True)}))
     m2 = dict(m, unk_token=None)
