@@ -17,7 +17,7 @@
 # sequence length, so changed settings make new files and never mix with old ones.
 
 ROOT    := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)
-here     = $(if $(filter /%,$(1)),$(1),$(or $(wildcard $(PWD)/$(1)),$(PWD)/$(1)))
+here     = $(if $(filter /%,$(1)),$(1),$(PWD)/$(1))
 NAME    := $(notdir $(CURDIR))
 
 MODEL   ?= $(ROOT)/data/models/kvdim-6m
@@ -53,6 +53,10 @@ tag       = $(1)-t$(2)-s$(SEQ_LEN)
 moments   = $(out)/moments/$(call tag,$(1),$(2)).h5
 spectrum  = $(out)/spectra/$(call tag,$(1),$(2)).h5
 
+ifeq ($(wildcard $(bin)/kvdim-collect),)
+$(error no programs in $(bin): run make in $(ROOT) first, or give BIN=)
+endif
+
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .DEFAULT_GOAL := report
@@ -74,10 +78,13 @@ endef
 # The report of an experiment reads exactly the files in $(inputs), which the experiment sets.
 report: $(results)/report/index.html
 
+ifneq ($(NAME),experiments)
 .SECONDEXPANSION:
 $(results)/report/index.html: $$(inputs) $(wildcard $(ROOT)/plots/*.gp) $(wildcard $(ROOT)/data/paper/*.csv)
 	@mkdir -p $(@D)
 	$(bin)/kvdim-report $(inputs) $(if $(filter 0,$(PLOTS)),--no-plots) -o $(@D)
+
+endif
 
 clean:
 	rm -rf $(results)

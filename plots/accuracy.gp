@@ -4,7 +4,9 @@ n = words(names)
 rows = ceil(n/3.0)
 foot = 0.16 + 0.055*rows
 set xrange [0:*]
-set bars 0.5
+set offsets 0, graph 0.03, 0, 0
+set xtics 0.2
+set mxtics 2
 set multiplot
 do for [c=1:3] {
   set lmargin at screen (c-1)*0.333 + 0.062
@@ -16,10 +18,19 @@ do for [c=1:3] {
   if (c == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
   unset arrow
   if (c == 1) { unset logscale y; set yrange [*:*]; set arrow 1 from graph 0, first 0.99 to graph 1, first 0.99 nohead dt 2 lc rgb '#7f7f7f' lw 1.2 back }
-  if (c == 2) { set logscale y; set yrange [1:*]; set ytics (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000) }
+  if (c == 2) { set logscale y; set yrange [1:*]; set ytics (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000) }
   if (c == 3) { set ytics autofreq; set logscale y; set yrange [*:*]; set format y '%g' }
   k = 3*c
-  plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k:k+1:k+2 with yerrorbars lt i lw 0.8 notitle, \
-       for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with linespoints lt i title word(names, i)
+  ok = 0
+  stats csv skip 1 using ((c == 1 || column(k) > 0) ? count(0) : 0) nooutput
+  if (ok > 0) {
+    plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k+1:(0):(column(k+2) - column(k+1)) with vectors nohead lt i lw 0.8 dt 1 notitle, \
+         for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with linespoints lt i title word(names, i)
+  } else {
+    unset logscale
+    set label 9 'no values to draw' at graph 0.5, graph 0.5 center
+    plot [0:1] [0:1] NaN notitle
+    unset label 9
+  }
 }
 unset multiplot

@@ -4,9 +4,9 @@ n = words(names)
 rows = ceil(n/2.0)
 foot = 0.20 + 0.055*rows
 set logscale x 2
+set offsets graph 0.04, graph 0.04, 0, 0
 set format x '%.0f'
 set xtics rotate by -35 font ',11'
-set bars 0.5
 set multiplot
 do for [c=1:2] {
   set lmargin at screen (c-1)*0.5 + 0.085
@@ -15,9 +15,9 @@ do for [c=1:2] {
   set bmargin at screen foot
   set title (c == 1 ? 'top-1 accuracy / uncompressed' : 'KL divergence, nats') offset 0,-0.5
   set xlabel 'calibration tokens' offset 0,0.3
-  if (c == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key; set logscale y; set format y '%g' }
+  if (c == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key; set yrange [0:*] }
   k = 3*c
-  plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) ? $2 : NaN):k:k+1:k+2 with yerrorbars lt i lw 0.8 notitle, \
+  plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) ? $2 : NaN):k+1:(0):(column(k+2) - column(k+1)) with vectors nohead lt i lw 0.8 dt 1 notitle, \
        for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) ? $2 : NaN):k with linespoints lt i title word(names, i)
 }
 unset multiplot

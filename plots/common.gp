@@ -44,3 +44,8 @@ note(s) = (strstrt(names, '"'.s.'"') ? 0 : (names = names.' "'.s.'"', 1))
 # A pair as the papers write it.
 pair_title(p) = p eq 'qk' ? 'Q-K pair' : p eq 'vw' ? 'V-W_O pair' : p eq 'q' ? 'Q' : p eq 'k' ? 'K' : \
                 p eq 'v' ? 'V' : p eq 'wv' ? 'W_V' : p
+
+# A panel without a single value cannot be plotted. Count first: ok = 0, stats csv skip 1 using (VALID ? count(0) : 0)
+# nooutput, and draw the empty panel when ok stays 0. (The count must not be the range, hence its own variable.)
+ok = 0
+count(x) = (ok = ok + 1, 0)

@@ -8,6 +8,7 @@ n = words(names); m = words(on)
 rows = ceil(n/3.0)
 foot = 0.15 + 0.05*rows
 set xrange [0:*]
+set offsets 0, graph 0.03, 0, 0
 set multiplot
 do for [c=1:2] {
   set lmargin at screen (c-1)*0.5 + 0.07
@@ -18,8 +19,17 @@ do for [c=1:2] {
   set xlabel 'overall p (fraction removed)' offset 0,0.3
   if (c == 1) { set ylabel 'D' offset 1,0; set yrange [0:*] } else { unset ylabel; set logscale y; set yrange [*:*]; set format y '%g' }
   if (c == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
-  plot for [j=1:m] for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(on, j) && strcol(3) eq 'calibration' ? $4 : NaN):(column(4+c)) with linespoints lt i notitle, \
-       for [j=1:m] for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(on, j) && strcol(3) eq 'other' ? $4 : NaN):(column(4+c)) with linespoints lt i dt 2 notitle, \
-       for [i=1:n] NaN with linespoints lt i title word(names, i)
+  ok = 0
+  stats csv skip 1 using ((c == 1 || column(6) > 0) ? count(0) : 0) nooutput
+  if (ok > 0) {
+    plot for [j=1:m] for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(on, j) && strcol(3) eq 'calibration' ? $4 : NaN):(column(4+c)) with linespoints lt i notitle, \
+         for [j=1:m] for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(on, j) && strcol(3) eq 'other' ? $4 : NaN):(column(4+c)) with linespoints lt i dt 2 notitle, \
+         for [i=1:n] NaN with linespoints lt i title word(names, i)
+  } else {
+    unset logscale
+    set label 9 'no values to draw' at graph 0.5, graph 0.5 center
+    plot [0:1] [0:1] NaN notitle
+    unset label 9
+  }
 }
 unset multiplot

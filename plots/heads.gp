@@ -24,7 +24,16 @@ do for [c=1:cols] {
     set cblabel 'layer' offset -1,0
     set cbtics (first_layer, last_layer)
   } else { unset colorbox }
-  plot for [i=2:n] file skip 1 using 1:i:(first_layer + (last_layer - first_layer)*(n > 2 ? (i - 2.0)/(n - 2) : 0)) \
-    with lines lw 0.7 lc palette, 1 with lines lc rgb '#d55e00' dt 2 lw 1.2
+  ok = 0
+  stats file skip 1 using ($2 > 0 ? count(0) : 0) nooutput
+  if (ok > 0) {
+    plot for [i=2:n] file skip 1 using 1:i:(first_layer + (last_layer - first_layer)*(n > 2 ? (i - 2.0)/(n - 2) : 0)) \
+      with lines lw 0.7 lc palette, 1 with lines lc rgb '#d55e00' dt 2 lw 1.2
+  } else {
+    unset logscale
+    set label 9 'no values to draw' at graph 0.5, graph 0.5 center
+    plot [0:1] [0:1] NaN notitle
+    unset label 9
+  }
 }
 unset multiplot

@@ -4,7 +4,7 @@ on = ''
 note_on(s) = (strstrt(on, '"'.s.'"') ? 0 : (on = on.' "'.s.'"', 1))
 stats csv skip 1 using (note_on(strcol(2))) nooutput
 n = words(names); m = words(on)
-set key vertical maxrows ceil(n/3.0)
+set key font ',11' vertical maxrows ceil(n/2.0)
 set xlabel 'layer'
 set ylabel '||v - u|| / ||u||'
 set yrange [0:*]

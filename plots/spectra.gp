@@ -23,8 +23,17 @@ do for [c=1:cols] {
     if (c == 1) { set label 1 (r == 0 ? 'average singular value' : 'normalised') at screen 0.014, graph 0.5 center rotate } else { unset label 1 }
     if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
     # Curves of different texts nearly coincide: the first is the widest, so none hides another.
-    plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):(column(4+r)) \
-      with lines lt i lw 1.3 + 3.0*(n-i)/n title word(names, i)
+    ok = 0
+    stats csv skip 1 using (strcol(2) eq word(pairs, c) && column(4+r) > 0 ? count(0) : 0) nooutput
+    if (ok > 0) {
+      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):(column(4+r)) \
+        with lines lt i lw 1.3 + 3.0*(n-i)/n title word(names, i)
+    } else {
+      unset logscale
+      set label 9 'no values to draw' at graph 0.5, graph 0.5 center
+      plot [0:1] [0:1] NaN notitle
+      unset label 9
+    }
   }
 }
 unset multiplot

@@ -1,12 +1,13 @@
 # Similarity against the number of calibration tokens (ZACK Fig. 18, FDC Fig. 14).
-# csv: series, pair, n_tokens, delta_over_epsilon, aligned_over_epsilon, overlap_half, energy_half
+# csv: series, pair, references, n_tokens, delta_over_epsilon, aligned_over_epsilon, overlap_half, energy_half, drawn
 # pairs: 'qk vw' - one column of panels each.
-stats csv skip 1 using (note(strcol(1))) nooutput
+stats csv skip 1 using (strcol(9) eq 'yes' ? note(strcol(1)) : 0) nooutput
 n = words(names)
 rows = ceil(n/2.0)
 foot = 0.16 + 0.04*rows
 high = (0.90 - foot - 0.07)/2
 set logscale x 2
+set offsets graph 0.03, graph 0.03, 0, 0
 set format x '%.0f'
 set xtics rotate by -35 font ',11'
 set multiplot
@@ -24,12 +25,12 @@ do for [c=1:cols] {
     if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
     if (r == 0) {
       set label 1 'solid: as printed, dashed: signs aligned' at graph 0.5, graph 1.06 center font ',11'
-      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):4 with linespoints lt i title word(names, i), \
-           for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):5 with linespoints lt i dt 2 notitle
+      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):5 with linespoints lt i title word(names, i), \
+           for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):6 with linespoints lt i dt 2 notitle
     } else {
       set label 1 'solid: overlap of subspaces, dashed: energy kept' at graph 0.5, graph 1.06 center font ',11'
-      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):6 with linespoints lt i title word(names, i), \
-           for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):7 with linespoints lt i dt 2 notitle
+      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):7 with linespoints lt i title word(names, i), \
+           for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):8 with linespoints lt i dt 2 notitle
     }
   }
 }

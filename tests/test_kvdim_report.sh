@@ -199,3 +199,5 @@ if [ "$(id -u)" -ne 0 ]; then
   mkdir "$tmp/ro" && chmod 555 "$tmp/ro"
   refused "a folder that cannot be written" 1 "Permission denied" "$report" "$tmp/in" --no-plots -o "$tmp/ro/x"
 fi
+# Nothing lost at any p: KL 0 and perplexity ratio 1 leave the logarithmic panels without values.
+"$B/tests/tool_accuracy" "$tmp/zero.h5" text1 text1 0 && check "panels without values" "$report" "$tmp/zero.h5" $plots -q -o "$tmp/zero"

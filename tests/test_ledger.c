@@ -81,7 +81,7 @@ static void judge_one(const char *row, const kvd_results *r, kvd_ledger *l)
 
 static void expect_verdict(const char *row, const kvd_results *r, kvd_verdict verdict)
 {
-    kvd_ledger l;
+    kvd_ledger l = {0};
     judge_one(row, r, &l);
     assert_string_equal(kvd_verdict_name[l.entry[0].verdict], kvd_verdict_name[verdict]);
     kvd_ledger_release(&l);
@@ -90,7 +90,7 @@ static void expect_verdict(const char *row, const kvd_results *r, kvd_verdict ve
 static void expect_error(const char *row, const kvd_results *r, const char *text)
 {
     kvd_err err = {""};
-    kvd_ledger l;
+    kvd_ledger l = {0};
     put_file("ledger.csv", heading, row);
     assert_int_equal(kvd_ledger_judge(folder, r, &l, &err), -1);
     if (!strstr(err.msg, text))
@@ -184,7 +184,7 @@ static void test_all_values_count(void **state)
     items[1].spectrum.pair[KVD_PAIR_K].sigma = flat;
     const kvd_results r = {items, 2};
     expect_verdict("i,s,c,,,,,%,cv:k,at-least,1,,,,,w,r,n\n", &r, KVD_NOT_REPRODUCED);
-    kvd_ledger l;
+    kvd_ledger l = {0};
     judge_one("i,s,c,,,,,%,trailing-share:k,,,,,,cv:k,w,r,n\n", &r, &l);
     assert_int_equal(l.entry[0].n_values, 2);
     assert_true(fabs(l.entry[0].most - 50) < 1e-12);
@@ -305,7 +305,7 @@ static void test_hostile_ledgers(void **state)
     kvd_result item = spectrum(a);
     const kvd_results r = {&item, 1};
     kvd_err err = {""};
-    kvd_ledger l;
+    kvd_ledger l = {0};
     put_file("table.csv", "model,x\n", "m,abc\n");
     expect_error("i,s,c\n", &r, "3 fields, wanted 18");
     expect_error("i,s,c,,,,,%,speed:k,,,,,,,w,r,n\n", &r, "unknown measure 'speed:k'");
@@ -334,7 +334,7 @@ static void test_shipped_ledger(void **state)
 {
     (void)state;
     const kvd_results nothing = {NULL, 0};
-    kvd_ledger l;
+    kvd_ledger l = {0};
     kvd_err err = {""};
     static const char *const wanted[] = {
         "ZACK Fig. 5 (K)", "ZACK Fig. 10 (Q-K)", "ZACK Fig. 18 (Q-K)", "ZACK Table 4",    "ZACK Table 5",

@@ -125,9 +125,11 @@ static int find_folder(const char *given, const char *option, const char *in_tre
 
 /* ---- the headline -------------------------------------------------------------------------------- */
 
-static void headline_of(const kvd_ledger *l, kvd_table *t)
+/* What these files measure; the page has the rest. */
+static void headline_of(const kvd_ledger *l, kvd_table *t, size_t *n_unmeasured)
 {
     char buf[96];
+    *n_unmeasured = 0;
     kvd_table_init(t, "headline", "Headline");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "what", "what");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "published", "published");
@@ -135,13 +137,14 @@ static void headline_of(const kvd_ledger *l, kvd_table *t)
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "verdict", "verdict");
     for (size_t i = 0; i < l->n; i++) {
         const kvd_ledger_entry *e = &l->entry[i];
+        if (e->verdict == KVD_NOT_MEASURED) {
+            ++*n_unmeasured;
+            continue;
+        }
         kvd_table_text(t, e->id);
         kvd_ledger_range(e->low, e->high, e->unit, buf, sizeof buf);
         kvd_table_text(t, buf);
-        if (e->n_values)
-            kvd_ledger_range(e->least, e->most, e->unit, buf, sizeof buf);
-        else
-            snprintf(buf, sizeof buf, "not measured");
+        kvd_ledger_range(e->least, e->most, e->unit, buf, sizeof buf);
         kvd_table_text(t, buf);
         kvd_table_text(t, kvd_verdict_name[e->verdict]);
     }
@@ -187,13 +190,18 @@ static int print_json(const config *cfg, const kvd_ledger *l, const kvd_report *
     return bad ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 
-static int print_plain(const config *cfg, const kvd_table *headline, const kvd_report *report, kvd_err *err)
+static int print_plain(const config *cfg, const kvd_table *headline, size_t n_unmeasured,
+                       const kvd_report *report, kvd_err *err)
 {
     kvd_text t = {0};
-    kvd_table_plain(headline, &t);
+    if (headline->n_rows)
+        kvd_table_plain(headline, &t);
+    kvd_text_add(&t, "%zu of the papers' claims are measured by these files, %zu are not\n", headline->n_rows,
+                 n_unmeasured);
     for (size_t i = 0; i < report->n; i++)
         for (size_t j = 0; j < report->section[i]->n_tables; j++)
-            if (strcmp(report->section[i]->table[j]->name, "target") == 0) {
+            if (strcmp(report->section[i]->table[j]->name, "target") == 0 &&
+                report->section[i]->table[j]->n_rows > 0) {
                 kvd_text_raw(&t, "\n");
                 kvd_table_plain(report->section[i]->table[j], &t);
             }
@@ -228,7 +236,7 @@ static int work(const config *cfg, kvd_text *said, kvd_err *err)
     kvd_report report = {0};
     kvd_ledger ledger = {0};
     kvd_table headline = {0};
-    size_t n_outside = 0;
+    size_t n_outside = 0, n_unmeasured = 0;
     int status = -1;
 
     if (find_folder(cfg->paper, "--paper", "data/paper", "paper", "ledger.csv", paper, err) ||
@@ -249,7 +257,7 @@ static int work(const config *cfg, kvd_text *said, kvd_err *err)
         kvd_study_spectra(&r, &report, err) || kvd_study_rates(&r, &report, err) ||
         kvd_study_provenance(&r, &report, err))
         goto done;
-    headline_of(&ledger, &headline);
+    headline_of(&ledger, &headline, &n_unmeasured);
     if (kvd_table_check(&headline, err) || kvd_make_folder(dir, err) || write_tables(&report, dir, err))
         goto done;
     if (!cfg->no_plots && kvd_plots_write(&report, dir, plots, said, err))
@@ -259,7 +267,7 @@ static int work(const config *cfg, kvd_text *said, kvd_err *err)
     if (cfg->common.json)
         status = print_json(cfg, &ledger, &report, n_outside, err);
     else
-        status = cfg->common.quiet ? 0 : print_plain(cfg, &headline, &report, err);
+        status = cfg->common.quiet ? 0 : print_plain(cfg, &headline, n_unmeasured, &report, err);
 done:
     kvd_table_release(&headline);
     kvd_ledger_release(&ledger);

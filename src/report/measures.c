@@ -82,7 +82,7 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i)
 {
     for (size_t j = 0; j < s->n_files; j++)
         if (strcmp(s->label[j], s->label[i]) == 0 &&
-            (s->n_tokens[j] > s->n_tokens[i] || (s->n_tokens[j] == s->n_tokens[i] && j < i)))
+            (s->n_tokens[j] > s->n_tokens[i] || (j < i && s->n_tokens[j] == s->n_tokens[i])))
             return false;
     return true;
 }
@@ -200,8 +200,14 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
         free(all);
         return kvd_no_memory(err, "similarity against tokens", total * sizeof *out);
     }
-    for (size_t i = 0; i < total; i++)
+    for (size_t i = 0; i < total; i++) {
         out[i] = all[i].p;
+        out[i].drawn = true;
+        for (size_t j = 0; j < total; j++)
+            if (out[i].n_averaged == 1 && all[j].p.n_averaged > 1 && all[j].p.pair == all[i].p.pair &&
+                strcmp(all[j].label, all[i].label) == 0)
+                out[i].drawn = false;
+    }
     free(all);
     for (size_t i = 0; i < total; i++)
         kvd_series_clean(out[i].series);

@@ -24,6 +24,7 @@ typedef struct {
     kvd_pair pair;
     size_t n_tokens;
     size_t n_averaged; /* 1, or the number of references of a mean             */
+    bool drawn;        /* false for a single reference where there is a mean      */
     bool random;       /* the calibration whose tokens vary is random ids      */
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;

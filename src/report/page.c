@@ -18,7 +18,7 @@ static const char style[] =
     "1e2328;"
     "--mark:#56b4e9;--good:#3fc79a;--part:#e6b04c;--bad:#ff8a50;--none:#a2abb6}}\n"
     "*{box-sizing:border-box}\n"
-    "body{margin:0 auto;padding:1.5rem 1.25rem 4rem;max-width:72rem;color:var(--ink);background:var(--back);"
+    "body{margin:0 auto;padding:1.5rem 1.25rem 4rem;max-width:76rem;color:var(--ink);background:var(--back);"
     "font:16px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}\n"
     "h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.3rem;margin:2.6rem 0 "
     ".6rem;padding-top:.8rem;"

@@ -55,7 +55,9 @@ static int add_fact(kvd_facts *f, const char *name, char *value, kvd_err *err)
         free(value);
         return kvd_no_memory(err, "provenance", (f->n + 1) * sizeof *all);
     }
-    f->fact[f->n++] = (kvd_fact){copy, value};
+    f->fact[f->n].name = copy;
+    f->fact[f->n].value = value;
+    f->n++;
     return 0;
 }
 

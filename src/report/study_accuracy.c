@@ -9,6 +9,16 @@
 
 /* ---- quality ------------------------------------------------------------------------------------- */
 
+/* The uncompressed model stands in every file: once is enough where it did the same. */
+static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
+{
+    return kvd_entry_is_none(a) && kvd_entry_is_none(b) &&
+           strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label")) == 0 &&
+           strcmp(a->file->model.hash, b->file->model.hash) == 0 &&
+           kvd_entry_real(a, "n_predictions") == kvd_entry_real(b, "n_predictions") &&
+           kvd_entry_real(a, "perplexity") == kvd_entry_real(b, "perplexity");
+}
+
 static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -54,6 +64,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *e = &all->item[i];
         const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
+        if (i > 0 && same_reference(e, &all->item[i - 1]))
+            continue;
         kvd_table_text(t, kvd_entry_text(e, "label"));
         kvd_table_text(t, kvd_entry_text(e, "method"));
         kvd_table_text(t, kvd_entry_text(e, "rule"));
@@ -76,6 +88,18 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
         kvd_table_int(t, (int64_t)kvd_entry_real(e, "n_predictions"));
     }
     return 0;
+}
+
+/* True when some series of the text (NULL: of any) has two values of p: a single one makes no curve. */
+static bool has_curve(const kvd_accuracy_entries *all, const char *label)
+{
+    for (size_t i = 0; i < all->n; i = kvd_entry_last(all, i) + 1) {
+        const kvd_accuracy_entry *e = &all->item[i], *last = &all->item[kvd_entry_last(all, i)];
+        if ((!label || strcmp(kvd_entry_text(e, "label"), label) == 0) && !kvd_entry_is_none(e) &&
+            kvd_entry_real(last, "overall_p") > kvd_entry_real(e, "overall_p"))
+            return true;
+    }
+    return false;
 }
 
 /* Curves of one evaluated text. */
@@ -115,7 +139,7 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
                               : k == 5 ? ratio->hi
                                        : kvd_entry_real(e, columns[k]));
     }
-    if (n == 0)
+    if (n == 0 || !has_curve(all, all->label[label]))
         return 0;
     kvd_text caption = {0};
     kvd_text_add(
@@ -192,6 +216,9 @@ static bool searched(const kvd_accuracy_entry *e)
     return false;
 }
 
+/* Fewer evaluated points than this say nothing about where a share is lost. */
+enum { FEWEST_POINTS = 3 };
+
 static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *t =
@@ -228,7 +255,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
         }
     for (size_t i = 0; i < all->n;) {
         size_t last = kvd_entry_last(all, i);
-        bool known = kvd_entry_is_none(&all->item[i]);
+        bool known = kvd_entry_is_none(&all->item[i]) || last - i + 1 < FEWEST_POINTS;
         for (size_t k = i; k <= last; k++)
             known = known || searched(&all->item[k]);
         if (!known) {
@@ -239,6 +266,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
         }
         i = last + 1;
     }
+    t->only_files = t->n_rows == 0;
     return 0;
 }
 
@@ -274,7 +302,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         kvd_table_real(t, kvd_entry_real(e, "attention_error"));
         kvd_table_real(t, kvd_entry_real(e, "attention_error_zdc"));
     }
-    if (n == 0)
+    if (n == 0 || !has_curve(all, NULL))
         return 0;
     return kvd_section_figure(
         s, "zdc-fig14-degradation", "degradation.gp", 940, 440,

@@ -117,7 +117,7 @@ static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};
     char name[64];
-    size_t chosen[3], n = 0;
+    size_t chosen[3] = {0}, n = 0;
     for (size_t i = 0; i < 3; i++) {
         size_t k = nearest(&x->rates, wanted[i]);
         if (n == 0 || chosen[n - 1] != k)

@@ -205,19 +205,23 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
         goto done;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "calibration");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "references", "references");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "n_tokens", "tokens");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "delta_over_epsilon", "delta / epsilon");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "aligned_over_epsilon", "signs aligned");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "overlap_half", "overlap of leading halves");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_half", "energy kept by half");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "drawn", "in the figure");
     for (size_t i = 0; i < n; i++) {
         kvd_table_text(t, p[i].series);
         kvd_table_text(t, kvd_pair_name[p[i].pair]);
+        kvd_table_int(t, (int64_t)p[i].n_averaged);
         kvd_table_int(t, (int64_t)p[i].n_tokens);
         kvd_table_real(t, p[i].delta_ratio);
         kvd_table_real(t, p[i].aligned_ratio);
         kvd_table_real(t, p[i].overlap_half);
         kvd_table_real(t, p[i].energy_half);
+        kvd_table_text(t, p[i].drawn ? "yes" : "no");
     }
     for (int k = 0; k < KVD_N_PAIRS && n_pairs < 2; k++)
         for (size_t i = 0; i < n; i++)
@@ -229,7 +233,8 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
     status = kvd_section_figure(
         s, "zack-fig18-token-count", "tokens.gp", n_pairs == 2 ? 900 : 560, 640,
         "How rotations settle as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the papers' "
-        "delta / epsilon above; overlap of the leading halves and energy kept below.",
+        "delta / epsilon above; overlap of the leading halves and energy kept below. Where a text is "
+        "compared with several references, their mean is drawn.",
         err, "csv='tables/token-count.csv'; pairs='%s'", pairs);
 done:
     free(p);
