@@ -2,7 +2,7 @@
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
 rows = ceil(n/3.0)
-key_space = 0.045 + 0.055*rows
+foot = 0.16 + 0.055*rows
 set xrange [0:*]
 set bars 0.5
 set multiplot
@@ -10,14 +10,14 @@ do for [c=1:3] {
   set lmargin at screen (c-1)*0.333 + 0.062
   set rmargin at screen c*0.333 - 0.012
   set tmargin at screen 0.91
-  set bmargin at screen key_space + 0.16
+  set bmargin at screen foot
   set title (c == 1 ? 'top-1 accuracy / uncompressed' : c == 2 ? 'perplexity / uncompressed' : 'KL divergence, nats') offset 0,-0.5
   set xlabel 'overall p (fraction removed)' offset 0,0.3
-  if (c == 1) { set key at screen 0.5, screen key_space center top maxrows rows } else { unset key }
+  if (c == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
   unset arrow
   if (c == 1) { unset logscale y; set yrange [*:*]; set arrow 1 from graph 0, first 0.99 to graph 1, first 0.99 nohead dt 2 lc rgb '#7f7f7f' lw 1.2 back }
-  if (c == 2) { set logscale y; set yrange [1:*]; set format y '%g' }
-  if (c == 3) { set logscale y; set yrange [*:*]; set format y '%g' }
+  if (c == 2) { set logscale y; set yrange [1:*]; set ytics (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000) }
+  if (c == 3) { set ytics autofreq; set logscale y; set yrange [*:*]; set format y '%g' }
   k = 3*c
   plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k:k+1:k+2 with yerrorbars lt i lw 0.8 notitle, \
        for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with linespoints lt i title word(names, i)

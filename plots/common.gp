@@ -29,14 +29,15 @@ set style line 100 lc rgb '#9a9a9a' lw 0.6 dt 3
 set grid back ls 100
 set border 3
 set tics nomirror out scale 0.6
-set key outside below center horizontal noenhanced samplen 2.5 width 1
+set key outside top center horizontal noenhanced samplen 2.5 width 1
 
 # Light to dark; cividis (Nunez, Anderton and Renslow 2018) reads the same without colour.
 set palette defined (0 '#00224e', 0.25 '#3b496c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#fee838')
 
 # The distinct texts of a column, in the order of the file: first collect them with
-#   names = ''; stats csv skip 1 using (note(strcol(1))) nooutput
-# then words(names) is their number and word(names, i) the i-th.
+#   stats csv skip 1 using (note(strcol(1))) nooutput
+# then words(names) is their number and word(names, i) the i-th. gnuplot cuts a text at a comma or a quote:
+# kvdim-report writes series names without them.
 names = ''
 note(s) = (strstrt(names, '"'.s.'"') ? 0 : (names = names.' "'.s.'"', 1))
 

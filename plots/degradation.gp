@@ -1,22 +1,25 @@
 # Error of the attention output against overall p (ZDC Fig. 14).
-# csv: series, text (calibration or other), overall_p, attention_error, attention_error_zdc
+# csv: series, label, text (calibration or other), overall_p, attention_error, attention_error_zdc
 stats csv skip 1 using (note(strcol(1))) nooutput
-n = words(names)
+on = ''
+note_on(s) = (strstrt(on, '"'.s.'"') ? 0 : (on = on.' "'.s.'"', 1))
+stats csv skip 1 using (note_on(strcol(2))) nooutput
+n = words(names); m = words(on)
 rows = ceil(n/3.0)
-key_space = 0.04 + 0.05*rows
+foot = 0.15 + 0.05*rows
 set xrange [0:*]
 set multiplot
 do for [c=1:2] {
   set lmargin at screen (c-1)*0.5 + 0.07
   set rmargin at screen c*0.5 - 0.015
   set tmargin at screen 0.92
-  set bmargin at screen key_space + 0.15
+  set bmargin at screen foot
   set title (c == 1 ? '||v - u|| / ||u||' : 'mean |v - u| / |u|, as printed') offset 0,-0.5
   set xlabel 'overall p (fraction removed)' offset 0,0.3
   if (c == 1) { set ylabel 'D' offset 1,0; set yrange [0:*] } else { unset ylabel; set logscale y; set yrange [*:*]; set format y '%g' }
-  if (c == 1) { set key at screen 0.5, screen key_space center top maxrows rows } else { unset key }
-  plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq 'calibration' ? $3 : NaN):(column(3+c)) with linespoints lt i notitle, \
-       for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq 'other' ? $3 : NaN):(column(3+c)) with linespoints lt i dt 2 notitle, \
+  if (c == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
+  plot for [j=1:m] for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(on, j) && strcol(3) eq 'calibration' ? $4 : NaN):(column(4+c)) with linespoints lt i notitle, \
+       for [j=1:m] for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(on, j) && strcol(3) eq 'other' ? $4 : NaN):(column(4+c)) with linespoints lt i dt 2 notitle, \
        for [i=1:n] NaN with linespoints lt i title word(names, i)
 }
 unset multiplot

@@ -2,9 +2,10 @@
 # pairs: 'qk vw', last_layer: number of the last layer.
 set logscale y
 set format y '%g'
-set palette defined (0 '#00224e', 0.25 '#3b496c', 0.5 '#7d7c78', 0.75 '#bcae6c', 1 '#e6c700')
+set palette defined (0 '#2a6fb0', 0.5 '#8a8a8a', 1 '#e0a500')
 set cbrange [first_layer:last_layer]
 unset key
+set xrange [0:*] noextend
 cols = words(pairs)
 set multiplot
 do for [c=1:cols] {
@@ -20,7 +21,7 @@ do for [c=1:cols] {
   if (c == 1) { set ylabel 'singular value' offset 1,0 } else { unset ylabel }
   if (c == cols && last_layer > first_layer) {
     set colorbox user origin 0.94,0.16 size 0.014,0.7
-    set cblabel 'layer' offset -0.5,0
+    set cblabel 'layer' offset -1,0
     set cbtics (first_layer, last_layer)
   } else { unset colorbox }
   plot for [i=2:n] file skip 1 using 1:i:(first_layer + (last_layer - first_layer)*(n > 2 ? (i - 2.0)/(n - 2) : 0)) \

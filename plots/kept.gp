@@ -21,10 +21,10 @@ do for [c=1:points] {
     stats csv skip 1 using ($1 == c-1 ? (p = $3, q = $2, 1) : NaN) nooutput
     set title (r == 0 ? sprintf('overall p = %.3f', p) : '') offset 0,-0.4
     if (r == 1) { set xlabel 'KV head' offset 0,0.4 } else { unset xlabel }
-    if (c == 1) { set ylabel word(pairs, r+1).': layer' offset 0.5,0 } else { unset ylabel }
+    if (c == 1) { set ylabel word(pairs, r+1).': layer' offset 0.5,0; set format y '%g' } else { unset ylabel; set format y '' }
     if (c == points && r == 0) {
-      set colorbox user origin 0.92,0.11 size 0.016,0.80
-      set cblabel 'kept dimensions' offset -0.5,0
+      set colorbox user origin 0.905,0.11 size 0.016,0.80
+      set cblabel 'kept dimensions' offset 1,0
     } else { unset colorbox }
     plot csv skip 1 using ($1 == c-1 && $4 == r ? $7 : NaN):6:8 with image pixels, \
          csv skip 1 using (layers*heads <= 100 && $1 == c-1 && $4 == r ? $7 : NaN):6:(sprintf('%.0f', $8)):($8 < 0.5*d_head ? 0xffffff : 0x000000) \

@@ -3,25 +3,28 @@
 # pairs: 'k v' - one column of panels each; raw above, per square root of rows below.
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
-key_space = 0.06 + 0.035*ceil(n/3.0)
+rows = ceil(n/3.0)
+foot = 0.11 + 0.04*rows
+high = (0.93 - foot - 0.08)/2
 
 set logscale y
-set format y '10^{%L}'
 set format y '%g'
+set xrange [0:*] noextend
 set multiplot
 cols = words(pairs)
 do for [c=1:cols] {
   do for [r=0:1] {
-    set lmargin at screen (c-1.0)/cols + 0.085
-    set rmargin at screen c*1.0/cols - 0.015
-    set tmargin at screen (r == 0 ? 0.945 : 0.535 - 0.4*key_space + 0.02)
-    set bmargin at screen (r == 0 ? 0.60 - 0.3*key_space + 0.02 : key_space + 0.11)
+    set lmargin at screen (c-1.0)/cols + 0.09
+    set rmargin at screen c*1.0/cols - 0.02
+    set tmargin at screen (r == 0 ? 0.93 : foot + high)
+    set bmargin at screen (r == 0 ? 0.93 - high : foot)
     set title pair_title(word(pairs, c)).(r == 0 ? '' : ', per square root of rows') offset 0,-0.6
-    if (r == 1) { set xlabel 'head dimension (0 = largest)' offset 0,0.4 } else { unset xlabel }
-    if (c == 1) { set ylabel (r == 0 ? 'average singular value' : 'normalised') offset 1,0 } else { unset ylabel }
-    if (c == 1 && r == 1) { set key at screen 0.5, screen key_space center top maxrows ceil(n/3.0) } else { unset key }
+    if (r == 1) { set xlabel 'head dimension (0 = largest)' offset 0,0.4; set format x '%g' } else { unset xlabel; set format x '' }
+    if (c == 1) { set label 1 (r == 0 ? 'average singular value' : 'normalised') at screen 0.014, graph 0.5 center rotate } else { unset label 1 }
+    if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
+    # Curves of different texts nearly coincide: the first is the widest, so none hides another.
     plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):(column(4+r)) \
-      with lines lw 1.6 lt i title word(names, i)
+      with lines lt i lw 1.3 + 3.0*(n-i)/n title word(names, i)
   }
 }
 unset multiplot

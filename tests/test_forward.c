@@ -423,6 +423,44 @@ static void test_last_layer(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
+/* Cut in two at any layer, with the batch of another run between, the result has the same bits. */
+static void test_run_in_two_parts(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = open_default("parts");
+    enum { N = 140, D = 64 };
+    const size_t offset[] = {0, 9, 140}, other_offset[] = {0, 7};
+    uint32_t *id = some_ids(N, 300, 8);
+    float *whole = malloc(N * D * sizeof *whole), *parts = malloc(N * D * sizeof *parts);
+    float *residual = malloc(N * D * sizeof *residual);
+    const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};
+    const kvd_batch other = {.n_sequences = 1, .offset = other_offset, .id = id + 40};
+    kvd_dense_attention dense;
+    kvd_dense_attention_init(&dense);
+    kvd_forward *f = kvd_forward_new(checkpoint, N, N, &err);
+    assert_non_null(f);
+    assert_int_equal(kvd_forward_run(f, &b, &dense.door, -1, whole, &err), 0);
+    for (int layer = 0; layer < 3; layer++) {
+        memset(parts, 0, N * D * sizeof *parts);
+        assert_int_equal(kvd_forward_residual(f, &b, &dense.door, layer, residual, &err), 0);
+        assert_int_equal(kvd_forward_run(f, &other, &dense.door, -1, parts, &err), 0);
+        assert_int_equal(kvd_forward_run_from(f, &b, &dense.door, layer, residual, parts, &err), 0);
+        assert_memory_equal(whole, parts, N * D * sizeof *parts);
+    }
+    assert_int_equal(kvd_forward_residual(f, &b, &dense.door, 3, residual, &err), -1);
+    assert_string_equal(err.msg, "layer 3 asked for, the model has 3");
+    assert_int_equal(kvd_forward_run_from(f, &b, &dense.door, -1, residual, parts, &err), -1);
+    assert_string_equal(err.msg, "layer -1 asked for, the model has 3");
+    kvd_forward_free(f);
+    kvd_dense_attention_release(&dense);
+    free(whole);
+    free(parts);
+    free(residual);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
 /* ---- what is refused -------------------------------------------------------------- */
 
 static void test_bad_batches(void **unused)
@@ -738,6 +776,7 @@ int main(void)
         cmocka_unit_test(test_ragged_batches_equal_single_sequences),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_last_layer),
+        cmocka_unit_test(test_run_in_two_parts),
         cmocka_unit_test(test_bad_batches),
         cmocka_unit_test(test_nonfinite_weights),
         cmocka_unit_test(test_wrong_shape_and_missing_tensor),

@@ -94,6 +94,8 @@ for word in "layer 1" "head 1" "token 3" "dim 2"; do
 done
 refused "another model" 1 "different models" "$spectrum" "$tmp/a.h5" "$tmp/other.h5" -o "$tmp/x.h5"
 refused "the same texts twice" 1 "hold the same texts" "$spectrum" "$tmp/a.h5" "$tmp/a.h5" -o "$tmp/x.h5"
+cp "$tmp/a.h5" "$tmp/copy.h5"
+refused "the same texts under another name" 1 "hold the same texts (corpus hash" "$spectrum" "$tmp/a.h5" "$tmp/copy.h5" -o "$tmp/x.h5"
 refused "the same texts twice, moments" 1 "hold the same texts" "$spectrum" "$tmp/am.h5" "$tmp/bm.h5" "$tmp/am.h5" -o "$tmp/x.h5"
 refused "two kinds" 1 "give one kind" "$spectrum" "$tmp/a.h5" "$tmp/bm.h5" -o "$tmp/x.h5"
 refused "a spectrum is no input" 1 "activations or moments are wanted" "$spectrum" "$tmp/svd.h5" -o "$tmp/x.h5"

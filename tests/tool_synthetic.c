@@ -1,10 +1,34 @@
 /*
- * tool_synthetic activations|moments OUT.h5 TOKENS SEED [KEY=VALUE]...: small files for tests of programs.
+ * tool_synthetic activations|moments|error-table OUT.h5 TOKENS SEED [KEY=VALUE]...: small files for tests of programs.
  *
  *   hash=H model hash   corpus=C corpus hash (default from the seed)   label=L   dtype=f32|f16|bf16   pre=1
  *   heads=N  kv=N  d=N  nan=1
  */
+#include "formats/error_table.h"
 #include "make_dump.h"
+
+/* Errors of bqk and bvw that fall with the width, 2, 4, 6 and 8 of 8, and differ between heads. */
+static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run, kvd_err *err)
+{
+    int32_t width[4] = {2, 4, 6, 8};
+    double error[2 * 2 * 2 * 4];
+    for (size_t i = 0; i < 32; i++)
+        error[i] = (double)(1 + i / 4) * (double)(3 - i % 4) * 0.01;
+    const kvd_error_table t = {.model = *m,
+                               .method = "balanced",
+                               .pair = {KVD_PAIR_BQK, KVD_PAIR_BVW},
+                               .n_layers = 2,
+                               .n_kv_heads = 2,
+                               .d_head = 8,
+                               .n_widths = 4,
+                               .width = width,
+                               .error = error};
+    kvd_h5 f;
+    return kvd_h5_create(&f, path, &kvd_schema_error_table, run, err) || kvd_error_table_write(&f, &t, err) ||
+                   kvd_h5_finish(&f, err)
+               ? -1
+               : 0;
+}
 
 static const char *value(int argc, char **argv, const char *key, const char *otherwise)
 {
@@ -41,7 +65,9 @@ int main(int argc, char **argv)
     char dump[4096];
     snprintf(dump, sizeof dump, "%s%s", path, moments ? ".dump" : "");
     int status = kvd_run_start(&run, "tool_synthetic", argc, argv, &common, &err);
-    if (!status)
+    if (!status && !strcmp(argv[1], "error-table"))
+        status = write_error_table(&a->model, path, &run, &err);
+    else if (!status)
         status = write_dump(&p, dump, &run, &err);
     if (!status && moments)
         status = write_moments(dump, path, &run, &err);

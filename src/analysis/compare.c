@@ -1,11 +1,11 @@
 #include "analysis/compare.h"
 
 #include <assert.h>
-#include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "analysis/similarity.h"
+#include "model/blocks.h"
 
 size_t kvd_half(size_t d)
 {
@@ -194,9 +194,8 @@ int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t s
     }
     parts p = {F, out->d, memory, memory + cells, memory + cells + heads * F};
 
-    const int blas_threads = openblas_get_num_threads();
+    const int blas_threads = kvd_blas_serial();
     int failed = 0;
-    openblas_set_num_threads(1);
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < heads; i++) {
         kvd_err mine;
@@ -208,7 +207,7 @@ int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t s
             }
         }
     }
-    openblas_set_num_threads(blas_threads);
+    kvd_blas_restore(blas_threads);
     if (!failed)
         average(out, &p);
     free(memory);

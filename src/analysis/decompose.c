@@ -1,11 +1,11 @@
 #include "analysis/decompose.h"
 
 #include <assert.h>
-#include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/linalg.h"
+#include "model/blocks.h"
 
 /* ---- from moments ----------------------------------------------------------------------------- */
 
@@ -57,9 +57,8 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
     assert(n == room);
 
     /* Matrices of 64 to 128 are too small for threads inside LAPACK: one head per thread is what scales. */
-    const int blas_threads = openblas_get_num_threads();
+    const int blas_threads = kvd_blas_serial();
     size_t failed = n;
-    openblas_set_num_threads(1);
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < n; i++) {
         kvd_err mine;
@@ -71,7 +70,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
             }
         }
     }
-    openblas_set_num_threads(blas_threads);
+    kvd_blas_restore(blas_threads);
     free(tasks);
     return failed < n ? -1 : 0;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "analysis/decompose.h"
+#include "analysis/sources.h"
 #include "common/args.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -137,132 +138,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
-/* ---- inputs ----------------------------------------------------------------------------------- */
-
-typedef struct {
-    bool moments;    /* all inputs are moments, else all are dumps               */
-    kvd_moments sum; /* what the inputs are together; sums only when moments     */
-    kvd_activations *dump;
-    kvd_source *source;
-    size_t n_dumps;   /* open                                                     */
-    size_t n_sources; /* dumps from which tokens are taken                        */
-} inputs;
-
-static void close_inputs(inputs *in)
-{
-    kvd_moments_release(&in->sum);
-    for (size_t i = 0; i < in->n_dumps; i++)
-        kvd_activations_close(&in->dump[i]);
-    free(in->dump);
-    free(in->source);
-}
-
-static int check_schemas(const config *cfg, bool *moments, kvd_err *err)
-{
-    char first[64], name[64];
-    for (size_t i = 0; i < cfg->n_inputs; i++) {
-        if (kvd_h5_peek_schema(cfg->input[i], name, sizeof name, err))
-            return -1;
-        if (strcmp(name, "moments") && strcmp(name, "activations"))
-            return kvd_fail(err, "'%s' is a %s file, activations or moments are wanted", cfg->input[i], name);
-        if (i == 0)
-            memcpy(first, name, sizeof first);
-        else if (strcmp(first, name))
-            return kvd_fail(err, "'%s' holds %s, '%s' %s: give one kind", cfg->input[0], first, cfg->input[i],
-                            name);
-    }
-    *moments = !strcmp(first, "moments");
-    return 0;
-}
-
-/* The same texts twice would count twice. hashes holds those of the inputs before i. */
-static int check_new(const config *cfg, char (*hashes)[40], size_t i, const char *hash, kvd_err *err)
-{
-    snprintf(hashes[i], sizeof hashes[i], "%s", hash);
-    for (size_t j = 0; j < i; j++)
-        if (hash[0] && !strcmp(hash, hashes[j]))
-            return kvd_fail(err, "'%s' and '%s' hold the same texts (corpus hash %s)", cfg->input[j],
-                            cfg->input[i], hash);
-    return 0;
-}
-
-static int load_moments(const config *cfg, inputs *in, char (*hashes)[40], kvd_err *err)
-{
-    if (cfg->method_given && cfg->method != GRAM)
-        return kvd_fail(err, "--method %s needs rows; '%s' holds moments, of which only gram is possible",
-                        method_name[cfg->method], cfg->input[0]);
-    for (size_t i = 0; i < cfg->n_inputs; i++) {
-        kvd_moments one = {0}, *to = i ? &one : &in->sum;
-        if (kvd_moments_load(to, cfg->input[i], err))
-            return -1;
-        int status = check_new(cfg, hashes, i, to->corpus_hash, err);
-        if (!status && i)
-            status = kvd_moments_add(&in->sum, cfg->input[0], &one, cfg->input[i], err);
-        if (i)
-            kvd_moments_release(&one);
-        if (status)
-            return -1;
-    }
-    if (cfg->tokens && cfg->tokens != in->sum.n_tokens)
-        return kvd_fail(err, "--tokens %zu: the moments are sums over %zu tokens and cannot be cut",
-                        cfg->tokens, in->sum.n_tokens);
-    return 0;
-}
-
-/* The dumps as one: kvd_moments_add on a header without sums checks and adds what describes them. */
-static int open_dumps(const config *cfg, inputs *in, char (*hashes)[40], kvd_err *err)
-{
-    size_t left = cfg->tokens ? cfg->tokens : SIZE_MAX;
-    in->dump = calloc(cfg->n_inputs, sizeof *in->dump);
-    in->source = calloc(cfg->n_inputs, sizeof *in->source);
-    if (!in->dump || !in->source)
-        return kvd_no_memory(err, "the list of dumps",
-                             cfg->n_inputs * (sizeof *in->dump + sizeof *in->source));
-    for (size_t i = 0; i < cfg->n_inputs; i++) {
-        kvd_activations *a = &in->dump[i];
-        if (kvd_activations_open(a, cfg->input[i], err))
-            return -1;
-        in->n_dumps = i + 1;
-        if (check_new(cfg, hashes, i, a->corpus_hash, err))
-            return -1;
-        const size_t taken = a->n_tokens < left ? a->n_tokens : left;
-        kvd_moments one = {.model = a->model,
-                           .n_tokens = taken,
-                           .n_sequences = a->n_sequences,
-                           .seq_len = a->seq_len,
-                           .first_layer = a->first_layer,
-                           .n_layers = a->n_layers};
-        memcpy(one.label, a->label, sizeof one.label);
-        memcpy(one.corpus_hash, a->corpus_hash, sizeof one.corpus_hash);
-        if (i == 0)
-            in->sum = one;
-        else if (taken && kvd_moments_add(&in->sum, cfg->input[0], &one, cfg->input[i], err))
-            return -1;
-        if (taken)
-            in->source[in->n_sources++] = (kvd_source){a, taken};
-        left -= taken;
-    }
-    if (cfg->tokens && left)
-        return kvd_fail(err, "--tokens %zu: the %s %zu tokens", cfg->tokens,
-                        cfg->n_inputs > 1 ? "dumps together have" : "dump has", in->sum.n_tokens);
-    return 0;
-}
-
-static int open_inputs(const config *cfg, inputs *in, kvd_err *err)
-{
-    char(*hashes)[40] = calloc(cfg->n_inputs, sizeof *hashes);
-    if (!hashes)
-        return kvd_no_memory(err, "the list of inputs", cfg->n_inputs * sizeof *hashes);
-    int status = check_schemas(cfg, &in->moments, err);
-    if (!status)
-        status = in->moments ? load_moments(cfg, in, hashes, err) : open_dumps(cfg, in, hashes, err);
-    free(hashes);
-    return status;
-}
-
 /* ---- the work --------------------------------------------------------------------------------- */
 
-static int spectrum_of_dumps(const config *cfg, inputs *in, kvd_spectrum *s, kvd_err *err)
+static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spectrum *s, kvd_err *err)
 {
     bool by_gram[KVD_N_PAIRS], any = false;
     for (int p = 0; p < KVD_N_PAIRS; p++) {
@@ -299,7 +177,7 @@ static int spectrum_of_dumps(const config *cfg, inputs *in, kvd_spectrum *s, kvd
     return status;
 }
 
-static int compute(const config *cfg, inputs *in, kvd_spectrum *s, kvd_err *err)
+static int compute(const config *cfg, const kvd_sources *in, kvd_spectrum *s, kvd_err *err)
 {
     const kvd_moments *sum = &in->sum;
     s->model = sum->model;
@@ -447,9 +325,19 @@ static int record(const config *cfg, kvd_run *run, kvd_err *err)
                : 0;
 }
 
+static int open_inputs(const config *cfg, kvd_sources *in, kvd_err *err)
+{
+    if (kvd_sources_open(in, cfg->input, cfg->n_inputs, cfg->tokens, err))
+        return -1;
+    if (in->moments && cfg->method_given && cfg->method != GRAM)
+        return kvd_fail(err, "--method %s needs rows; '%s' holds moments, of which only gram is possible",
+                        method_name[cfg->method], cfg->input[0]);
+    return 0;
+}
+
 static int work(config *cfg, kvd_run *run, kvd_err *err)
 {
-    inputs in = {0};
+    kvd_sources in = {0};
     kvd_spectrum s = {0};
     kvd_h5 out = {.id = H5I_INVALID_HID};
     int status = -1;
@@ -463,7 +351,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
 done:
     kvd_h5_close(&out, false);
     kvd_spectrum_release(&s);
-    close_inputs(&in);
+    kvd_sources_close(&in);
     return status;
 }
 

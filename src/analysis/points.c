@@ -139,7 +139,8 @@ int kvd_point_at(const kvd_point_source *s, double p, kvd_point *point, kvd_err 
                      : kvd_widths_for_p(s->spectrum, m->dims->pair, p, m->ranks == KVD_RANKS_EQ6_ENERGY,
                                         &point->removal_rate, &w, err);
     if (status)
-        kvd_in(err, "method '%s', p = %g", m->dims->name, p);
+        kvd_in(err, "'%s': method '%s', p = %g", s->table ? s->table_path : s->spectrum_path, m->dims->name,
+               p);
     else
         status = build(s, &w, point, err);
     kvd_widths_release(&w);
@@ -155,7 +156,7 @@ static int point_at_r(const kvd_point_source *s, double r, kvd_point *point, kvd
     point->removal_rate = r;
     int status = kvd_widths_eq6(s->spectrum, m->dims->pair, r, m->ranks == KVD_RANKS_EQ6_ENERGY, &w, err);
     if (status)
-        kvd_in(err, "method '%s', r = %g", m->dims->name, r);
+        kvd_in(err, "'%s': method '%s', r = %g", s->spectrum_path, m->dims->name, r);
     else
         status = build(s, &w, point, err);
     kvd_widths_release(&w);

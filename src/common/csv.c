@@ -96,6 +96,9 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
+    /* libcsv grows its field by a fixed step, 128 bytes unless told: too slow for a long one. */
+    if (r->since_row_end > (size_t)1 << 20)
+        csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)
         return fail_parse(r, p);
     if (!r->failed && r->since_row_end > longest_row)

@@ -9,7 +9,9 @@
 
 /*
  * One row: fields are zero-terminated and valid during the call only; len[i] is
- * the true length (a field may hold a zero byte). line counts rows from 1.
+ * the true length (a field may hold a zero byte). line counts rows from 1; empty
+ * lines are no rows. Blanks around a field count only inside quotes, and a byte
+ * order mark at the start of the file is passed over.
  * Return 0 to go on, -1 (with *err) to stop with an error.
  */
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,

@@ -176,7 +176,10 @@ static int probe_file(const char *path, kvd_err *err)
 {
     probe_context p = {path, err};
     const hid_t access = kvd_h5_access();
-    const hid_t file = access < 0 ? access : H5Fopen(path, H5F_ACC_RDONLY, access);
+    /* When the parent has this file open already, HDF5 would share that opening, whose descriptor the child
+     * has closed. Another driver counts as another file. */
+    const hid_t file =
+        access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
         return kvd_h5_fail(err, "it cannot be opened");
     const hid_t root = H5Gopen2(file, "/", H5P_DEFAULT);

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <hdf5.h>
-#include <omp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,6 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "common/h5.h"
 #include "common/version.h"
@@ -119,7 +121,9 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
     if (opt->threads <= 0)
         opt->threads = cores_allowed();
     run->threads = opt->threads;
+#ifdef _OPENMP
     omp_set_num_threads(run->threads);
+#endif
     openblas_set_num_threads(run->threads);
     run->command_line = quote_command(argc, argv, err);
     return run->command_line ? 0 : -1;

@@ -42,10 +42,11 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
                   kvd_err *err);
 void kvd_run_release(kvd_run *run);
 
-/* Hashes a file, or all regular files of a directory by name, and lists it as an input. */
+/* Hashes a file, or all regular files of a directory by name (not those in it that start with a dot,
+ * nor folders), and lists it as an input. */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
 
-/* Records the value used of one option; fmt gives the value as text. */
+/* Records the value used of one option; fmt gives the value as text, cut with "..." after 511 bytes. */
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...) KVD_PRINTF(4, 5);
 
 /* Seconds since kvd_run_start. */

@@ -1,11 +1,13 @@
 #include "model/forward.h"
 
-#include <assert.h>
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "model/blocks.h"
 
@@ -21,6 +23,13 @@ static const char *const part_name[N_PARTS] = {
 enum {
     CONVERT_CHUNK = 65536,        /* elements that a thread converts at a time            */
     HEAD_SLAB = 16 * 1024 * 1024, /* bytes of the head that are in float32 at one time    */
+    /*
+     * Rows that a thread takes through everything between two attentions. Each block packs all
+     * weights anew inside the BLAS: with 256 rows that no longer shows in the rate, with 32 it
+     * costs half, and fewer would not be worth another thread.
+     */
+    MOST_ROWS = 256,
+    FEWEST_ROWS = 32,
 };
 
 struct kvd_forward {
@@ -36,13 +45,17 @@ struct kvd_forward {
     size_t slab_rows; /* vocabulary rows that fit */
     size_t slab_first;
 
-    float *norm_gain;     /* [d_model] of the final norm      */
-    float *x, *normed;    /* [max_tokens][d_model]            */
-    float *q, *k, *v, *o; /* [max_tokens][width_q or width_k] */
-    float *q_pre, *k_pre; /* NULL until a door wants them     */
-    float *gate, *up;     /* [max_tokens][d_ffn]              */
-    float *cosine, *sine; /* [max_len][d_head / 2]            */
-    uint32_t *position;   /* [max_tokens]                     */
+    float *norm_gain;     /* [d_model] of the final norm                          */
+    float *x;             /* [max_tokens][d_model], residual stream               */
+    float *q, *k, *v, *o; /* [max_tokens][width_q or width_k]                     */
+    float *q_pre, *k_pre; /* NULL until a door wants them                         */
+    float *cosine, *sine; /* [max_len][d_head / 2]                                */
+    uint32_t *position;   /* [max_tokens]                                         */
+
+    size_t block;     /* rows of the blocks of the running batch                       */
+    size_t work_size; /* floats per thread: [block][d_model + 2 d_ffn]                 */
+    size_t work_n;    /* floats allocated                                              */
+    float *work;
 };
 
 /* ---- weights --------------------------------------------------------- */
@@ -65,16 +78,21 @@ static void convert(const kvd_tensor *t, size_t first, size_t n, float *out)
 /* w[part] points to float32: into the file where it can, else into f->layer. */
 static void load_layer(kvd_forward *f, int layer, const float *w[N_PARTS])
 {
-    float *to = f->layer;
+    const kvd_tensor *part = f->part + (size_t)layer * N_PARTS;
+    float *to[N_PARTS], *end = f->layer;
     for (int p = 0; p < N_PARTS; p++) {
-        const kvd_tensor *t = &f->part[(size_t)layer * N_PARTS + (size_t)p];
-        if (is_usable_in_place(t)) {
-            w[p] = t->data;
+        to[p] = is_usable_in_place(&part[p]) ? NULL : end;
+        w[p] = to[p] ? to[p] : part[p].data;
+        end += to[p] ? part[p].n : 0;
+    }
+#pragma omp parallel
+    for (int p = 0; p < N_PARTS; p++) {
+        if (!to[p])
             continue;
-        }
-        convert(t, 0, t->n, to);
-        w[p] = to;
-        to += t->n;
+        const size_t n = part[p].n;
+#pragma omp for schedule(dynamic) nowait
+        for (size_t i = 0; i < n; i += CONVERT_CHUNK)
+            convert(&part[p], i, n - i < CONVERT_CHUNK ? n - i : CONVERT_CHUNK, to[p] + i);
     }
 }
 
@@ -146,12 +164,9 @@ static int allocate_buffers(kvd_forward *f, kvd_err *err)
     if (!(f->layer = floats("weights of a layer", layer_buffer_size(f), 1, err)) ||
         !(f->norm_gain = floats("the final norm", f->d_model, 1, err)) ||
         !(f->x = floats("activations", n, f->d_model, err)) ||
-        !(f->normed = floats("normed activations", n, f->d_model, err)) ||
         !(f->q = floats("queries", n, f->width_q, err)) || !(f->k = floats("keys", n, f->width_k, err)) ||
         !(f->v = floats("values", n, f->width_k, err)) ||
         !(f->o = floats("attention output", n, f->width_q, err)) ||
-        !(f->gate = floats("gate activations", n, f->d_ffn, err)) ||
-        !(f->up = floats("up activations", n, f->d_ffn, err)) ||
         !(f->cosine = floats("the rope table", f->max_len, half, err)) ||
         !(f->sine = floats("the rope table", f->max_len, half, err)) ||
         !(f->position = allocate("positions", n, 1, sizeof *f->position, err)))
@@ -200,8 +215,8 @@ void kvd_forward_free(kvd_forward *f)
 {
     if (!f)
         return;
-    float *const buffers[] = {f->layer, f->slab,  f->norm_gain, f->x,    f->normed, f->q,      f->k,   f->v,
-                              f->o,     f->q_pre, f->k_pre,     f->gate, f->up,     f->cosine, f->sine};
+    float *const buffers[] = {f->layer, f->slab,  f->norm_gain, f->x,      f->q,    f->k,   f->v,
+                              f->o,     f->q_pre, f->k_pre,     f->cosine, f->sine, f->work};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         free(buffers[i]);
     free(f->position);
@@ -232,18 +247,38 @@ static int check_batch(const kvd_forward *f, const kvd_batch *b, kvd_err *err)
     return 0;
 }
 
-static int check_finite(const kvd_forward *f, const kvd_batch *b, const char *where, const float *x,
-                        size_t width, kvd_err *err)
+static int not_finite(const kvd_forward *f, const kvd_batch *b, const char *where, size_t row, kvd_err *err)
 {
-    const size_t n = b->offset[b->n_sequences] * width, at = kvd_first_nonfinite_f32(x, n);
-    if (at == n)
-        return 0;
-    const size_t row = at / width;
     size_t s = 0;
     while (b->offset[s + 1] <= row)
         s++;
     return kvd_fail(err, "%s, row %zu (sequence %zu, position %u): activation is not finite", where, row,
                     b->first_sequence + s, (unsigned)f->position[row]);
+}
+
+static int check_finite(const kvd_forward *f, const kvd_batch *b, const char *where, const float *x,
+                        size_t width, kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences] * width, at = kvd_first_nonfinite_f32(x, n);
+    return at < n ? not_finite(f, b, where, at / width, err) : 0;
+}
+
+static size_t thread_count(void)
+{
+#ifdef _OPENMP
+    return (size_t)omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+static size_t thread_index(void)
+{
+#ifdef _OPENMP
+    return (size_t)omp_get_thread_num();
+#else
+    return 0;
+#endif
 }
 
 static int reserve_pre(kvd_forward *f, kvd_err *err)
@@ -255,36 +290,79 @@ static int reserve_pre(kvd_forward *f, kvd_err *err)
     return 0;
 }
 
-/* x -> q, k, v, and through the door to o. */
-static int attention_part(kvd_forward *f, const kvd_batch *b, int layer, const float *const w[N_PARTS],
-                          kvd_attention *door, kvd_err *err)
+/* Cuts n rows into blocks, one per thread or more, and makes room for every thread's. */
+static int reserve_work(kvd_forward *f, size_t n, kvd_err *err)
+{
+    const size_t threads = thread_count(), each = ((n + threads - 1) / threads + 15) / 16 * 16;
+    f->block = each < FEWEST_ROWS ? FEWEST_ROWS : each > MOST_ROWS ? MOST_ROWS : each;
+    f->work_size = f->block * (f->d_model + 2 * f->d_ffn);
+    if (f->work && threads <= f->work_n / f->work_size)
+        return 0;
+    free(f->work);
+    f->work = floats("activations of a block", threads, f->work_size, err);
+    f->work_n = f->work ? threads * f->work_size : 0;
+    return f->work ? 0 : -1;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* x -> q, k, v for `rows` rows from `first` on. Returns the first row with one that is not finite,
+ * SIZE_MAX when there is none. */
+static size_t queries_keys_values(kvd_forward *f, const float *const w[N_PARTS], int keep_pre, size_t first,
+                                  size_t rows)
 {
     const kvd_config *c = &f->config;
-    const size_t n = b->offset[b->n_sequences];
-    kvd_rms_norm(f->x, w[NORM_ATTENTION], c->norm_eps, n, f->d_model, f->normed);
-    kvd_linear(f->normed, w[W_Q], n, f->d_model, f->width_q, f->q, 0);
-    kvd_linear(f->normed, w[W_K], n, f->d_model, f->width_k, f->k, 0);
-    kvd_linear(f->normed, w[W_V], n, f->d_model, f->width_k, f->v, 0);
-    if (door->wants_pre) {
-        memcpy(f->q_pre, f->q, n * f->width_q * sizeof *f->q);
-        memcpy(f->k_pre, f->k, n * f->width_k * sizeof *f->k);
+    const size_t width_q = f->width_q, width_k = f->width_k;
+    float *normed = f->work + thread_index() * f->work_size;
+    float *q = f->q + first * width_q, *k = f->k + first * width_k, *v = f->v + first * width_k;
+
+    kvd_rms_norm(f->x + first * f->d_model, w[NORM_ATTENTION], c->norm_eps, rows, f->d_model, normed);
+    kvd_linear(normed, w[W_Q], rows, f->d_model, width_q, q, 0);
+    kvd_linear(normed, w[W_K], rows, f->d_model, width_k, k, 0);
+    kvd_linear(normed, w[W_V], rows, f->d_model, width_k, v, 0);
+    if (keep_pre) {
+        memcpy(f->q_pre + first * width_q, q, rows * width_q * sizeof *q);
+        memcpy(f->k_pre + first * width_k, k, rows * width_k * sizeof *k);
     }
-    kvd_rope_apply(c, f->cosine, f->sine, f->position, n, (size_t)c->n_heads, f->q);
-    kvd_rope_apply(c, f->cosine, f->sine, f->position, n, (size_t)c->n_kv_heads, f->k);
+    kvd_rope_apply(c, f->cosine, f->sine, f->position + first, rows, (size_t)c->n_heads, q);
+    kvd_rope_apply(c, f->cosine, f->sine, f->position + first, rows, (size_t)c->n_kv_heads, k);
 
     /* An infinite key can vanish in the softmax, so what is handed out is checked itself. */
-    char where[32];
-    (void)snprintf(where, sizeof where, "layer %d", layer);
-    if (check_finite(f, b, where, f->q, f->width_q, err) ||
-        check_finite(f, b, where, f->k, f->width_k, err) || check_finite(f, b, where, f->v, f->width_k, err))
-        return -1;
+    const size_t bad = smaller(kvd_first_nonfinite_f32(q, rows * width_q) / width_q,
+                               smaller(kvd_first_nonfinite_f32(k, rows * width_k) / width_k,
+                                       kvd_first_nonfinite_f32(v, rows * width_k) / width_k));
+    return bad < rows ? first + bad : SIZE_MAX;
+}
 
-    const kvd_attention_in in = {.config = c,
+/* x += o W_O^T, x += W_down(silu(gate) * up) for such rows; the same result. */
+static size_t rest_of_layer(kvd_forward *f, const float *const w[N_PARTS], size_t first, size_t rows)
+{
+    const size_t d = f->d_model, ffn = f->d_ffn;
+    float *normed = f->work + thread_index() * f->work_size, *gate = normed + f->block * d;
+    float *up = gate + f->block * ffn, *x = f->x + first * d;
+
+    kvd_linear(f->o + first * f->width_q, w[W_O], rows, f->width_q, d, x, 1);
+    kvd_rms_norm(x, w[NORM_FFN], f->config.norm_eps, rows, d, normed);
+    kvd_linear(normed, w[W_GATE], rows, d, ffn, gate, 0);
+    kvd_linear(normed, w[W_UP], rows, d, ffn, up, 0);
+    kvd_swiglu(gate, up, rows * ffn);
+    kvd_linear(gate, w[W_DOWN], rows, ffn, d, x, 1);
+    const size_t bad = kvd_first_nonfinite_f32(x, rows * d) / d;
+    return bad < rows ? first + bad : SIZE_MAX;
+}
+
+static int run_door(kvd_forward *f, const kvd_batch *b, int layer, kvd_attention *door, const char *where,
+                    kvd_err *err)
+{
+    const kvd_attention_in in = {.config = &f->config,
                                  .layer = layer,
                                  .n_sequences = b->n_sequences,
                                  .offset = b->offset,
                                  .first_sequence = b->first_sequence,
-                                 .n_tokens = n,
+                                 .n_tokens = b->offset[b->n_sequences],
                                  .q = f->q,
                                  .k = f->k,
                                  .v = f->v,
@@ -293,6 +371,46 @@ static int attention_part(kvd_forward *f, const kvd_batch *b, int layer, const f
     if (door->run(door, &in, f->o, err))
         return -1;
     return check_finite(f, b, where, f->o, f->width_q, err);
+}
+
+/* The part after attention is left out when `stop`: nobody reads what it would give. */
+static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, kvd_attention *door, int stop,
+                     kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences];
+    const int keep_pre = door->wants_pre;
+    const float *w[N_PARTS];
+    char where[32];
+    (void)snprintf(where, sizeof where, "layer %d", layer);
+    load_layer(f, layer, w);
+
+    size_t bad = SIZE_MAX;
+    int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic) reduction(min : bad)
+    for (size_t first = 0; first < n; first += f->block)
+        bad = smaller(bad, queries_keys_values(f, w, keep_pre, first, smaller(f->block, n - first)));
+    kvd_blas_restore(saved);
+    if (bad != SIZE_MAX)
+        return not_finite(f, b, where, bad, err);
+    if (run_door(f, b, layer, door, where, err))
+        return -1;
+    if (stop)
+        return 0;
+
+    saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic) reduction(min : bad)
+    for (size_t first = 0; first < n; first += f->block)
+        bad = smaller(bad, rest_of_layer(f, w, first, smaller(f->block, n - first)));
+    kvd_blas_restore(saved);
+    return bad != SIZE_MAX ? not_finite(f, b, where, bad, err) : 0;
+}
+
+/* What every run begins with: the batch is sound and there is room for it. */
+static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *door, kvd_err *err)
+{
+    if (check_batch(f, b, err) || reserve_work(f, b->offset[b->n_sequences], err))
+        return -1;
+    return door->wants_pre ? reserve_pre(f, err) : 0;
 }
 
 static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
@@ -308,26 +426,9 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int first, int last, int whole,
                       kvd_err *err)
 {
-    const kvd_config *c = &f->config;
-    const size_t n = b->offset[b->n_sequences];
-    for (int l = first; l <= last; l++) {
-        const float *w[N_PARTS];
-        load_layer(f, l, w);
-        if (attention_part(f, b, l, w, door, err))
+    for (int l = first; l <= last; l++)
+        if (run_layer(f, b, l, door, l == last && !whole, err))
             return -1;
-        if (l == last && !whole)
-            return 0;
-        kvd_linear(f->o, w[W_O], n, f->width_q, f->d_model, f->x, 1);
-        kvd_rms_norm(f->x, w[NORM_FFN], c->norm_eps, n, f->d_model, f->normed);
-        kvd_linear(f->normed, w[W_GATE], n, f->d_model, f->d_ffn, f->gate, 0);
-        kvd_linear(f->normed, w[W_UP], n, f->d_model, f->d_ffn, f->up, 0);
-        kvd_swiglu(f->gate, f->up, n * f->d_ffn);
-        kvd_linear(f->gate, w[W_DOWN], n, f->d_ffn, f->d_model, f->x, 1);
-        char where[32];
-        (void)snprintf(where, sizeof where, "layer %d", l);
-        if (check_finite(f, b, where, f->x, f->d_model, err))
-            return -1;
-    }
     return 0;
 }
 
@@ -345,8 +446,7 @@ int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *door, int
     if (last >= c->n_layers || (hidden && last != c->n_layers - 1))
         return kvd_fail(err, "layers 0 .. %d asked for%s, the model has %d", last,
                         hidden ? " with the final state" : "", c->n_layers);
-    if (check_batch(f, b, err) || (door->wants_pre && reserve_pre(f, err)) || embed(f, b, err) ||
-        run_layers(f, b, door, 0, last, hidden != NULL, err))
+    if (prepare(f, b, door, err) || embed(f, b, err) || run_layers(f, b, door, 0, last, hidden != NULL, err))
         return -1;
     return hidden ? final_norm(f, b, hidden, err) : 0;
 }
@@ -356,8 +456,7 @@ int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *door
 {
     if (layer < 0 || layer >= f->config.n_layers)
         return kvd_fail(err, "layer %d asked for, the model has %d", layer, f->config.n_layers);
-    if (check_batch(f, b, err) || (door->wants_pre && reserve_pre(f, err)) || embed(f, b, err) ||
-        run_layers(f, b, door, 0, layer - 1, 1, err))
+    if (prepare(f, b, door, err) || embed(f, b, err) || run_layers(f, b, door, 0, layer - 1, 1, err))
         return -1;
     memcpy(residual, f->x, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
     return 0;
@@ -368,7 +467,7 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *door
 {
     if (first_layer < 0 || first_layer >= f->config.n_layers)
         return kvd_fail(err, "layer %d asked for, the model has %d", first_layer, f->config.n_layers);
-    if (check_batch(f, b, err) || (door->wants_pre && reserve_pre(f, err)))
+    if (prepare(f, b, door, err))
         return -1;
     memcpy(f->x, residual, b->offset[b->n_sequences] * f->d_model * sizeof *residual);
     if (run_layers(f, b, door, first_layer, f->config.n_layers - 1, 1, err))

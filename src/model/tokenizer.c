@@ -90,9 +90,11 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* buffers as large as an unusually long document are not kept */
-    if (w->pieces.text.capacity > (size_t)1 << 24)
-        kvd_pieces_release(&w->pieces);
+    /* buffers as large as an unusually long document needs are not kept */
+    if (w->pieces.text.capacity > (size_t)4 << 20) {
+        work_free(w);
+        return;
+    }
     for (size_t i = 0; w && i < N_IDLE; i++)
         w = atomic_exchange(&t->idle[i], w);
     work_free(w);
@@ -304,7 +306,8 @@ done:
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len, kvd_err *err)
 {
     kvd_buffer out = {0};
-    if (t->llama2c ? kvd_llama2c_tok_decode(t->llama2c, id, n, &out, err) : decode_json(t, id, n, &out, err)) {
+    if (t->llama2c ? kvd_llama2c_tok_decode(t->llama2c, id, n, &out, err)
+                   : decode_json(t, id, n, &out, err)) {
         kvd_in(err, "tokenizer '%s'", t->name);
         kvd_buffer_release(&out);
         return NULL;

@@ -2,12 +2,22 @@
  * Text to token ids and back, id for id as Hugging Face `tokenizers` (tokenizer.json, BPE
  * models) and llama2.c (tokenizer.bin) do it.
  *
- * tokenizer.json: normalizers NFC/NFD/NFKC/NFKD are refused unless the text is ASCII-only
- * safe (see docs), Prepend, Replace, Lowercase-free Sequence, Strip are applied; pre-tokenizers
- * ByteLevel (GPT-2 pattern), Split (any PCRE2-compatible pattern: Llama 3, Qwen), Metaspace,
- * Digits, Sequence; BPE with byte_fallback, fuse_unk, ignore_merges; added tokens with
- * lstrip, rstrip, single_word, normalized; TemplateProcessing, ByteLevel and Sequence
- * post-processors. Anything else in a file is refused by name, never skipped.
+ * tokenizer.json:
+ *   normalizers     Sequence, Prepend, Replace, Strip, NFC, NFD; Lowercase on text below U+0100,
+ *                   NFKC and NFKD on text below U+00A0: other text is an error that names the
+ *                   normalizer and the character
+ *   pre-tokenizers  Sequence, ByteLevel (last), Split, Metaspace, Digits, Whitespace,
+ *                   WhitespaceSplit; patterns as model/tokenizer/regex.h says
+ *   model           BPE with unk_token, fuse_unk, byte_fallback, ignore_merges
+ *   added tokens    special, lstrip, rstrip, single_word, normalized
+ *   post-processors Sequence, ByteLevel, TemplateProcessing for one sequence
+ *   decoders        Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
+ * Anything else in a file is refused by name, never skipped: other types, unknown fields,
+ * truncation, padding, dropout, subword affixes, ids of added tokens that Hugging Face
+ * tokenizers would number differently.
+ *
+ * As there, a character outside the vocabulary of a model without byte fallback and without
+ * unk_token yields no id.
  */
 #ifndef KVD_MODEL_TOKENIZER_H
 #define KVD_MODEL_TOKENIZER_H
@@ -20,6 +30,7 @@
 
 typedef struct kvd_tokenizer kvd_tokenizer;
 
+/* A growing list; zeroed is empty. */
 typedef struct {
     uint32_t *id;
     size_t n, capacity;
@@ -28,24 +39,34 @@ typedef struct {
 int kvd_ids_push(kvd_ids *ids, uint32_t id, kvd_err *err);
 void kvd_ids_release(kvd_ids *ids);
 
-/* By content: JSON, or the llama2.c binary. A .bin needs the vocabulary size of its model
- * (vocab_size > 0), because the file does not state it; tokenizer.json may pass 0. */
+/*
+ * By content: JSON, or the llama2.c binary. A .bin needs the vocabulary size of its model
+ * (vocab_size > 0), because the file does not state it; it must hold exactly that many pieces.
+ * For tokenizer.json, 0: not known; else ids at or above vocab_size are an error.
+ * name: for messages. NULL with *err set on failure.
+ */
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err);
 kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t len, size_t vocab_size,
                                    kvd_err *err);
 void kvd_tokenizer_free(kvd_tokenizer *t);
 
-/* Largest id + 1. */
+/* Largest id + 1; ids below it may be holes. */
 size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 
 /*
  * Appends the ids of one document to *ids. add_special: also what the post-processor adds
- * (BOS, ...). Invalid UTF-8 is an error that gives the byte offset. Thread-safe on one t.
+ * (BOS, ...); for llama2.c, BOS. An empty text has these ids at most. Invalid UTF-8 is an error
+ * that gives the byte offset; after an error *ids is as before. Takes O(len log len), threads
+ * may share t.
  */
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special, kvd_ids *ids,
                          kvd_err *err);
 
-/* The text of ids, allocated, zero-terminated, *len bytes; an id out of range is an error. */
+/*
+ * The text of ids, special ones included; allocated with malloc, zero-terminated, *len bytes.
+ * tokenizer.json: valid UTF-8, a character that is cut becomes U+FFFD. llama2.c: the bytes as
+ * they are. An id that no piece has is an error (NULL).
+ */
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len, kvd_err *err);
 
 #endif

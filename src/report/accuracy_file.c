@@ -30,8 +30,9 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
         return -1;
     size_t n = kvd_rows_count(a->rows), layers = (size_t)dims[1], heads = (size_t)dims[2];
     if (dims[0] != n || dims[1] == 0 || dims[2] == 0 || dims[1] > 1000000 || dims[2] > 1000000)
-        return kvd_fail(err, "'%s': '%s' is %llu x %llu x %llu for %zu rows", f->path, path, (unsigned long long)dims[0],
-                        (unsigned long long)dims[1], (unsigned long long)dims[2], n);
+        return kvd_fail(err, "'%s': '%s' is %llu x %llu x %llu for %zu rows", f->path, path,
+                        (unsigned long long)dims[0], (unsigned long long)dims[1], (unsigned long long)dims[2],
+                        n);
     double *all = calloc(n * layers * heads, sizeof *all);
     *out = calloc(n * layers, sizeof **out);
     int status = !all || !*out ? kvd_no_memory(err, path, n * layers * heads * sizeof *all)
@@ -45,8 +46,8 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
 }
 
 /* exp of the mean difference of log-likelihoods, paired by sequence; the interval draws whole sequences. */
-static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences, double *difference,
-                        kvd_interval *out, kvd_err *err)
+static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
+                        double *difference, kvd_interval *out, kvd_err *err)
 {
     for (size_t s = 0; s < sequences; s++)
         difference[s] = nll[s] - none[s];
@@ -88,8 +89,8 @@ static int read_ratios(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
         kvd_h5_read_finite(f, "/sequences/nll", 2, dims, nll, err))
         goto done;
     for (size_t i = 0; i < rows; i++)
-        if (i != none && ratio_of_row(nll + i * sequences, nll + none * sequences, n, (size_t)sequences, difference,
-                                      &a->ratio[i], err))
+        if (i != none && ratio_of_row(nll + i * sequences, nll + none * sequences, n, (size_t)sequences,
+                                      difference, &a->ratio[i], err))
             goto done;
     a->ratio[none] = (kvd_interval){1, (double)NAN, (double)NAN};
     status = 0;
@@ -151,7 +152,8 @@ int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     if (!kvd_h5_exists(f, "/target"))
         return 0;
     err->msg[0] = '\0';
-    if (H5Literate_by_name(f->id, "/target", H5_INDEX_NAME, H5_ITER_INC, &from, read_target, &x, H5P_DEFAULT) < 0)
+    if (H5Literate_by_name(f->id, "/target", H5_INDEX_NAME, H5_ITER_INC, &from, read_target, &x,
+                           H5P_DEFAULT) < 0)
         return err->msg[0] ? -1 : kvd_fail(err, "'%s': cannot read '/target'", f->path);
     return 0;
 }

@@ -74,8 +74,9 @@ static int observe_similarity(const kvd_similarity *s, kvd_observations *o, kvd_
                      {"overlap of leading halves", x->overlap[k]},
                      {"energy kept by half", x->energy[k]}};
             for (size_t i = 0; i < sizeof q / sizeof q[0]; i++)
-                if (add(o, q[i].name, q[i].value, none, none, err, "similarity, %s, %s against %s, %zu tokens",
-                        kvd_pair_name[x->pair], s->label[k], s->label[0], s->n_tokens[k]))
+                if (add(o, q[i].name, q[i].value, none, none, err,
+                        "similarity, %s, %s against %s, %zu tokens", kvd_pair_name[x->pair], s->label[k],
+                        s->label[0], s->n_tokens[k]))
                     return -1;
         }
     return 0;
@@ -85,9 +86,10 @@ static int observe_rates(const kvd_result *x, kvd_observations *o, kvd_err *err)
 {
     for (size_t k = 0; k < x->rates.n_points; k++) {
         double r = x->rates.removal_rate[k];
-        if (isnan(r) ? add(o, "p padded to 16", x->rates.overall_p16[k], none, none, err, "rates, %s, point %zu",
-                           x->name, k)
-                     : add(o, "overall p", x->rates.overall_p[k], none, none, err, "rates, %s, r = %.6g", x->name, r))
+        if (isnan(r) ? add(o, "p padded to 16", x->rates.overall_p16[k], none, none, err,
+                           "rates, %s, point %zu", x->name, k)
+                     : add(o, "overall p", x->rates.overall_p[k], none, none, err, "rates, %s, r = %.6g",
+                           x->name, r))
             return -1;
     }
     return 0;
@@ -103,9 +105,11 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
             snprintf(lo, sizeof lo, "%s_lo", quantities[k]);
             snprintf(hi, sizeof hi, "%s_hi", quantities[k]);
             if (add(o, quantities[k], kvd_row_real(rows, i, quantities[k]), kvd_row_real(rows, i, lo),
-                    kvd_row_real(rows, i, hi), err, "accuracy, %s, %s calibrated on %s, %s, %s cache, p = %.4f",
-                    kvd_row_text(rows, i, "label"), kvd_row_text(rows, i, "method"), kvd_row_text(rows, i, "calibration"),
-                    kvd_row_text(rows, i, "rule"), kvd_row_text(rows, i, "cache"), kvd_row_real(rows, i, "overall_p")))
+                    kvd_row_real(rows, i, hi), err,
+                    "accuracy, %s, %s calibrated on %s, %s, %s cache, p = %.4f",
+                    kvd_row_text(rows, i, "label"), kvd_row_text(rows, i, "method"),
+                    kvd_row_text(rows, i, "calibration"), kvd_row_text(rows, i, "rule"),
+                    kvd_row_text(rows, i, "cache"), kvd_row_real(rows, i, "overall_p")))
                 return -1;
         }
     return 0;
@@ -133,7 +137,8 @@ const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation 
 {
     bool ia = !isnan(a->lo) && !isnan(a->hi), ib = !isnan(b->lo) && !isnan(b->hi);
     if (!ia && !ib)
-        return fabs(a->value - b->value) <= 1e-9 * (fabs(a->value) + fabs(b->value)) / 2 ? "equal" : "differs";
+        return fabs(a->value - b->value) <= 1e-9 * (fabs(a->value) + fabs(b->value)) / 2 ? "equal"
+                                                                                         : "differs";
     bool in_a = !ia || (b->value >= a->lo && b->value <= a->hi);
     bool in_b = !ib || (a->value >= b->lo && a->value <= b->hi);
     return in_a && in_b ? "inside" : "outside";
@@ -178,7 +183,8 @@ static int machines(const kvd_results *a, const kvd_results *b, kvd_section *s, 
     return status;
 }
 
-int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report, size_t *n_outside, kvd_err *err)
+int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report, size_t *n_outside,
+                        kvd_err *err)
 {
     kvd_observations x = {0}, y = {0};
     size_t matched = 0;
@@ -200,7 +206,8 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
     kvd_table_add_column(t, KVD_CELL_REAL, 5, "compared_high", "to");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "difference", "compared - here");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "verdict", "verdict");
-    kvd_table_note(t, "inside: each value lies in the other's 95 %% interval; outside: it does not. Without intervals: equal to nine "
+    kvd_table_note(t, "inside: each value lies in the other's 95 %% interval; outside: it does not. Without "
+                      "intervals: equal to nine "
                       "digits, or differs.");
     for (size_t i = 0; i < x.n; i++)
         for (size_t j = 0; j < y.n; j++) {
@@ -226,8 +233,10 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
         kvd_fail(err, "no row of the two sets measures the same thing (labels, methods and p must agree)");
         goto done;
     }
-    kvd_text_add(&s->words, "<p>%zu rows match; %zu of them are outside the intervals or differ. %zu rows stand only here, %zu only "
-                            "in the compared set.</p>\n",
+    kvd_text_add(&s->words,
+                 "<p>%zu rows match; %zu of them are outside the intervals or differ. %zu rows stand only "
+                 "here, %zu only "
+                 "in the compared set.</p>\n",
                  matched, *n_outside, x.n - matched, y.n - matched);
     status = 0;
 done:

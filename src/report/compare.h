@@ -31,6 +31,7 @@ const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation 
  * The section with the table of matching rows, and lines that say where gpu, cpu or git_revision of the two
  * sets differ. *n_outside: rows "outside" or "differs". Fails when no row of the sets matches.
  */
-int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report, size_t *n_outside, kvd_err *err);
+int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report, size_t *n_outside,
+                        kvd_err *err);
 
 #endif

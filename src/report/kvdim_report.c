@@ -36,9 +36,11 @@ typedef struct {
 } config;
 
 static const struct argp_option options[] = {
-    {"compare", OPT_COMPARE, "PATH", 0, "a file or folder of a second set of results to compare with; may be repeated", 0},
+    {"compare", OPT_COMPARE, "PATH", 0,
+     "a file or folder of a second set of results to compare with; may be repeated", 0},
     {"paper", OPT_PAPER, "DIR", 0, "folder of the published numbers and ledger.csv (default: data/paper)", 0},
-    {"plots", OPT_PLOTS, "DIR", 0, "folder of the gnuplot scripts, to restyle the figures (default: plots)", 0},
+    {"plots", OPT_PLOTS, "DIR", 0, "folder of the gnuplot scripts, to restyle the figures (default: plots)",
+     0},
     {"no-plots", OPT_NO_PLOTS, NULL, 0, "no figures, so gnuplot is not needed", 0},
     {0}};
 
@@ -115,9 +117,10 @@ static int find_folder(const char *given, const char *option, const char *in_tre
             return 0;
     }
     snprintf(found, 2 * PATH_MAX, "%s/%s", KVD_DATADIR, installed);
-    return holds(found, file) ? 0
-                              : kvd_fail(err, "cannot find %s: not in the source tree, not in '%s'; give %s DIR", file,
-                                         found, option);
+    return holds(found, file)
+               ? 0
+               : kvd_fail(err, "cannot find %s: not in the source tree, not in '%s'; give %s DIR", file,
+                          found, option);
 }
 
 /* ---- the headline -------------------------------------------------------------------------------- */
@@ -149,7 +152,8 @@ static json_t *number(double x)
     return isnan(x) ? json_null() : json_real(x);
 }
 
-static int print_json(const config *cfg, const kvd_ledger *l, const kvd_report *report, size_t n_outside, kvd_err *err)
+static int print_json(const config *cfg, const kvd_ledger *l, const kvd_report *report, size_t n_outside,
+                      kvd_err *err)
 {
     json_t *root = json_object(), *ledger = json_array(), *figures = json_array(), *tables = json_array();
     int bad = !root || !ledger || !figures || !tables;
@@ -158,8 +162,8 @@ static int print_json(const config *cfg, const kvd_ledger *l, const kvd_report *
         bad = json_array_append_new(
             ledger, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:I, s:s, s:s}", "id", e->id, "unit", e->unit,
                               "published_low", number(e->low), "published_high", number(e->high), "least",
-                              number(e->least), "most", number(e->most), "values", (json_int_t)e->n_values, "verdict",
-                              kvd_verdict_name[e->verdict], "rule", e->rule));
+                              number(e->least), "most", number(e->most), "values", (json_int_t)e->n_values,
+                              "verdict", kvd_verdict_name[e->verdict], "rule", e->rule));
     }
     for (size_t i = 0; i < report->n && !bad; i++) {
         for (size_t j = 0; j < report->section[i]->n_tables && !bad; j++)
@@ -273,9 +277,11 @@ int main(int argc, char **argv)
         .parser = parse,
         .args_doc = "RESULT... -o DIR",
         .children = children,
-        .doc = "Tables (CSV, Markdown), figures (SVG, PNG), one HTML page, and a ledger of the papers' claims from spectrum, "
-               "similarity, rates, error-table and accuracy files. RESULT is a file or a folder of .h5 files.\v"
-               "Example:\n  kvdim-report results/kvdim-6m -o results/kvdim-6m/report"};
+        .doc =
+            "Tables (CSV, Markdown), figures (SVG, PNG), one HTML page, and a ledger of the papers' claims "
+            "from spectrum, "
+            "similarity, rates, error-table and accuracy files. RESULT is a file or a folder of .h5 files.\v"
+            "Example:\n  kvdim-report results/kvdim-6m -o results/kvdim-6m/report"};
     static config cfg = {.common = {.seed = 1}};
     kvd_run run = {0};
     kvd_err err = {""};

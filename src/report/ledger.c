@@ -13,12 +13,30 @@
 const char *const kvd_verdict_name[4] = {"reproduced", "trend holds", "not reproduced", "not measured"};
 
 enum {
-    ID, SOURCE, CLAIM, PUBLISHED_CSV, PUBLISHED_COLUMN, LOW, HIGH, UNIT, MEASURE, TEST, LIMIT, TREND_MEASURE,
-    TREND_TEST, TREND_LIMIT, BESIDE, SETTING, RULE, NEEDS, N_COLUMNS
+    ID,
+    SOURCE,
+    CLAIM,
+    PUBLISHED_CSV,
+    PUBLISHED_COLUMN,
+    LOW,
+    HIGH,
+    UNIT,
+    MEASURE,
+    TEST,
+    LIMIT,
+    TREND_MEASURE,
+    TREND_TEST,
+    TREND_LIMIT,
+    BESIDE,
+    SETTING,
+    RULE,
+    NEEDS,
+    N_COLUMNS
 };
 static const char *const column_name[N_COLUMNS] = {
-    "id", "source", "claim", "published_csv", "published_column", "published_low", "published_high", "unit",
-    "measure", "test", "limit", "trend_measure", "trend_test", "trend_limit", "beside", "setting", "rule", "needs"};
+    "id",     "source",  "claim", "published_csv", "published_column", "published_low", "published_high",
+    "unit",   "measure", "test",  "limit",         "trend_measure",    "trend_test",    "trend_limit",
+    "beside", "setting", "rule",  "needs"};
 
 /* ---- the published numbers ----------------------------------------------------------------------- */
 
@@ -38,7 +56,8 @@ static bool wanted(const char *column, const char *want)
     return n >= m && strcmp(column + n - m, want) == 0;
 }
 
-static int published_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields, kvd_err *err)
+static int published_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
+                         kvd_err *err)
 {
     published *p = ctx;
     (void)len;
@@ -108,8 +127,8 @@ static int limit_of(const char *text, const kvd_ledger_entry *e, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-static int holds(const char *test, const char *limit, const kvd_ledger_entry *e, const kvd_values *v, bool *yes,
-                 kvd_err *err)
+static int holds(const char *test, const char *limit, const kvd_ledger_entry *e, const kvd_values *v,
+                 bool *yes, kvd_err *err)
 {
     double lo = -INFINITY, hi = INFINITY, l;
     *yes = false;
@@ -264,7 +283,8 @@ static int number_or_none(const char *text, double *out, kvd_err *err)
     return *text ? kvd_arg_double("published number", text, -1e300, 1e300, out, err) : 0;
 }
 
-static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields, kvd_err *err)
+static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
+                      kvd_err *err)
 {
     reader *x = ctx;
     (void)len;
@@ -273,7 +293,8 @@ static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *
     if (line == 1) {
         for (int j = 0; j < N_COLUMNS; j++)
             if (strcmp(field[j], column_name[j]))
-                return kvd_fail(err, "column %d is called '%s', wanted '%s'", j + 1, field[j], column_name[j]);
+                return kvd_fail(err, "column %d is called '%s', wanted '%s'", j + 1, field[j],
+                                column_name[j]);
         return 0;
     }
     kvd_ledger_entry *all = realloc(x->ledger->entry, (x->ledger->n + 1) * sizeof *all);
@@ -332,6 +353,42 @@ void kvd_ledger_release(kvd_ledger *l)
 
 /* ---- the section --------------------------------------------------------------------------------- */
 
+/* Two rows of the page's table: what was found, and below it by which rule and on what. */
+static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
+{
+    char range[96];
+    kvd_ledger_range(e->low, e->high, e->unit, range, sizeof range);
+    kvd_text_raw(t, "<tr><td>");
+    kvd_text_html(t, e->id);
+    kvd_text_raw(t, "</td><td>");
+    kvd_text_html(t, e->claim);
+    kvd_text_raw(t, "</td><td>");
+    kvd_text_html(t, range);
+    kvd_text_raw(t, "</td><td>");
+    kvd_text_html(t, kvd_text_get(&e->ours));
+    kvd_text_add(
+        t, "</td><td class=\"v v%d\">%s</td></tr>\n<tr class=\"sub\"><td></td><td colspan=\"4\"><b>Rule</b> ",
+        (int)e->verdict, kvd_verdict_name[e->verdict]);
+    kvd_text_html(t, e->rule);
+    kvd_text_raw(t, " <b>The paper measured</b> ");
+    kvd_text_html(t, e->setting);
+    kvd_text_raw(t, " (");
+    kvd_text_html(t, e->source);
+    kvd_text_raw(t, ").</td></tr>\n");
+}
+
+static void html_table(const kvd_ledger *l, const char *ours, kvd_text *t)
+{
+    kvd_text_raw(t, "<p class=\"note\">");
+    kvd_text_html(t, ours);
+    kvd_text_raw(t, "</p>\n<div class=\"wide\"><table class=\"ledger\"><thead><tr><th scope=\"col\">what</th>"
+                    "<th scope=\"col\">claim</th><th scope=\"col\">published</th><th scope=\"col\">ours</th>"
+                    "<th scope=\"col\">verdict</th></tr></thead>\n<tbody>\n");
+    for (size_t i = 0; i < l->n; i++)
+        html_entry(&l->entry[i], t);
+    kvd_text_raw(t, "</tbody></table></div>\n<p class=\"files\">ledger.csv, ledger.md in tables/</p>\n");
+}
+
 /* What our numbers were measured on: models, texts and token counts of the files. */
 static void measured_on(const kvd_results *r, kvd_text *t)
 {
@@ -341,11 +398,13 @@ static void measured_on(const kvd_results *r, kvd_text *t)
         const kvd_result *x = &r->item[i];
         bool again = false;
         for (size_t j = 0; j < i; j++)
-            again = again || (r->item[j].has_model && x->has_model && strcmp(r->item[j].model.hash, x->model.hash) == 0);
+            again = again || (r->item[j].has_model && x->has_model &&
+                              strcmp(r->item[j].model.hash, x->model.hash) == 0);
         if (!x->has_model || again)
             continue;
-        kvd_text_add(t, "%s%s (%s, %d layers, %d query heads and %d KV heads of width %d)", seen, x->model.name,
-                     x->model.family, x->model.n_layers, x->model.n_heads, x->model.n_kv_heads, x->model.d_head);
+        kvd_text_add(t, "%s%s (%s, %d layers, %d query heads and %d KV heads of width %d)", seen,
+                     x->model.name, x->model.family, x->model.n_layers, x->model.n_heads, x->model.n_kv_heads,
+                     x->model.d_head);
         seen = ", ";
     }
     for (size_t i = 0; i < r->n; i++)
@@ -378,7 +437,8 @@ static void other_departures(const kvd_results *r, kvd_text *t)
         small = small || (x->has_model && x->model.d_head != 128);
     }
     if (shared)
-        kvd_text_raw(t, " Query heads that read one KV head share its rotation (Z-1); the papers name one rotation per head.");
+        kvd_text_raw(t, " Query heads that read one KV head share its rotation (Z-1); the papers name one "
+                        "rotation per head.");
     if (small)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }
@@ -390,7 +450,8 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     kvd_text on = {0}, more = {0}, departures = {0};
     int status = -1;
     kvd_section *s = kvd_report_section(report, "ledger", "Ledger: the papers' claims", err);
-    kvd_table *t = s ? kvd_section_table(s, "ledger", "What the papers say, what these files say", err) : NULL;
+    kvd_table *t =
+        s ? kvd_section_table(s, "ledger", "What the papers say, what these files say", err) : NULL;
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "id", "what");
@@ -422,10 +483,16 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     }
     if (kvd_text_check(&on, err) || kvd_text_check(&more, err))
         goto done;
+    t->only_files = true; /* the page has a table of its own shape */
     kvd_table_note(t, "Ours: measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
-    kvd_text_add(&s->words, "<p>%zu reproduced, %zu where the trend holds, %zu not reproduced, %zu not measured with these files. "
-                            "Each verdict follows from the rule in its row; claims and rules are in <code>ledger.csv</code>.</p>\n",
-                 count[KVD_REPRODUCED], count[KVD_TREND_HOLDS], count[KVD_NOT_REPRODUCED], count[KVD_NOT_MEASURED]);
+    kvd_text_add(&s->words,
+                 "<p>%zu reproduced, %zu where the trend holds, %zu not reproduced, %zu not measured with "
+                 "these files. "
+                 "Each verdict follows from the rule in its row; claims and rules are in "
+                 "<code>data/paper/ledger.csv</code>.</p>\n",
+                 count[KVD_REPRODUCED], count[KVD_TREND_HOLDS], count[KVD_NOT_REPRODUCED],
+                 count[KVD_NOT_MEASURED]);
+    html_table(l, t->note ? t->note : "", &s->words);
     status = 0;
 done:
     kvd_text_release(&on);

@@ -144,7 +144,7 @@ static bool mean_over_references(const labelled *all, size_t n, size_t i, labell
     m->overlap_half /= (double)same;
     m->energy_half /= (double)same;
     m->n_averaged = same;
-    snprintf(m->series, sizeof m->series, "%s, mean over %zu references", x->label, same);
+    snprintf(m->series, sizeof m->series, "%s: mean over %zu references", x->label, same);
     return series > 1 && same == series;
 }
 
@@ -203,6 +203,8 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     for (size_t i = 0; i < total; i++)
         out[i] = all[i].p;
     free(all);
+    for (size_t i = 0; i < total; i++)
+        kvd_series_clean(out[i].series);
     *points = out;
     *n = total;
     return 0;
@@ -213,7 +215,8 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
 double kvd_row_real(const kvd_rows *rows, size_t row, const char *column)
 {
     int c = kvd_rows_find(rows, column);
-    return c < 0 || kvd_rows_column(rows, c)->kind == KVD_COL_TEXT ? (double)NAN : kvd_rows_get_real(rows, row, c);
+    return c < 0 || kvd_rows_column(rows, c)->kind == KVD_COL_TEXT ? (double)NAN
+                                                                   : kvd_rows_get_real(rows, row, c);
 }
 
 const char *kvd_row_text(const kvd_rows *rows, size_t row, const char *column)
@@ -266,7 +269,8 @@ static int of_spectra(const request *q, const char *name, kvd_values *out, kvd_e
         if (x->kind != KVD_RESULT_SPECTRUM || !s->pair[q->pair].present)
             continue;
         /* The papers' Q and K are those after RoPE. */
-        if (strcmp(s->rope, "after") && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW && q->pair != KVD_PAIR_WV)
+        if (strcmp(s->rope, "after") && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW &&
+            q->pair != KVD_PAIR_WV)
             continue;
         if (strcmp(name, "trailing-share") == 0) {
             value = kvd_trailing_share(s, q->pair);
@@ -359,7 +363,8 @@ static bool same_choice(const kvd_result *x, size_t a, const kvd_result *y, size
         if (strcmp(kvd_row_text(x->accuracy.rows, a, texts[i]), kvd_row_text(y->accuracy.rows, b, texts[i])))
             return false;
     return strcmp(x->model.hash, y->model.hash) == 0 &&
-           fabs(kvd_row_real(x->accuracy.rows, a, "overall_p") - kvd_row_real(y->accuracy.rows, b, "overall_p")) < 1e-9;
+           fabs(kvd_row_real(x->accuracy.rows, a, "overall_p") -
+                kvd_row_real(y->accuracy.rows, b, "overall_p")) < 1e-9;
 }
 
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row)
@@ -371,19 +376,25 @@ static int of_degradation(const request *q, const char *name, kvd_values *out, k
 {
     const char *column = strcmp(name, "degradation") == 0 ? "attention_error_zdc" : "attention_error";
     for (size_t i = 0; i < q->r->n; i++)
-        for (size_t a = 0; q->r->item[i].kind == KVD_RESULT_ACCURACY && a < kvd_rows_count(q->r->item[i].accuracy.rows); a++) {
+        for (size_t a = 0;
+             q->r->item[i].kind == KVD_RESULT_ACCURACY && a < kvd_rows_count(q->r->item[i].accuracy.rows);
+             a++) {
             const kvd_result *x = &q->r->item[i];
             double d = kvd_row_real(x->accuracy.rows, a, column);
             if (!kvd_on_calibration_text(x->accuracy.rows, a) || isnan(d) || d <= 0)
                 continue;
             for (size_t j = 0; j < q->r->n; j++)
-                for (size_t b = 0; q->r->item[j].kind == KVD_RESULT_ACCURACY && b < kvd_rows_count(q->r->item[j].accuracy.rows); b++) {
+                for (size_t b = 0; q->r->item[j].kind == KVD_RESULT_ACCURACY &&
+                                   b < kvd_rows_count(q->r->item[j].accuracy.rows);
+                     b++) {
                     const kvd_result *y = &q->r->item[j];
                     if (kvd_on_calibration_text(y->accuracy.rows, b) || !same_choice(x, a, y, b))
                         continue;
-                    if (put(out, kvd_row_real(y->accuracy.rows, b, column) / d, err, "%s at p = %.3f, %s against %s",
-                            kvd_row_text(y->accuracy.rows, b, "method"), kvd_row_real(y->accuracy.rows, b, "overall_p"),
-                            kvd_row_text(y->accuracy.rows, b, "label"), kvd_row_text(x->accuracy.rows, a, "label")))
+                    if (put(out, kvd_row_real(y->accuracy.rows, b, column) / d, err,
+                            "%s at p = %.3f, %s against %s", kvd_row_text(y->accuracy.rows, b, "method"),
+                            kvd_row_real(y->accuracy.rows, b, "overall_p"),
+                            kvd_row_text(y->accuracy.rows, b, "label"),
+                            kvd_row_text(x->accuracy.rows, a, "label")))
                         return -1;
                 }
         }

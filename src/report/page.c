@@ -10,35 +10,47 @@
 
 /* Colours are variables with two sets of values; gnuplot's black becomes the ink of the page. */
 static const char style[] =
-    ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;--panel:#f5f7f9;--mark:#0072b2;"
+    ":root{color-scheme:light "
+    "dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;--panel:#f5f7f9;--mark:#0072b2;"
     "--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370}\n"
-    "@media (prefers-color-scheme:dark){:root{--ink:#e4e7ea;--soft:#a2abb6;--line:#3a4149;--back:#15181c;--panel:#1e2328;"
+    "@media "
+    "(prefers-color-scheme:dark){:root{--ink:#e4e7ea;--soft:#a2abb6;--line:#3a4149;--back:#15181c;--panel:#"
+    "1e2328;"
     "--mark:#56b4e9;--good:#3fc79a;--part:#e6b04c;--bad:#ff8a50;--none:#a2abb6}}\n"
     "*{box-sizing:border-box}\n"
     "body{margin:0 auto;padding:1.5rem 1.25rem 4rem;max-width:72rem;color:var(--ink);background:var(--back);"
     "font:16px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}\n"
-    "h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.3rem;margin:2.6rem 0 .6rem;padding-top:.8rem;"
+    "h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.3rem;margin:2.6rem 0 "
+    ".6rem;padding-top:.8rem;"
     "border-top:1px solid var(--line)}\n"
-    "p{max-width:48rem}a{color:var(--mark)}nav{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;margin:.8rem 0 1.2rem}\n"
+    "p{max-width:48rem}a{color:var(--mark)}nav{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;margin:.8rem 0 "
+    "1.2rem}\n"
     "code{font:.92em ui-monospace,'DejaVu Sans Mono',monospace}\n"
     ".wide{overflow-x:auto;margin:1.4rem 0 .3rem}\n"
     "table{border-collapse:collapse;font-size:.86rem;line-height:1.4;font-variant-numeric:tabular-nums}\n"
-    "caption{caption-side:top;text-align:left;font-weight:600;padding:0 0 .4rem;font-size:.95rem}\n"
+    "caption{min-width:40rem;caption-side:top;text-align:left;font-weight:600;padding:0 0 "
+    ".4rem;font-size:.95rem}\n"
     "th,td{padding:.3rem .7rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}\n"
     "th{font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}\n"
-    ".n{text-align:right;white-space:nowrap}th.n{white-space:normal}\n"
+    ".k{white-space:nowrap}.n{text-align:right;white-space:nowrap}th.n{white-space:normal}\n"
     ".shade{background:color-mix(in srgb,var(--mark) calc(var(--s)*.55),transparent)}\n"
-    ".note{font-size:.86rem;color:var(--soft);margin:.3rem 0 0}.files{font-size:.78rem;color:var(--soft);margin:.1rem 0 1.2rem}\n"
-    "figure{margin:1.4rem 0;padding:1rem;background:var(--panel);border:1px solid var(--line);border-radius:6px}\n"
+    ".note{font-size:.86rem;color:var(--soft);margin:.3rem 0 "
+    "0}.files{font-size:.78rem;color:var(--soft);margin:.1rem 0 1.2rem}\n"
+    "figure{margin:1.4rem 0;padding:1rem;background:var(--panel);border:1px solid "
+    "var(--line);border-radius:6px}\n"
     "figure svg{display:block;width:100%;height:auto;max-width:58rem;margin:0 auto}\n"
     "figcaption{font-size:.88rem;margin-top:.6rem;max-width:52rem}\n"
     "figure svg [stroke='black']{stroke:var(--ink)}figure svg g[fill='black']{fill:var(--ink)}"
     "figure svg g[color='black']{color:var(--ink)}\n"
     ".v{font-weight:600;white-space:nowrap}.v0{color:var(--good)}.v1{color:var(--part)}.v2{color:var(--bad)}"
     ".v3{color:var(--none);font-weight:400}\n"
-    "#ledger td{min-width:7rem}#ledger td:nth-child(2),#ledger td:nth-child(4),#ledger td:nth-child(6){min-width:15rem}\n"
-    "#ledger td:first-child{font-weight:600}\n"
-    "#provenance td{overflow-wrap:anywhere}\n"
+    ".ledger td:first-child{font-weight:600;min-width:6.5rem}.ledger tr:not(.sub) "
+    "td{border-bottom:0;padding-top:.7rem}"
+    ".ledger td:nth-child(2){min-width:16rem}.ledger td:nth-child(3){min-width:6.5rem}.ledger "
+    "td:nth-child(4){min-width:15rem}"
+    ".ledger .sub td{color:var(--soft);font-size:.8rem;padding:0 .7rem .7rem}.ledger .sub "
+    "b{color:var(--ink);font-weight:500}\n"
+    "#provenance td:last-child{min-width:24rem;overflow-wrap:anywhere}\n"
     "@media print{body{max-width:none}figure{break-inside:avoid}}\n";
 
 /* The whole file, zero-terminated; the caller frees it. */
@@ -115,8 +127,8 @@ static int put_figure(kvd_text *out, const kvd_figure *f, bool drawn, const char
     return 0;
 }
 
-int kvd_page_write(const kvd_report *r, const char *title, const kvd_table *headline, bool figures, const char *dir,
-                   kvd_err *err)
+int kvd_page_write(const kvd_report *r, const char *title, const kvd_table *headline, bool figures,
+                   const char *dir, kvd_err *err)
 {
     kvd_text page = {0};
     char *path = NULL;

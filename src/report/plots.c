@@ -92,7 +92,9 @@ static int gnuplot(char *const *argv, const char *dir, const char *figure, kvd_t
     if (!WIFEXITED(code) || WEXITSTATUS(code) != 0) {
         last_line(kvd_text_get(said), line, sizeof line);
         kvd_fail(err, "gnuplot failed on figure '%s': %s", figure,
-                 line[0] ? line : WIFSIGNALED(code) ? strsignal(WTERMSIG(code)) : "it said nothing");
+                 line[0]             ? line
+                 : WIFSIGNALED(code) ? strsignal(WTERMSIG(code))
+                                     : "it said nothing");
         goto done;
     }
     status = 0;
@@ -102,8 +104,8 @@ done:
     return status;
 }
 
-static int draw(const kvd_figure *f, const char *terminal, const char *dir, const char *scripts, kvd_text *said,
-                kvd_err *err)
+static int draw(const kvd_figure *f, const char *terminal, const char *dir, const char *scripts,
+                kvd_text *said, kvd_err *err)
 {
     char *common = NULL, *script = NULL, *head = NULL, *file = NULL, *settings = NULL;
     int status = -1;

@@ -15,9 +15,9 @@ static const struct {
     const char *schema;
     kvd_result_kind kind;
 } kinds[] = {
-    {"spectrum", KVD_RESULT_SPECTRUM},       {"similarity", KVD_RESULT_SIMILARITY},
-    {"rates", KVD_RESULT_RATES},             {"error-table", KVD_RESULT_ERROR_TABLE},
-    {"accuracy", KVD_RESULT_ACCURACY},       {"activations", KVD_RESULT_INPUT},
+    {"spectrum", KVD_RESULT_SPECTRUM}, {"similarity", KVD_RESULT_SIMILARITY},
+    {"rates", KVD_RESULT_RATES},       {"error-table", KVD_RESULT_ERROR_TABLE},
+    {"accuracy", KVD_RESULT_ACCURACY}, {"activations", KVD_RESULT_INPUT},
     {"moments", KVD_RESULT_INPUT},
 };
 
@@ -25,6 +25,12 @@ bool kvd_label_random(const char *label)
 {
     const char *colon = strstr(label, ": ");
     return strncasecmp(label, "random", 6) == 0 || (colon && strncasecmp(colon + 2, "random", 6) == 0);
+}
+
+void kvd_series_clean(char *name)
+{
+    for (char *c = name; *c; c++)
+        *c = *c == '"' ? '\'' : *c == ',' ? ';' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
 }
 
 const char *kvd_fact_get(const kvd_facts *f, const char *name)
@@ -97,9 +103,9 @@ static int read_facts(kvd_h5 *f, const char *where, const char *const *texts, co
 
 static int read_provenance(kvd_h5 *f, kvd_result *r, kvd_err *err)
 {
-    static const char *const texts[] = {"program", "command_line", "git_revision", "hostname", "cpu", "gpu",
-                                        "driver", "compiler", "cflags", "blas", "hdf5_version", "started_utc",
-                                        NULL};
+    static const char *const texts[] = {
+        "program",  "command_line", "git_revision", "hostname",     "cpu",         "gpu", "driver",
+        "compiler", "cflags",       "blas",         "hdf5_version", "started_utc", NULL};
     static const char *const ints[] = {"threads", "seed", NULL}, *const reals[] = {"elapsed_s", NULL};
     static const char *const input_texts[] = {"path", "schema", "hash", "git_revision", NULL};
     static const char *const input_ints[] = {"bytes", NULL}, *const none[] = {NULL};
@@ -113,8 +119,8 @@ static int read_provenance(kvd_h5 *f, kvd_result *r, kvd_err *err)
     if (kvd_h5_get_int(f, "/provenance", "input_count", &n, &absent) || n <= 0)
         return 0;
     if (n > MOST_INPUTS)
-        return kvd_fail(err, "'%s': %lld inputs under /provenance, at most %d are believed", r->path, (long long)n,
-                        MOST_INPUTS);
+        return kvd_fail(err, "'%s': %lld inputs under /provenance, at most %d are believed", r->path,
+                        (long long)n, MOST_INPUTS);
     r->input = calloc((size_t)n, sizeof *r->input);
     if (!r->input)
         return kvd_no_memory(err, "inputs of a file", (size_t)n * sizeof *r->input);
@@ -323,12 +329,14 @@ static int describe(const kvd_result *r, int level, bool models, char **name)
     if (level >= 1 && r->kind == KVD_RESULT_SPECTRUM) {
         snprintf(tokens, sizeof tokens, "%zu tokens", s->n_tokens);
         snprintf(more, sizeof more, " (%s%s%s%s%s)", tokens, level >= 2 ? ", " : "",
-                 level >= 2 ? kvd_pairing_name[s->pairing] : "", level >= 2 ? ", " : "", level >= 2 ? s->method : "");
+                 level >= 2 ? kvd_pairing_name[s->pairing] : "", level >= 2 ? ", " : "",
+                 level >= 2 ? s->method : "");
     } else if (r->kind == KVD_RESULT_RATES) {
         snprintf(more, sizeof more, " (%s, %s and %s)", r->rates.rule, kvd_pair_name[r->rates.pair[0]],
                  kvd_pair_name[r->rates.pair[1]]);
     }
-    const char *before = r->kind == KVD_RESULT_SPECTRUM && strcmp(s->rope, "before") == 0 ? ", before RoPE" : "";
+    const char *before =
+        r->kind == KVD_RESULT_SPECTRUM && strcmp(s->rope, "before") == 0 ? ", before RoPE" : "";
     return asprintf(name, "%s%s%s%s%s%s%s%s", models && r->has_model ? r->model.name : "",
                     models && r->has_model ? ": " : "", label_of(r), before, more, level >= 3 ? " [" : "",
                     level >= 3 ? r->path : "", level >= 3 ? "]" : "");
@@ -377,9 +385,7 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
                     free(shared);
                     return kvd_no_memory(err, "names", 0);
                 }
-                /* Legends are CSV fields that gnuplot reads: no quotes, no control characters. */
-                for (char *c = name; *c; c++)
-                    *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+                kvd_series_clean(name);
                 free(x->name);
                 x->name = name;
             }

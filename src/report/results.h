@@ -108,6 +108,9 @@ void kvd_results_release(kvd_results *r);
 /* The value of a fact, or "" */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
+/* Makes a text fit for a legend: gnuplot cuts CSV texts at commas and quotes, and draws no control characters. */
+void kvd_series_clean(char *name);
+
 /* True when the calibration text was random token ids (the label that kvdim-collect --random gives),
  * with or without a model in front. */
 bool kvd_label_random(const char *label);

@@ -35,7 +35,8 @@ static int read_labels(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
     hid_t dataset = H5Dopen2(f->id, path, H5P_DEFAULT);
     hid_t type = dataset < 0 ? H5I_INVALID_HID : H5Dget_type(dataset);
     size_t size = type < 0 ? 0 : H5Tget_size(type);
-    if (type < 0 || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0 || size == 0 || size > MOST_BYTES) {
+    if (type < 0 || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0 || size == 0 ||
+        size > MOST_BYTES) {
         kvd_fail(err, "'%s': '%s' does not hold texts of fixed length", f->path, path);
         goto done;
     }
@@ -70,9 +71,8 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
     const hsize_t dims[] = {s->n_files};
     uint64_t *n = malloc(s->n_files * sizeof *n);
     s->n_tokens = calloc(s->n_files, sizeof *s->n_tokens);
-    int status = !n || !s->n_tokens
-                     ? kvd_no_memory(err, "token counts", s->n_files * sizeof *n)
-                     : kvd_h5_read(f, "/files/n_tokens", 1, dims, H5T_NATIVE_UINT64, n, err);
+    int status = !n || !s->n_tokens ? kvd_no_memory(err, "token counts", s->n_files * sizeof *n)
+                                    : kvd_h5_read(f, "/files/n_tokens", 1, dims, H5T_NATIVE_UINT64, n, err);
     for (size_t i = 0; !status && i < s->n_files; i++)
         s->n_tokens[i] = (size_t)n[i];
     free(n);
@@ -80,8 +80,8 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
 }
 
 /* One dataset of a pair; `skip` values are left NaN in front (file 0 of what is over the other files). */
-static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows, size_t columns, size_t skip,
-                   double **out, kvd_err *err)
+static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows, size_t columns,
+                   size_t skip, double **out, kvd_err *err)
 {
     char path[96];
     const hsize_t dims[] = {rows, columns};
@@ -127,7 +127,8 @@ int kvd_similarity_read(kvd_similarity *s, kvd_h5 *f, const kvd_model_info *mode
     if (kvd_h5_shape(f, "/files/label", 1, &n, err))
         return -1;
     if (n < 2 || n > MOST_FILES)
-        return kvd_fail(err, "'%s': %llu files compared, wanted 2 to %d", f->path, (unsigned long long)n, MOST_FILES);
+        return kvd_fail(err, "'%s': %llu files compared, wanted 2 to %d", f->path, (unsigned long long)n,
+                        MOST_FILES);
     s->n_files = (size_t)n;
     s->d_head = (size_t)model->d_head;
     if (read_labels(s, f, err) || read_tokens(s, f, err))

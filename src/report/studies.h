@@ -5,6 +5,7 @@
 #ifndef KVD_REPORT_STUDIES_H
 #define KVD_REPORT_STUDIES_H
 
+#include "report/accuracy_rows.h"
 #include "report/report.h"
 #include "report/results.h"
 
@@ -16,6 +17,9 @@ int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Quality against overall p, the p that keeps a share of accuracy, ZDC Fig. 14, bytes. */
 int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* Into the section of accuracy: calibrating on one text and serving another, and quality against the number of
+ * calibration tokens (of the spectrum files that are there). */
+int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* What the files were made by and from. */
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
 

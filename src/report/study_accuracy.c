@@ -3,118 +3,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "report/accuracy_rows.h"
 #include "report/measures.h"
 #include "report/studies.h"
 
-/* A row of some accuracy file. */
-typedef struct {
-    const kvd_result *file;
-    size_t row;
-    char series[KVD_LABEL]; /* method, with its rule and its calibration where they tell rows apart */
-} entry;
-
-typedef struct {
-    entry *item;
-    size_t n;
-    const char **label; /* distinct evaluated texts */
-    size_t n_labels;
-} entries;
-
-static const char *text(const entry *e, const char *column)
-{
-    return kvd_row_text(e->file->accuracy.rows, e->row, column);
-}
-
-static double real(const entry *e, const char *column)
-{
-    return kvd_row_real(e->file->accuracy.rows, e->row, column);
-}
-
-static bool is_none(const entry *e)
-{
-    return strcmp(text(e, "method"), "none") == 0;
-}
-
-static int by_series(const void *a, const void *b)
-{
-    const entry *x = a, *y = b;
-    int c = strcmp(text(x, "label"), text(y, "label"));
-    if (!c)
-        c = is_none(y) - is_none(x); /* the uncompressed model first */
-    if (!c)
-        c = strcmp(x->series, y->series);
-    if (!c)
-        c = (real(x, "overall_p") > real(y, "overall_p")) - (real(x, "overall_p") < real(y, "overall_p"));
-    return c ? c : strcmp(x->file->path, y->file->path);
-}
-
-/* True when rows of compressed methods differ in the column. */
-static bool varies(const entries *all, const char *column)
-{
-    const char *first = NULL;
-    for (size_t i = 0; i < all->n; i++) {
-        if (is_none(&all->item[i]))
-            continue;
-        if (first && strcmp(first, text(&all->item[i], column)))
-            return true;
-        first = text(&all->item[i], column);
-    }
-    return false;
-}
-
-static void entries_release(entries *all)
-{
-    free(all->item);
-    free(all->label);
-}
-
-static int collect(const kvd_results *r, entries *all, kvd_err *err)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == KVD_RESULT_ACCURACY)
-            n += kvd_rows_count(r->item[i].accuracy.rows);
-    all->item = calloc(n ? n : 1, sizeof *all->item);
-    all->label = calloc(n ? n : 1, sizeof *all->label);
-    if (!all->item || !all->label)
-        return kvd_no_memory(err, "accuracy rows", n * sizeof *all->item);
-    for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == KVD_RESULT_ACCURACY)
-            for (size_t k = 0; k < kvd_rows_count(r->item[i].accuracy.rows); k++)
-                all->item[all->n++] = (entry){.file = &r->item[i], .row = k};
-    bool calibrations = varies(all, "calibration"), caches = varies(all, "cache"), models = false;
-    for (size_t i = 1; i < all->n; i++)
-        models = models || strcmp(all->item[i].file->model.hash, all->item[0].file->model.hash) != 0;
-    for (size_t i = 0; i < all->n; i++) {
-        entry *e = &all->item[i];
-        const char *rule = text(e, "rule");
-        bool plain = strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0 || strcmp(rule, "none") == 0;
-        snprintf(e->series, sizeof e->series, "%s%s%s%s%s%s%s%s%s", models ? e->file->model.name : "", models ? ": " : "",
-                 text(e, "method"), plain ? "" : " ", plain ? "" : rule, caches ? " " : "", caches ? text(e, "cache") : "",
-                 calibrations && !is_none(e) ? ", calibrated on " : "",
-                 calibrations && !is_none(e) ? text(e, "calibration") : "");
-        for (char *c = e->series; *c; c++) /* a CSV field that gnuplot reads */
-            *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    }
-    qsort(all->item, all->n, sizeof *all->item, by_series);
-    for (size_t i = 0; i < all->n; i++)
-        if (i == 0 || strcmp(text(&all->item[i], "label"), text(&all->item[i - 1], "label")))
-            all->label[all->n_labels++] = text(&all->item[i], "label");
-    return 0;
-}
-
 /* ---- quality ------------------------------------------------------------------------------------- */
 
-static int quality_table(const entries *all, kvd_section *s, kvd_err *err)
+static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const struct {
         const char *column, *heading;
         int digits;
-    } reals[] = {{"overall_p", "overall p", 4}, {"overall_p16", "p padded to 16", 4}, {"perplexity", "perplexity", 4}};
+    } reals[] = {
+        {"overall_p", "overall p", 4}, {"overall_p16", "p padded to 16", 4}, {"perplexity", "perplexity", 4}};
     static const struct {
         const char *column, *heading;
     } intervals[] = {{"top1_share", "top-1 share"}, {"kl", "KL, nat"}};
-    kvd_table *t = kvd_section_table(s, "accuracy", "Quality of predictions; 95 % intervals over sequences", err);
+    kvd_table *t =
+        kvd_section_table(s, "accuracy", "Quality of predictions; 95 % intervals over sequences", err);
     char name[64];
     if (!t)
         return -1;
@@ -125,10 +31,12 @@ static int quality_table(const entries *all, kvd_section *s, kvd_err *err)
     for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
         kvd_table_add_column(t, KVD_CELL_REAL, reals[k].digits, reals[k].column, reals[k].heading);
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio", "perplexity ratio");
+    kvd_table_interval(t);
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_lo", "from");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_hi", "to");
     for (size_t k = 0; k < 2; k++) {
         kvd_table_add_column(t, KVD_CELL_REAL, 4, intervals[k].column, intervals[k].heading);
+        kvd_table_interval(t);
         snprintf(name, sizeof name, "%s_lo", intervals[k].column);
         kvd_table_add_column(t, KVD_CELL_REAL, 4, name, "from");
         snprintf(name, sizeof name, "%s_hi", intervals[k].column);
@@ -138,38 +46,40 @@ static int quality_table(const entries *all, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "attention_error", "D (norms)");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "attention_error_zdc", "D as printed");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "n_predictions", "predictions");
-    kvd_table_note(t, "Top-1 share: top-1 accuracy over that of the uncompressed model, paired by sequence. KL: of the uncompressed "
-                      "model's next-token distribution from the compressed one's. D: error of the attention output, "
-                      "mean over layers and heads.");
+    kvd_table_note(
+        t, "Top-1 share: top-1 accuracy over that of the uncompressed model, paired by sequence. KL: of the "
+           "uncompressed "
+           "model's next-token distribution from the compressed one's. D: error of the attention output, "
+           "mean over layers and heads.");
     for (size_t i = 0; i < all->n; i++) {
-        const entry *e = &all->item[i];
+        const kvd_accuracy_entry *e = &all->item[i];
         const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
-        kvd_table_text(t, text(e, "label"));
-        kvd_table_text(t, text(e, "method"));
-        kvd_table_text(t, text(e, "rule"));
-        kvd_table_text(t, text(e, "calibration"));
+        kvd_table_text(t, kvd_entry_text(e, "label"));
+        kvd_table_text(t, kvd_entry_text(e, "method"));
+        kvd_table_text(t, kvd_entry_text(e, "rule"));
+        kvd_table_text(t, kvd_entry_text(e, "calibration"));
         for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
-            kvd_table_real(t, real(e, reals[k].column));
+            kvd_table_real(t, kvd_entry_real(e, reals[k].column));
         kvd_table_real(t, ratio->value);
         kvd_table_real(t, ratio->lo);
         kvd_table_real(t, ratio->hi);
         for (size_t k = 0; k < 2; k++) {
-            kvd_table_real(t, real(e, intervals[k].column));
+            kvd_table_real(t, kvd_entry_real(e, intervals[k].column));
             snprintf(name, sizeof name, "%s_lo", intervals[k].column);
-            kvd_table_real(t, real(e, name));
+            kvd_table_real(t, kvd_entry_real(e, name));
             snprintf(name, sizeof name, "%s_hi", intervals[k].column);
-            kvd_table_real(t, real(e, name));
+            kvd_table_real(t, kvd_entry_real(e, name));
         }
-        kvd_table_real(t, real(e, "agree"));
-        kvd_table_real(t, real(e, "attention_error"));
-        kvd_table_real(t, real(e, "attention_error_zdc"));
-        kvd_table_int(t, (int64_t)real(e, "n_predictions"));
+        kvd_table_real(t, kvd_entry_real(e, "agree"));
+        kvd_table_real(t, kvd_entry_real(e, "attention_error"));
+        kvd_table_real(t, kvd_entry_real(e, "attention_error_zdc"));
+        kvd_table_int(t, (int64_t)kvd_entry_real(e, "n_predictions"));
     }
     return 0;
 }
 
 /* Curves of one evaluated text. */
-static int quality_figure(const entries *all, size_t label, kvd_section *s, kvd_err *err)
+static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s, kvd_err *err)
 {
     char name[64];
     size_t n = 0;
@@ -178,44 +88,59 @@ static int quality_figure(const entries *all, size_t label, kvd_section *s, kvd_
     if (!t)
         return -1;
     t->only_files = t->no_markdown = true;
-    static const char *const columns[] = {"top1_share", "top1_share_lo", "top1_share_hi", "perplexity_ratio",
-                                          "perplexity_ratio_lo", "perplexity_ratio_hi", "kl", "kl_lo", "kl_hi"};
+    static const char *const columns[] = {"top1_share",
+                                          "top1_share_lo",
+                                          "top1_share_hi",
+                                          "perplexity_ratio",
+                                          "perplexity_ratio_lo",
+                                          "perplexity_ratio_hi",
+                                          "kl",
+                                          "kl_lo",
+                                          "kl_hi"};
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "overall_p", "overall p");
     for (size_t k = 0; k < 9; k++)
         kvd_table_add_column(t, KVD_CELL_REAL, 6, columns[k], columns[k]);
     for (size_t i = 0; i < all->n; i++) {
-        const entry *e = &all->item[i];
+        const kvd_accuracy_entry *e = &all->item[i];
         const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
-        if (is_none(e) || strcmp(text(e, "label"), all->label[label]))
+        if (kvd_entry_is_none(e) || strcmp(kvd_entry_text(e, "label"), all->label[label]))
             continue;
         n++;
         kvd_table_text(t, e->series);
-        kvd_table_real(t, real(e, "overall_p"));
+        kvd_table_real(t, kvd_entry_real(e, "overall_p"));
         for (size_t k = 0; k < 9; k++)
-            kvd_table_real(t, k == 3 ? ratio->value : k == 4 ? ratio->lo : k == 5 ? ratio->hi : real(e, columns[k]));
+            kvd_table_real(t, k == 3   ? ratio->value
+                              : k == 4 ? ratio->lo
+                              : k == 5 ? ratio->hi
+                                       : kvd_entry_real(e, columns[k]));
     }
     if (n == 0)
         return 0;
     kvd_text caption = {0};
-    kvd_text_add(&caption, "Predictions of %s against overall p: top-1 accuracy and perplexity relative to the uncompressed model, "
-                           "and KL divergence from it; bars are 95 %% intervals over sequences, the dashed line is 99 %% of "
-                           "the accuracy.",
-                 all->label[label]);
+    kvd_text_add(
+        &caption,
+        "Predictions of %s against overall p: top-1 accuracy and perplexity relative to the uncompressed "
+        "model, "
+        "and KL divergence from it; bars are 95 %% intervals over sequences, the dashed line is 99 %% of "
+        "the accuracy.",
+        all->label[label]);
     int status = kvd_text_check(&caption, err);
     if (!status)
-        status = kvd_section_figure(s, name, "accuracy.gp", 980, 420, kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
+        status = kvd_section_figure(s, name, "accuracy.gp", 980, 420, kvd_text_get(&caption), err,
+                                    "csv='tables/%s.csv'", name);
     kvd_text_release(&caption);
     return status;
 }
 
 /* ---- the p that keeps a share of accuracy -------------------------------------------------------- */
 
-static void target_row(kvd_table *t, const char *label, const char *series, const char *how,
-                       const kvd_target_result *x)
+static void target_row(kvd_table *t, const char *label, const char *method, const char *calibration,
+                       const char *how, const kvd_target_result *x)
 {
     kvd_table_text(t, label);
-    kvd_table_text(t, series);
+    kvd_table_text(t, method);
+    kvd_table_text(t, calibration);
     kvd_table_real(t, x->target);
     kvd_table_real(t, x->p);
     kvd_table_real(t, x->p_misses);
@@ -227,13 +152,14 @@ static void target_row(kvd_table *t, const char *label, const char *series, cons
 }
 
 /* What the points of one series say about 99 %, where nobody searched: items first .. last. */
-static void from_points(const entries *all, size_t first, size_t last, kvd_target_result *x)
+static void from_points(const kvd_accuracy_entries *all, size_t first, size_t last, kvd_target_result *x)
 {
-    *x = (kvd_target_result){.target = 0.99, .p = 0, .p_misses = (double)NAN, .p_lo = 0, .p_hi = (double)NAN, .monotone = true};
+    *x = (kvd_target_result){
+        .target = 0.99, .p = 0, .p_misses = (double)NAN, .p_lo = 0, .p_hi = (double)NAN, .monotone = true};
     bool missed = false, unsure = false;
     for (size_t i = first; i <= last; i++) {
-        const entry *e = &all->item[i];
-        double p = real(e, "overall_p"), share = real(e, "top1_share");
+        const kvd_accuracy_entry *e = &all->item[i];
+        double p = kvd_entry_real(e, "overall_p"), share = kvd_entry_real(e, "top1_share");
         if (share < x->target && !missed) {
             missed = true;
             x->p_misses = p;
@@ -242,7 +168,7 @@ static void from_points(const entries *all, size_t first, size_t last, kvd_targe
         } else if (!missed) {
             x->p = p;
         }
-        double lo = real(e, "top1_share_lo"), hi = real(e, "top1_share_hi");
+        double lo = kvd_entry_real(e, "top1_share_lo"), hi = kvd_entry_real(e, "top1_share_hi");
         unsure = unsure || !(lo >= x->target);
         if (!unsure)
             x->p_lo = p;
@@ -254,25 +180,27 @@ static void from_points(const entries *all, size_t first, size_t last, kvd_targe
     }
 }
 
-static bool searched(const entry *e)
+static bool searched(const kvd_accuracy_entry *e)
 {
     char name[160];
-    const char *rule = text(e, "rule");
+    const char *rule = kvd_entry_text(e, "rule");
     bool plain = strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0;
-    snprintf(name, sizeof name, "%s%s%s", text(e, "method"), plain ? "" : "-", plain ? "" : rule);
+    snprintf(name, sizeof name, "%s%s%s", kvd_entry_text(e, "method"), plain ? "" : "-", plain ? "" : rule);
     for (size_t k = 0; k < e->file->accuracy.n_targets; k++)
         if (strcmp(e->file->accuracy.target[k].name, name) == 0)
             return true;
     return false;
 }
 
-static int target_table(const kvd_results *r, const entries *all, kvd_section *s, kvd_err *err)
+static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
-    kvd_table *t = kvd_section_table(s, "target", "Largest overall p that keeps a share of top-1 accuracy", err);
+    kvd_table *t =
+        kvd_section_table(s, "target", "Largest overall p that keeps a share of top-1 accuracy", err);
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "target", "share to keep");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p", "kept up to p");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p_misses", "missed at p");
@@ -281,34 +209,33 @@ static int target_table(const kvd_results *r, const entries *all, kvd_section *s
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "monotone", "monotone");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "n_points", "points");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "how", "from");
-    kvd_table_note(t, "search: bisection by kvdim-eval --target; points: read off the evaluated points, so no finer than they are. "
-                      "Surely: by the 95 %% interval of the share. Not monotone: the share is reached again beyond a miss, so the text is "
+    kvd_table_note(t, "search: bisection by kvdim-eval --target; points: read off the evaluated points, so "
+                      "no finer than they are. "
+                      "Surely: by the 95 %% interval of the share. Not monotone: the share is reached again "
+                      "beyond a miss, so the text is "
                       "too short for this answer or the method uneven (Z-18).");
     for (size_t i = 0; i < r->n; i++)
         for (size_t k = 0; r->item[i].kind == KVD_RESULT_ACCURACY && k < r->item[i].accuracy.n_targets; k++) {
             const kvd_accuracy_result *a = &r->item[i].accuracy;
-            char series[KVD_LABEL];
-            const char *calibration = "", *label = kvd_rows_count(a->rows) ? kvd_row_text(a->rows, 0, "label") : "";
+            const char *calibration = "",
+                       *label = kvd_rows_count(a->rows) ? kvd_row_text(a->rows, 0, "label") : "";
             for (size_t j = 0; j < kvd_rows_count(a->rows); j++) {
                 const char *m = kvd_row_text(a->rows, j, "method");
                 if (strncmp(m, a->target[k].name, strlen(m)) == 0)
                     calibration = kvd_row_text(a->rows, j, "calibration");
             }
-            snprintf(series, sizeof series, "%s%s%s", a->target[k].name, *calibration ? ", calibrated on " : "", calibration);
-            target_row(t, label, series, "search", &a->target[k]);
+            target_row(t, label, a->target[k].name, calibration, "search", &a->target[k]);
         }
     for (size_t i = 0; i < all->n;) {
-        size_t last = i;
-        while (last + 1 < all->n && strcmp(all->item[last + 1].series, all->item[i].series) == 0 &&
-               strcmp(text(&all->item[last + 1], "label"), text(&all->item[i], "label")) == 0)
-            last++;
-        bool known = is_none(&all->item[i]);
+        size_t last = kvd_entry_last(all, i);
+        bool known = kvd_entry_is_none(&all->item[i]);
         for (size_t k = i; k <= last; k++)
             known = known || searched(&all->item[k]);
         if (!known) {
             kvd_target_result x;
             from_points(all, i, last, &x);
-            target_row(t, text(&all->item[i], "label"), all->item[i].series, "points", &x);
+            target_row(t, kvd_entry_text(&all->item[i], "label"), all->item[i].method,
+                       kvd_entry_text(&all->item[i], "calibration"), "points", &x);
         }
         i = last + 1;
     }
@@ -318,97 +245,106 @@ static int target_table(const kvd_results *r, const entries *all, kvd_section *s
 /* ---- attention errors ---------------------------------------------------------------------------- */
 
 /* ZDC Fig. 14: D against p, on the calibration text and on others. */
-static int degradation(const entries *all, kvd_section *s, kvd_err *err)
+static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;
-    char series[2 * KVD_LABEL + 16];
-    kvd_table *t = kvd_section_table(s, "degradation", "Error of the attention output against overall p", err);
+    kvd_table *t =
+        kvd_section_table(s, "degradation", "Error of the attention output against overall p", err);
     if (!t)
         return -1;
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "text", "text");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "text", "which is");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "overall_p", "overall p");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "attention_error", "D (norms)");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "attention_error_zdc", "D as printed");
     for (size_t i = 0; i < all->n; i++) {
-        const entry *e = &all->item[i];
-        if (is_none(e) || isnan(real(e, "attention_error")))
+        const kvd_accuracy_entry *e = &all->item[i];
+        char label[KVD_LABEL];
+        if (kvd_entry_is_none(e) || isnan(kvd_entry_real(e, "attention_error")))
             continue;
         n++;
-        snprintf(series, sizeof series, "%s%s%s", e->series, all->n_labels > 1 ? ", on " : "",
-                 all->n_labels > 1 ? text(e, "label") : "");
-        for (char *c = series; *c; c++)
-            *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-        kvd_table_text(t, series);
+        snprintf(label, sizeof label, "%s", kvd_entry_text(e, "label"));
+        kvd_series_clean(label);
+        kvd_table_text(t, e->series);
+        kvd_table_text(t, label);
         kvd_table_text(t, kvd_on_calibration_text(e->file->accuracy.rows, e->row) ? "calibration" : "other");
-        kvd_table_real(t, real(e, "overall_p"));
-        kvd_table_real(t, real(e, "attention_error"));
-        kvd_table_real(t, real(e, "attention_error_zdc"));
+        kvd_table_real(t, kvd_entry_real(e, "overall_p"));
+        kvd_table_real(t, kvd_entry_real(e, "attention_error"));
+        kvd_table_real(t, kvd_entry_real(e, "attention_error_zdc"));
     }
     if (n == 0)
         return 0;
-    return kvd_section_figure(s, "zdc-fig14-degradation", "degradation.gp", 980, 460,
-                              "Error D of the attention output against overall p (ZDC Fig. 14): solid on the calibration text, dashed "
-                              "on others. Left: ratio of norms. Right: element by element as printed, which single elements near "
-                              "zero dominate (D-25).",
-                              err, "csv='tables/degradation.csv'");
+    return kvd_section_figure(
+        s, "zdc-fig14-degradation", "degradation.gp", 940, 440,
+        "Error D of the attention output against overall p (ZDC Fig. 14): solid on the calibration text, "
+        "dashed "
+        "on every other text. Left: ratio of norms. Right: element by element as printed, which single "
+        "elements near zero dominate (D-25).",
+        err, "csv='tables/degradation.csv'");
 }
 
 /* D per layer of every series, at its point nearest to p = 0.5. */
-static int per_layer(const entries *all, kvd_section *s, kvd_err *err)
+static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;
-    char series[2 * KVD_LABEL + 48];
+    char series[KVD_LABEL + 48], label[KVD_LABEL];
     kvd_table *t = kvd_section_table(s, "degradation-layers", "Error of the attention output per layer", err);
     if (!t)
         return -1;
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "text", "text");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "text", "which is");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "layer", "layer");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "attention_error", "D (norms)");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "attention_error_zdc", "D as printed");
     for (size_t i = 0; i < all->n;) {
-        size_t last = i, best = i;
-        while (last + 1 < all->n && strcmp(all->item[last + 1].series, all->item[i].series) == 0 &&
-               strcmp(text(&all->item[last + 1], "label"), text(&all->item[i], "label")) == 0)
-            last++;
+        size_t last = kvd_entry_last(all, i), best = i;
         for (size_t k = i; k <= last; k++)
-            if (fabs(real(&all->item[k], "overall_p") - 0.5) < fabs(real(&all->item[best], "overall_p") - 0.5))
+            if (fabs(kvd_entry_real(&all->item[k], "overall_p") - 0.5) <
+                fabs(kvd_entry_real(&all->item[best], "overall_p") - 0.5))
                 best = k;
-        const entry *e = &all->item[best];
+        const kvd_accuracy_entry *e = &all->item[best];
         const kvd_accuracy_result *a = &e->file->accuracy;
         i = last + 1;
-        if (is_none(e) || !a->norm || isnan(a->norm[e->row * a->n_layers]))
+        if (kvd_entry_is_none(e) || !a->norm || !a->zdc || isnan(a->norm[e->row * a->n_layers]))
             continue;
-        snprintf(series, sizeof series, "%s%s%s, p = %.2f", e->series, all->n_labels > 1 ? ", on " : "",
-                 all->n_labels > 1 ? text(e, "label") : "", real(e, "overall_p"));
-        for (char *c = series; *c; c++)
-            *c = *c == '"' ? '\'' : (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+        snprintf(series, sizeof series, "%s at p = %.2f", e->series, kvd_entry_real(e, "overall_p"));
+        snprintf(label, sizeof label, "%s", kvd_entry_text(e, "label"));
+        kvd_series_clean(label);
         for (size_t l = 0; l < a->n_layers; l++) {
             kvd_table_text(t, series);
+            kvd_table_text(t, label);
             kvd_table_text(t, kvd_on_calibration_text(a->rows, e->row) ? "calibration" : "other");
             kvd_table_int(t, (int64_t)l);
             kvd_table_real(t, a->norm[e->row * a->n_layers + l]);
+            kvd_table_real(t, a->zdc[e->row * a->n_layers + l]);
             n++;
         }
     }
     if (n == 0)
         return 0;
-    return kvd_section_figure(s, "degradation-layers", "layers.gp", 820, 460,
-                              "Error of the attention output per layer, ratio of norms, mean over heads, at the point nearest to "
-                              "p = 0.5; an upper layer also shows what lower layers did to its input.",
-                              err, "csv='tables/degradation-layers.csv'");
+    return kvd_section_figure(
+        s, "degradation-layers", "layers.gp", 820, 440,
+        "Error of the attention output per layer, ratio of norms, mean over heads, at the point nearest to "
+        "p = 0.5: solid on the calibration text, dashed on every other text. An upper layer also shows what "
+        "lower "
+        "layers did to its input.",
+        err, "csv='tables/degradation-layers.csv'");
 }
 
 /* ---- bytes --------------------------------------------------------------------------------------- */
 
-static int bytes_table(const entries *all, kvd_section *s, kvd_err *err)
+static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const struct {
         const char *column, *heading;
-    } reals[] = {{"bytes_per_token_dense", "dense"}, {"bytes_per_token_nominal", "kept elements"},
-                 {"bytes_per_token_padded", "padded to 16"}, {"bytes_per_token_stored", "stored by this run"},
+    } reals[] = {{"bytes_per_token_dense", "dense"},
+                 {"bytes_per_token_nominal", "kept elements"},
+                 {"bytes_per_token_padded", "padded to 16"},
+                 {"bytes_per_token_stored", "stored by this run"},
                  {"basis_bytes", "bases, whole model"}};
     kvd_table *t = kvd_section_table(s, "bytes", "Bytes of the cache per token", err);
     if (!t)
@@ -421,25 +357,30 @@ static int bytes_table(const entries *all, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_INT, 0, "stored_element_bytes", "bytes per stored element");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "padded_share", "padded / dense");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "tokens_for_basis", "tokens until bases pay");
-    kvd_table_note(t, "Dense, kept and padded count elements of the stated size; stored is what the cache of the run held, counted while "
-                      "it ran, in its own type. Bases: Q-K projections of the whole model, once, not per token; those of V "
-                      "are folded into the weights. Tokens until bases pay: bases over bytes saved per token (padded).");
+    kvd_table_note(
+        t,
+        "Dense, kept and padded count elements of the stated size; stored is what the cache of the run held, "
+        "counted while "
+        "it ran, in its own type. Bases: Q-K projections of the whole model, once, not per token; those of V "
+        "are folded into the weights. Tokens until bases pay: bases over bytes saved per token (padded).");
     for (size_t i = 0; i < all->n; i++) {
-        const entry *e = &all->item[i];
+        const kvd_accuracy_entry *e = &all->item[i];
         bool again = false;
         for (size_t j = 0; j < i && !again; j++)
-            again = strcmp(all->item[j].series, e->series) == 0 && real(&all->item[j], "overall_p") == real(e, "overall_p");
+            again = strcmp(all->item[j].series, e->series) == 0 &&
+                    kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
         if (again) /* bytes do not depend on the text */
             continue;
         kvd_table_text(t, e->series);
-        kvd_table_real(t, real(e, "overall_p"));
-        kvd_table_int(t, (int64_t)real(e, "element_bytes"));
+        kvd_table_real(t, kvd_entry_real(e, "overall_p"));
+        kvd_table_int(t, (int64_t)kvd_entry_real(e, "element_bytes"));
         for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
-            kvd_table_real(t, real(e, reals[k].column));
-        double dense = real(e, "bytes_per_token_dense"), padded = real(e, "bytes_per_token_padded");
-        kvd_table_int(t, (int64_t)real(e, "stored_element_bytes"));
+            kvd_table_real(t, kvd_entry_real(e, reals[k].column));
+        double dense = kvd_entry_real(e, "bytes_per_token_dense"),
+               padded = kvd_entry_real(e, "bytes_per_token_padded");
+        kvd_table_int(t, (int64_t)kvd_entry_real(e, "stored_element_bytes"));
         kvd_table_real(t, padded / dense);
-        kvd_table_real(t, dense > padded ? real(e, "basis_bytes") / (dense - padded) : (double)NAN);
+        kvd_table_real(t, dense > padded ? kvd_entry_real(e, "basis_bytes") / (dense - padded) : (double)NAN);
     }
     return 0;
 }
@@ -447,9 +388,9 @@ static int bytes_table(const entries *all, kvd_section *s, kvd_err *err)
 int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
     enum { MOST_FIGURES = 8 };
-    entries all = {0};
+    kvd_accuracy_entries all = {0};
     int status = -1;
-    if (collect(r, &all, err))
+    if (kvd_accuracy_collect(r, &all, err))
         goto done;
     if (all.n == 0) {
         status = 0;
@@ -458,20 +399,22 @@ int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err)
     kvd_section *s = kvd_report_section(report, "accuracy", "Accuracy", err);
     if (!s)
         goto done;
-    kvd_text_raw(&s->words, "<p>Next-token predictions with shortened K and V against those of the uncompressed model on the same "
+    kvd_text_raw(&s->words, "<p>Next-token predictions with shortened K and V against those of the "
+                            "uncompressed model on the same "
                             "text, and how far the attention outputs move. Nothing here is timed.</p>\n");
     if (all.n_labels > MOST_FIGURES)
-        kvd_text_add(&s->words, "<p>Curves are drawn for the first %d of %zu texts; the table has all.</p>\n", MOST_FIGURES,
-                     all.n_labels);
+        kvd_text_add(&s->words, "<p>Curves are drawn for the first %d of %zu texts; the table has all.</p>\n",
+                     MOST_FIGURES, all.n_labels);
     if (target_table(r, &all, s, err))
         goto done;
     for (size_t k = 0; k < all.n_labels && k < MOST_FIGURES; k++)
         if (quality_figure(&all, k, s, err))
             goto done;
-    if (degradation(&all, s, err) || per_layer(&all, s, err) || quality_table(&all, s, err) || bytes_table(&all, s, err))
+    if (kvd_study_transfer(r, &all, s, err) || degradation(&all, s, err) || per_layer(&all, s, err) ||
+        quality_table(&all, s, err) || bytes_table(&all, s, err))
         goto done;
     status = 0;
 done:
-    entries_release(&all);
+    kvd_accuracy_entries_release(&all);
     return status;
 }

@@ -5,10 +5,15 @@
 
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    static const char *const facts[][2] = {
-        {"program", "program"}, {"git_revision", "git revision"}, {"started_utc", "started"},
-        {"elapsed_s", "seconds"}, {"hostname", "host"}, {"cpu", "CPU"}, {"gpu", "GPU"}, {"threads", "threads"},
-        {"seed", "seed"}, {"compiler", "compiler"}, {"command_line", "command line"}};
+    static const char *const facts[][2] = {{"program", "program"},
+                                           {"git_revision", "git revision"},
+                                           {"started_utc", "started"},
+                                           {"elapsed_s", "seconds"},
+                                           {"hostname", "host"},
+                                           {"cpu", "CPU"},
+                                           {"gpu", "GPU"},
+                                           {"threads", "threads"},
+                                           {"seed", "seed"}};
     const size_t n_facts = sizeof facts / sizeof facts[0];
     kvd_section *s = kvd_report_section(report, "provenance", "Provenance", err);
     if (!s)
@@ -18,18 +23,31 @@ int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "schema", "holds");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model_hash", "model hash");
     for (size_t k = 0; k < n_facts; k++)
         kvd_table_add_column(t, KVD_CELL_TEXT, 0, facts[k][0], facts[k][1]);
     for (size_t i = 0; i < r->n; i++) {
         const kvd_result *x = &r->item[i];
         kvd_table_text(t, x->path);
         kvd_table_text(t, x->schema);
-        kvd_table_text(t, x->has_model ? x->model.name : "");
-        kvd_table_text(t, x->has_model ? x->model.hash : "");
         for (size_t k = 0; k < n_facts; k++)
             kvd_table_text(t, kvd_fact_get(&x->provenance, facts[k][0]));
+    }
+
+    t = kvd_section_table(s, "commands", "Command lines and models", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model_hash", "model hash");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "compiler", "compiler");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "command_line", "command line");
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_result *x = &r->item[i];
+        kvd_table_text(t, x->path);
+        kvd_table_text(t, x->has_model ? x->model.name : "");
+        kvd_table_text(t, x->has_model ? x->model.hash : "");
+        kvd_table_text(t, kvd_fact_get(&x->provenance, "compiler"));
+        kvd_table_text(t, kvd_fact_get(&x->provenance, "command_line"));
     }
 
     t = kvd_section_table(s, "inputs", "What they were made from", err);

@@ -37,7 +37,8 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_INT, 0, "v_kept_least", "d_v least");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "v_kept_mean", "d_v mean");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "v_kept_most", "d_v most");
-    kvd_table_note(t, "p: fraction of the stored elements that is removed, 1 - sum(d_qk + d_v) / (2 d_head n); padded: with every "
+    kvd_table_note(t, "p: fraction of the stored elements that is removed, 1 - sum(d_qk + d_v) / (2 d_head "
+                      "n); padded: with every "
                       "width rounded up to a multiple of 16, as attention kernels store it.");
     for (size_t i = 0; i < r->n; i++) {
         const kvd_rates *x = &r->item[i].rates;
@@ -151,14 +152,20 @@ static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
                 }
     }
     kvd_text caption = {0};
-    kvd_text_add(&caption, "Kept dimensions of every KV head, %s; full width is %d.", x->name, x->rates.widths[0].d_head);
+    kvd_text_add(&caption, "Kept dimensions of every KV head, %s; full width is %d.", x->name,
+                 x->rates.widths[0].d_head);
     const kvd_widths *w = &x->rates.widths[0];
     int status = kvd_text_check(&caption, err);
     if (!status)
-        status = kvd_section_figure(s, name, "kept.gp", n == 3 ? 900 : n == 2 ? 660 : 420, 560, kvd_text_get(&caption), err,
-                                    "csv='tables/%s.csv'; points=%zu; pairs='%s %s'; layers=%d; heads=%d; d_head=%d", name,
-                                    n, kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]], w->n_layers,
-                                    w->n_kv_heads, w->d_head);
+        status = kvd_section_figure(
+            s, name, "kept.gp",
+            n == 3   ? 900
+            : n == 2 ? 660
+                     : 420,
+            560, kvd_text_get(&caption), err,
+            "csv='tables/%s.csv'; points=%zu; pairs='%s %s'; layers=%d; heads=%d; d_head=%d", name, n,
+            kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]], w->n_layers, w->n_kv_heads,
+            w->d_head);
     kvd_text_release(&caption);
     return status;
 }
@@ -172,7 +179,8 @@ static int error_study(const kvd_results *r, kvd_section *s, kvd_err *err)
         any = any || r->item[i].kind == KVD_RESULT_ERROR_TABLE;
     if (!any)
         return 0;
-    kvd_table *t = kvd_section_table(s, "error-tables", "Cost of cutting one head at a time, nats of KL divergence per token", err);
+    kvd_table *t = kvd_section_table(
+        s, "error-tables", "Cost of cutting one head at a time, nats of KL divergence per token", err);
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
@@ -204,10 +212,11 @@ static int error_study(const kvd_results *r, kvd_section *s, kvd_err *err)
                 kvd_table_real(t, sum);
             }
     }
-    return kvd_section_figure(s, "error-tables", "errors.gp", 760, 400,
-                              "Sum over heads of what cutting each head alone costs, against the share of its dimensions "
-                              "removed.",
-                              err, "csv='tables/error-tables.csv'");
+    return kvd_section_figure(
+        s, "error-tables", "errors.gp", 760, 400,
+        "Sum over heads of what cutting each head alone costs, against the share of its dimensions "
+        "removed.",
+        err, "csv='tables/error-tables.csv'");
 }
 
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err)
@@ -225,20 +234,25 @@ int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err)
     if (!s)
         return -1;
     if (rates) {
-        kvd_text_raw(&s->words, "<p>One removal rate r gives every head its own number of kept dimensions (Eq. 6 of ZACK, Eq. 1 "
-                                "of FDC); F_p reads the curve the other way, from overall p to r.</p>\n");
+        kvd_text_raw(
+            &s->words,
+            "<p>One removal rate r gives every head its own number of kept dimensions (Eq. 6 of ZACK, Eq. 1 "
+            "of FDC); F_p reads the curve the other way, from overall p to r.</p>\n");
         if (points_table(r, s, err) || curve_table(r, s, &curve, err))
             return -1;
-        if (curve && kvd_section_figure(s, "rates-p-of-r", "rates.gp", 760, 420,
-                                        "Overall p against removal rate r: steps of F_p as a line, the points of the "
-                                        "files as dots, padded to multiples of 16 as open squares.",
-                                        err, "csv='tables/rates-curve.csv'"))
+        if (curve &&
+            kvd_section_figure(s, "rates-p-of-r", "rates.gp", 760, 420,
+                               "Overall p against removal rate r: steps of F_p as a line, the points of the "
+                               "files as dots, padded to multiples of 16 as open squares.",
+                               err, "csv='tables/rates-curve.csv'"))
             return -1;
         for (size_t i = 0; i < r->n; i++)
-            if (r->item[i].kind == KVD_RESULT_RATES && ++drawn <= MOST_HEATS && heat(&r->item[i], drawn, s, err))
+            if (r->item[i].kind == KVD_RESULT_RATES && ++drawn <= MOST_HEATS &&
+                heat(&r->item[i], drawn, s, err))
                 return -1;
         if (drawn > MOST_HEATS)
-            kvd_text_add(&s->words, "<p>Heat maps are drawn for the first %d of %d rates files.</p>\n", MOST_HEATS, drawn);
+            kvd_text_add(&s->words, "<p>Heat maps are drawn for the first %d of %d rates files.</p>\n",
+                         MOST_HEATS, drawn);
     }
     return error_study(r, s, err);
 }

@@ -8,7 +8,8 @@
 
 static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
-    kvd_table *t = kvd_section_table(s, "similarity", "Rotations of B against those of A (ZACK Tables 4 and 5, FDC Table 2)", err);
+    kvd_table *t = kvd_section_table(
+        s, "similarity", "Rotations of B against those of A (ZACK Tables 4 and 5, FDC Table 2)", err);
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "reference", "A");
@@ -23,10 +24,14 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "overlap_half", "overlap of leading halves");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_half", "energy of B kept by half of A");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "energy_half_own", "kept by half of its own");
-    kvd_table_note(t, "epsilon: mean absolute entry of B's rotations; delta: mean absolute difference to A's, as the papers "
-                      "print it. Equal rotations with random column signs have delta / epsilon near 100 %%, unrelated ones near "
-                      "141 %%. Overlap: mean squared cosine of the principal angles between the leading halves, 0.5 for unrelated "
-                      "ones. Energy: share of the squared norm of B's data that a leading half keeps. The last row of a pair is the "
+    kvd_table_note(t, "epsilon: mean absolute entry of B's rotations; delta: mean absolute difference to "
+                      "A's, as the papers "
+                      "print it. Equal rotations with random column signs have delta / epsilon near 100 %%, "
+                      "unrelated ones near "
+                      "141 %%. Overlap: mean squared cosine of the principal angles between the leading "
+                      "halves, 0.5 for unrelated "
+                      "ones. Energy: share of the squared norm of B's data that a leading half keeps. The "
+                      "last row of a pair is the "
                       "control: a random basis in place of A.");
     for (size_t i = 0; i < r->n; i++) {
         const kvd_similarity *x = &r->item[i].similarity;
@@ -81,7 +86,8 @@ static bool distinct(const kvd_similarity *x)
     return true;
 }
 
-static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number, kvd_section *s, kvd_err *err)
+static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number, kvd_section *s,
+                  kvd_err *err)
 {
     char name[64], title[160];
     double lowest = 1;
@@ -91,8 +97,10 @@ static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int num
         lowest = e < lowest ? e : lowest;
     }
     snprintf(name, sizeof name, "transfer-%d-%s", number, kvd_pair_name[q->pair]);
-    snprintf(title, sizeof title, "Calibrated on the row's text, serving the column's: energy kept at half width, %s, in %% of "
-                                  "what the column's own basis keeps", kvd_pair_name[q->pair]);
+    snprintf(
+        title, sizeof title,
+        "Energy kept at half width, %s: basis of the row's text, data of the column's, %% of its own basis",
+        kvd_pair_name[q->pair]);
     kvd_table *t = kvd_section_table(s, name, title, err);
     if (!t)
         return -1;
@@ -109,6 +117,7 @@ static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int num
     kvd_table_text(t, "(a random basis)");
     for (size_t b = 0; b < n; b++)
         kvd_table_real(t, 100 * q->random[3][b] / q->energy[b * n + b]);
+    t->only_files = q->pair != KVD_PAIR_QK && q->pair != KVD_PAIR_VW;
     kvd_table_note(t, "100 on the diagonal by definition: no transfer.");
     return 0;
 }
@@ -134,9 +143,14 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
     for (size_t p = 0; p < x->n_pairs; p++) {
         const kvd_similarity_pair *q = &x->pair[p];
         for (size_t k = 0; k < n * n; k++) {
+            char a[KVD_LABEL], b[KVD_LABEL];
+            memcpy(a, x->label[k / n], sizeof a);
+            memcpy(b, x->label[k % n], sizeof b);
+            kvd_series_clean(a);
+            kvd_series_clean(b);
             kvd_table_text(data, kvd_pair_name[q->pair]);
-            kvd_table_text(data, x->label[k / n]);
-            kvd_table_text(data, x->label[k % n]);
+            kvd_table_text(data, a);
+            kvd_table_text(data, b);
             kvd_table_int(data, (int64_t)(k / n));
             kvd_table_int(data, (int64_t)(k % n));
             kvd_table_real(data, 100 * q->energy[k] / q->energy[k % n * n + k % n]);
@@ -147,12 +161,14 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
         if (matrix(x, q, number, s, err))
             return -1;
         if (n_pairs < 2)
-            snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "", kvd_pair_name[q->pair]);
+            snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "",
+                     kvd_pair_name[q->pair]);
     }
-    return kvd_section_figure(s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400,
-                              "Overlap of the leading halves of the bases found on two texts (1: the same subspace, 0.5: "
-                              "unrelated).",
-                              err, "csv='tables/%s.csv'; pairs='%s'", name, pairs);
+    return kvd_section_figure(
+        s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400,
+        "Overlap of the leading halves of the bases found on two texts (1: the same subspace, 0.5: "
+        "unrelated).",
+        err, "csv='tables/%s.csv'; pairs='%s'", name, pairs);
 }
 
 /* Files of three texts or more: with two, the matrix is the similarity table again. */
@@ -182,7 +198,9 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
         status = 0;
         goto done;
     }
-    kvd_table *t = kvd_section_table(s, "token-count", "Similarity against the number of calibration tokens (ZACK Fig. 18, FDC Fig. 14)", err);
+    kvd_table *t = kvd_section_table(
+        s, "token-count", "Similarity against the number of calibration tokens (ZACK Fig. 18, FDC Fig. 14)",
+        err);
     if (!t)
         goto done;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "calibration");
@@ -204,16 +222,62 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
     for (int k = 0; k < KVD_N_PAIRS && n_pairs < 2; k++)
         for (size_t i = 0; i < n; i++)
             if ((int)p[i].pair == k) {
-                snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "", kvd_pair_name[k]);
+                snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n_pairs++ ? " " : "",
+                         kvd_pair_name[k]);
                 break;
             }
-    status = kvd_section_figure(s, "zack-fig18-token-count", "tokens.gp", n_pairs == 2 ? 900 : 560, 640,
-                                "How rotations settle as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the papers' "
-                                "delta / epsilon above; overlap of the leading halves and energy kept below.",
-                                err, "csv='tables/token-count.csv'; pairs='%s'", pairs);
+    status = kvd_section_figure(
+        s, "zack-fig18-token-count", "tokens.gp", n_pairs == 2 ? 900 : 560, 640,
+        "How rotations settle as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the papers' "
+        "delta / epsilon above; overlap of the leading halves and energy kept below.",
+        err, "csv='tables/token-count.csv'; pairs='%s'", pairs);
 done:
     free(p);
     return status;
+}
+
+static void smallest_and_largest(const kvd_values *v, double *least, double *most)
+{
+    *least = *most = v->value[0].value;
+    for (size_t i = 1; i < v->n; i++) {
+        *least = v->value[i].value < *least ? v->value[i].value : *least;
+        *most = v->value[i].value > *most ? v->value[i].value : *most;
+    }
+}
+
+/* What the files say, in one sentence per kind of calibration. */
+static int sentences(const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    static const struct {
+        const char *between, *delta, *aligned, *overlap, *energy;
+    } kinds[] = {
+        {"Between texts", "delta-ratio:qk", "aligned-ratio:qk", "overlap-half:qk", "energy-ratio:qk"},
+        {"Between random token ids and texts", "random-delta-ratio:qk", "random-aligned-ratio:qk",
+         "random-overlap-half:qk", "random-energy-ratio:qk"}};
+    for (size_t k = 0; k < 2; k++) {
+        const char *const names[4] = {kinds[k].delta, kinds[k].aligned, kinds[k].overlap, kinds[k].energy};
+        kvd_values v[4] = {{0}};
+        double lo[4], hi[4];
+        int status = 0;
+        for (int i = 0; i < 4 && !status; i++) {
+            status = kvd_measure(r, names[i], &v[i], err);
+            if (!status && v[i].n)
+                smallest_and_largest(&v[i], &lo[i], &hi[i]);
+        }
+        if (!status && v[0].n && v[3].n)
+            kvd_text_add(&s->words,
+                         "<p>%s, for the Q-K pair: delta / epsilon as printed is %.3g to %.3g %% (%.3g to "
+                         "%.3g %% with signs aligned), "
+                         "while the leading halves overlap by %.3g to %.3g %% and the other basis keeps %.3g "
+                         "to %.3g %% of the "
+                         "energy that the own one keeps at half width.</p>\n",
+                         kinds[k].between, lo[0], hi[0], lo[1], hi[1], lo[2], hi[2], lo[3], hi[3]);
+        for (int i = 0; i < 4; i++)
+            kvd_values_release(&v[i]);
+        if (status)
+            return -1;
+    }
+    return 0;
 }
 
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
@@ -226,10 +290,15 @@ int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
     kvd_section *s = kvd_report_section(report, "similarity", "Similarity of rotations", err);
     if (!s)
         return -1;
-    kvd_text_raw(&s->words,
-                 "<p>Do rotations found on one text fit another? The papers compare matrices entry by entry (delta / epsilon). "
-                 "That number depends on the sign and the order of every column, also of those with nearly equal singular "
-                 "values (Z-7); whether a basis serves another text is seen from the overlap of the leading subspaces and the "
-                 "energy they keep.</p>\n");
-    return rows_table(r, s, err) || transfer_study(r, s, err) || token_study(r, s, err) ? -1 : 0;
+    kvd_text_raw(&s->words, "<p>Do rotations found on one text fit another? The papers compare matrices "
+                            "entry by entry (delta / epsilon). "
+                            "That number depends on the sign and the order of every column, also of those "
+                            "with nearly equal singular "
+                            "values (Z-7); whether a basis serves another text is seen from the overlap of "
+                            "the leading subspaces and the "
+                            "energy they keep.</p>\n");
+    return sentences(r, s, err) || rows_table(r, s, err) || transfer_study(r, s, err) ||
+                   token_study(r, s, err)
+               ? -1
+               : 0;
 }

@@ -78,9 +78,10 @@ static int summary_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "dims_for_99_percent", "dims for 99 % energy");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "below_one_percent", "sigma < 1, %");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "below_one_normalised_percent", "sigma / sqrt(rows) < 1, %");
-    kvd_table_note(t, "A flat spectrum has 50 %% of its sum in the trailing half. The share of singular values below 1 "
-                      "(ZDC Fig. 13) grows or falls with the number of rows and the scale of the model; only the "
-                      "share after division by the square root of the number of rows compares between files (D-22).");
+    kvd_table_note(
+        t, "A flat spectrum has 50 %% of its sum in the trailing half. The share of singular values below 1 "
+           "(ZDC Fig. 13) grows or falls with the number of rows and the scale of the model; only the "
+           "share after division by the square root of the number of rows compares between files (D-22).");
     for (size_t i = 0; i < r->n; i++)
         for (int k = 0; k < KVD_N_PAIRS; k++) {
             kvd_pair p = (kvd_pair)k;
@@ -118,8 +119,10 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "mean", "mean");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "standard_deviation", "standard deviation");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "cv_percent", "CV, %");
-    kvd_table_note(t, "CV: sample standard deviation over mean, over all layers and heads (Z-11). The spectrum of wv is that "
-                      "of the weights alone: no text can change it, though FDC Table 4 lists it per dataset (F-6).");
+    kvd_table_note(
+        t, "CV: sample standard deviation over mean, over all layers and heads (Z-11). The spectrum of wv is "
+           "that "
+           "of the weights alone: no text can change it, though FDC Table 4 lists it per dataset (F-6).");
     for (size_t i = 0; i < r->n; i++)
         for (int p = 0; p < KVD_N_PAIRS; p++) {
             double mean, sd;
@@ -154,7 +157,8 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     kvd_table_add_column(t, KVD_CELL_INT, 0, "dim", "dimension");
     for (size_t c = 0; c < *drawn; c++) {
         size_t h = c * n / *drawn;
-        snprintf(heading, sizeof heading, "layer%zu_head%zu", (size_t)sp->first_layer + h / per_layer, h % per_layer);
+        snprintf(heading, sizeof heading, "layer%zu_head%zu", (size_t)sp->first_layer + h / per_layer,
+                 h % per_layer);
         kvd_table_add_column(t, KVD_CELL_REAL, 6, heading, heading);
     }
     for (size_t j = 0; j < d; j++) {
@@ -171,7 +175,8 @@ static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
     const kvd_result *best = NULL;
     for (size_t i = 0; i < r->n; i++) {
         const kvd_result *x = &r->item[i];
-        if ((has_pair(x, KVD_PAIR_QK) || has_pair(x, KVD_PAIR_VW)) && strcmp(x->spectrum.rope, "after") == 0 &&
+        if ((has_pair(x, KVD_PAIR_QK) || has_pair(x, KVD_PAIR_VW)) &&
+            strcmp(x->spectrum.rope, "after") == 0 &&
             (!best || x->spectrum.n_tokens > best->spectrum.n_tokens))
             best = x;
     }
@@ -180,8 +185,9 @@ static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
     char pairs[32] = "", csvs[128] = "";
     kvd_text caption = {0};
     int status = -1, n = 0;
-    kvd_text_add(&caption, "Singular values of single heads, coloured by layer, calibrated on %s (%zu tokens); the "
-                           "dashed line marks 1 (ZDC Fig. 13).",
+    kvd_text_add(&caption,
+                 "Singular values of single heads, coloured by layer, calibrated on %s (%zu tokens); the "
+                 "dashed line marks 1 (ZDC Fig. 13).",
                  best->name, best->spectrum.n_tokens);
     for (int k = 0; k < 2; k++) {
         kvd_pair p = k ? KVD_PAIR_VW : KVD_PAIR_QK;
@@ -191,20 +197,23 @@ static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
         if (heads_table(best, p, s, &drawn, err))
             goto done;
         size_t all = (size_t)best->spectrum.n_layers * (size_t)best->spectrum.pair[p].n_h;
-        kvd_text_add(&caption, " %s: %zu of %zu heads drawn, %.0f %% of all singular values below 1, %.0f %% per square root of rows.",
+        kvd_text_add(&caption,
+                     " %s: %zu of %zu heads drawn, %.0f %% of all singular values below 1, %.0f %% per "
+                     "square root of rows.",
                      kvd_pair_name[p], drawn, all, 100 * kvd_share_below_one(&best->spectrum, p, false),
                      100 * kvd_share_below_one(&best->spectrum, p, true));
         snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s", n ? " " : "", kvd_pair_name[p]);
-        snprintf(csvs + strlen(csvs), sizeof csvs - strlen(csvs), "%stables/spectra-heads-%s.csv", n ? " " : "",
-                 kvd_pair_name[p]);
+        snprintf(csvs + strlen(csvs), sizeof csvs - strlen(csvs), "%stables/spectra-heads-%s.csv",
+                 n ? " " : "", kvd_pair_name[p]);
         n++;
     }
     if (kvd_text_check(&caption, err))
         goto done;
     int first = best->spectrum.first_layer;
-    status = kvd_section_figure(s, "zdc-fig13-heads", "heads.gp", n == 2 ? 900 : 520, 400, kvd_text_get(&caption), err,
-                                "csvs='%s'; pairs='%s'; first_layer=%d; last_layer=%d", csvs, pairs, first,
-                                first + best->spectrum.n_layers - 1);
+    status =
+        kvd_section_figure(s, "zdc-fig13-heads", "heads.gp", n == 2 ? 900 : 520, 400, kvd_text_get(&caption),
+                           err, "csvs='%s'; pairs='%s'; first_layer=%d; last_layer=%d", csvs, pairs, first,
+                           first + best->spectrum.n_layers - 1);
 done:
     kvd_text_release(&caption);
     return status;
@@ -220,17 +229,22 @@ int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err)
     kvd_section *s = kvd_report_section(report, "spectra", "Spectra", err);
     if (!s)
         return -1;
-    kvd_text_raw(&s->words,
-                 "<p>Singular values of what shares one rotation, per layer and head: queries stacked on keys after RoPE "
-                 "(<b>qk</b>), values stacked on the output projection (<b>vw</b>), keys and values alone, the columns of "
-                 "W_V (<b>wv</b>). A head whose curve falls early can give up its trailing dimensions.</p>\n");
+    kvd_text_raw(
+        &s->words,
+        "<p>Singular values of what shares one rotation, per layer and head: queries stacked on keys after "
+        "RoPE "
+        "(<b>qk</b>), values stacked on the output projection (<b>vw</b>), keys and values alone, the "
+        "columns of "
+        "W_V (<b>wv</b>). A head whose curve falls early can give up its trailing dimensions.</p>\n");
     if (mean_table(r, s, err) ||
         mean_figure(r, s, "zack-fig05-k-v", KVD_PAIR_K, KVD_PAIR_V,
-                    "Average singular value per head dimension of K and V (ZACK Fig. 5): raw, and divided by the square "
+                    "Average singular value per head dimension of K and V (ZACK Fig. 5): raw, and divided by "
+                    "the square "
                     "root of the number of rows so that texts of different length compare (Z-10).",
                     err) ||
         mean_figure(r, s, "zack-fig10-qk-vw", KVD_PAIR_QK, KVD_PAIR_VW,
-                    "Average singular value per head dimension of the Q-K pair and of V with W_O (ZACK Fig. 10; the Q-K "
+                    "Average singular value per head dimension of the Q-K pair and of V with W_O (ZACK Fig. "
+                    "10; the Q-K "
                     "panels are FDC Fig. 3).",
                     err) ||
         heads_figure(r, s, err) || summary_table(r, s, err) || cv_table(r, s, err))

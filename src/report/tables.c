@@ -59,6 +59,18 @@ void kvd_table_shade(kvd_table *t, double lo, double hi)
     t->col[t->n_cols - 1].shade_hi = hi;
 }
 
+void kvd_table_interval(kvd_table *t)
+{
+    if (!t->failed)
+        t->col[t->n_cols - 1].interval = true;
+}
+
+/* The column that people see after column j. */
+static size_t after(const kvd_table *t, size_t j)
+{
+    return j + (t->col[j].interval ? 3 : 1);
+}
+
 /* The next cell, or NULL after memory ran out. */
 static kvd_cell *next(kvd_table *t, kvd_cell_kind kind)
 {
@@ -163,6 +175,13 @@ void kvd_table_show(const kvd_table *t, size_t row, size_t col, char *buf, size_
             snprintf(buf, size, "-");
         else
             rounded(c->real, t->col[col].digits, buf, size);
+        if (t->col[col].interval && !isnan(c[1].real) && !isnan(c[2].real)) {
+            char lo[48], hi[48];
+            rounded(c[1].real, t->col[col].digits, lo, sizeof lo);
+            rounded(c[2].real, t->col[col].digits, hi, sizeof hi);
+            size_t n = strlen(buf);
+            snprintf(buf + n, size - n, " [%s, %s]", lo, hi);
+        }
         break;
     }
 }
@@ -197,18 +216,18 @@ static void markdown(const kvd_table *t, kvd_text *out)
     kvd_text_raw(out, "**");
     kvd_text_markdown(out, t->title);
     kvd_text_raw(out, "**\n\n|");
-    for (size_t j = 0; j < t->n_cols; j++) {
+    for (size_t j = 0; j < t->n_cols; j = after(t, j)) {
         kvd_text_raw(out, " ");
         kvd_text_markdown(out, t->col[j].heading);
         kvd_text_raw(out, " |");
     }
     kvd_text_raw(out, "\n|");
-    for (size_t j = 0; j < t->n_cols; j++)
+    for (size_t j = 0; j < t->n_cols; j = after(t, j))
         kvd_text_raw(out, t->col[j].kind == KVD_CELL_TEXT ? " --- |" : " ---: |");
     kvd_text_raw(out, "\n");
     for (size_t i = 0; i < t->n_rows; i++) {
         kvd_text_raw(out, "|");
-        for (size_t j = 0; j < t->n_cols; j++) {
+        for (size_t j = 0; j < t->n_cols; j = after(t, j)) {
             kvd_text_raw(out, " ");
             if (t->col[j].kind == KVD_CELL_TEXT) {
                 kvd_text_markdown(out, kvd_table_cell(t, i, j)->text);
@@ -279,7 +298,7 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
     kvd_text_raw(out, "<div class=\"wide\"><table><caption>");
     kvd_text_html(out, t->title);
     kvd_text_raw(out, "</caption>\n<thead><tr>");
-    for (size_t j = 0; j < t->n_cols; j++) {
+    for (size_t j = 0; j < t->n_cols; j = after(t, j)) {
         kvd_text_add(out, "<th scope=\"col\"%s>", t->col[j].kind == KVD_CELL_TEXT ? "" : " class=\"n\"");
         kvd_text_html(out, t->col[j].heading);
         kvd_text_raw(out, "</th>");
@@ -287,11 +306,12 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
     kvd_text_raw(out, "</tr></thead>\n<tbody>\n");
     for (size_t i = 0; i < t->n_rows; i++) {
         kvd_text_raw(out, "<tr>");
-        for (size_t j = 0; j < t->n_cols; j++) {
+        for (size_t j = 0; j < t->n_cols; j = after(t, j)) {
             const kvd_table_col *col = &t->col[j];
             const kvd_cell *c = kvd_table_cell(t, i, j);
             if (col->kind == KVD_CELL_TEXT) {
-                kvd_text_raw(out, "<td>");
+                /* Short texts stay on one line. */
+                kvd_text_raw(out, strlen(c->text) <= 28 ? "<td class=\"k\">" : "<td>");
                 kvd_text_html(out, c->text);
             } else {
                 double x = col->kind == KVD_CELL_INT ? (double)c->number : c->real;
@@ -334,7 +354,7 @@ void kvd_table_plain(const kvd_table *t, kvd_text *out)
 {
     char buf[1024];
     for (size_t i = 0; i <= t->n_rows; i++) {
-        for (size_t j = 0; j < t->n_cols; j++) {
+        for (size_t j = 0; j < t->n_cols; j = after(t, j)) {
             size_t width = columns(t->col[j].heading);
             for (size_t k = 0; k < t->n_rows; k++) {
                 kvd_table_show(t, k, j, buf, sizeof buf);
@@ -349,7 +369,7 @@ void kvd_table_plain(const kvd_table *t, kvd_text *out)
                 if ((unsigned char)*c < 0x20 || *c == 0x7f)
                     *c = '?';
             int pad = (int)(width - columns(buf));
-            bool last = j + 1 == t->n_cols;
+            bool last = after(t, j) >= t->n_cols;
             if (t->col[j].kind == KVD_CELL_TEXT)
                 kvd_text_add(out, "%s%*s", buf, last ? 0 : pad + 2, "");
             else

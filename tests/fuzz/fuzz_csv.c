@@ -1,4 +1,5 @@
 /* common/csv on arbitrary bytes: fields lie where they say, and what is written reads back the same. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,7 +10,8 @@
 
 typedef struct {
     FILE *copy; /* rows are written here; NULL in the second pass */
-    size_t rows, fields, bytes;
+    bool has_head;
+    size_t rows, bytes;
     uint64_t sum;
 } totals;
 
@@ -18,7 +20,8 @@ static int on_row(void *ctx, size_t line, char *const *field, const size_t *len,
     totals *t = ctx;
     if (line != ++t->rows)
         abort();
-    t->fields += n;
+    if (t->has_head && line == 1)
+        return 0;
     for (size_t i = 0; i < n; i++) {
         if (field[i][len[i]])
             abort();
@@ -36,9 +39,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kvd_err err;
     char *text = NULL;
     size_t len = 0;
-    totals first = {.copy = open_memstream(&text, &len)}, second = {0};
+    totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
+    /* A first row keeps a byte order mark of the second from being one. */
+    fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
         abort();

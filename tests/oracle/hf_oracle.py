@@ -105,7 +105,8 @@ if a.spectrum:
             row = []
             for h in range(kq.shape[1]):
                 m, w = int(kq[l, h]), int(kv[l, h])
-                L, V = S[pq + "/R"][l, h], S[pv + "/R"][l, h]
+                L = S[pq + ("/left" if pq == "bqk" else "/R")][l, h]
+                V = S[pv + ("/left" if pv == "bvw" else "/R")][l, h]
                 if pq == "bqk":
                     Lr, Vr = S[pq + "/right"][l, h], S[pv + "/right"][l, h]
                     row.append((T(L[:, :m]), T(Lr[:, :m]), T(V[:, :w]), T(Vr[:, :w].T)))

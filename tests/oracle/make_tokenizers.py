@@ -8,14 +8,19 @@ file with some of its top-level fields replaced ("patch"), the ids of every text
 tokens ("ids") and without ("plain", null where equal), and what the ids decode to ("decoded",
 null where that is the text itself).
 
-Usage, from the repository root: make_tokenizers.py tests/data/tokenizers
-Needs: the packages tokenizers (0.23).
+shared.json is written when the folder of downloaded inputs is given: checksums (CRC-32 of the
+ids as little-endian uint32) for real tokenizers on the beginnings of real texts.
+
+Usage, from the repository root: make_tokenizers.py tests/data/tokenizers [../shared]
+Needs: the package tokenizers (0.23).
 """
 import copy
 import glob
 import json
 import os
+import struct
 import sys
+import zlib
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import __version__ as version
@@ -48,6 +53,7 @@ TEXTS = [
     "one WORD two WORDS xWORD WORD, WORD", "left<L> right<R>   both  <B>  end", "\u2581already\u2581marked \u2581 x",
     "<0x41><0xE4>", "\x01\x02\x7f\u0080", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "........----====",
     "https://example.org/a/b?c=d&e=f#g", "The the THE thethe", "x" * 40 + " " * 40 + "y", "ab-cd--ef---gh -- i-", "-", "--a", "a--",
+    "\u00e4b \u00e4", "\u1ebd\u0323x",
 ]
 
 
@@ -207,6 +213,9 @@ def make_variants(bases):
         "normalizer": {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"Regex": "^\\s\\s|a"}, "content": "bc"},
                                                            {"type": "Strip", "strip_left": True, "strip_right": False}]},
         "pre_tokenizer": pre_sequence(split("\\s+|b", "Isolated"), {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True})}, **none)))
+    v.append(("Metaspace first behind NFD", "llama2", dict({
+        "normalizer": {"type": "NFD"},
+        "pre_tokenizer": pre_sequence(split("\\p{M}", "Isolated"), {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True})}, **none)))
     m = copy.deepcopy(bases["unknown"]["model"])
     v.append(("unknown, fused", "unknown", {"model": dict(m, fuse_unk=True)}))
     m2 = dict(m, unk_token=None)
@@ -222,6 +231,29 @@ def make_variants(bases):
         {"type": "Replace", "pattern": {"Regex": "\u2581+"}, "content": "_"}, {"type": "Strip", "content": "_", "start": 1, "stop": 0},
         {"type": "ByteFallback"}]}}))
     return v
+
+
+def make_shared(shared, out):
+    """Beginnings of the texts; texts that are not UTF-8 are left out."""
+    rows = []
+    for path, limit in (("data/models/kvdim-6m/tokenizer.json", 400000),
+                        (os.path.join(shared, "inputs/models/tinystories656K.tokenizer.json"), 150000)):
+        t = Tokenizer.from_file(path)
+        for text in sorted(glob.glob(os.path.join(shared, "inputs/text/*"))):
+            whole = open(text, "rb").read()
+            raw = whole[:limit]
+            while len(raw) < len(whole) and raw[-1] >= 0x80:  # end behind ASCII, not inside a character
+                raw = raw[:-1]
+            try:
+                ids = t.encode(raw.decode("utf8")).ids
+            except UnicodeDecodeError:
+                continue
+            rows.append({"tokenizer": path if path.startswith("data") else os.path.relpath(path, shared),
+                         "text": os.path.relpath(text, shared), "bytes": len(raw), "n": len(ids),
+                         "crc32": zlib.crc32(struct.pack("<%dI" % len(ids), *ids))})
+    with open(os.path.join(out, "shared.json"), "w", encoding="utf8") as f:
+        f.write("[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]\n")
+    print(sum(r["n"] for r in rows), "ids in shared.json")
 
 
 def main():
@@ -247,6 +279,8 @@ def main():
         f.write('{"made_by":"tests/oracle/make_tokenizers.py with tokenizers %s",\n"texts":%s,\n"variants":[\n%s\n]}\n' % (
             version, json.dumps(TEXTS, ensure_ascii=True, separators=(",", ":")),
             ",\n".join(json.dumps(v, ensure_ascii=True, separators=(",", ":")) for v in variants)))
+    if len(sys.argv) > 2:
+        make_shared(sys.argv[2], out)
 
 
 main()

@@ -6,7 +6,7 @@
 
 const kvd_dims_method kvd_dims_fdc = {
     .name = "fdc",
-    .summary = "rotations from [Q; K] after RoPE and from W_V, a width per head (FDC)",
+    .summary = "rotations of Q-K after RoPE and of W_V, a width per head (FDC)",
     .pair = {KVD_PAIR_QK, KVD_PAIR_WV},
     .cut = kvd_dims_cut_orthogonal,
 };

@@ -6,7 +6,7 @@
 
 const kvd_dims_method kvd_dims_zack = {
     .name = "zack",
-    .summary = "rotations from [Q; K] after RoPE and [V; W_O], a width per head (ZACK)",
+    .summary = "rotations of Q-K after RoPE and V-W_O, a width per head (ZACK)",
     .pair = {KVD_PAIR_QK, KVD_PAIR_VW},
     .cut = kvd_dims_cut_orthogonal,
 };

@@ -5,9 +5,12 @@
 static bool listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);
-    for (const char *p = list; (p = strstr(p, name)); p += n)
-        if ((p == list || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0'))
-            return n > 0;
+    while (*list) {
+        const size_t len = strcspn(list, " ");
+        if (len == n && !memcmp(list, name, n))
+            return true;
+        list += len + (list[len] == ' ');
+    }
     return false;
 }
 

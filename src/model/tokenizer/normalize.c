@@ -149,6 +149,11 @@ static int replace(const step *s, const char *text, size_t len, kvd_buffer *out,
         return -1;
     kvd_scan_text(&scan, text, len);
     while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
+        if (begin == end) {
+            /* Hugging Face tokenizers loses track of positions here, and may crash */
+            rc = kvd_fail(err, "normalizer Replace: its pattern matches the empty text at byte %zu", begin);
+            break;
+        }
         if (kvd_buffer_add(out, text + done, begin - done, err) ||
             kvd_buffer_add(out, s->content.s, s->content.n, err)) {
             rc = -1;
@@ -205,6 +210,27 @@ static int certain(const step *s, const char *text, size_t len, kvd_buffer *out,
     return 0;
 }
 
+/* What the first character becomes is found again at the beginning of the whole. */
+static int canonical(const kvd_buffer *in, bool compose, kvd_buffer *out, size_t *first, kvd_err *err)
+{
+    if (kvd_canonical_form(in->s, in->n, compose, out, err))
+        return -1;
+    if (!*first)
+        return 0;
+    kvd_buffer alone = {0};
+    const int rc = kvd_canonical_form(in->s, *first, compose, &alone, err);
+    size_t same = 0;
+    while (!rc && same < alone.n && same < out->n) {
+        const unsigned width = kvd_utf8_width(alone.s[same]);
+        if (width > out->n - same || memcmp(alone.s + same, out->s + same, width))
+            break;
+        same += width;
+    }
+    *first = same ? same : kvd_utf8_width(out->s[0]); /* composed with what follows */
+    kvd_buffer_release(&alone);
+    return rc;
+}
+
 static int one_step(const step *s, const kvd_buffer *in, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     out->n = 0;
@@ -224,10 +250,7 @@ static int one_step(const step *s, const kvd_buffer *in, kvd_buffer *out, size_t
         return certain(s, in->s, in->n, out, err);
     case NFC:
     case NFD:
-        if (kvd_canonical_form(in->s, in->n, s->kind == NFC, out, err))
-            return -1;
-        *first = *first && out->n ? kvd_utf8_width(out->s[0]) : 0;
-        return 0;
+        return canonical(in, s->kind == NFC, out, first, err);
     }
     return kvd_fail(err, "unknown normalizer step %d", (int)s->kind);
 }

@@ -3,8 +3,13 @@
 #include <string.h>
 #include <strings.h>
 
-/* Oniguruma's \w (UTS #18 word); PCRE2's own is narrower. */
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Property White_Space; PCRE2's own \s has U+180E, too. */
+#define SPACE "\\t-\\r\\x{85}\\p{Z}"
+
+/* Oniguruma's \w (UTS #18 word); PCRE2's own is narrower. Outside a class, Oniguruma looks
+ * characters below U+0100 up in a table that also has the superscripts and fractions. */
+#define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 typedef struct {
     const char *p;
@@ -115,18 +120,18 @@ static int escape(walk *w)
     const char *as = NULL;
     switch (c) {
     case 's':
-        as = "\\p{White_Space}";
+        as = w->in_class ? SPACE : "[" SPACE "]";
         break;
-    case 'S':
-        as = "\\P{White_Space}";
+    case 'S': /* the property by its name: PCRE2 10.40 or later */
+        as = w->in_class ? "\\P{White_Space}" : "[^" SPACE "]";
         break;
     case 'w':
-        as = w->in_class ? WORD : "[" WORD "]";
+        as = w->in_class ? WORD : "[" WORD_OUTSIDE "]";
         break;
     case 'W':
         if (w->in_class)
             return refuse(w, "\\W in a class");
-        as = "[^" WORD "]";
+        as = "[^" WORD_OUTSIDE "]";
         break;
     case 'd':
         as = "\\p{Nd}";

@@ -146,7 +146,7 @@ static int start_symbols(const kvd_llama2c *t, kvd_merge_work *w, const char *te
 }
 
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool bos, kvd_ids *ids,
-                       kvd_err *err)
+                           kvd_err *err)
 {
     kvd_merge_work w = {0};
     pair_room room = {t, malloc(t->vocab.longest)};

@@ -17,7 +17,7 @@ void kvd_llama2c_tok_free(kvd_llama2c *t);
 
 /* One space stands before a text that is not empty. bos: id 1 first, and it may be joined, too. */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool bos, kvd_ids *ids,
-                       kvd_err *err);
+                           kvd_err *err);
 
 /* Appends the bytes of the ids: a space right after id 1 is dropped, <0xNN> is one byte. */
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out, kvd_err *err);

@@ -1,0 +1,79 @@
+#include "analysis/accuracy_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char kvd_accuracy_heading[] =
+    "method    rule            p    p16        ppl 95 %                  top1  share "
+    "95 %               KL/nat  agree  att.err  B/token   stored";
+
+static double value(const kvd_rows *r, size_t i, const char *column)
+{
+    return kvd_rows_get_real(r, i, kvd_rows_find(r, column));
+}
+
+const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
+{
+    char ppl[40], share[40];
+    snprintf(ppl, sizeof ppl, "[%.4g, %.4g]", value(r, i, "perplexity_lo"), value(r, i, "perplexity_hi"));
+    snprintf(share, sizeof share, "[%.3f, %.3f]", value(r, i, "top1_share_lo"), value(r, i, "top1_share_hi"));
+    snprintf(line, KVD_ACCURACY_LINE,
+             "%-9s %-10s %6.4f %6.4f  %9.4g %-19s %6.4f %6.4f %-15s %9.3g %6.4f %8.3g %8.0f %8.0f",
+             kvd_rows_get_text(r, i, kvd_rows_find(r, "method")),
+             kvd_rows_get_text(r, i, kvd_rows_find(r, "rule")), value(r, i, "overall_p"),
+             value(r, i, "overall_p16"), value(r, i, "perplexity"), ppl, value(r, i, "top1"),
+             value(r, i, "top1_share"), share, value(r, i, "kl"), value(r, i, "agree"),
+             value(r, i, "attention_error"), value(r, i, "bytes_per_token_nominal"),
+             value(r, i, "bytes_per_token_stored"));
+    return line;
+}
+
+const char *kvd_accuracy_target_line(const char *name, const kvd_target *t, char *line)
+{
+    const size_t size = 2 * KVD_ACCURACY_LINE;
+    if (isnan(t->p_misses)) {
+        snprintf(line, size, "%s keeps %g of the accuracy at every p tried, up to %.4f", name, t->target,
+                 t->p);
+        return line;
+    }
+    char sure[80] = "", again[120] = "";
+    if (!isnan(t->p_lo))
+        snprintf(sure, sizeof sure, "; surely kept up to %.4f, surely lost from %.4f", t->p_lo, t->p_hi);
+    if (!t->monotone)
+        snprintf(again, sizeof again, "\n%.40s: not monotone, kept again beyond the miss, last at p = %.4f",
+                 name, t->p_last_kept);
+    snprintf(line, size, "%s keeps %g of the accuracy up to p = %.4f (missed at %.4f)%s; %zu points%s", name,
+             t->target, t->p, t->p_misses, sure, t->n_points, again);
+    return line;
+}
+
+static json_t *real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *kvd_accuracy_rows_json(const kvd_rows *r)
+{
+    json_t *const list = json_array();
+    for (size_t i = 0; i < kvd_rows_count(r); i++) {
+        json_t *const row = json_object();
+        for (int c = 0; c < kvd_rows_columns(r); c++) {
+            const kvd_column *const col = kvd_rows_column(r, c);
+            json_object_set_new(row, col->name,
+                                col->kind == KVD_COL_TEXT  ? json_string(kvd_rows_get_text(r, i, c))
+                                : col->kind == KVD_COL_INT ? json_integer(kvd_rows_get_int(r, i, c))
+                                                           : real(kvd_rows_get_real(r, i, c)));
+        }
+        json_array_append_new(list, row);
+    }
+    return list;
+}
+
+json_t *kvd_accuracy_target_json(const kvd_target *t)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I}", "target", real(t->target), "p", real(t->p),
+                     "p_misses", real(t->p_misses), "p_lo", real(t->p_lo), "p_hi", real(t->p_hi),
+                     "p_last_kept", real(t->p_last_kept), "monotone", t->monotone, "n_points",
+                     (json_int_t)t->n_points);
+}

@@ -1,0 +1,238 @@
+#include "analysis/eval_options.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    OPT_TEXT = 0x100,
+    OPT_IDS,
+    OPT_FIELD,
+    OPT_NO_SPECIAL,
+    OPT_TOKENS,
+    OPT_SEQ_LEN,
+    OPT_LABEL,
+    OPT_METHOD,
+    OPT_SPECTRUM,
+    OPT_RATES,
+    OPT_TABLE,
+    OPT_TARGET,
+    OPT_SCAN,
+    OPT_CACHE,
+    OPT_BATCH
+};
+
+static const struct argp_option options[] = {
+    {0, 0, 0, 0, "On which data:", 1},
+    {"text", OPT_TEXT, "FILE", 0,
+     "Text: .jsonl, .json (a list), .csv (header row), anything else one plain document. May be repeated; "
+     "further arguments after MODEL are texts too",
+     1},
+    {"ids", OPT_IDS, "FILE.csv", 0, "Token ids instead, one sequence per line", 1},
+    {"field", OPT_FIELD, "NAME", 0, "JSON key or CSV column of the text (default text); A,B joins two", 1},
+    {"no-special", OPT_NO_SPECIAL, 0, 0, "Leave out the special tokens around a document", 1},
+    {"tokens", OPT_TOKENS, "N", 0, "Stop after N tokens (default: all; 2048 with --scan-errors)", 1},
+    {"seq-len", OPT_SEQ_LEN, "N", 0,
+     "Documents are cut into sequences of N tokens (default: 512, or the model's longest)", 1},
+    {"label", OPT_LABEL, "NAME", 0, "What tables call these texts (default: from the file names)", 1},
+    {0, 0, 0, 0, "What to evaluate:", 2},
+    {"method", OPT_METHOD, "NAME[,p=P|,r=R][,ranks=RULE]", 0,
+     "May be repeated. p: overall fraction removed; r: removal rate of Eq. 6; neither: every point of the "
+     "method's --rates file. RULE eq6 (default), eq6-energy, or error, which takes widths from "
+     "--error-table. "
+     "The uncompressed model, none, is always evaluated too. Default: every method whose pairs a --rates "
+     "file "
+     "has, without one every method whose pairs a --spectrum has (for --target)",
+     2},
+    {"spectrum", OPT_SPECTRUM, "FILE", 0, "Bases; may be repeated, a method takes the one with its pairs", 2},
+    {"rates", OPT_RATES, "FILE", 0, "Points from kvdim-fit; may be repeated, as --spectrum", 2},
+    {"error-table", OPT_TABLE, "FILE", 0, "Made by --scan-errors, for ranks=error", 2},
+    {"target", OPT_TARGET, "SHARE", 0,
+     "For each method, search the largest overall p that keeps this share of the uncompressed top-1 accuracy",
+     2},
+    {"scan-errors", OPT_SCAN, 0, 0,
+     "Measure what cutting each single head of one --method costs, and write that table to -o", 2},
+    {0, 0, 0, 0, "How to run:", 3},
+    {"cache", OPT_CACHE, "f32|f16|bf16", 0, "Type in which K' and V' are stored (default f32)", 3},
+    {"batch", OPT_BATCH, "N", 0, "Tokens in one pass (default 2048, at least one sequence)", 3},
+    {0},
+};
+
+static int add_file(const char *option, const char *path, const char **list, size_t *n, kvd_err *err)
+{
+    if (*n == KVD_EVAL_FILES)
+        return kvd_fail(err, "%s: more than %d files", option, (int)KVD_EVAL_FILES);
+    list[(*n)++] = path;
+    return 0;
+}
+
+static int add_text(kvd_eval_options *cfg, const char *path, kvd_err *err)
+{
+    if (cfg->n_text == KVD_EVAL_TEXTS)
+        return kvd_fail(err, "more than %d texts", (int)KVD_EVAL_TEXTS);
+    cfg->text[cfg->n_text++] = path;
+    return 0;
+}
+
+int kvd_eval_add_method(kvd_eval_options *cfg, const char *text, kvd_err *err)
+{
+    if (cfg->n_methods == KVD_EVAL_METHODS)
+        return kvd_fail(err, "more than %d methods", (int)KVD_EVAL_METHODS);
+    cfg->method_text[cfg->n_methods] = text;
+    return kvd_method_parse(text, &cfg->method[cfg->n_methods++], err);
+}
+
+static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
+{
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const kvd_method *const m = &cfg->method[i];
+        if (m->ranks != KVD_RANKS_EQ6 && isnan(m->p) && isnan(m->r) && isnan(cfg->target) && !cfg->scan)
+            return kvd_fail(err, "--method %s: ranks goes with p, r or --target; a rates file has its own",
+                            cfg->method_text[i]);
+    }
+    if (!cfg->scan)
+        return 0;
+    if (cfg->n_methods != 1 || !cfg->method[0].dims || cfg->method[0].dims->one_p)
+        return kvd_fail(err, "--scan-errors takes one --method whose heads may have widths of their own");
+    if (!isnan(cfg->method[0].p) || !isnan(cfg->method[0].r) || cfg->method[0].ranks != KVD_RANKS_EQ6)
+        return kvd_fail(err, "--scan-errors tries widths of its own, --method %s takes no key",
+                        cfg->method_text[0]);
+    if (!isnan(cfg->target) || cfg->n_rates || cfg->table)
+        return kvd_fail(err, "--scan-errors goes without --target, --rates and --error-table");
+    return 0;
+}
+
+static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
+{
+    if (!cfg->model)
+        return kvd_fail(err, "no MODEL given");
+    if (!cfg->common.output)
+        return kvd_fail(err, "no -o OUT.h5 given");
+    if (cfg->n_text && !cfg->text_given)
+        return kvd_fail(err, "argument '%s' is one too many (texts go with --text)", cfg->text[0]);
+    if ((cfg->n_text > 0) + (cfg->ids != NULL) != 1)
+        return kvd_fail(err, "give one of --text and --ids");
+    if (cfg->field && !cfg->n_text)
+        return kvd_fail(err, "--field goes with --text");
+    return check_methods(cfg, err);
+}
+
+static int parse_cache(const char *text, kvd_dtype *out, kvd_err *err)
+{
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(text, kvd_dtype_name((kvd_dtype)i))) {
+            *out = (kvd_dtype)i;
+            return 0;
+        }
+    return kvd_fail(err, "--cache: '%s' is none of f32, f16, bf16", text);
+}
+
+static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
+{
+    kvd_eval_options *cfg = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &cfg->common;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (cfg->model)
+            return add_text(cfg, arg, err);
+        cfg->model = arg;
+        return 0;
+    case ARGP_KEY_END:
+        return check_usage(cfg, err);
+    case OPT_TEXT:
+        cfg->text_given = true;
+        return add_text(cfg, arg, err);
+    case OPT_IDS:
+        cfg->ids = arg;
+        return 0;
+    case OPT_FIELD:
+        cfg->field = arg;
+        return 0;
+    case OPT_NO_SPECIAL:
+        cfg->no_special = true;
+        return 0;
+    case OPT_TOKENS:
+        return kvd_arg_size("--tokens", arg, 2, (size_t)1 << 48, &cfg->tokens, err);
+    case OPT_SEQ_LEN:
+        return kvd_arg_size("--seq-len", arg, 2, 1 << 30, &cfg->seq_len, err);
+    case OPT_BATCH:
+        return kvd_arg_size("--batch", arg, 1, 1 << 30, &cfg->batch, err);
+    case OPT_LABEL:
+        if (!*arg || strlen(arg) > 63)
+            return kvd_fail(err, "--label '%s': 1 to 63 bytes", arg);
+        cfg->label = arg;
+        return 0;
+    case OPT_METHOD:
+        return kvd_eval_add_method(cfg, arg, err);
+    case OPT_SPECTRUM:
+        return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
+    case OPT_RATES:
+        return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
+    case OPT_TABLE:
+        cfg->table = arg;
+        return 0;
+    case OPT_TARGET:
+        if (kvd_arg_double("--target", arg, 0, 1, &cfg->target, err))
+            return -1;
+        return cfg->target > 0 ? 0 : kvd_fail(err, "--target: a share of 0 is kept by everything");
+    case OPT_SCAN:
+        cfg->scan = true;
+        return 0;
+    case OPT_CACHE:
+        return parse_cache(arg, &cfg->cache, err);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    kvd_err err = {""};
+    const int status = parse_one(key, arg, state, &err);
+    if (status == ARGP_ERR_UNKNOWN)
+        return ARGP_ERR_UNKNOWN;
+    if (status)
+        argp_error(state, "%s", err.msg);
+    return 0;
+}
+
+/* The registry's methods at the end of --help. argp frees what it gets. */
+static char *help_filter(int key, const char *text, void *input)
+{
+    (void)input;
+    if (key != ARGP_KEY_HELP_EXTRA)
+        return (char *)(uintptr_t)text;
+    char *all = NULL;
+    size_t size = 0;
+    FILE *const f = open_memstream(&all, &size);
+    if (!f)
+        return NULL;
+    fprintf(f, "Methods:\n  %-9s %s\n", "none", "the uncompressed model");
+    for (int i = 0; i < kvd_method_count(); i++)
+        fprintf(f, "  %-9s %s\n", kvd_method_at(i)->name, kvd_method_at(i)->summary);
+    return fclose(f) ? NULL : all;
+}
+
+void kvd_eval_parse(const char *program, int argc, char **argv, kvd_eval_options *cfg)
+{
+    static const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = children,
+        .help_filter = help_filter,
+        .args_doc = "MODEL (--text FILE... | --ids FILE.csv) -o OUT.h5",
+        .doc = "Evaluate next-token predictions with compressed KV caches against the uncompressed model.\v"
+               "Example:\n"
+               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --rates rates.h5 "
+               "-o accuracy.h5\n"
+               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack,p=0.5 "
+               "--method uniform,p=0.5 -o accuracy.h5\n"
+               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack "
+               "--target 0.99 -o target.h5\n\n"
+               "Before a method is believed, its projections at full width must reproduce the uncompressed "
+               "logits; every point must show that each sequence and layer was compressed."};
+    kvd_args_parse(program, &argp, argc, argv, cfg);
+}

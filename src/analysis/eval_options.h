@@ -1,0 +1,35 @@
+/* The command line of kvdim-eval. */
+#ifndef KVD_ANALYSIS_EVAL_OPTIONS_H
+#define KVD_ANALYSIS_EVAL_OPTIONS_H
+
+#include "common/args.h"
+#include "common/half.h"
+#include "methods/presets.h"
+
+enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 64, KVD_EVAL_FILES = 16 };
+
+typedef struct {
+    kvd_common_options common;
+    const char *model;
+    const char *text[KVD_EVAL_TEXTS];
+    int n_text;
+    const char *ids, *field, *label;
+    bool text_given, no_special;
+    size_t tokens, seq_len, batch; /* 0: not given */
+    kvd_method method[KVD_EVAL_METHODS];
+    const char *method_text[KVD_EVAL_METHODS];
+    size_t n_methods;
+    const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
+    size_t n_spectra, n_rates;
+    double target; /* NaN: no search */
+    bool scan;
+    kvd_dtype cache;
+} kvd_eval_options;
+
+/* Parses argv; wrong usage ends the program with status 2. */
+void kvd_eval_parse(const char *program, int argc, char **argv, kvd_eval_options *cfg);
+
+/* Appends a method as --method does. */
+int kvd_eval_add_method(kvd_eval_options *cfg, const char *text, kvd_err *err);
+
+#endif

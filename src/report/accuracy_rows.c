@@ -1,0 +1,104 @@
+#include "report/accuracy_rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/measures.h"
+
+const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column)
+{
+    return kvd_row_text(e->file->accuracy.rows, e->row, column);
+}
+
+double kvd_entry_real(const kvd_accuracy_entry *e, const char *column)
+{
+    return kvd_row_real(e->file->accuracy.rows, e->row, column);
+}
+
+bool kvd_entry_is_none(const kvd_accuracy_entry *e)
+{
+    return strcmp(kvd_entry_text(e, "method"), "none") == 0;
+}
+
+static int by_series(const void *a, const void *b)
+{
+    const kvd_accuracy_entry *x = a, *y = b;
+    int c = strcmp(kvd_entry_text(x, "label"), kvd_entry_text(y, "label"));
+    if (!c)
+        c = kvd_entry_is_none(y) - kvd_entry_is_none(x); /* the uncompressed model first */
+    if (!c)
+        c = strcmp(x->series, y->series);
+    if (!c)
+        c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
+            (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
+    return c ? c : strcmp(x->file->path, y->file->path);
+}
+
+/* True when rows of compressed methods differ in the column. */
+static bool varies(const kvd_accuracy_entries *all, const char *column)
+{
+    const char *first = NULL;
+    for (size_t i = 0; i < all->n; i++) {
+        if (kvd_entry_is_none(&all->item[i]))
+            continue;
+        if (first && strcmp(first, kvd_entry_text(&all->item[i], column)))
+            return true;
+        first = kvd_entry_text(&all->item[i], column);
+    }
+    return false;
+}
+
+void kvd_accuracy_entries_release(kvd_accuracy_entries *all)
+{
+    free(all->item);
+    free(all->label);
+}
+
+int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].kind == KVD_RESULT_ACCURACY)
+            n += kvd_rows_count(r->item[i].accuracy.rows);
+    all->item = calloc(n ? n : 1, sizeof *all->item);
+    all->label = calloc(n ? n : 1, sizeof *all->label);
+    if (!all->item || !all->label)
+        return kvd_no_memory(err, "accuracy rows", n * sizeof *all->item);
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].kind == KVD_RESULT_ACCURACY)
+            for (size_t k = 0; k < kvd_rows_count(r->item[i].accuracy.rows); k++)
+                all->item[all->n++] = (kvd_accuracy_entry){.file = &r->item[i], .row = k};
+    bool calibrations = varies(all, "calibration"), caches = varies(all, "cache"), models = false;
+    for (size_t i = 1; i < all->n; i++)
+        models = models || strcmp(all->item[i].file->model.hash, all->item[0].file->model.hash) != 0;
+    for (size_t i = 0; i < all->n; i++) {
+        kvd_accuracy_entry *e = &all->item[i];
+        const char *rule = kvd_entry_text(e, "rule");
+        bool plain = strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0 || strcmp(rule, "none") == 0;
+        snprintf(e->method, sizeof e->method, "%s%s%s%s%s%s%s", models ? e->file->model.name : "",
+                 models ? ": " : "", kvd_entry_text(e, "method"), plain ? "" : " ", plain ? "" : rule,
+                 caches ? " " : "", caches ? kvd_entry_text(e, "cache") : "");
+        bool named = calibrations && !kvd_entry_is_none(e);
+        snprintf(e->series, sizeof e->series, "%.120s%s%.63s", e->method, named ? " calibrated on " : "",
+                 named ? kvd_entry_text(e, "calibration") : "");
+        kvd_series_clean(e->method);
+        kvd_series_clean(e->series);
+    }
+    qsort(all->item, all->n, sizeof *all->item, by_series);
+    for (size_t i = 0; i < all->n; i++)
+        if (i == 0 ||
+            strcmp(kvd_entry_text(&all->item[i], "label"), kvd_entry_text(&all->item[i - 1], "label")))
+            all->label[all->n_labels++] = kvd_entry_text(&all->item[i], "label");
+    return 0;
+}
+
+size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first)
+{
+    size_t last = first;
+    while (last + 1 < all->n && strcmp(all->item[last + 1].series, all->item[first].series) == 0 &&
+           strcmp(kvd_entry_text(&all->item[last + 1], "label"),
+                  kvd_entry_text(&all->item[first], "label")) == 0)
+        last++;
+    return last;
+}

@@ -1,0 +1,31 @@
+/* Rows of all accuracy files in one list, sorted into series that figures draw. */
+#ifndef KVD_REPORT_ACCURACY_ROWS_H
+#define KVD_REPORT_ACCURACY_ROWS_H
+
+#include "report/results.h"
+
+typedef struct {
+    const kvd_result *file;
+    size_t row;
+    char method[KVD_LABEL]; /* method, with model, rule and cache type where they tell rows apart */
+    char series[KVD_LABEL]; /* the same with the calibration where rows differ in it              */
+} kvd_accuracy_entry;
+
+typedef struct {
+    kvd_accuracy_entry *item; /* by label, series, p; the uncompressed model first */
+    size_t n;
+    const char **label; /* distinct evaluated texts */
+    size_t n_labels;
+} kvd_accuracy_entries;
+
+int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err);
+void kvd_accuracy_entries_release(kvd_accuracy_entries *all);
+
+const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
+double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
+/* True for a row of the uncompressed model. */
+bool kvd_entry_is_none(const kvd_accuracy_entry *e);
+/* The last entry of the series and label that item `first` begins. */
+size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first);
+
+#endif

@@ -1,0 +1,311 @@
+/* analysis/evaluate, attention_error, error_scan on a small random checkpoint: sums, guards, short cuts. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "analysis/error_scan.h"
+#include "analysis/evaluate.h"
+#include "dims_fixture.h"
+#include "make_checkpoint.h"
+
+static char path[80];
+static kvd_checkpoint *checkpoint;
+static const kvd_config *config;
+static kvd_corpus *corpus;
+static kvd_spectrum spectrum;
+enum { TOKENS = 200, SEQ_LEN = 48 };
+
+static int setup(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    made_spec spec = MADE_SPEC_DEFAULTS;
+    spec.layers = 3;
+    snprintf(path, sizeof path, "/tmp/test_evaluate.%ld.bin", (long)getpid());
+    const kvd_corpus_spec data = {
+        .n_random = TOKENS, .seed = 4, .seq_len = SEQ_LEN, .vocab_size = (size_t)spec.vocab};
+    if (make_llama2c(path, &spec, &err) || !(checkpoint = kvd_checkpoint_open(path, &err)) ||
+        !(corpus = kvd_corpus_open(&data, NULL, &err))) {
+        fprintf(stderr, "%s\n", err.msg);
+        return -1;
+    }
+    config = kvd_checkpoint_config(checkpoint);
+    return fixture_spectrum(&spectrum, config, 2, &err);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvd_spectrum_release(&spectrum);
+    kvd_corpus_close(corpus);
+    kvd_checkpoint_close(checkpoint);
+    unlink(path);
+    strcpy(strrchr(path, '.'), ".tok.bin"); /* written beside it */
+    unlink(path);
+    return 0;
+}
+
+typedef struct {
+    kvd_forward *forward;
+    kvd_evaluator e;
+} bench;
+
+static void open_bench(bench *b, size_t max_tokens, bool keep)
+{
+    kvd_err err = {""};
+    b->forward = kvd_forward_new(checkpoint, max_tokens, SEQ_LEN, &err);
+    assert_non_null(b->forward);
+    assert_int_equal(kvd_evaluator_init(&b->e, b->forward, config, corpus, max_tokens, SEQ_LEN, keep, &err),
+                     0);
+}
+
+static void close_bench(bench *b)
+{
+    kvd_evaluator_release(&b->e);
+    kvd_forward_free(b->forward);
+}
+
+static void build(kvd_dims *d, const kvd_dims_method *m, double p)
+{
+    kvd_err err;
+    kvd_widths w;
+    assert_int_equal(kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err), 0);
+    assert_int_equal(kvd_widths_uniform(&w, p), 0);
+    assert_int_equal(kvd_dims_build(d, m, &spectrum, &w, &err), 0);
+    kvd_widths_release(&w);
+}
+
+static kvd_quality total(const kvd_quality *q, size_t n)
+{
+    kvd_quality sum = {0};
+    for (size_t i = 0; i < n; i++) {
+        sum.n += q[i].n;
+        sum.nll += q[i].nll;
+        sum.top1 += q[i].top1;
+        sum.kl += q[i].kl;
+        sum.agree += q[i].agree;
+    }
+    return sum;
+}
+
+static void test_none_is_the_reference(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    bench b;
+    open_bench(&b, TOKENS, false);
+    kvd_choice c = {.method = "none", .type = KVD_F32};
+    assert_int_equal(kvd_evaluate(&b.e, &c, 1, 0, true, NULL, &err), 0);
+    const kvd_quality ref = total(b.e.reference, b.e.n_sequences), q = total(c.per_sequence, b.e.n_sequences);
+    assert_true(ref.n == TOKENS - (double)b.e.n_sequences && q.n == ref.n);
+    assert_true(ref.agree == ref.n && ref.kl == 0);
+    assert_true(fabs(q.nll - ref.nll) < 1e-4 && fabs(q.kl) < 1e-6 && q.agree == q.n);
+    double norm, zdc, zeros;
+    kvd_attention_error_mean(&c.error, &norm, &zdc, &zeros);
+    assert_true(norm < 1e-5 && zdc < 1e-3 && zeros >= 0);
+    assert_int_equal(c.account.calls, b.e.n_sequences * 3);
+    kvd_choice_release(&c);
+    close_bench(&b);
+}
+
+/* Batches, a kept reference and several choices at a time are ways to the same sums. */
+static void test_ways_to_the_same_sums(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    kvd_dims half, most;
+    kvd_quality want[2];
+    memset(want, 0, sizeof want);
+    build(&half, &kvd_dims_zack, 0.5);
+    build(&most, &kvd_dims_balanced, 0.75);
+    for (int way = 0; way < 4; way++) {
+        bench b;
+        open_bench(&b, way == 1 ? SEQ_LEN : TOKENS, way >= 2);
+        kvd_choice c[2] = {{.method = "zack", .overall_p = 0.5, .dims = &half, .type = KVD_F32},
+                           {.method = "balanced", .overall_p = 0.75, .dims = &most, .type = KVD_F32}};
+        if (way == 2)
+            assert_int_equal(kvd_evaluate(&b.e, NULL, 0, 0, false, NULL, &err), 0);
+        if (way == 3) {
+            assert_int_equal(kvd_evaluate(&b.e, &c[1], 1, 0, true, NULL, &err), 0);
+            assert_int_equal(kvd_evaluate(&b.e, &c[0], 1, 0, false, NULL, &err), 0);
+        } else {
+            assert_int_equal(kvd_evaluate(&b.e, c, 2, 0, way != 2, NULL, &err), 0);
+        }
+        for (int i = 0; i < 2; i++) {
+            const kvd_quality q = total(c[i].per_sequence, b.e.n_sequences);
+            if (way == 0) {
+                want[i] = q;
+                assert_true(q.kl > 1e-3 * q.n);
+                assert_true(c[i].error.norm2[0] > 0 && kvd_attention_error_norm(&c[i].error, 2, 3) > 1e-2);
+            }
+            assert_true(fabs(q.nll - want[i].nll) < 1e-5 * want[i].nll);
+            assert_true(fabs(q.kl - want[i].kl) < 1e-4 * want[i].kl);
+            kvd_choice_release(&c[i]);
+        }
+        close_bench(&b);
+    }
+    kvd_dims_release(&half);
+    kvd_dims_release(&most);
+}
+
+static void test_from_a_layer_on(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    bench b;
+    open_bench(&b, 100, true);
+    for (int layer = 0; layer < 3; layer++) {
+        kvd_dims d;
+        build(&d, &kvd_dims_zack, 0.5);
+        kvd_dims_only(&d, layer, 1, layer % 2);
+        kvd_choice whole = {.method = "zack", .overall_p = 0.1, .dims = &d, .type = KVD_F32}, part = whole;
+        assert_int_equal(kvd_evaluate(&b.e, &whole, 1, 0, false, NULL, &err), 0);
+        assert_int_equal(kvd_evaluate(&b.e, &part, 1, layer, false, NULL, &err), 0);
+        for (size_t s = 0; s < b.e.n_sequences; s++)
+            assert_memory_equal(&whole.per_sequence[s], &part.per_sequence[s], sizeof(kvd_quality));
+        assert_int_equal(part.account.calls, b.e.n_sequences * (size_t)(3 - layer));
+        kvd_choice_release(&whole);
+        kvd_choice_release(&part);
+        kvd_dims_release(&d);
+    }
+    close_bench(&b);
+}
+
+static void test_full_rank_guard(void **state)
+{
+    (void)state;
+    const kvd_dims_method *const all[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_uniform,
+                                          &kvd_dims_balanced};
+    kvd_err err = {""};
+    bench b;
+    open_bench(&b, TOKENS, false);
+    for (size_t i = 0; i < 4; i++) {
+        kvd_dims d;
+        double error = NAN;
+        build(&d, all[i], 0);
+        assert_int_equal(kvd_evaluate_full_rank(&b.e, &d, kvd_full_rank_tolerance(all[i]), &error, &err), 0);
+        assert_true(error < 1e-4);
+        /* One matrix of one head wrong by a little is found. */
+        d.head[3].b_v[5] += 0.05f;
+        assert_int_equal(kvd_evaluate_full_rank(&b.e, &d, 1e-3, &error, &err), -1);
+        assert_non_null(strstr(err.msg, "at full width changes logits by"));
+        kvd_dims_release(&d);
+    }
+    close_bench(&b);
+}
+
+static void test_guards_of_points(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    bench b;
+    open_bench(&b, TOKENS, false);
+    /* A method that does nothing. */
+    kvd_choice idle = {.method = "zack", .overall_p = 0.5, .type = KVD_F32};
+    assert_int_equal(kvd_evaluate(&b.e, &idle, 1, 0, false, NULL, &err), -1);
+    assert_string_equal(err.msg,
+                        "method 'zack', overall p 0.5000: every prediction is bit for bit the uncompressed "
+                        "one, so nothing was compressed");
+    kvd_choice_release(&idle);
+    /* Numbers that overflow: in float32, and in a float16 store. */
+    for (int i = 0; i < 2; i++) {
+        kvd_dims d;
+        build(&d, &kvd_dims_zack, 0.5);
+        for (int j = 0; j < config->d_head * d.head[2].d_v; j++)
+            d.head[2].a_v[j] *= i ? 1e6f : 1e38f;
+        for (int j = 0; i && j < config->d_head * d.head[2].d_v; j++)
+            d.head[2].b_v[j] *= 1e-6f;
+        kvd_choice c = {.method = "zack", .overall_p = 0.5, .dims = &d, .type = i ? KVD_F16 : KVD_F32};
+        assert_int_equal(kvd_evaluate(&b.e, &c, 1, 0, false, NULL, &err), -1);
+        assert_non_null(strstr(err.msg, "method 'zack', overall p 0.5000"));
+        assert_non_null(strstr(err.msg, "layer 1"));
+        assert_non_null(strstr(err.msg, "not finite"));
+        kvd_choice_release(&c);
+        kvd_dims_release(&d);
+    }
+    close_bench(&b);
+}
+
+static void test_attention_error_by_hand(void **state)
+{
+    (void)state;
+    const kvd_config c = fixture_config(1, 2, 1, 2);
+    const float u[8] = {3, 4, 0, 2, 0, 0, 0, -2}, v[8] = {3, 1, 1, 2, 0, 5, 0, -3};
+    const kvd_attention_in in = {.config = &c, .layer = 0, .n_tokens = 2};
+    kvd_kept_attention kept;
+    kvd_attention_error e;
+    kvd_err err;
+    assert_int_equal(kvd_kept_attention_init(&kept, &c, 2, &err), 0);
+    assert_int_equal(kvd_kept_attention_save(&kept, &in, u, &err), 0);
+    assert_int_equal(kvd_attention_error_init(&e, &kept, &c, &err), 0);
+    assert_int_equal(kvd_attention_error_add(&e, &in, v, &err), 0);
+    /* Head 0 sees (3,4),(0,0) -> (3,1),(0,5); head 1 (0,2),(0,-2) -> (1,2),(0,-3). */
+    assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
+    assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
+    assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12); /* (0 + 3/4) / 2 */
+    assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);  /* (0 + 1/2) / 2 */
+    double norm, zdc, zeros;
+    kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
+    assert_true(fabs(zdc - 0.3125) < 1e-12 && zeros == 4);
+    kvd_attention_error_release(&e);
+    kvd_kept_attention_release(&kept);
+}
+
+static void test_error_scan(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    kvd_method method;
+    kvd_error_table t;
+    bench b;
+    open_bench(&b, TOKENS, true);
+    assert_int_equal(kvd_method_parse("zack", &method, &err), 0);
+    const kvd_point_source source = {.method = &method, .spectrum = &spectrum, .spectrum_path = "made up"};
+    assert_int_equal(kvd_error_scan(&b.e, &source, &spectrum.model, NULL, &t, &err), 0);
+    assert_int_equal(t.n_widths, 7);
+    assert_int_equal(t.width[0], 2);
+    assert_int_equal(t.width[6], 16);
+    assert_int_equal(kvd_error_scan_runs(config), 2 * 3 * 2 * 6);
+    size_t positive = 0;
+    for (size_t i = 0; i < 2 * 3 * 2; i++) {
+        assert_true(t.error[i * 7 + 6] == 0);
+        for (size_t w = 0; w < 6; w++) {
+            assert_true(t.error[i * 7 + w] > -1e-12);
+            positive += t.error[i * 7 + w] > 0;
+        }
+    }
+    assert_true(positive > 60);
+    /* One entry by way of a whole evaluation: V of layer 1, KV head 0, width 8. */
+    kvd_dims d;
+    build(&d, &kvd_dims_zack, 0.5);
+    kvd_dims_only(&d, 1, 0, 1);
+    kvd_choice c = {.method = "zack", .overall_p = 0.1, .dims = &d, .type = KVD_F32};
+    assert_int_equal(kvd_evaluate(&b.e, &c, 1, 0, false, NULL, &err), 0);
+    const kvd_quality q = total(c.per_sequence, b.e.n_sequences);
+    assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
+    kvd_choice_release(&c);
+    kvd_dims_release(&d);
+    kvd_error_table_release(&t);
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_none_is_the_reference),
+        cmocka_unit_test(test_ways_to_the_same_sums),
+        cmocka_unit_test(test_from_a_layer_on),
+        cmocka_unit_test(test_full_rank_guard),
+        cmocka_unit_test(test_guards_of_points),
+        cmocka_unit_test(test_attention_error_by_hand),
+        cmocka_unit_test(test_error_scan),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

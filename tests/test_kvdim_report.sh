@@ -1,0 +1,201 @@
+#!/bin/sh
+# kvdim-report: what it writes, that NumPy agrees, that it is the same twice, what it refuses, hostile labels.
+set -u
+B=${BUILD:-build}
+PYTHON=${PYTHON:-/usr/bin/python3}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+report="$B/bin/kvdim-report"
+hash=hash=xxh3:00000000000000000000000000000001
+
+ok() { echo "ok $1"; }
+not_ok() { echo "not ok $1"; sed 's/^/# /' "$tmp/log"; }
+check() {
+  name=$1; shift
+  if "$@" >"$tmp/log" 2>&1; then ok "$name"; else not_ok "$name"; fi
+}
+refused() {
+  name=$1 status=$2 text=$3; shift 3
+  "$@" >"$tmp/log" 2>&1; got=$?
+  if [ $got -eq "$status" ] && grep -qF -- "$text" "$tmp/log" && [ "$(wc -l <"$tmp/log")" -le 2 ]; then ok "$name"
+  else echo "status $got" >>"$tmp/log"; not_ok "$name"; fi
+}
+# $1 [FILE]: column COLUMN of the row whose fields match
+cell() { "$PYTHON" - "$@" <<'P'
+import csv, sys
+path, column, *where = sys.argv[1:]
+for row in csv.DictReader(open(path)):
+    if all(row[k] == v for k, v in (w.split("=", 1) for w in where)):
+        print(row[column]); break
+P
+}
+
+mkdir "$tmp/in"
+synthetic() { "$B/tests/tool_synthetic" moments "$tmp/$1.h5" "$2" "$3" "$hash" label="$4" && "$B/bin/kvdim-spectrum" "$tmp/$1.h5" --pair qk,vw,k,v,wv -q -o "$tmp/in/$1-spectrum.h5"; }
+synthetic a 400 1 text1 && synthetic b 400 2 text2 && synthetic c 400 3 random || exit 1
+for n in 100 200 400; do
+  "$B/tests/tool_synthetic" moments "$tmp/n.h5" $n 2 "$hash" label=text2 && "$B/bin/kvdim-spectrum" "$tmp/n.h5" --pair qk,vw -q -o "$tmp/n$n.h5" || exit 1
+done
+"$B/bin/kvdim-similarity" "$tmp/in/a-spectrum.h5" "$tmp/in/b-spectrum.h5" "$tmp/in/c-spectrum.h5" -q -o "$tmp/in/similarity.h5" &&
+"$B/bin/kvdim-similarity" "$tmp/in/a-spectrum.h5" "$tmp/n100.h5" "$tmp/n200.h5" "$tmp/n400.h5" -q -o "$tmp/in/tokens.h5" &&
+"$B/bin/kvdim-fit" "$tmp/in/a-spectrum.h5" --removal-rate 0,0.1,0.3 -q -o "$tmp/in/rates.h5" &&
+"$B/tests/tool_accuracy" "$tmp/in/accuracy-1.h5" text1 text1 1 && "$B/tests/tool_accuracy" "$tmp/in/accuracy-2.h5" text2 text1 1.05 || exit 1
+
+plots=--no-plots
+if command -v gnuplot >/dev/null 2>&1; then plots=; else echo "skip figures: gnuplot is not installed"; fi
+check "a folder of results" "$report" "$tmp/in" $plots -o "$tmp/r"
+grep -q '^ZACK Table 4 ' "$tmp/log" && grep -q 'kept up to p' "$tmp/log" && tail -n 1 "$tmp/log" | grep -q "r/index.html$" && ok "headline on stdout" || not_ok "headline on stdout"
+t="$tmp/r/tables"
+for f in ledger target accuracy bytes similarity token-count transfer-1-qk spectra largest-singular-value-cv rates provenance commands inputs; do
+  [ -s "$t/$f.csv" ] && [ -s "$t/$f.md" ] || { echo "$f" >"$tmp/log"; not_ok "table $f"; }
+done
+ok "tables"
+
+cat >"$tmp/oracle.py" <<'P'
+import csv, sys, h5py, numpy as np
+folder, tables = sys.argv[1:]
+rows = lambda n: list(csv.DictReader(open(f"{tables}/{n}.csv")))
+mean = {(r["series"], r["pair"], int(r["dim"])): r for r in rows("spectra-mean")}
+cv = {(r["series"], r["pair"]): float(r["cv_percent"]) for r in rows("largest-singular-value-cv")}
+summary = {(r["series"], r["pair"]): r for r in rows("spectra")}
+for file, name in (("a", "text1"), ("b", "text2"), ("c", "random")):
+    with h5py.File(f"{folder}/{file}-spectrum.h5") as f:
+        for pair in ("qk", "vw", "k", "v", "wv"):
+            s = f[pair]["sigma"][...].reshape(-1, 8)
+            for j in range(8):
+                assert np.isclose(float(mean[name, pair, j]["mean_sigma"]), s[:, j].mean(), rtol=1e-8)
+            ratio = float(mean[name, pair, 0]["mean_sigma_normalised"]) / s[:, 0].mean()
+            assert np.isclose(ratio ** -2, int(summary[name, pair]["n_rows"]), rtol=1e-6)
+            assert np.isclose(cv[name, pair], 100 * s[:, 0].std(ddof=1) / s[:, 0].mean(), rtol=1e-8)
+            m = s.mean(0)
+            assert np.isclose(float(summary[name, pair]["trailing_half_percent"]), 100 * m[4:].sum() / m.sum(), rtol=1e-8)
+            assert np.isclose(float(summary[name, pair]["below_one_percent"]), 100 * (s < 1).mean(), atol=1e-9)
+            e = np.cumsum(s ** 2, 1) / (s ** 2).sum(1, keepdims=True)
+            assert np.isclose(float(summary[name, pair]["dims_for_90_percent"]), ((e < 0.9).sum(1) + 1).mean(), rtol=1e-8)
+R = {f: h5py.File(f"{folder}/{f}-spectrum.h5")["qk/R"][...].reshape(-1, 8, 8) for f in "abc"}
+s = [r for r in rows("similarity") if r["reference"] == "text1" and r["other"] == "random" and r["pair"] == "qk"][0]
+eps = np.abs(R["c"]).mean(); delta = np.abs(R["a"] - R["c"]).mean()
+overlap = np.mean([np.linalg.norm(a[:, :4].T @ c[:, :4]) ** 2 / 4 for a, c in zip(R["a"], R["c"])])
+assert np.isclose(float(s["delta_over_epsilon_percent"]), 100 * delta / eps, rtol=1e-8)
+assert np.isclose(float(s["overlap_half"]), overlap, rtol=1e-8)
+a = {(r["label"], r["method"], r["overall_p"]): r for r in rows("accuracy")}
+for label, scale in (("text1", 1), ("text2", 1.05)):
+    for p in (0.25, 0.5, 0.75):
+        r = a[label, "zack", f"{p:g}"]
+        for k in ("perplexity_ratio", "perplexity_ratio_lo", "perplexity_ratio_hi"):
+            assert np.isclose(float(r[k]), np.exp(scale * p), rtol=1e-8), r
+d = {(r["label"], r["series"], int(r["layer"])): float(r["attention_error"]) for r in rows("degradation-layers")}
+assert np.isclose(d["text2", "zack at p = 0.50", 1], 0.5 * 2 * 1.05)
+l = {r["id"]: r for r in rows("ledger")}
+assert l["ZACK Table 4"]["published"] == "0.0657 to 0.3512 %"
+assert l["ZACK Table 6"]["published"] == "48.17 to 58.03 %"
+assert l["ZDC Fig. 14"]["verdict"] == "reproduced" and l["ZDC Fig. 14"]["ours"].startswith("1.05 (6 values)"), l["ZDC Fig. 14"]
+assert l["ZACK Fig. 18 (Q-K)"]["verdict"] == "not measured"
+P
+if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then check "NumPy agrees" "$PYTHON" "$tmp/oracle.py" "$tmp/in" "$t"; else echo "skip NumPy agrees: no h5py for $PYTHON"; fi
+[ "$(cell "$t/target.csv" p label=text1 method=zack calibration=text1 how=search)" = 0.3125 ] && ok "target of a search" || { cat "$t/target.csv" >"$tmp/log"; not_ok "target of a search"; }
+# uniform keeps 1 - 2 p^2: 0.875 at 0.25, so nothing is kept
+[ "$(cell "$t/target.csv" p label=text1 method=uniform how=points)" = 0 ] && [ "$(cell "$t/target.csv" p_misses label=text1 method=uniform how=points)" = 0.25 ] && ok "target read off points" || { cat "$t/target.csv" >"$tmp/log"; not_ok "target read off points"; }
+
+check "the same twice" sh -c "'$report' '$tmp/in' $plots -q -o '$tmp/again' && diff -r '$tmp/r' '$tmp/again'"
+if [ -z "$plots" ]; then
+  for f in zack-fig05-k-v zack-fig10-qk-vw zdc-fig13-heads zack-fig18-token-count transfer-1 rates-p-of-r rates-kept-1 accuracy-1 accuracy-2 zdc-fig14-degradation degradation-layers; do
+    [ -s "$tmp/r/figures/$f.svg" ] && [ "$(head -c 4 "$tmp/r/figures/$f.png" | tail -c 3)" = PNG ] || { echo "$f" >"$tmp/log"; not_ok "figure $f"; }
+  done
+  ok "figures"
+  ls "$tmp/r/figures" | grep -q partial && { echo partial >"$tmp/log"; not_ok "no partial figure"; } || ok "no partial figure"
+  mkdir "$tmp/style" && cp plots/*.gp "$tmp/style/" && echo 'this is no command' >"$tmp/style/rates.gp"
+  refused "a broken script" 1 "gnuplot failed on figure 'rates-p-of-r'" sh -c "'$report' '$tmp/in' --plots '$tmp/style' -q -o '$tmp/x' 2>&1 | tail -n 1; exit 1"
+  refused "no gnuplot" 1 "gnuplot is not installed" env PATH=/nonexistent "$report" "$tmp/in" -q -o "$tmp/x"
+fi
+check "without gnuplot" env PATH=/nonexistent "$report" "$tmp/in" --no-plots -q -o "$tmp/bare"
+grep -q 'Not drawn' "$tmp/bare/index.html" && ok "says what is not drawn" || not_ok "says what is not drawn"
+
+check "well-formed page" "$PYTHON" - "$tmp/r/index.html" <<'P'
+import re, sys
+from html.parser import HTMLParser
+text = open(sys.argv[1], encoding="utf-8").read()
+void = {"meta", "br", "rect", "circle", "path", "use", "feflood", "fecomposite", "stop", "image"}
+class Page(HTMLParser):
+    stack, ids = [], set()
+    def handle_starttag(self, tag, attrs):
+        assert tag not in ("script", "link", "iframe", "img"), tag
+        for k, v in attrs:
+            assert not k.startswith("on"), k
+            if k in ("src", "href") or k.endswith(":href"):
+                assert v.startswith("#") or v.startswith("data:image/png"), v
+            if k == "id":
+                assert v not in self.ids, "id twice: " + v
+                self.ids.add(v)
+        if tag not in void: self.stack.append(tag)
+    def handle_startendtag(self, tag, attrs): pass
+    def handle_endtag(self, tag):
+        if tag in void: return
+        assert self.stack and self.stack.pop() == tag, tag
+p = Page(); p.feed(text); assert not p.stack, p.stack
+assert "url(http" not in text and "@import" not in text
+P
+
+# A label is a stranger's text: it must stay text in HTML, Markdown, CSV and on the terminal.
+"$B/tests/tool_synthetic" moments "$tmp/h.h5" 200 5 "$hash" label='<script>alert(1)</script>|",`x`' && "$B/bin/kvdim-spectrum" "$tmp/h.h5" --pair qk,vw -q -o "$tmp/hostile.h5" || exit 1
+check "a hostile label" "$report" "$tmp/hostile.h5" "$tmp/in/a-spectrum.h5" $plots -o "$tmp/hostile"
+! grep -q '<script' "$tmp/hostile/index.html" && grep -q '&lt;script&gt;' "$tmp/hostile/index.html" && ok "is escaped in the page" || not_ok "is escaped in the page"
+! grep -q '<script' "$tmp/hostile/tables/spectra.md" && ok "is escaped in Markdown" || not_ok "is escaped in Markdown"
+
+check "compared with itself" "$report" "$tmp/in" --compare "$tmp/in" --no-plots --json -o "$tmp/same"
+"$PYTHON" -c '
+import json, sys
+x = json.load(open(sys.argv[1]))
+assert x["outside"] == 0 and len(x["ledger"]) > 15 and not x["figures"] and "comparison" in x["tables"]
+assert {e["verdict"] for e in x["ledger"]} <= {"reproduced", "trend holds", "not reproduced", "not measured"}' "$tmp/log" 2>>"$tmp/log" && ok "json, nothing outside" || not_ok "json, nothing outside"
+"$B/tests/tool_accuracy" "$tmp/other.h5" text1 text1 2 || exit 1
+check "compared with another" "$report" "$tmp/in/accuracy-1.h5" --compare "$tmp/other.h5" --no-plots -q -o "$tmp/cmp"
+grep -q ',kl,.*,outside$' "$tmp/cmp/tables/comparison.csv" && grep -q ',perplexity,.*,differs$' "$tmp/cmp/tables/comparison.csv" && ok "differences are outside" || { cat "$tmp/cmp/tables/comparison.csv" >"$tmp/log"; not_ok "differences are outside"; }
+refused "nothing to compare" 1 "no row of the two sets measures the same thing" "$report" "$tmp/in/accuracy-1.h5" --compare "$tmp/in/rates.h5" --no-plots -o "$tmp/x"
+
+refused "no input" 2 "no result file given" "$report" -o "$tmp/x"
+refused "no output" 2 "no -o DIR given" "$report" "$tmp/in"
+refused "a missing file" 1 "No such file" "$report" "$tmp/none.h5" -o "$tmp/x"
+refused "given twice" 1 "is given twice" "$report" "$tmp/in/rates.h5" "$tmp/in/rates.h5" -o "$tmp/x"
+refused "moments" 1 "holds moments, not results" "$report" "$tmp/a.h5" -o "$tmp/x"
+echo text >"$tmp/text.h5"
+refused "no HDF5" 1 "text.h5" "$report" "$tmp/text.h5" -o "$tmp/x"
+mkdir "$tmp/empty"
+refused "an empty folder" 1 "holds no .h5 file" "$report" "$tmp/empty" -o "$tmp/x"
+refused "no ledger" 1 "--paper: '$tmp/empty' does not hold ledger.csv" "$report" "$tmp/in" --paper "$tmp/empty" -o "$tmp/x"
+refused "no scripts" 1 "--plots: '$tmp/empty' does not hold common.gp" "$report" "$tmp/in" --plots "$tmp/empty" -o "$tmp/x"
+if "$PYTHON" -c 'import h5py' 2>/dev/null; then
+  "$PYTHON" - "$tmp" <<'P'
+import h5py, shutil, sys
+t = sys.argv[1]
+def copy(name, change):
+    shutil.copy(f"{t}/in/{name}.h5", f"{t}/bad.h5")
+    with h5py.File(f"{t}/bad.h5", "r+") as f: change(f)
+    shutil.move(f"{t}/bad.h5", f"{t}/bad-{change.__name__}.h5")
+def unknown(f): f.attrs["schema"] = "kvdim/weather"
+def incomplete(f): f.attrs["complete"] = 0
+def newer(f): f.attrs["schema_version"] = 99
+def shape(f): del f["qk/matrix/overlap_half"]; f["qk/matrix/overlap_half"] = [[1.0]]
+def nan(f): f["qk/matrix/overlap_half"][0, 0] = float("nan")
+def inputs(f): f["provenance"].attrs["input_count"] = 10 ** 12
+def sequences(f): del f["sequences/nll"]; f["sequences/nll"] = [[1.0]]
+def target(f): del f["target/zack"].attrs["p_lo"]
+copy("rates", unknown); copy("rates", incomplete); copy("rates", newer); copy("similarity", shape); copy("similarity", nan)
+copy("rates", inputs); copy("accuracy-1", sequences); copy("accuracy-1", target)
+P
+  refused "an unknown schema" 1 "is a 'kvdim/weather' file; the report knows" "$report" "$tmp/bad-unknown.h5" -o "$tmp/x"
+  refused "an incomplete file" 1 "bad-incomplete.h5" "$report" "$tmp/bad-incomplete.h5" -o "$tmp/x"
+  refused "a newer file" 1 "bad-newer.h5" "$report" "$tmp/bad-newer.h5" -o "$tmp/x"
+  refused "a wrong shape" 1 "/qk/matrix/overlap_half" "$report" "$tmp/bad-shape.h5" -o "$tmp/x"
+  refused "a NaN" 1 "/qk/matrix/overlap_half" "$report" "$tmp/bad-nan.h5" -o "$tmp/x"
+  refused "too many inputs" 1 "1000000000000 inputs under /provenance" "$report" "$tmp/bad-inputs.h5" -o "$tmp/x"
+  refused "sums of other sequences" 1 "/sequences/nll" "$report" "$tmp/bad-sequences.h5" -o "$tmp/x"
+  refused "half a target" 1 "p_lo" "$report" "$tmp/bad-target.h5" -o "$tmp/x"
+  [ ! -e "$tmp/x/index.html" ] && ok "failures leave no page" || not_ok "failures leave no page"
+else
+  echo "skip damaged files: no h5py for $PYTHON"
+fi
+if [ "$(id -u)" -ne 0 ]; then
+  mkdir "$tmp/ro" && chmod 555 "$tmp/ro"
+  refused "a folder that cannot be written" 1 "Permission denied" "$report" "$tmp/in" --no-plots -o "$tmp/ro/x"
+fi

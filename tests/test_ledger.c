@@ -1,0 +1,375 @@
+/* The ledger: published ranges, tests and verdicts on results whose numbers are known, and hostile ledgers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "report/ledger.h"
+#include "report/measures.h"
+
+static const char heading[] =
+    "id,source,claim,published_csv,published_column,published_low,published_high,unit,measure,test,limit,"
+    "trend_measure,trend_test,trend_limit,beside,setting,rule,needs\n";
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/kvdim-ledger-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static void put_file(const char *name, const char *a, const char *b)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(a, f);
+    fputs(b, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static int remove_folder(void **state)
+{
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof path, "%s/ledger.csv", folder);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/table.csv", folder);
+    unlink(path);
+    return rmdir(folder);
+}
+
+/* Two heads of four dimensions; largest singular values 6 and 10: mean 8, sample sd 2 sqrt 2. */
+static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
+
+static kvd_result spectrum(char *name)
+{
+    kvd_result r = {.kind = KVD_RESULT_SPECTRUM, .name = name, .has_model = true};
+    r.spectrum.model = r.model =
+        (kvd_model_info){.name = "m", .n_layers = 1, .n_heads = 2, .n_kv_heads = 2, .d_head = 4};
+    r.spectrum.n_layers = 1;
+    r.spectrum.n_tokens = 4;
+    strcpy(r.spectrum.rope, "after");
+    r.spectrum.pair[KVD_PAIR_K] =
+        (kvd_pair_spectrum){.present = true, .n_rows = 4, .n_h = 2, .sigma = sigma_k};
+    return r;
+}
+
+static double expected_cv(void)
+{
+    return 100 * 2 * sqrt(2) / 8;
+}
+
+static void judge_one(const char *row, const kvd_results *r, kvd_ledger *l)
+{
+    kvd_err err = {""};
+    put_file("ledger.csv", heading, row);
+    if (kvd_ledger_judge(folder, r, l, &err))
+        fail_msg("%s", err.msg);
+    assert_int_equal(l->n, 1);
+}
+
+static void expect_verdict(const char *row, const kvd_results *r, kvd_verdict verdict)
+{
+    kvd_ledger l;
+    judge_one(row, r, &l);
+    assert_string_equal(kvd_verdict_name[l.entry[0].verdict], kvd_verdict_name[verdict]);
+    kvd_ledger_release(&l);
+}
+
+static void expect_error(const char *row, const kvd_results *r, const char *text)
+{
+    kvd_err err = {""};
+    kvd_ledger l;
+    put_file("ledger.csv", heading, row);
+    assert_int_equal(kvd_ledger_judge(folder, r, &l, &err), -1);
+    if (!strstr(err.msg, text))
+        fail_msg("'%s' does not say '%s'", err.msg, text);
+}
+
+static void test_measures(void **state)
+{
+    (void)state;
+    char name[] = "text";
+    kvd_result item = spectrum(name);
+    const kvd_results r = {&item, 1};
+    kvd_values v;
+    kvd_err err = {""};
+    static const struct {
+        const char *name;
+        double value;
+    } want[] = {{"cv:k", 35.35533905932738}, /* 100 * 2 sqrt(2) / 8                                    */
+                {"trailing-share:k", 100 * 1.5 / 11.5},
+                {"below-one:k", 25},             /* the 0.5 of both heads                            */
+                {"below-one-normalised:k", 50}}; /* sqrt(4) = 2: the 1 and the 0.5; 2 is not below 2  */
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        assert_int_equal(kvd_measure(&r, want[i].name, &v, &err), 0);
+        assert_int_equal(v.n, 1);
+        assert_true(fabs(v.value[0].value - want[i].value) < 1e-12 * want[i].value);
+        assert_string_equal(v.value[0].what, "text");
+        kvd_values_release(&v);
+    }
+    assert_true(fabs(expected_cv() - want[0].value) < 1e-12);
+    assert_int_equal(kvd_measure(&r, "cv:qk", &v, &err), 0);
+    assert_int_equal(v.n, 0);
+    /* Energies 36, 4, 1, 0.25 of 41.25 and 100, 4, 1, 0.25 of 105.25. */
+    assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
+    assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
+    static const char *const bad[][2] = {{"cv", "is not NAME:PAIR"},
+                                         {"cv:zz", "no pair 'zz'"},
+                                         {"height:k", "unknown measure 'height:k'"},
+                                         {"tokens-delta:k:many", "many"},
+                                         {"cv:abcdefghijklmnopqrst", "no pair of that name"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(kvd_measure(&r, bad[i][0], &v, &err), -1);
+        if (!strstr(err.msg, bad[i][1]))
+            fail_msg("'%s' does not say '%s'", err.msg, bad[i][1]);
+    }
+}
+
+static void test_before_rope_is_no_measure_of_k(void **state)
+{
+    (void)state;
+    char name[] = "text";
+    kvd_result item = spectrum(name);
+    strcpy(item.spectrum.rope, "before");
+    const kvd_results r = {&item, 1};
+    kvd_values v;
+    kvd_err err = {""};
+    assert_int_equal(kvd_measure(&r, "cv:k", &v, &err), 0);
+    assert_int_equal(v.n, 0);
+}
+
+static void test_verdicts(void **state)
+{
+    (void)state;
+    char a[] = "a", b[] = "b";
+    kvd_result items[] = {spectrum(a), spectrum(b)};
+    const kvd_results r = {items, 2}, nothing = {NULL, 0};
+    put_file("table.csv", "model,x_percent,y_percent\n", "m,30,36\nn,N/A,41\n");
+    /* cv:k is 35.36 for both */
+    expect_verdict("i,s,c,table.csv,*_percent,,,%,cv:k,within,0,,,,,w,r,n\n", &r, KVD_REPRODUCED);
+    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,within,0.5,,,,,w,r,n\n", &r, KVD_NOT_REPRODUCED);
+    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,within,0.7,,,,,w,r,n\n", &r, KVD_REPRODUCED);
+    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,at-least,high,cv:k,at-least,20,,w,r,n\n", &r,
+                   KVD_TREND_HOLDS);
+    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,at-most,high,,,,,w,r,n\n", &r, KVD_REPRODUCED);
+    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,at-most,low,,,,,w,r,n\n", &r, KVD_REPRODUCED);
+    expect_verdict("i,s,c,table.csv,x_percent,,,%,cv:k,at-most,low,,,,,w,r,n\n", &r, KVD_NOT_REPRODUCED);
+    expect_verdict("i,s,c,,,,,%,cv:k,between,35:36,,,,,w,r,n\n", &r, KVD_REPRODUCED);
+    /* An empty test never holds: without a printed number the best is a trend. */
+    expect_verdict("i,s,c,,,,,%,cv:k,,,cv:k,at-most,99,,w,r,n\n", &r, KVD_TREND_HOLDS);
+    expect_verdict("i,s,c,,,,,%,cv:k,,,,,,,w,r,n\n", &r, KVD_NOT_REPRODUCED);
+    expect_verdict("i,s,c,table.csv,*_percent,,,%,cv:k,within,0,,,,,w,r,n\n", &nothing, KVD_NOT_MEASURED);
+    expect_verdict("i,s,c,,,,,%,cv:qk,at-most,99,cv:k,at-most,99,,w,r,n\n", &r, KVD_NOT_MEASURED);
+}
+
+/* Every value has to pass, not the mean of them. */
+static void test_all_values_count(void **state)
+{
+    (void)state;
+    char a[] = "a", b[] = "b";
+    double flat[] = {6, 6, 6, 6, 6, 6, 6, 6};
+    kvd_result items[] = {spectrum(a), spectrum(b)};
+    items[1].spectrum.pair[KVD_PAIR_K].sigma = flat;
+    const kvd_results r = {items, 2};
+    expect_verdict("i,s,c,,,,,%,cv:k,at-least,1,,,,,w,r,n\n", &r, KVD_NOT_REPRODUCED);
+    kvd_ledger l;
+    judge_one("i,s,c,,,,,%,trailing-share:k,,,,,,cv:k,w,r,n\n", &r, &l);
+    assert_int_equal(l.entry[0].n_values, 2);
+    assert_true(fabs(l.entry[0].most - 50) < 1e-12);
+    assert_string_equal(kvd_text_get(&l.entry[0].ours),
+                        "13.04 to 50 % (2 values); cv:k 0 to 35.36 % (2 values)");
+    kvd_ledger_release(&l);
+}
+
+static void test_similarity(void **state)
+{
+    (void)state;
+    /* a, b: texts; c: random. Rows are bases, columns data. */
+    char labels[3][KVD_LABEL] = {"a", "b", "random"};
+    size_t tokens[3] = {10, 10, 10};
+    double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
+           aligned[] = {0, 1.1, 1.2, 1.1, 0, 1.2, 1.2, 1.2, 0};
+    double overlap[] = {1, 0.9, 0.8, 0.9, 1, 0.8, 0.8, 0.8, 1},
+           energy[] = {0.9, 0.72, 0.6, 0.81, 0.8, 0.6, 0.75, 0.7, 0.95};
+    double random[3] = {0};
+    kvd_similarity_pair pair = {.pair = KVD_PAIR_QK,
+                                .epsilon = random,
+                                .delta = random,
+                                .delta_ratio = delta,
+                                .aligned_ratio = aligned,
+                                .overlap = overlap,
+                                .energy = energy,
+                                .random = {random, random, random, random}};
+    kvd_result item = {.kind = KVD_RESULT_SIMILARITY};
+    item.similarity = (kvd_similarity){
+        .n_files = 3, .d_head = 4, .n_pairs = 1, .label = labels, .n_tokens = tokens, .pair = &pair};
+    const kvd_results r = {&item, 1};
+    static const struct {
+        const char *name;
+        size_t n;
+        double least, most;
+    } want[] = {
+        {"delta-ratio:qk", 2, 120, 130},
+        {"aligned-ratio:qk", 2, 110, 110},
+        {"energy-ratio:qk", 2, 90, 90}, /* a's basis, b's data: 0.72 / 0.8; b's basis, a's data: 0.81 / 0.9 */
+        {"random-delta-ratio:qk", 4, 140, 141},
+        {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8}, /* random basis, text data only */
+        {"delta-ratio:vw", 0, 0, 0}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        kvd_values v;
+        kvd_err err = {""};
+        double least = INFINITY, most = -INFINITY;
+        assert_int_equal(kvd_measure(&r, want[i].name, &v, &err), 0);
+        assert_int_equal(v.n, want[i].n);
+        for (size_t k = 0; k < v.n; k++) {
+            least = fmin(least, v.value[k].value);
+            most = fmax(most, v.value[k].value);
+        }
+        if (v.n) {
+            assert_true(fabs(least - want[i].least) < 1e-9);
+            assert_true(fabs(most - want[i].most) < 1e-9);
+        }
+        kvd_values_release(&v);
+    }
+}
+
+static void test_tokens(void **state)
+{
+    (void)state;
+    /* One reference, one text at three counts: its delta / epsilon falls 1.2, 0.6, 0.3; a second reference sees twice that. */
+    char labels[4][KVD_LABEL] = {"ref", "t", "t", "t"}, labels2[4][KVD_LABEL] = {"other", "t", "t", "t"};
+    size_t tokens[4] = {99, 4000, 1000, 2000};
+    double delta[16] = {0, 0.3, 1.2, 0.6}, delta2[16] = {0, 0.6, 2.4, 1.2}, rest[16] = {0};
+    kvd_similarity_pair pair[2] = {{.pair = KVD_PAIR_QK,
+                                    .epsilon = rest,
+                                    .delta = rest,
+                                    .delta_ratio = delta,
+                                    .aligned_ratio = rest,
+                                    .overlap = rest,
+                                    .energy = rest,
+                                    .random = {rest, rest, rest, rest}}};
+    pair[1] = pair[0];
+    pair[1].delta_ratio = delta2;
+    kvd_result items[2] = {{.kind = KVD_RESULT_SIMILARITY}, {.kind = KVD_RESULT_SIMILARITY}};
+    items[0].similarity = (kvd_similarity){
+        .n_files = 4, .d_head = 4, .n_pairs = 1, .label = labels, .n_tokens = tokens, .pair = &pair[0]};
+    items[1].similarity = (kvd_similarity){
+        .n_files = 4, .d_head = 4, .n_pairs = 1, .label = labels2, .n_tokens = tokens, .pair = &pair[1]};
+    const kvd_results r = {items, 2};
+    kvd_token_point *p;
+    size_t n, means = 0;
+    kvd_err err = {""};
+    assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
+    assert_int_equal(n, 9); /* three counts of two references and of their mean */
+    for (size_t i = 0; i < n; i++) {
+        if (i % 3)
+            assert_true(p[i].n_tokens > p[i - 1].n_tokens && strcmp(p[i].series, p[i - 1].series) == 0);
+        if (p[i].n_averaged == 2) {
+            means++;
+            assert_string_equal(p[i].series, "t: mean over 2 references");
+            assert_true(fabs(p[i].delta_ratio - 1.5 * (p[i].n_tokens == 1000   ? 1.2
+                                                       : p[i].n_tokens == 2000 ? 0.6
+                                                                               : 0.3)) < 1e-12);
+        }
+    }
+    assert_int_equal(means, 3);
+    free(p);
+    kvd_values v;
+    assert_int_equal(kvd_measure(&r, "tokens-fall:qk", &v, &err), 0);
+    assert_int_equal(v.n, 3);
+    assert_true(fabs(v.value[0].value - 0.25) < 1e-12);
+    kvd_values_release(&v);
+    assert_int_equal(kvd_measure(&r, "tokens-delta:qk:1500", &v, &err), 0);
+    assert_int_equal(v.n, 6);
+    kvd_values_release(&v);
+    assert_int_equal(kvd_measure(&r, "tokens-delta-random:qk:0", &v, &err), 0);
+    assert_int_equal(v.n, 0);
+}
+
+static void test_hostile_ledgers(void **state)
+{
+    (void)state;
+    char a[] = "a";
+    kvd_result item = spectrum(a);
+    const kvd_results r = {&item, 1};
+    kvd_err err = {""};
+    kvd_ledger l;
+    put_file("table.csv", "model,x\n", "m,abc\n");
+    expect_error("i,s,c\n", &r, "3 fields, wanted 18");
+    expect_error("i,s,c,,,,,%,speed:k,,,,,,,w,r,n\n", &r, "unknown measure 'speed:k'");
+    expect_error("i,s,c,,,,,%,cv:k,near,1,,,,,w,r,n\n", &r, "unknown test 'near'");
+    expect_error("i,s,c,,,,,%,cv:k,at-most,high,,,,,w,r,n\n", &r, "limit 'high' without a published number");
+    expect_error("i,s,c,,,,,%,cv:k,within,1,,,,,w,r,n\n", &r, "'within' without a published number");
+    expect_error("i,s,c,,,,,%,cv:k,between,7,,,,,w,r,n\n", &r, "is not A:B");
+    expect_error("i,s,c,,,ten,,%,cv:k,,,,,,,w,r,n\n", &r, "ten");
+    expect_error("i,s,c,../table.csv,x,,,%,cv:k,,,,,,,w,r,n\n", &r, "is not a file name");
+    expect_error("i,s,c,absent.csv,x,,,%,cv:k,,,,,,,w,r,n\n", &r, "absent.csv");
+    expect_error("i,s,c,table.csv,x,,,%,cv:k,,,,,,,w,r,n\n", &r, "abc");
+    expect_error("i,s,c,table.csv,y,,,%,cv:k,,,,,,,w,r,n\n", &r, "no number in a column 'y'");
+    expect_error("", &r, "has no entry");
+    put_file("ledger.csv", "id,claim\n", "");
+    assert_int_equal(kvd_ledger_judge(folder, &r, &l, &err), -1);
+    put_file("ledger.csv",
+             "di,source,claim,published_csv,published_column,published_low,published_high,unit,measure,test,"
+             "limit,",
+             "trend_measure,trend_test,trend_limit,beside,setting,rule,needs\n");
+    assert_int_equal(kvd_ledger_judge(folder, &r, &l, &err), -1);
+    assert_non_null(strstr(err.msg, "column 1 is called 'di', wanted 'id'"));
+}
+
+/* The ledger that is shipped: every measure, test and table in it must be known, and nothing is judged unseen. */
+static void test_shipped_ledger(void **state)
+{
+    (void)state;
+    const kvd_results nothing = {NULL, 0};
+    kvd_ledger l;
+    kvd_err err = {""};
+    static const char *const wanted[] = {
+        "ZACK Fig. 5 (K)", "ZACK Fig. 10 (Q-K)", "ZACK Fig. 18 (Q-K)", "ZACK Table 4",    "ZACK Table 5",
+        "ZACK Table 6",    "ZACK Table 7",       "FDC Fig. 3",         "FDC Fig. 14",     "FDC Table 2",
+        "FDC Table 3",     "FDC Table 4",        "ZDC Fig. 13 (a)",    "ZDC Fig. 13 (b)", "ZDC Fig. 14"};
+    if (kvd_ledger_judge("data/paper", &nothing, &l, &err))
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        size_t k = 0;
+        while (k < l.n && strcmp(l.entry[k].id, wanted[i]))
+            k++;
+        if (k == l.n)
+            fail_msg("no entry '%s'", wanted[i]);
+    }
+    for (size_t k = 0; k < l.n; k++) {
+        assert_int_equal(l.entry[k].verdict, KVD_NOT_MEASURED);
+        assert_true(strlen(l.entry[k].rule) > 20 && strlen(l.entry[k].needs) > 10 &&
+                    strlen(l.entry[k].claim) > 10);
+        if (strcmp(l.entry[k].id, "ZACK Table 4") == 0) {
+            assert_true(fabs(l.entry[k].low - 0.0657) < 1e-12);
+            assert_true(fabs(l.entry[k].high - 0.3512) < 1e-12);
+        }
+        if (strcmp(l.entry[k].id, "FDC Table 3") == 0)
+            assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
+    }
+    kvd_ledger_release(&l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_measures),        cmocka_unit_test(test_before_rope_is_no_measure_of_k),
+        cmocka_unit_test(test_verdicts),        cmocka_unit_test(test_all_values_count),
+        cmocka_unit_test(test_similarity),      cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_hostile_ledgers), cmocka_unit_test(test_shipped_ledger),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
