@@ -46,7 +46,7 @@ static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
     kvd_err err = {""};
     kvd_dump dump;
     uint32_t id[N], sequence[N], position[N];
-    assert_int_equal(kvd_dump_init(&dump, a, N, &err), 0);
+    assert_int_equal(kvd_dump_init(&dump, a, &err), 0);
     for (int layer = 0; layer < fixture_config.n_layers; layer++) {
         float *x[KVD_N_X];
         for (int i = 0; i < KVD_N_X; i++)
@@ -202,7 +202,7 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     float *q = tensor(0, FIRST, N), *k = tensor(1, FIRST, N), *v = tensor(2, FIRST, N);
     describe(&a, dtype, false);
     assert_int_equal(kvd_activations_create(&a, fixture_path("bad.h5"), &fixture_run, false, &err), 0);
-    assert_int_equal(kvd_dump_init(&dump, &a, N, &err), 0);
+    assert_int_equal(kvd_dump_init(&dump, &a, &err), 0);
     k[(5 * KV + 1) * D + 3] = bad;
     dump.first_token = 20;
     const kvd_attention_in in = {

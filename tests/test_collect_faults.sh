@@ -41,7 +41,7 @@ wait_state() {
   return 1
 }
 
-options="$model --random 4000 --seq-len 40 --batch 40 --threads 1 --rope both -q"
+options="$model --random 6000 --seq-len 40 --batch 40 --threads 1 --rope both -q"
 slow="--save-every 0" # a state after every batch: there is much to be caught in
 run() { out=$1; shift; "$collect" $options --moments="$out.m" -o "$out" "$@"; }
 
@@ -58,11 +58,11 @@ r=$dir/ref
 
 # ---- kill -9 again and again ----
 x=$dir/killed
-for wait in 0 0.02 0.1 0.05 0.01; do
+for wait in 0 0.02 0.01 0.03 0; do
   start --moments="$x.m" -o "$x" --resume 2>>"$dir/killed.log"
   wait_state "$x"
   sleep $wait
-  kill -KILL $pid
+  kill -KILL $pid 2>/dev/null
   wait $pid 2>/dev/null
 done
 check killed_leaves_no_result test ! -e "$x"
@@ -80,11 +80,11 @@ check complete_of_other_options says "$said" "label was 'random', is now 'other'
 x=$dir/sums
 alone="$collect $options --moments"
 check sums_undisturbed $alone -o "$dir/sums.ref"
-for wait in 0 0.05 0.1; do
+for wait in 0 0.02 0.01; do
   start --moments -o "$x" --resume 2>/dev/null
   wait_state "$x"
   sleep $wait
-  kill -KILL $pid
+  kill -KILL $pid 2>/dev/null
   wait $pid 2>/dev/null
 done
 check sums_resumed $alone -o "$x" --resume

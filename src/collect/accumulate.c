@@ -1,12 +1,12 @@
 #include "collect/accumulate.h"
 
-#include <cblas.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "common/linalg.h"
+#include "model/blocks.h"
 
 static double now(void)
 {
@@ -45,9 +45,8 @@ typedef struct {
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n, kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    const int blas_threads = openblas_get_num_threads();
     int failed = n_jobs; /* the first job that failed: the same one for any schedule */
-    openblas_set_num_threads(1);
+    const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
     for (int i = 0; i < n_jobs; i++) {
         kvd_err mine = {""};
@@ -61,7 +60,7 @@ static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, s
             }
         }
     }
-    openblas_set_num_threads(blas_threads);
+    kvd_blas_restore(saved);
     if (failed < n_jobs)
         return kvd_in(err, "layer %d head %d: %s", a->sums->first_layer + layer, jobs[failed].head,
                       kvd_g_name[jobs[failed].g]);

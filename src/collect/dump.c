@@ -1,7 +1,7 @@
 #include "collect/dump.h"
 
-#include <assert.h>
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -12,34 +12,41 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int kvd_dump_init(kvd_dump *d, kvd_activations *file, size_t max_tokens, kvd_err *err)
+enum { PIECE_BYTES = 1 << 17 }; /* what is written at a time: it is in the second cache then */
+
+int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err)
 {
-    size_t bytes = (size_t)file->model.n_heads * (size_t)file->model.d_head * kvd_dtype_bytes(file->dtype);
-    *d = (kvd_dump){.file = file, .max_tokens = max_tokens};
-    if (__builtin_mul_overflow(bytes, max_tokens, &bytes) || !(d->slab = malloc(bytes)))
+    const size_t row = (size_t)file->model.d_head * kvd_dtype_bytes(file->dtype);
+    *d = (kvd_dump){.file = file, .n_threads = omp_get_max_threads()};
+    d->piece = PIECE_BYTES / row ? PIECE_BYTES / row : 1;
+    const size_t bytes = (size_t)d->n_threads * d->piece * row;
+    if (!(d->slabs = malloc(bytes)))
         return kvd_no_memory(err, "a batch of the dump", bytes);
     return 0;
 }
 
 void kvd_dump_release(kvd_dump *d)
 {
-    free(d->slab);
-    d->slab = NULL;
+    free(d->slabs);
+    d->slabs = NULL;
 }
 
-/* from [n][n_heads][width] -> slab [n_heads][n][width]; rows are taken in blocks so that a block of
- * all heads is read from memory once. */
-static void turn(kvd_dtype t, const float *from, size_t n, size_t n_heads, size_t width, char *slab)
+/* Rows first .. first+n-1 of head h of from [token][n_heads][width] -> slab [n][width]; the index of
+ * the first value that did not come out finite, or n * width. */
+static size_t turn(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width, size_t first,
+                   size_t n, char *slab)
 {
-    enum { ROWS = 64 };
-    const size_t bytes = kvd_dtype_bytes(t), n_blocks = (n + ROWS - 1) / ROWS;
-#pragma omp parallel for schedule(static)
-    for (size_t b = 0; b < n_blocks; b++) {
-        const size_t end = n - b * ROWS < ROWS ? n : (b + 1) * ROWS;
-        for (size_t h = 0; h < n_heads; h++)
-            for (size_t i = b * ROWS; i < end; i++)
-                kvd_from_f32(t, from + (i * n_heads + h) * width, slab + (h * n + i) * width * bytes, width);
+    enum { ROWS = 32 }; /* looked at while they are in the first cache */
+    const size_t bytes = width * kvd_dtype_bytes(t);
+    for (size_t at = 0; at < n; at += ROWS) {
+        const size_t m = n - at < ROWS ? n - at : ROWS;
+        for (size_t i = at; i < at + m; i++)
+            kvd_from_f32(t, from + ((first + i) * n_heads + h) * width, slab + i * bytes, width);
+        const size_t bad = kvd_first_nonfinite(t, slab + at * bytes, m * width);
+        if (bad < m * width)
+            return at * width + bad;
     }
+    return n * width;
 }
 
 /* Says which value it was, by the float32 it came from. */
@@ -56,25 +63,35 @@ static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_he
                     kvd_dtype_name(d->file->dtype), d->file->dtype == KVD_F16 ? "bf16 or f32" : "f32");
 }
 
-static int record_one(kvd_dump *d, kvd_x x, const kvd_attention_in *in, const float *from, kvd_err *err)
+/* One head of one tensor. */
+typedef struct {
+    kvd_x x;
+    int head;
+    const float *from;
+} job;
+
+typedef struct {
+    double turned, written;
+} times;
+
+static int record_one(kvd_dump *d, const job *j, const kvd_attention_in *in, char *slab, times *t,
+                      kvd_err *err)
 {
     const kvd_activations *a = d->file;
-    const size_t n = in->n_tokens, width = (size_t)a->model.d_head;
-    const size_t n_heads = (size_t)kvd_activations_heads(a, x), slab = n * width * kvd_dtype_bytes(a->dtype);
-    const double start = now();
-    turn(a->dtype, from, n, n_heads, width, d->slab);
-    for (size_t h = 0; h < n_heads; h++) {
-        const size_t bad = kvd_first_nonfinite(a->dtype, d->slab + h * slab, n * width);
+    const size_t width = (size_t)a->model.d_head, n_heads = (size_t)kvd_activations_heads(a, j->x);
+    for (size_t first = 0; first < in->n_tokens; first += d->piece) {
+        const size_t n = in->n_tokens - first < d->piece ? in->n_tokens - first : d->piece;
+        const double start = now();
+        const size_t bad = turn(a->dtype, j->from, n_heads, (size_t)j->head, width, first, n, slab);
         if (bad < n * width)
-            return blame(d, x, in->layer, h, n_heads, from, bad, err);
-    }
-    const double turned = now();
-    d->convert_s += turned - start;
-    for (size_t h = 0; h < n_heads; h++)
-        if (kvd_activations_put_rows(d->file, x, in->layer - a->first_layer, (int)h, d->first_token, n,
-                                     d->slab + h * slab, err))
+            return blame(d, j->x, in->layer, (size_t)j->head, n_heads, j->from, first * width + bad, err);
+        const double turned = now();
+        if (kvd_activations_put_rows(d->file, j->x, in->layer - a->first_layer, j->head,
+                                     d->first_token + first, n, slab, err))
             return -1;
-    d->write_s += now() - turned;
+        t->turned += turned - start;
+        t->written += now() - turned;
+    }
     return 0;
 }
 
@@ -83,10 +100,35 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     const kvd_activations *a = d->file;
     if (in->layer < a->first_layer || in->layer >= a->first_layer + a->n_layers)
         return 0;
-    assert(in->n_tokens <= d->max_tokens);
+    const double start = now();
     const float *from[KVD_N_X] = {in->q, in->k, in->v, in->q_pre, in->k_pre};
-    for (int x = 0; x < KVD_N_X; x++)
-        if ((a->has_pre || x < KVD_X_Q_PRE) && record_one(d, (kvd_x)x, in, from[x], err))
-            return -1;
-    return 0;
+    int n_jobs = 0;
+    job *jobs = malloc((size_t)(2 * a->model.n_heads + 3 * a->model.n_kv_heads) * sizeof *jobs);
+    if (!jobs)
+        return kvd_no_memory(err, "a batch of the dump", sizeof *jobs);
+    for (int x = 0; x < (a->has_pre ? KVD_N_X : KVD_X_Q_PRE); x++)
+        for (int h = 0; h < kvd_activations_heads(a, (kvd_x)x); h++)
+            jobs[n_jobs++] = (job){(kvd_x)x, h, from[x]};
+    int failed = n_jobs; /* the first job that failed: the same one for any schedule */
+    double turned = 0, written = 0;
+    const size_t slab = d->piece * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);
+#pragma omp parallel for num_threads(d->n_threads) schedule(dynamic) reduction(+ : turned, written)
+    for (int i = 0; i < n_jobs; i++) {
+        kvd_err mine = {""};
+        times t = {0};
+        if (record_one(d, &jobs[i], in, d->slabs + (size_t)omp_get_thread_num() * slab, &t, &mine)) {
+#pragma omp critical(kvd_dump_error)
+            if (i < failed) {
+                failed = i;
+                *err = mine;
+            }
+        }
+        turned += t.turned;
+        written += t.written;
+    }
+    const double share = turned + written > 0 ? (now() - start) / (turned + written) : 0;
+    d->convert_s += turned * share;
+    d->write_s += written * share;
+    free(jobs);
+    return failed < n_jobs ? -1 : 0;
 }

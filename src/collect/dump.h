@@ -1,6 +1,7 @@
 /*
  * Writes what the forward pass hands out into an activations file: per layer and head one slab
- * [tokens of the batch][dim], turned from [token][head][dim] and converted on the way.
+ * [tokens of the batch][dim], turned from [token][head][dim] and converted on the way, in pieces, by all
+ * threads.
  */
 #ifndef KVD_COLLECT_DUMP_H
 #define KVD_COLLECT_DUMP_H
@@ -13,13 +14,14 @@
 typedef struct {
     kvd_activations *file; /* borrowed                                                   */
     size_t first_token;    /* of the batch at hand, in the file: set it before each one  */
-    char *slab;            /* [heads][tokens of the batch][d_head] in the file's dtype   */
-    size_t max_tokens;
-    double convert_s, write_s; /* time spent so far                                      */
+    char *slabs;           /* [n_threads][piece][d_head] in the file's dtype             */
+    size_t piece;          /* rows that are turned and written at a time                 */
+    int n_threads;
+    double convert_s, write_s; /* time spent so far, split as the threads spent theirs   */
 } kvd_dump;
 
-/* max_tokens is the largest batch. */
-int kvd_dump_init(kvd_dump *d, kvd_activations *file, size_t max_tokens, kvd_err *err);
+/* Threads as omp_get_max_threads says now. */
+int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err);
 void kvd_dump_release(kvd_dump *d);
 
 /*

@@ -17,6 +17,7 @@
 #include "collect/outputs.h"
 #include "collect/state.h"
 #include "common/args.h"
+#include "common/blas.h"
 #include "common/progress.h"
 #include "common/run.h"
 #include "model/corpus.h"
@@ -120,6 +121,7 @@ static int record_options(collector *c, const char *label, const char *model_has
     } all[] = {
         {"program", kvd_git_revision(), 0, true},
         {"cpu", kvd_cpu_name(), 0, true},
+        {"blas", kvd_blas_core(), 0, true},
         {"model", model_hash, 0, true},
         {"corpus", kvd_corpus_hash(c->corpus), 0, true},
         {"source", source, 0, false},
@@ -139,7 +141,7 @@ static int record_options(collector *c, const char *label, const char *model_has
         char number[32];
         snprintf(number, sizeof number, "%zu", all[i].number);
         const char *value = all[i].value ? all[i].value : number;
-        if (i >= 4 && kvd_run_parameter(&c->run, all[i].name, err, "%s", value))
+        if (i >= 5 && kvd_run_parameter(&c->run, all[i].name, err, "%s", value))
             return -1;
         if (all[i].in_key && kvd_run_key_add(key, err, all[i].name, "%s", value))
             return -1;
@@ -161,7 +163,7 @@ static int make_buffers(collector *c, kvd_err *err)
     c->forward = kvd_forward_new(c->checkpoint, c->batch_tokens, cfg->seq_len, err);
     if (!c->forward)
         return -1;
-    if (c->out.want_dump && kvd_dump_init(&c->dump, &c->out.dump, c->batch_tokens, err))
+    if (c->out.want_dump && kvd_dump_init(&c->dump, &c->out.dump, err))
         return -1;
     if (c->out.want_moments && kvd_accumulator_init(&c->accumulator, &c->out.sums, c->run.threads, err))
         return -1;

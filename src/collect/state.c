@@ -140,7 +140,8 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
     if (open_stream(&to, partial, "wb", err) || put(&to, head, (size_t)n, err))
         goto done;
     for (int i = 0; i < N_SUMMED && sums; i++)
-        if (put(&to, sums->gram[summed[i]], kvd_moments_count(sums, summed[i]) * sizeof(double), err))
+        if (sums->gram[summed[i]] &&
+            put(&to, sums->gram[summed[i]], kvd_moments_count(sums, summed[i]) * sizeof(double), err))
             goto done;
     const uint64_t hash = XXH3_64bits_digest(to.hash);
     if (put(&to, &hash, sizeof hash, err))
@@ -225,7 +226,8 @@ int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_m
         goto done;
     }
     for (int i = 0; i < N_SUMMED && sums; i++)
-        if (get(&from, sums->gram[summed[i]], kvd_moments_count(sums, summed[i]) * sizeof(double), err))
+        if (sums->gram[summed[i]] &&
+            get(&from, sums->gram[summed[i]], kvd_moments_count(sums, summed[i]) * sizeof(double), err))
             goto done;
     const uint64_t want = XXH3_64bits_digest(from.hash);
     uint64_t hash;

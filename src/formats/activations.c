@@ -1,9 +1,12 @@
 #include "formats/activations.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include "formats/fields.h"
 
@@ -60,8 +63,11 @@ static void drop(hid_t *id)
 
 static void forget_ids(kvd_activations *a)
 {
-    for (int x = 0; x < KVD_N_X; x++)
+    for (int x = 0; x < KVD_N_X; x++) {
         a->x[x] = H5I_INVALID_HID;
+        a->at[x] = UINT64_MAX;
+    }
+    a->fd = -1;
     a->w_o = a->w_v = H5I_INVALID_HID;
 }
 
@@ -75,43 +81,115 @@ static void drop_ids(kvd_activations *a)
 
 /* ---- values ---------------------------------------------------------- */
 
-/* A 16-bit float whose exponent bits are all ones is no number; counting is what vectorises. */
-static size_t first_special16(const uint16_t *v, size_t n, uint16_t mask)
-{
-    enum { BLOCK = 4096 };
-    for (size_t at = 0; at < n; at += BLOCK) {
-        const size_t end = n - at < BLOCK ? n : at + BLOCK;
-        unsigned bad = 0;
-        for (size_t i = at; i < end; i++)
-            bad |= (v[i] & mask) == mask;
-        for (size_t i = at; bad && i < end; i++)
-            if ((v[i] & mask) == mask)
-                return i;
+/*
+ * A float whose exponent bits are all ones is no number. Blocks are asked as a whole first, in a loop
+ * that vectorises; where AVX2 is there, it is compiled for that too.
+ */
+#define SPECIAL_LOOPS(name, attribute)                                                                       \
+    attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)                        \
+    {                                                                                                        \
+        uint16_t bad = 0;                                                                                    \
+        _Pragma("omp simd reduction(| : bad)") for (size_t i = 0; i < n; i++) bad =                          \
+            (uint16_t)(bad | ((v[i] & mask) == mask ? 0xffff : 0));                                          \
+        return bad != 0;                                                                                     \
+    }                                                                                                        \
+    attribute static int special32_##name(const uint32_t *v, size_t n, uint32_t mask)                        \
+    {                                                                                                        \
+        uint32_t bad = 0;                                                                                    \
+        _Pragma("omp simd reduction(| : bad)") for (size_t i = 0; i < n; i++) bad |=                         \
+            (v[i] & mask) == mask ? 0xffffffffu : 0;                                                         \
+        return bad != 0;                                                                                     \
     }
-    return n;
-}
 
-static size_t first_special32(const uint32_t *v, size_t n)
-{
-    enum { BLOCK = 4096 };
-    const uint32_t mask = 0x7f800000u;
-    for (size_t at = 0; at < n; at += BLOCK) {
-        const size_t end = n - at < BLOCK ? n : at + BLOCK;
-        unsigned bad = 0;
-        for (size_t i = at; i < end; i++)
-            bad |= (v[i] & mask) == mask;
-        for (size_t i = at; bad && i < end; i++)
-            if ((v[i] & mask) == mask)
-                return i;
-    }
-    return n;
-}
+SPECIAL_LOOPS(plain, )
+#if defined(__x86_64__)
+SPECIAL_LOOPS(avx2, __attribute__((target("avx2"))))
+#define HAS_AVX2 __builtin_cpu_supports("avx2")
+#else
+#define special16_avx2 special16_plain
+#define special32_avx2 special32_plain
+#define HAS_AVX2       0
+#endif
 
 size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n)
 {
-    return t == KVD_F32   ? first_special32(src, n)
-           : t == KVD_F16 ? first_special16(src, n, 0x7c00)
-                          : first_special16(src, n, 0x7f80);
+    enum { BLOCK = 4096 };
+    const uint16_t *half = src, mask16 = t == KVD_F16 ? 0x7c00 : 0x7f80;
+    const uint32_t *whole = src, mask32 = 0x7f800000u;
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const size_t m = n - at < BLOCK ? n - at : BLOCK;
+        const int bad = t == KVD_F32 ? (HAS_AVX2 ? special32_avx2 : special32_plain)(whole + at, m, mask32)
+                                     : (HAS_AVX2 ? special16_avx2 : special16_plain)(half + at, m, mask16);
+        for (size_t i = at; bad && i < at + m; i++)
+            if (t == KVD_F32 ? (whole[i] & mask32) == mask32 : (half[i] & mask16) == mask16)
+                return i;
+    }
+    return n;
+}
+
+/* ---- raw access ------------------------------------------------------ */
+
+/*
+ * Data of a contiguous dataset is one run of bytes at H5Dget_offset. Going there with pread and pwrite,
+ * as HDF5 itself would, lets several threads convert and copy at once, which HDF5 does not.
+ */
+static void locate(kvd_activations *a)
+{
+    void *handle = NULL;
+    if (H5Fget_vfd_handle(a->file.id, H5P_DEFAULT, &handle) < 0 || !handle)
+        return;
+    a->fd = *(const int *)handle;
+    for (int x = 0; x < KVD_N_X; x++) {
+        hsize_t dims[4];
+        if (a->x[x] < 0 || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
+            continue;
+        set_dims(a, (kvd_x)x, dims);
+        const haddr_t at = H5Dget_offset(a->x[x]);
+        if (at != HADDR_UNDEF &&
+            H5Dget_storage_size(a->x[x]) == dims[0] * dims[1] * dims[2] * dims[3] * kvd_dtype_bytes(a->dtype))
+            a->at[x] = at;
+    }
+}
+
+/* Where row `first` of a head lies in the file. */
+static off_t place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first)
+{
+    const size_t heads = (size_t)kvd_activations_heads(a, x);
+    const size_t row = ((size_t)layer * heads + (size_t)head) * a->n_tokens + first;
+    return (off_t)(a->at[x] + row * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype));
+}
+
+/* 0, or -1 with errno, 0 there when the file is too short. */
+static int pread_all(int fd, char *to, size_t n, off_t at)
+{
+    while (n) {
+        const ssize_t got = pread(fd, to, n, at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            errno = got ? errno : 0;
+            return -1;
+        }
+        to += got;
+        at += got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+static int pwrite_all(int fd, const char *from, size_t n, off_t at)
+{
+    while (n) {
+        const ssize_t put = pwrite(fd, from, n, at);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return -1;
+        from += put;
+        at += put;
+        n -= (size_t)put;
+    }
+    return 0;
 }
 
 /* ---- reading --------------------------------------------------------- */
@@ -184,7 +262,10 @@ static int describe(kvd_activations *a, kvd_err *err)
     if (open_checked(a, "/w_o", dims, &dtype, &a->w_o, err))
         return -1;
     set_weight_dims(a, a->model.n_kv_heads, dims);
-    return open_checked(a, "/w_v", dims, &dtype, &a->w_v, err);
+    if (open_checked(a, "/w_v", dims, &dtype, &a->w_v, err))
+        return -1;
+    locate(a);
+    return 0;
 }
 
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err)
@@ -205,32 +286,77 @@ void kvd_activations_close(kvd_activations *a)
     kvd_activations_abandon(a, false);
 }
 
-/* [n][width] floats of layer, head from row `first` on, read in pieces that stay in the cache
- * between being read and being converted. */
-static int read_rows(kvd_activations *a, hid_t dataset, const char *name, const char *row_name, int layer,
+/* Looks for what is not finite and converts, in pieces that stay in the first cache between the two. */
+static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
+{
+    enum { BLOCK = 4096 };
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const size_t m = n - at < BLOCK ? n - at : BLOCK;
+        const char *from = raw + at * kvd_dtype_bytes(t);
+        const size_t bad = kvd_first_nonfinite(t, from, m);
+        if (bad < m)
+            return at + bad;
+        if (t != KVD_F32)
+            kvd_to_f32(t, from, to + at, m);
+    }
+    return n;
+}
+
+static int fail_nonfinite(const kvd_activations *a, const char *name, int layer, int head,
+                          const char *row_name, size_t row, size_t dim, kvd_err *err)
+{
+    return kvd_fail(err, "'%s': %s layer %d head %d %s %zu dim %zu is not finite", a->file.path, name, layer,
+                    head, row_name, row, dim);
+}
+
+/* [n][width] floats of layer, head from row `first` on, through HDF5. */
+static int read_slab(kvd_activations *a, hid_t dataset, const char *name, const char *row_name, int layer,
                      int head, size_t first, size_t n, size_t width, float *rows, void *scratch, kvd_err *err)
 {
-    enum { PIECE_BYTES = 1 << 18 };
-    size_t piece = PIECE_BYTES / (width * kvd_dtype_bytes(a->dtype));
-    if (!piece)
-        piece = 1;
-    if (piece > n || a->dtype == KVD_F32)
-        piece = n;
-    for (size_t at = 0; at < n; at += piece) {
-        const size_t m = n - at < piece ? n - at : piece;
-        const hsize_t start[4] = {(hsize_t)layer, (hsize_t)head, first + at, 0};
-        const hsize_t count[4] = {1, 1, m, width};
-        float *to = rows + at * width;
-        void *raw = a->dtype == KVD_F32 ? (void *)to : scratch;
-        if (kvd_h5_read_slab(dataset, name, 4, start, count, type_of(a->dtype), raw, err))
-            return kvd_in(err, "'%s'", a->file.path);
-        const size_t bad = kvd_first_nonfinite(a->dtype, raw, m * width);
-        if (bad < m * width)
-            return kvd_fail(err, "'%s': %s layer %d head %d %s %zu dim %zu is not finite", a->file.path, name,
-                            layer, head, row_name, first + at + bad / width, bad % width);
-        if (a->dtype != KVD_F32)
-            kvd_to_f32(a->dtype, raw, to, m * width);
+    const hsize_t start[4] = {(hsize_t)layer, (hsize_t)head, first, 0}, count[4] = {1, 1, n, width};
+    void *raw = a->dtype == KVD_F32 ? (void *)rows : scratch;
+    if (kvd_h5_read_slab(dataset, name, 4, start, count, type_of(a->dtype), raw, err))
+        return kvd_in(err, "'%s'", a->file.path);
+    const size_t bad = convert(a->dtype, raw, rows, n * width);
+    if (bad < n * width)
+        return fail_nonfinite(a, name, layer, head, row_name, first + bad / width, bad % width, err);
+    return 0;
+}
+
+/* The same from where the data lies: pieces are read and converted while they are in the cache. */
+static int read_raw(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n, float *rows,
+                    char *scratch, kvd_err *err)
+{
+    enum { PIECE_BYTES = 1 << 16 };
+    const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
+    const size_t piece = PIECE_BYTES / bytes ? PIECE_BYTES / bytes : 1, n_pieces = (n + piece - 1) / piece;
+    size_t bad = n * width; /* the first value that is not finite */
+    int failed = -1;        /* errno of a read                    */
+#pragma omp parallel for schedule(static) if (n_pieces >= 8)
+    for (size_t p = 0; p < n_pieces; p++) {
+        const size_t at = p * piece, m = n - at < piece ? n - at : piece;
+        char *raw = a->dtype == KVD_F32 ? (char *)(rows + at * width) : scratch + at * bytes;
+        if (pread_all(a->fd, raw, m * bytes, place(a, x, layer, head, first + at))) {
+            const int why = errno;
+#pragma omp critical(kvd_activations_read)
+            failed = why;
+            continue;
+        }
+        const size_t here = convert(a->dtype, raw, rows + at * width, m * width);
+        if (here < m * width) {
+#pragma omp critical(kvd_activations_read)
+            if (at * width + here < bad)
+                bad = at * width + here;
+        }
     }
+    if (failed > 0) {
+        errno = failed;
+        return kvd_fail_errno(err, "cannot read '%s'", a->file.path);
+    }
+    if (!failed)
+        return kvd_fail(err, "'%s' is cut short within %s", a->file.path, kvd_x_name[x]);
+    if (bad < n * width)
+        return fail_nonfinite(a, kvd_x_name[x], layer, head, "token", first + bad / width, bad % width, err);
     return 0;
 }
 
@@ -240,7 +366,9 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
-    return read_rows(a, a->x[x], kvd_x_name[x], "token", layer, head, first, n, (size_t)a->model.d_head, rows,
+    if (a->at[x] != UINT64_MAX)
+        return read_raw(a, x, layer, head, first, n, rows, scratch, err);
+    return read_slab(a, a->x[x], kvd_x_name[x], "token", layer, head, first, n, (size_t)a->model.d_head, rows,
                      scratch, err);
 }
 
@@ -251,7 +379,7 @@ static int read_weights(kvd_activations *a, hid_t dataset, const char *name, int
     void *scratch = NULL;
     if (a->dtype != KVD_F32 && !(scratch = malloc(d * width * 2)))
         return kvd_no_memory(err, "weights of a head", d * width * 2);
-    const int status = read_rows(a, dataset, name, "row", layer, head, 0, d, width, w, scratch, err);
+    const int status = read_slab(a, dataset, name, "row", layer, head, 0, d, width, w, scratch, err);
     free(scratch);
     return status;
 }
@@ -269,6 +397,16 @@ int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kv
 }
 
 /* ---- writing --------------------------------------------------------- */
+
+/* What is written is always in one piece. */
+static int locate_all(kvd_activations *a, kvd_err *err)
+{
+    locate(a);
+    for (int x = 0; x < KVD_N_X; x++)
+        if (a->x[x] >= 0 && a->at[x] == UINT64_MAX)
+            return kvd_fail(err, "'%s': %s has no place in the file", a->file.path, kvd_x_name[x]);
+    return 0;
+}
 
 static int reserve_all(kvd_activations *a, kvd_err *err)
 {
@@ -311,7 +449,9 @@ static int reserve_all(kvd_activations *a, kvd_err *err)
     spec.long_name = "value projection of a head, rows are dimensions of the head";
     spec.axes[1] = "kv_head";
     set_weight_dims(a, a->model.n_kv_heads, spec.dims);
-    return kvd_h5_reserve(f, &spec, &a->w_v, err);
+    if (kvd_h5_reserve(f, &spec, &a->w_v, err))
+        return -1;
+    return locate_all(a, err);
 }
 
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
@@ -339,7 +479,7 @@ int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *
     forget_ids(a);
     if (kvd_h5_reopen(&a->file, path, &kvd_schema_activations, run, err))
         return -1;
-    if (a->file.id >= 0 && describe(a, err)) {
+    if (a->file.id >= 0 && (describe(a, err) || locate_all(a, err))) {
         kvd_activations_abandon(a, true);
         return -1;
     }
@@ -349,10 +489,11 @@ int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *
 int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                              const void *rows, kvd_err *err)
 {
-    const hsize_t start[4] = {(hsize_t)layer, (hsize_t)head, first, 0};
-    const hsize_t count[4] = {1, 1, n, (hsize_t)a->model.d_head};
-    if (kvd_h5_write_slab(a->x[x], kvd_x_name[x], 4, start, count, type_of(a->dtype), rows, err))
-        return kvd_in(err, "'%s'", a->file.path);
+    assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
+    assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
+    if (pwrite_all(a->fd, rows, n * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype),
+                   place(a, x, layer, head, first)))
+        return kvd_fail_errno(err, "cannot write '%s'", a->file.path);
     return 0;
 }
 

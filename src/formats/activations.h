@@ -26,6 +26,8 @@ typedef struct {
     bool has_pre;
     hid_t x[KVD_N_X]; /* open datasets; H5I_INVALID_HID for the ones that are absent */
     hid_t w_o, w_v;
+    int fd;               /* of the open file, HDF5's own                                   */
+    uint64_t at[KVD_N_X]; /* where x lies in it; UINT64_MAX: not in one piece (chunked)     */
 } kvd_activations;
 
 /* ---- reading -------------------------------------------------------- */
@@ -39,7 +41,8 @@ void kvd_activations_close(kvd_activations *a);
 int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
 /* Rows first .. first+n-1 of one head as float32 [n][d_head]; a non-finite value is an error that
- * names dataset, layer, head, token and dim. scratch: n * d_head * 4 bytes, or NULL for f32. */
+ * names dataset, layer, head, token and dim. scratch: n * d_head * 4 bytes, or NULL for f32. Large
+ * reads use all threads. */
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
@@ -60,7 +63,8 @@ int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *
                            kvd_err *err);
 int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err);
 
-/* Rows first .. first+n-1 of one head, [n][d_head] in the dtype of the dump. */
+/* Rows first .. first+n-1 of one head, [n][d_head] in the dtype of the dump. Several threads may
+ * call it at once. */
 int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                              const void *rows, kvd_err *err);
 /* Tokens first .. first+n-1. */
