@@ -129,7 +129,7 @@ static void test_comes_back(void **state)
             assert_string_equal(a.model.rope_layout, "half");
             for (int x = 0; x < (pre ? KVD_N_X : KVD_X_Q_PRE); x++)
                 for (int l = 0; l < LAYERS; l++) {
-                    float *all = tensor(x, FIRST + l, N), rows[N * D], scratch[N * D], want[D], got[D];
+                    float *all = tensor(x, FIRST + l, N), rows[N * D], scratch[N * D] = {0}, want[D], got[D];
                     for (int h = 0; h < heads_of(x); h++)
                         for (size_t first = 0; first < N; first += 11) {
                             const size_t n = N - first < 11 ? N - first : 11;

@@ -108,7 +108,7 @@ static void plain(const kvd_dims *dims, float *out)
             for (size_t h = 0; h < HEADS; h++) {
                 const kvd_dims_head *x = &dims->head[KV + h / GROUP]; /* layer 1 */
                 const float *q = data.q + (t * HEADS + h) * D;
-                double p[150], top = -INFINITY, sum = 0;
+                double p[150] = {0}, top = -INFINITY, sum = 0;
                 for (size_t u = data.offset[s]; u <= t; u++) {
                     const float *k = data.k + (u * KV + h / GROUP) * D;
                     double score = 0;

@@ -421,7 +421,7 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
     char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
     if (name)
         assert_string_equal(tokenizer, in(name));
-    else if (tokenizer || !strstr(err.msg, message))
+    else if (tokenizer || !message || !strstr(err.msg, message))
         fail_msg("tokenizer '%s', '%s' lacks '%s'", tokenizer ? tokenizer : "", err.msg, message);
     free(tokenizer);
     kvd_checkpoint_close(c);

@@ -23,7 +23,7 @@ static size_t widths_of(int d_head, int32_t *width)
 
 size_t kvd_error_scan_runs(const kvd_config *c)
 {
-    int32_t width[N_WIDTHS];
+    int32_t width[N_WIDTHS] = {0};
     return 2 * (size_t)c->n_layers * (size_t)c->n_kv_heads * (widths_of(c->d_head, width) - 1);
 }
 

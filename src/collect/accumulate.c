@@ -84,8 +84,11 @@ int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_e
         return kvd_no_memory(err, "second moments", (size_t)n_jobs * sizeof *jobs);
     job *j = jobs;
     for (int g = KVD_G_Q; g <= KVD_G_K_PRE; g++)
-        for (int h = 0; m->gram[g] && h < kvd_moments_heads(m, (kvd_g)g); h++)
-            *j++ = (job){(kvd_g)g, h, from[g] + (size_t)h * d, (size_t)kvd_moments_heads(m, (kvd_g)g) * d};
+        for (int h = 0; m->gram[g] && h < kvd_moments_heads(m, (kvd_g)g); h++) {
+            const size_t ld = (size_t)kvd_moments_heads(m, (kvd_g)g) * d;
+            const job next = {(kvd_g)g, h, from[g] + (size_t)h * d, ld};
+            *j++ = next;
+        }
     const int status = add_all(a, layer, jobs, n_jobs, in->n_tokens, err);
     free(jobs);
     a->seconds += now() - start;
