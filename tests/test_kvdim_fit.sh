@@ -1,5 +1,6 @@
 #!/bin/sh
 # kvdim-fit: both ways of asking, tables by error, and what it refuses.
+command -v h5dump >/dev/null || { echo "skip kvdim_fit: no h5dump (package hdf5-tools)"; exit 0; }
 set -u
 B=${BUILD:-build}
 PYTHON=${PYTHON:-/usr/bin/python3}

@@ -1,5 +1,6 @@
 #!/bin/sh
 # kvdim-similarity: identical inputs, two texts, three texts, and what it refuses.
+command -v h5diff >/dev/null || { echo "skip kvdim_similarity: no h5diff (package hdf5-tools)"; exit 0; }
 set -u
 B=${BUILD:-build}
 PYTHON=${PYTHON:-/usr/bin/python3}
