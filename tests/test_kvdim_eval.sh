@@ -114,3 +114,16 @@ if $EVAL $MODEL --text $TEXT --tokens 32 --seq-len 32 --spectrum "$D/s.h5" --met
      --method zack,p=0.5,ranks=error -q --json -o "$D/f.h5" >"$D/f.json" 2>>"$D/err" &&
    values rule "$D/f.json" | grep -qx error && [ "$(values overall_p "$D/f.json" | tail -1)" = 0.5 ]
 then ok "error table and widths from it"; else bad "error table and widths from it" "$(cat "$D/err")"; fi
+
+# Widths for other bases: of a table refused, of rates said.
+"$B/bin/kvdim-collect" "$MODEL" --random 200 --moments -q -o "$D/o.m.h5" && "$B/bin/kvdim-spectrum" "$D/o.m.h5" -q -o "$D/o.h5"
+fails "table of other bases" 1 "e.h5' was measured with other bases of qk and vw than '.*o.h5' holds" \
+  $EVAL $MODEL --text $TEXT $small --spectrum "$D/o.h5" --error-table "$D/e.h5" --method zack,p=0.5,ranks=error
+if $EVAL $MODEL --text $TEXT $small --spectrum "$D/o.h5" --rates "$D/r.h5" --method zack -q -o "$D/g.h5" 2>"$D/err" &&
+   grep -q "warning: '.*r.h5' was fitted to other bases of qk and vw than '.*o.h5' holds" "$D/err" &&
+   $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --rates "$D/r.h5" --method zack -q -o "$D/g.h5" 2>"$D/err" &&
+   ! grep -q warning "$D/err"
+then ok "rates of other bases"; else bad "rates of other bases" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-fit" "$D/o.h5" --error-table "$D/e.h5" --overall-p 0.5 -q -o "$D/o.r.h5" 2>"$D/err"; [ $? -eq 1 ] &&
+   grep -q "e.h5' was measured with other bases" "$D/err" && "$B/bin/kvdim-fit" "$D/s.h5" --error-table "$D/e.h5" --overall-p 0.5 -q -o "$D/o.r.h5"
+then ok "kvdim-fit refuses a table of other bases"; else bad "kvdim-fit refuses a table of other bases" "$(cat "$D/err")"; fi

@@ -89,8 +89,11 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                 assert_int_equal(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                                   kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
                                  0);
-                for (size_t i = 0; s->pair[p].right && i < D * D; i++)
-                    kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] = (double)i;
+                /* left = 2 O, right = O / 2: their product is 1 */
+                for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
+                    kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] = kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
+                    kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] *= 2;
+                }
             }
     }
 }
@@ -206,6 +209,21 @@ static void test_lies_are_refused(void **state)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "/vw/R layer 1 head 0 is not orthogonal"));
     R[0] -= 1e-6;
+    kvd_spectrum_right(&s, KVD_PAIR_BVW, 0, 1)[5] += 1e-3;
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/bvw layer 0 head 1: left right^T is off by 0.00"));
+    kvd_spectrum_right(&s, KVD_PAIR_BVW, 0, 1)[5] -= 1e-3;
+    strcpy(s.rope, "afteR");
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "rope is 'afteR', neither after nor before"));
+    strcpy(s.rope, "after");
+    strcpy(s.method, "qr");
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "method is 'qr', none of svd, tsqr, gram"));
+    strcpy(s.method, "tsqr");
     s.model.d_head = 5; /* not the shape of the datasets: nothing must be read past an end */
     kvd_spectrum small = s;
     memset(small.pair, 0, sizeof small.pair);
@@ -238,6 +256,51 @@ static void test_shape_must_fit_the_model(void **state)
     kvd_spectrum_release(&s);
 }
 
+/* Fewer tokens than dimensions: left right^T is a projection, and a proper file. */
+static void test_balanced_bases_of_few_tokens(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_spectrum s, t;
+    make(&s, KVD_SHARED);
+    double *left = kvd_spectrum_R(&s, KVD_PAIR_BQK, 1, 0);
+    double *right = kvd_spectrum_right(&s, KVD_PAIR_BQK, 1, 0);
+    for (size_t i = 0; i < D; i++)
+        left[i * D + D - 1] = right[i * D + D - 1] = 0;
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), 0);
+    kvd_spectrum_release(&t);
+    kvd_spectrum_release(&s);
+}
+
+static void test_bases_hash(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_spectrum s;
+    char first[KVD_BASES_HASH], other[KVD_BASES_HASH];
+    const kvd_pair pair[2] = {KVD_PAIR_BQK, KVD_PAIR_WV};
+    make(&s, KVD_SHARED);
+    assert_int_equal(kvd_spectrum_bases_hash(&s, pair, first, &err), 0);
+    assert_int_equal(strlen(first), 37);
+    s.label[0] = 'X';
+    kvd_spectrum_sigma(&s, KVD_PAIR_WV, 0, 0)[0] += 1;
+    kvd_spectrum_R(&s, KVD_PAIR_QK, 0, 0)[0] += 1;
+    assert_int_equal(kvd_spectrum_bases_hash(&s, pair, other, &err), 0);
+    assert_string_equal(first, other);
+    double *const entry[3] = {&kvd_spectrum_R(&s, KVD_PAIR_BQK, L - 1, H - 1)[D * D - 1],
+                              &kvd_spectrum_right(&s, KVD_PAIR_BQK, 0, 0)[0],
+                              &kvd_spectrum_R(&s, KVD_PAIR_WV, L - 1, H - 1)[D * D - 1]};
+    for (int i = 0; i < 3; i++) {
+        const double was = *entry[i];
+        *entry[i] = nextafter(was, 9);
+        assert_int_equal(kvd_spectrum_bases_hash(&s, pair, other, &err), 0);
+        assert_string_not_equal(first, other);
+        *entry[i] = was;
+    }
+    kvd_spectrum_release(&s);
+}
+
 static void test_pair_list(void **state)
 {
     (void)state;
@@ -255,6 +318,19 @@ static void test_pair_list(void **state)
 }
 
 /* ---- rates and error tables ------------------------------------------------------------------- */
+
+static void assert_rates_refused(const kvd_rates *r, const char *why)
+{
+    kvd_err err;
+    kvd_h5 f;
+    kvd_rates back;
+    assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
+    assert_int_equal(kvd_rates_write(&f, r, &err), 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_rates_load(&back, path, &err), -1);
+    if (!strstr(err.msg, why))
+        fail_msg("'%s' should say '%s'", err.msg, why);
+}
 
 static void test_rates(void **state)
 {
@@ -311,6 +387,42 @@ static void test_rates(void **state)
     assert_int_equal(kvd_h5_finish(&f, &err), 0);
     assert_int_equal(kvd_rates_load(&back, path, &err), -1);
     assert_non_null(strstr(err.msg, "/overall_p["));
+    for (int i = 0; i < 3; i++) {
+        p[i] = kvd_widths_p(&w[i], 0);
+        p16[i] = kvd_widths_p(&w[i], 1);
+    }
+    p16[1] += 0.25;
+    assert_rates_refused(&r, "/overall_p16[1] is ");
+    p16[1] -= 0.25;
+    rate[2] = NAN;
+    assert_rates_refused(&r, "/removal_rate[2] is nan, rule eq6 has 0 <= r < 1");
+    rate[2] = INFINITY;
+    assert_rates_refused(&r, "/removal_rate[2] is inf");
+    rate[2] = 0.7;
+    strcpy(r.rule, "error");
+    assert_rates_refused(&r, "/removal_rate[0] is 0, rule error has none");
+    strcpy(r.rule, "eq7");
+    assert_rates_refused(&r, "rule is 'eq7', none of eq6, eq6-energy, error");
+    strcpy(r.rule, "eq6");
+    r.table_p[r.n_table - 1] = 1.5;
+    assert_rates_refused(&r, "/f_p step ");
+    r.pair[0] = KVD_PAIR_WV;
+    assert_rates_refused(&r, "attribute pair_qk is 'wv', a pair of the other side");
+    r.pair[0] = KVD_PAIR_QK;
+
+    /* A padded width that is not its own width rounded up, changed in the complete file. */
+    r.table_p[r.n_table - 1] = 1;
+    assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
+    assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
+    int32_t kept16[3][L][H] = {{{0}}};
+    const hid_t d = H5Dopen2(f.id, "/qk/kept16", H5P_DEFAULT);
+    assert_true(H5Dread(d, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, kept16) >= 0);
+    kept16[2][1][0]--;
+    assert_true(H5Dwrite(d, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, kept16) >= 0);
+    H5Dclose(d);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_rates_load(&back, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/qk/kept16[2][1][0] is "));
 
     for (int i = 0; i < 3; i++)
         kvd_widths_release(&w[i]);
@@ -333,10 +445,11 @@ static void test_error_table(void **state)
     int32_t width[3] = {1, 2, 4};
     double error[2 * L * H * 3];
     for (size_t i = 0; i < sizeof error / sizeof *error; i++)
-        error[i] = (double)(i % 3);
+        error[i] = (double)(2 - i % 3);
     kvd_error_table t = {.model = model(),
                          .method = "balanced",
                          .pair = {KVD_PAIR_BQK, KVD_PAIR_BVW},
+                         .bases_hash = "xxh3:22",
                          .n_layers = L,
                          .n_kv_heads = H,
                          .d_head = D,
@@ -347,6 +460,7 @@ static void test_error_table(void **state)
     assert_int_equal(save_table(&t, &err), 0);
     assert_int_equal(kvd_error_table_load(&back, path, &err), 0);
     assert_string_equal(back.method, "balanced");
+    assert_string_equal(back.bases_hash, "xxh3:22");
     assert_true(back.pair[0] == KVD_PAIR_BQK && back.n_widths == 3 && back.n_layers == L && back.d_head == D);
     assert_memory_equal(back.width, width, sizeof width);
     assert_memory_equal(back.error, error, sizeof error);
@@ -365,6 +479,26 @@ static void test_error_table(void **state)
     assert_int_equal(save_table(&t, &err), 0);
     assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
     assert_non_null(strstr(err.msg, "/bqk/error"));
+    error[5] = 1e-3;
+    assert_int_equal(save_table(&t, &err), 0);
+    assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/bqk/error[0][1][2] is 0.001, not 0 at the whole width"));
+    error[5] = 0;
+    error[L * H * 3 + 4] = -1e-3;
+    assert_int_equal(save_table(&t, &err), 0);
+    assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/bvw/error[0][1][1] is -0.001, below 0"));
+
+    /* A file of before bases_hash is read, and says that it does not know. */
+    error[L * H * 3 + 4] = -1e-9;
+    kvd_h5 f;
+    assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_error_table, &run, &err), 0);
+    assert_int_equal(kvd_error_table_write(&f, &t, &err), 0);
+    assert_true(H5Adelete(f.id, "bases_hash") >= 0);
+    assert_int_equal(kvd_h5_finish(&f, &err), 0);
+    assert_int_equal(kvd_error_table_load(&back, path, &err), 0);
+    assert_string_equal(back.bases_hash, "");
+    kvd_error_table_release(&back);
 }
 
 static void test_foreign_file(void **state)
@@ -401,6 +535,8 @@ int main(void)
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_lies_are_refused),
         cmocka_unit_test(test_shape_must_fit_the_model),
+        cmocka_unit_test(test_balanced_bases_of_few_tokens),
+        cmocka_unit_test(test_bases_hash),
         cmocka_unit_test(test_pair_list),
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_error_table),

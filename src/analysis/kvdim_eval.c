@@ -124,6 +124,27 @@ static int find_sources(evaluation *v, kvd_err *err)
     return 0;
 }
 
+/* Widths for other bases can be used, to see what that costs, but nobody should do it unawares. */
+static int warn_of_other_bases(const evaluation *v, kvd_err *err)
+{
+    for (size_t i = 0; i < v->cfg->n_methods; i++) {
+        const kvd_point_source *const s = &v->source[i];
+        char hash[KVD_BASES_HASH];
+        if (s->table && !s->table->bases_hash[0])
+            fprintf(stderr, "%s: warning: '%s' does not say which bases it was measured with\n", program,
+                    s->table_path);
+        if (!s->rates || !isnan(s->method->p) || !isnan(s->method->r) || s->method->dims->one_p)
+            continue;
+        if (kvd_spectrum_bases_hash(s->spectrum, s->rates->pair, hash, err))
+            return -1;
+        if (s->rates->bases_hash[0] && strcmp(hash, s->rates->bases_hash))
+            fprintf(stderr, "%s: warning: '%s' was fitted to other bases of %s and %s than '%s' holds\n",
+                    program, s->rates_path, kvd_pair_name[s->rates->pair[0]],
+                    kvd_pair_name[s->rates->pair[1]], s->spectrum_path);
+    }
+    return 0;
+}
+
 static int make_points(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -428,7 +449,8 @@ static int scan(evaluation *v, kvd_err *err)
     kvd_progress_end(&progress);
     if (status)
         return -1;
-    status = kvd_error_table_write(&v->file, &found, err) ||
+    status = kvd_spectrum_bases_hash(v->source[0].spectrum, found.pair, found.bases_hash, err) ||
+             kvd_error_table_write(&v->file, &found, err) ||
              kvd_h5_put_text(&v->file, "/", "label", v->label, err) ||
              kvd_h5_put_text(&v->file, "/", "corpus_hash", kvd_corpus_hash(v->corpus), err) ||
              kvd_h5_put_int(&v->file, "/", "n_tokens", (int64_t)v->evaluator.n_tokens, err) ||
@@ -456,7 +478,7 @@ static int work(evaluation *v, kvd_err *err)
     kvd_model_info_set(&v->info, v->model, cfg->model, v->run.inputs[0].hash,
                        kvd_dtype_name(kvd_checkpoint_dtype(v->checkpoint)));
     if (load_files(v, err) || settle_methods(v, err) || open_corpus(v, err) || find_sources(v, err) ||
-        record_options(v, err))
+        warn_of_other_bases(v, err) || record_options(v, err))
         return -1;
     return cfg->scan ? scan(v, err) : evaluate(v, err);
 }

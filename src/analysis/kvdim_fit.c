@@ -183,6 +183,11 @@ static int fit_by_error(const config *cfg, const kvd_spectrum *s, kvd_rates *r, 
             status = kvd_fail(err, "'%s' is about pair '%s', which '%s' does not hold", cfg->error_table,
                               kvd_pair_name[t.pair[side]], cfg->spectrum);
     }
+    if (!status)
+        status = kvd_table_matches(&t, cfg->error_table, s, cfg->spectrum, err);
+    if (!status && !t.bases_hash[0])
+        fprintf(stderr, "%s: warning: '%s' does not say which bases it was measured with\n", program,
+                cfg->error_table);
     for (size_t i = 0; !status && i < r->n_points; i++) {
         r->removal_rate[i] = NAN;
         status = kvd_widths_by_error(&t, cfg->value[i], &r->widths[i], err);
@@ -196,7 +201,8 @@ static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_err *
     r->model = s->model;
     memcpy(r->label, s->label, sizeof r->label);
     snprintf(r->rule, sizeof r->rule, "%s", cfg->error_table ? "error" : cfg->energy ? "eq6-energy" : "eq6");
-    if (alloc_points(r, cfg->n_values, err) || (cfg->error_table ? fit_by_error : fit_eq6)(cfg, s, r, err))
+    if (alloc_points(r, cfg->n_values, err) || (cfg->error_table ? fit_by_error : fit_eq6)(cfg, s, r, err) ||
+        kvd_spectrum_bases_hash(s, r->pair, r->bases_hash, err))
         return -1;
     for (size_t i = 0; i < r->n_points; i++) {
         r->overall_p[i] = kvd_widths_p(&r->widths[i], 0);

@@ -67,7 +67,7 @@ static int find_table(kvd_point_source *s, const kvd_dims_method *m, const kvd_p
                         kvd_pair_name[t->pair[0]], kvd_pair_name[t->pair[1]]);
     s->table = t;
     s->table_path = files->table_path;
-    return 0;
+    return kvd_table_matches(t, files->table_path, s->spectrum, s->spectrum_path, err);
 }
 
 int kvd_point_source_find(kvd_point_source *s, const kvd_method *method, const kvd_point_files *files,

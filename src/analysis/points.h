@@ -33,8 +33,8 @@ typedef struct {
 
 /*
  * Finds the files of a method: the one spectrum with both its pairs, the one rates file with its pairs.
- * Fails when there is no such spectrum, when two files would do, and when rates or table belong to other
- * pairs. method none needs nothing.
+ * Fails when there is no such spectrum, when two files would do, when rates or table belong to other
+ * pairs, and when the table was measured with other bases. method none needs nothing.
  */
 int kvd_point_source_find(kvd_point_source *s, const kvd_method *method, const kvd_point_files *files,
                           kvd_err *err);

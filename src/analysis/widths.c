@@ -217,6 +217,21 @@ static size_t hull_edges(const int32_t *width, const double *error, size_t n, si
     return m - 1;
 }
 
+int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
+                      const char *spectrum_path, kvd_err *err)
+{
+    char hash[KVD_BASES_HASH];
+    if (!t->bases_hash[0])
+        return 0;
+    if (kvd_spectrum_bases_hash(s, t->pair, hash, err))
+        return -1;
+    if (strcmp(hash, t->bases_hash))
+        return kvd_fail(
+            err, "'%s' was measured with other bases of %s and %s than '%s' holds: scan again with these",
+            table_path, kvd_pair_name[t->pair[0]], kvd_pair_name[t->pair[1]], spectrum_path);
+    return 0;
+}
+
 int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err)
 {
     const size_t heads = (size_t)t->n_layers * (size_t)t->n_kv_heads, n = t->n_widths;

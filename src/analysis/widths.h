@@ -41,6 +41,10 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy, double *r,
                      kvd_widths *w, kvd_err *err);
 
+/* Fails when the table says that it was measured with other bases than these. Its pairs must be in the spectrum. */
+int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
+                      const char *spectrum_path, kvd_err *err);
+
 /*
  * Widths at overall p (at or just above) that minimise the sum of tabulated errors: the lower convex hull of
  * every head's curve, interpolated, cut greedily by error per dimension. No width falls below the smallest

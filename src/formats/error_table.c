@@ -1,5 +1,6 @@
 #include "formats/error_table.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err)
     if (kvd_model_info_write(f, &t->model, err) || kvd_h5_put_text(f, "/", "method", t->method, err) ||
         kvd_h5_put_text(f, "/", "pair_qk", kvd_pair_name[t->pair[0]], err) ||
         kvd_h5_put_text(f, "/", "pair_v", kvd_pair_name[t->pair[1]], err) ||
+        kvd_h5_put_text(f, "/", "bases_hash", t->bases_hash, err) ||
         kvd_h5_write(f, &width, H5T_NATIVE_INT32, t->width, err))
         return -1;
     const size_t per_side = (size_t)L * H * t->n_widths;
@@ -37,12 +39,29 @@ int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err)
     return 0;
 }
 
+/* A divergence is not negative, but for the rounding of two near equal sums. */
+static int check_errors(kvd_h5 *f, const kvd_error_table *t, int side, kvd_err *err)
+{
+    const size_t heads = (size_t)t->n_layers * (size_t)t->n_kv_heads;
+    for (size_t i = 0; i < heads * t->n_widths; i++) {
+        const size_t head = i / t->n_widths, w = i % t->n_widths;
+        const double e = t->error[(size_t)side * heads * t->n_widths + i];
+        const bool whole = w == t->n_widths - 1;
+        if (e < -1e-6 || (whole && fabs(e) > 0))
+            return kvd_fail(err, "'%s': /%s/error[%zu][%zu][%zu] is %g, %s", f->path,
+                            kvd_pair_name[t->pair[side]], head / (size_t)t->n_kv_heads,
+                            head % (size_t)t->n_kv_heads, w, e,
+                            whole ? "not 0 at the whole width" : "below 0");
+    }
+    return 0;
+}
+
 static int read_table(kvd_h5 *f, kvd_error_table *t, kvd_err *err)
 {
     if (kvd_model_info_read(f, &t->model, err) ||
         kvd_field_text(f, "/", "method", t->method, sizeof t->method, err) ||
-        kvd_pair_attribute(f, "pair_qk", &t->pair[0], err) ||
-        kvd_pair_attribute(f, "pair_v", &t->pair[1], err))
+        kvd_pair_attributes(f, t->pair, err) ||
+        kvd_field_text_or_none(f, "bases_hash", t->bases_hash, sizeof t->bases_hash, err))
         return -1;
     t->n_layers = t->model.n_layers;
     t->n_kv_heads = t->model.n_kv_heads;
@@ -73,7 +92,8 @@ static int read_table(kvd_h5 *f, kvd_error_table *t, kvd_err *err)
     for (int side = 0; side < 2; side++) {
         char path[32];
         snprintf(path, sizeof path, "/%s/error", kvd_pair_name[t->pair[side]]);
-        if (kvd_h5_read_finite(f, path, 3, dims, t->error + (size_t)side * per_side, err))
+        if (kvd_h5_read_finite(f, path, 3, dims, t->error + (size_t)side * per_side, err) ||
+            check_errors(f, t, side, err))
             return -1;
     }
     return 0;

@@ -17,6 +17,15 @@ int kvd_field_text(kvd_h5 *f, const char *where, const char *name, char *to, siz
                                size - 1);
 }
 
+int kvd_field_text_or_none(kvd_h5 *f, const char *name, char *to, size_t size, kvd_err *err)
+{
+    to[0] = '\0';
+    const htri_t there = H5Aexists(f->id, name);
+    if (there < 0)
+        return kvd_fail(err, "'%s': cannot look for attribute %s", f->path, name);
+    return there ? kvd_field_text(f, "/", name, to, size, err) : 0;
+}
+
 int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, int64_t hi, int64_t *out,
                   kvd_err *err)
 {

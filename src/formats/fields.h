@@ -7,6 +7,9 @@
 /* The text attribute into to[size]; a longer one is an error. */
 int kvd_field_text(kvd_h5 *f, const char *where, const char *name, char *to, size_t size, kvd_err *err);
 
+/* As kvd_field_text, but "" when there is no such attribute of the root: files written before it was added. */
+int kvd_field_text_or_none(kvd_h5 *f, const char *name, char *to, size_t size, kvd_err *err);
+
 /* The whole number, which must lie within [lo, hi]. */
 int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, int64_t hi, int64_t *out,
                   kvd_err *err);

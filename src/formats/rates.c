@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +113,8 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
     if (kvd_model_info_write(f, &r->model, err) || kvd_h5_put_text(f, "/", "label", r->label, err) ||
         kvd_h5_put_text(f, "/", "rule", r->rule, err) ||
         kvd_h5_put_text(f, "/", "pair_qk", kvd_pair_name[r->pair[0]], err) ||
-        kvd_h5_put_text(f, "/", "pair_v", kvd_pair_name[r->pair[1]], err) || write_points(f, r, err))
+        kvd_h5_put_text(f, "/", "pair_v", kvd_pair_name[r->pair[1]], err) ||
+        kvd_h5_put_text(f, "/", "bases_hash", r->bases_hash, err) || write_points(f, r, err))
         return -1;
     for (int side = 0; side < 2; side++)
         if (write_kept(f, r, side, 0, err) || write_kept(f, r, side, 1, err))
@@ -141,34 +143,65 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 
 /* ---- reading ---------------------------------------------------------------------------------- */
 
-static int read_kept(kvd_h5 *f, kvd_rates *r, int side, int n_layers, kvd_err *err)
+static int read_widths(kvd_h5 *f, kvd_rates *r, int side, int padded, int n_layers, kvd_err *err)
 {
     const int n_kv = r->model.n_kv_heads, d = r->model.d_head;
     const hsize_t dims[3] = {r->n_points, (hsize_t)n_layers, (hsize_t)n_kv};
     const size_t heads = (size_t)n_layers * (size_t)n_kv;
     char path[32];
-    snprintf(path, sizeof path, "/%s/kept", kvd_pair_name[r->pair[side]]);
+    snprintf(path, sizeof path, "/%s/%s", kvd_pair_name[r->pair[side]], padded ? "kept16" : "kept");
     int32_t *all = calloc(r->n_points, heads * sizeof *all);
     if (!all)
         return kvd_no_memory(err, "kept dimensions", r->n_points * heads * sizeof *all);
     int status = kvd_h5_read(f, path, 3, dims, H5T_NATIVE_INT32, all, err);
-    for (size_t i = 0; !status && i < r->n_points; i++)
-        for (size_t h = 0; !status && h < heads; h++) {
-            const int32_t kept = all[i * heads + h];
-            if (kept < 1 || kept > d)
-                status = kvd_fail(err, "'%s': %s[%zu][%zu][%zu] is %d, not in 1 .. %d", f->path, path, i,
-                                  h / (size_t)n_kv, h % (size_t)n_kv, (int)kept, d);
-            else
-                r->widths[i].kept[side][h] = kept;
-        }
+    for (size_t i = 0; !status && i < r->n_points * heads; i++) {
+        const size_t point = i / heads, layer = i % heads / (size_t)n_kv, h = i % (size_t)n_kv;
+        int32_t *const kept = &r->widths[point].kept[side][i % heads];
+        if (!padded && (all[i] < 1 || all[i] > d))
+            status = kvd_fail(err, "'%s': %s[%zu][%zu][%zu] is %d, not in 1 .. %d", f->path, path, point,
+                              layer, h, (int)all[i], d);
+        else if (padded && all[i] != kvd_pad16(*kept, d))
+            status = kvd_fail(err, "'%s': %s[%zu][%zu][%zu] is %d, a width of %d gives %d", f->path, path,
+                              point, layer, h, (int)all[i], (int)*kept, (int)kvd_pad16(*kept, d));
+        else if (!padded)
+            *kept = all[i];
+    }
     free(all);
     return status;
+}
+
+static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
+{
+    for (int side = 0; side < 2; side++)
+        if (read_widths(f, r, side, 0, n_layers, err) || read_widths(f, r, side, 1, n_layers, err))
+            return -1;
+    return 0;
+}
+
+/* Both overall p follow from the widths, and which r may stand there from the rule. */
+static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
+{
+    const bool by_error = !strcmp(r->rule, "error");
+    for (size_t i = 0; i < r->n_points; i++) {
+        for (int padded = 0; padded < 2; padded++) {
+            const double said = padded ? r->overall_p16[i] : r->overall_p[i];
+            const double p = kvd_widths_p(&r->widths[i], padded);
+            if (fabs(p - said) > 1e-9)
+                return kvd_fail(err, "'%s': /overall_p%s[%zu] is %.9g, its widths give %.9g", f->path,
+                                padded ? "16" : "", i, said, p);
+        }
+        const double rate = r->removal_rate[i];
+        if (by_error ? !isnan(rate) : !(rate >= 0 && rate < 1))
+            return kvd_fail(err, "'%s': /removal_rate[%zu] is %g, rule %s has %s", f->path, i, rate, r->rule,
+                            by_error ? "none" : "0 <= r < 1");
+    }
+    return 0;
 }
 
 static int read_table(kvd_h5 *f, kvd_rates *r, kvd_err *err)
 {
     hsize_t n;
-    if (!kvd_h5_exists(f, "/f_p"))
+    if (!strcmp(r->rule, "error"))
         return 0;
     if (kvd_h5_shape(f, "/f_p/removal_rate", 1, &n, err))
         return -1;
@@ -179,9 +212,13 @@ static int read_table(kvd_h5 *f, kvd_rates *r, kvd_err *err)
     if (kvd_h5_read_finite(f, "/f_p/removal_rate", 1, &n, r->table_r, err) ||
         kvd_h5_read_finite(f, "/f_p/overall_p", 1, &n, r->table_p, err))
         return -1;
-    for (size_t i = 1; i < n; i++)
-        if (r->table_r[i] <= r->table_r[i - 1] || r->table_p[i] < r->table_p[i - 1])
+    for (size_t i = 0; i < n; i++) {
+        if (i && (r->table_r[i] <= r->table_r[i - 1] || r->table_p[i] < r->table_p[i - 1]))
             return kvd_fail(err, "'%s': /f_p does not rise at step %zu", f->path, i);
+        if (r->table_r[i] < 0 || r->table_r[i] > 1 || r->table_p[i] < 0 || r->table_p[i] > 1)
+            return kvd_fail(err, "'%s': /f_p step %zu is r = %g, p = %g, not in 0 .. 1", f->path, i,
+                            r->table_r[i], r->table_p[i]);
+    }
     r->n_table = (size_t)n;
     return 0;
 }
@@ -193,9 +230,12 @@ static int read_rates(kvd_h5 *f, kvd_rates *r, kvd_err *err)
     if (kvd_model_info_read(f, &r->model, err) ||
         kvd_field_text(f, "/", "label", r->label, sizeof r->label, err) ||
         kvd_field_text(f, "/", "rule", r->rule, sizeof r->rule, err) ||
-        kvd_pair_attribute(f, "pair_qk", &r->pair[0], err) ||
-        kvd_pair_attribute(f, "pair_v", &r->pair[1], err) || kvd_h5_shape(f, "/removal_rate", 1, &n, err))
+        kvd_pair_attributes(f, r->pair, err) ||
+        kvd_field_text_or_none(f, "bases_hash", r->bases_hash, sizeof r->bases_hash, err) ||
+        kvd_h5_shape(f, "/removal_rate", 1, &n, err))
         return -1;
+    if (strcmp(r->rule, "eq6") && strcmp(r->rule, "eq6-energy") && strcmp(r->rule, "error"))
+        return kvd_fail(err, "'%s': rule is '%s', none of eq6, eq6-energy, error", f->path, r->rule);
     if (n < 1 || n > 1000000)
         return kvd_fail(err, "'%s': %llu points", f->path, (unsigned long long)n);
     snprintf(path, sizeof path, "/%s/kept", kvd_pair_name[r->pair[0]]);
@@ -221,12 +261,8 @@ static int read_rates(kvd_h5 *f, kvd_rates *r, kvd_err *err)
     if (kvd_h5_read(f, "/removal_rate", 1, &n, H5T_NATIVE_DOUBLE, r->removal_rate, err) ||
         kvd_h5_read_finite(f, "/overall_p", 1, &n, r->overall_p, err) ||
         kvd_h5_read_finite(f, "/overall_p16", 1, &n, r->overall_p16, err) ||
-        read_kept(f, r, 0, (int)dims[1], err) || read_kept(f, r, 1, (int)dims[1], err))
+        read_kept(f, r, (int)dims[1], err) || check_points(f, r, err))
         return -1;
-    for (size_t i = 0; i < r->n_points; i++)
-        if (fabs(kvd_widths_p(&r->widths[i], 0) - r->overall_p[i]) > 1e-9)
-            return kvd_fail(err, "'%s': /overall_p[%zu] is %.9g, its widths give %.9g", f->path, i,
-                            r->overall_p[i], kvd_widths_p(&r->widths[i], 0));
     return read_table(f, r, err);
 }
 

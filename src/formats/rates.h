@@ -22,9 +22,10 @@ int32_t kvd_pad16(int32_t kept, int d_head);
 
 typedef struct {
     kvd_model_info model;
-    char label[64];   /* of the spectrum                                       */
-    char rule[16];    /* "eq6" | "eq6-energy" | "error"                        */
-    kvd_pair pair[2]; /* e.g. KVD_PAIR_QK, KVD_PAIR_VW                         */
+    char label[64];                  /* of the spectrum                                       */
+    char rule[16];                   /* "eq6" | "eq6-energy" | "error"                        */
+    kvd_pair pair[2];                /* e.g. KVD_PAIR_QK, KVD_PAIR_VW                         */
+    char bases_hash[KVD_BASES_HASH]; /* of the spectrum that was fitted; "" in files that do not say it */
     size_t n_points;
     double *removal_rate; /* [n_points] r; NaN for rule "error"                    */
     double *overall_p, *overall_p16;

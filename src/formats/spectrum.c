@@ -1,10 +1,12 @@
 #include "formats/spectrum.h"
 
 #include <assert.h>
+#include <cblas.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "common/linalg.h"
 #include "common/stats.h"
@@ -55,15 +57,23 @@ int kvd_pair_list(const char *option, const char *text, bool *wanted, kvd_err *e
     }
 }
 
-int kvd_pair_attribute(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err)
+int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err)
 {
-    char text[16];
-    if (kvd_field_text(f, "/", name, text, sizeof text, err))
-        return -1;
-    const int found = kvd_pair_find(text);
-    if (found < 0)
-        return kvd_fail(err, "'%s': attribute %s is '%s', which is no pair", f->path, name, text);
-    *pair = (kvd_pair)found;
+    static const char *const name[2] = {"pair_qk", "pair_v"};
+    for (int side = 0; side < 2; side++) {
+        char text[16];
+        if (kvd_field_text(f, "/", name[side], text, sizeof text, err))
+            return -1;
+        const int found = kvd_pair_find(text);
+        if (found < 0)
+            return kvd_fail(err, "'%s': attribute %s is '%s', which is no pair", f->path, name[side], text);
+        const bool of_v =
+            found == KVD_PAIR_VW || found == KVD_PAIR_V || found == KVD_PAIR_WV || found == KVD_PAIR_BVW;
+        if (of_v != (side == 1))
+            return kvd_fail(err, "'%s': attribute %s is '%s', a pair of the other side", f->path, name[side],
+                            text);
+        pair[side] = (kvd_pair)found;
+    }
     return 0;
 }
 
@@ -144,6 +154,30 @@ void kvd_spectrum_release(kvd_spectrum *s)
         free(s->pair[i].right);
     }
     memset(s, 0, sizeof *s);
+}
+
+int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2], char hash[KVD_BASES_HASH],
+                            kvd_err *err)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (!state || XXH3_128bits_reset(state) == XXH_ERROR) {
+        XXH3_freeState(state);
+        return kvd_fail(err, "cannot allocate memory for a hash");
+    }
+    for (int side = 0; side < 2; side++) {
+        const kvd_pair_spectrum *x = &s->pair[pair[side]];
+        const size_t d = (size_t)s->model.d_head;
+        const size_t bytes = (size_t)s->n_layers * (size_t)x->n_h * d * d * sizeof(double);
+        assert(x->present);
+        (void)XXH3_128bits_update(state, x->R, bytes);
+        if (x->right)
+            (void)XXH3_128bits_update(state, x->right, bytes);
+    }
+    const XXH128_hash_t h = XXH3_128bits_digest(state);
+    XXH3_freeState(state);
+    (void)snprintf(hash, KVD_BASES_HASH, "xxh3:%016llx%016llx", (unsigned long long)h.high64,
+                   (unsigned long long)h.low64);
+    return 0;
 }
 
 /* ---- what is derived -------------------------------------------------------------------------- */
@@ -337,11 +371,38 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
         return -1;
     if (strcmp(pairing, "shared") && strcmp(pairing, "per-query"))
         return kvd_fail(err, "'%s': pairing is '%s', neither shared nor per-query", f->path, pairing);
+    if (strcmp(s->rope, "after") && strcmp(s->rope, "before"))
+        return kvd_fail(err, "'%s': rope is '%s', neither after nor before", f->path, s->rope);
+    if (strcmp(s->method, "svd") && strcmp(s->method, "tsqr") && strcmp(s->method, "gram"))
+        return kvd_fail(err, "'%s': method is '%s', none of svd, tsqr, gram", f->path, s->method);
     s->pairing = strcmp(pairing, "shared") ? KVD_PER_QUERY : KVD_SHARED;
     s->n_tokens = (size_t)n_tokens;
     s->seq_len = (size_t)seq_len;
     s->first_layer = (int)first;
     s->n_layers = (int)n_layers;
+    return 0;
+}
+
+/*
+ * left right^T is Cl^(-1/2) Cl^(1/2): 1, or where Cl lacks rank the orthogonal projection onto its range. By how
+ * much the product is off from symmetric and from its own square.
+ */
+static int projection_error(const double *left, const double *right, size_t d, double *off, kvd_err *err)
+{
+    const int n = (int)d;
+    double *P = malloc(2 * d * d * sizeof *P), *square = P + d * d;
+    if (!P)
+        return kvd_no_memory(err, "checking a basis", 2 * d * d * sizeof *P);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1.0, left, n, right, n, 0.0, P, n);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0, P, n, P, n, 0.0, square, n);
+    *off = 0;
+    for (size_t i = 0; i < d; i++)
+        for (size_t j = 0; j < d; j++) {
+            const double e = fmax(fabs(P[i * d + j] - P[j * d + i]), fabs(square[i * d + j] - P[i * d + j]));
+            if (!(e <= *off))
+                *off = e;
+        }
+    free(P);
     return 0;
 }
 
@@ -360,8 +421,16 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
                     return kvd_fail(err, "'%s': /%s/sigma layer %d head %d rises at dim %zu, from %g to %g",
                                     f->path, name, l, h, i, sigma[i - 1], sigma[i]);
             }
-            if (kvd_pair_balanced(pair))
+            if (kvd_pair_balanced(pair)) {
+                double product = INFINITY;
+                if (projection_error(kvd_spectrum_R(s, pair, l, h), kvd_spectrum_right(s, pair, l, h), d,
+                                     &product, err))
+                    return -1;
+                if (!(product <= 1e-6))
+                    return kvd_fail(err, "'%s': /%s layer %d head %d: left right^T is off by %g", f->path,
+                                    name, l, h, product);
                 continue;
+            }
             const double off = kvd_orthogonality(kvd_spectrum_R(s, pair, l, h), d);
             if (!(off <= 1e-8))
                 return kvd_fail(err, "'%s': /%s/R layer %d head %d is not orthogonal: off by %g", f->path,

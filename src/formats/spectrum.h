@@ -31,8 +31,8 @@ extern const char *const kvd_pair_name[KVD_N_PAIRS]; /* "qk" "vw" "q" "k" "v" "w
 int kvd_pair_find(const char *name);
 /* "qk,vw" -> flags [KVD_N_PAIRS]; *err names an unknown one. */
 int kvd_pair_list(const char *option, const char *text, bool *wanted, kvd_err *err);
-/* The pair that the root attribute `name` of a file names. */
-int kvd_pair_attribute(kvd_h5 *f, const char *name, kvd_pair *pair, kvd_err *err);
+/* The pairs that the root attributes pair_qk and pair_v of a file name, each of its own side. */
+int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
 /* bqk, bvw: a left and a right matrix, neither orthogonal. */
 bool kvd_pair_balanced(kvd_pair pair);
 
@@ -69,6 +69,12 @@ int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
 double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int h); /* [d_head]         */
 double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);     /* [d_head][d_head] */
 double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
+
+/* Two pairs that must be present: "xxh3:" and XXH3-128 of their bases as they are used (R, or left and right).
+ * Singular values, labels and other pairs do not count. */
+enum { KVD_BASES_HASH = 40 };
+int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2], char hash[KVD_BASES_HASH],
+                            kvd_err *err);
 
 /*
  * Effective rank: exp of the entropy of sigma_i^2 / sum sigma^2, as Roy and Vetterli (2007) define it but with
