@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "common/blas.h"
+#include "common/threads.h"
 #include "model/blocks.h"
 #include "model/forward.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "analysis/similarity.h"
-#include "model/blocks.h"
+#include "common/threads.h"
 
 size_t kvd_half(size_t d)
 {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/linalg.h"
-#include "model/blocks.h"
+#include "common/threads.h"
 
 /* ---- from moments ----------------------------------------------------------------------------- */
 

@@ -1,12 +1,11 @@
 #include "collect/accumulate.h"
 
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "common/linalg.h"
-#include "model/blocks.h"
+#include "common/threads.h"
 
 static double now(void)
 {
@@ -51,7 +50,7 @@ static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, s
     for (int i = 0; i < n_jobs; i++) {
         kvd_err mine = {""};
         double *G = kvd_moments_at(a->sums, jobs[i].g, layer, jobs[i].head);
-        double *scratch = a->scratch + (size_t)omp_get_thread_num() * kvd_gram_scratch(d);
+        double *scratch = a->scratch + kvd_thread_index() * kvd_gram_scratch(d);
         if (kvd_gram_add(G, d, jobs[i].x, n, jobs[i].ld, scratch, &mine)) {
 #pragma omp critical(kvd_accumulate_error)
             if (i < failed) {

@@ -1,9 +1,10 @@
 #include "collect/dump.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "common/threads.h"
 
 static double now(void)
 {
@@ -17,7 +18,7 @@ enum { PIECE_BYTES = 1 << 19 }; /* what is written at a time: fits the second ca
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err)
 {
     const size_t row = (size_t)file->model.d_head * kvd_dtype_bytes(file->dtype);
-    *d = (kvd_dump){.file = file, .n_threads = omp_get_max_threads()};
+    *d = (kvd_dump){.file = file, .n_threads = (int)kvd_thread_count()};
     d->piece = PIECE_BYTES / row ? PIECE_BYTES / row : 1;
     const size_t bytes = (size_t)d->n_threads * d->piece * row;
     if (!(d->slabs = malloc(bytes)))
@@ -116,7 +117,7 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     for (int i = 0; i < n_jobs; i++) {
         kvd_err mine = {""};
         times t = {0};
-        if (record_one(d, &jobs[i], in, d->slabs + (size_t)omp_get_thread_num() * slab, &t, &mine)) {
+        if (record_one(d, &jobs[i], in, d->slabs + kvd_thread_index() * slab, &t, &mine)) {
 #pragma omp critical(kvd_dump_error)
             if (i < failed) {
                 failed = i;

@@ -5,10 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
+#include "common/threads.h"
 #include "model/blocks.h"
 
 /* y [n][m] = x [n][d] a [d][m], with leading dimensions for x and y. */
@@ -81,24 +79,6 @@ static void attend_block(const kvd_dims_head *h, size_t d, size_t first, size_t 
     }
 }
 
-static size_t thread_index(void)
-{
-#ifdef _OPENMP
-    return (size_t)omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
-
-static size_t thread_count(void)
-{
-#ifdef _OPENMP
-    return (size_t)omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 /* Q', O' and the scores of one block of queries. */
 static size_t scratch_each(size_t d, size_t longest)
 {
@@ -130,7 +110,7 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
             const float *const k_cut = cut + 2 * g * n * d;
             const size_t at = (first + row) * ldq + head * d;
             attend_block(head_of(c, in->layer, g, &whole), d, row, rows, in->q + at, ldq, k_cut,
-                         k_cut + n * d, scratch + thread_index() * each, out + at);
+                         k_cut + n * d, scratch + kvd_thread_index() * each, out + at);
         }
 
     c->account.calls++;
@@ -147,7 +127,7 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
     for (size_t s = 0; s < in->n_sequences; s++) {
         const size_t n = in->offset[s + 1] - in->offset[s];
         if (n == 0 || 2 * n * n_kv * d > c->store_n ||
-            2 * n * n_kv * d + thread_count() * scratch_each(d, n) > c->work_n)
+            2 * n * n_kv * d + kvd_thread_count() * scratch_each(d, n) > c->work_n)
             return kvd_fail(err, "sequence %zu has %zu tokens, the cache was made for 1 to %zu",
                             in->first_sequence + s, n, c->store_n / (2 * n_kv * d));
     }
@@ -171,7 +151,7 @@ int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_dims *dims,
     c->dims = dims;
     c->type = type;
     c->store_n = 2 * max_len * n_kv * d;
-    c->work_n = c->store_n + thread_count() * scratch_each(d, max_len);
+    c->work_n = c->store_n + kvd_thread_count() * scratch_each(d, max_len);
     c->store = malloc(c->store_n * kvd_dtype_bytes(type));
     c->work = malloc(c->work_n * sizeof *c->work);
     if (!c->store || !c->work) {

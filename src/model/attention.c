@@ -6,10 +6,8 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
+#include "common/threads.h"
 #include "model/blocks.h"
 
 /* Rows first .. first+rows-1 of one head; scores has leading dimension lds >= first + rows, and
@@ -52,24 +50,6 @@ void kvd_attend_head(size_t n, size_t d_qk, size_t d_v, const float *q, size_t l
 }
 
 /* ---- dense attention -------------------------------------------------- */
-
-static size_t thread_count(void)
-{
-#ifdef _OPENMP
-    return (size_t)omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
-static size_t thread_index(void)
-{
-#ifdef _OPENMP
-    return (size_t)omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
 
 static int reserve(kvd_dense_attention *a, size_t n, kvd_err *err)
 {
@@ -125,12 +105,12 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
         return run_keeping_probabilities(a, in, longest, out, err);
 
     const size_t each = KVD_ATTEND_ROWS * longest;
-    if (reserve(a, each * thread_count(), err))
+    if (reserve(a, each * kvd_thread_count(), err))
         return -1;
     const int saved = kvd_blas_serial();
 #pragma omp parallel
     {
-        float *scores = a->scratch + each * thread_index();
+        float *scores = a->scratch + each * kvd_thread_index();
         for (size_t s = 0; s < in->n_sequences; s++) {
             const size_t at = in->offset[s], n = in->offset[s + 1] - at;
             const size_t blocks = (n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;

@@ -8,42 +8,11 @@
 #include <omp.h>
 #endif
 
+#include "common/threads.h"
 #include "model/vector.h"
 
 /* Elements below which a second thread costs more than it brings. */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
-
-static int threads_here(void)
-{
-#ifdef _OPENMP
-    return omp_in_parallel() ? 1 : omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
-int kvd_blas_serial(void)
-{
-    /* An OpenMP build of OpenBLAS notices parallel regions itself, and its setter would change
-     * the number of threads of ours. */
-    if (openblas_get_parallel() != OPENBLAS_THREAD)
-        return 0;
-#ifdef _OPENMP
-    if (omp_in_parallel())
-        return 0;
-#endif
-    const int saved = openblas_get_num_threads();
-    if (saved == 1)
-        return 0;
-    openblas_set_num_threads(1);
-    return saved;
-}
-
-void kvd_blas_restore(int saved)
-{
-    if (saved > 0)
-        openblas_set_num_threads(saved);
-}
 
 /* ---- norm ----------------------------------------------------------- */
 
@@ -82,7 +51,7 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
     assert(n <= INT_MAX && in <= INT_MAX && ldy <= INT_MAX && out <= ldy);
     if (n == 0 || out == 0)
         return;
-    size_t threads = (size_t)threads_here();
+    size_t threads = (size_t)(int)kvd_thread_count();
     if ((double)n * (double)in * (double)out < 1e6)
         threads = 1;
 

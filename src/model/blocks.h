@@ -49,12 +49,4 @@ void kvd_softmax_row(float *row, size_t seen, size_t n, float scale);
 /* Index of the first value of x [n] that is NaN or infinite; n when there is none. */
 size_t kvd_first_nonfinite_f32(const float *x, size_t n);
 
-/*
- * Makes OpenBLAS run every call on the thread that makes it, and returns what kvd_blas_restore
- * takes to undo that. For code that calls BLAS from several threads of its own; to be used
- * outside of parallel regions (inside one both do nothing).
- */
-int kvd_blas_serial(void);
-void kvd_blas_restore(int saved);
-
 #endif

@@ -5,10 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
+#include "common/threads.h"
 #include "model/blocks.h"
 
 /* The tensors of one layer, in the order of use. */
@@ -263,24 +261,6 @@ static int check_finite(const kvd_forward *f, const kvd_batch *b, const char *wh
     return at < n ? not_finite(f, b, where, at / width, err) : 0;
 }
 
-static size_t thread_count(void)
-{
-#ifdef _OPENMP
-    return (size_t)omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
-static size_t thread_index(void)
-{
-#ifdef _OPENMP
-    return (size_t)omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
-
 static int reserve_pre(kvd_forward *f, kvd_err *err)
 {
     if (!f->q_pre && !(f->q_pre = floats("queries before rope", f->max_tokens, f->width_q, err)))
@@ -293,7 +273,7 @@ static int reserve_pre(kvd_forward *f, kvd_err *err)
 /* Cuts n rows into blocks, one per thread or more, and makes room for every thread's. */
 static int reserve_work(kvd_forward *f, size_t n, kvd_err *err)
 {
-    const size_t threads = thread_count(), each = ((n + threads - 1) / threads + 15) / 16 * 16;
+    const size_t threads = kvd_thread_count(), each = ((n + threads - 1) / threads + 15) / 16 * 16;
     f->block = each < FEWEST_ROWS ? FEWEST_ROWS : each > MOST_ROWS ? MOST_ROWS : each;
     f->work_size = f->block * (f->d_model + 2 * f->d_ffn);
     if (f->work && threads <= f->work_n / f->work_size)
@@ -316,7 +296,7 @@ static size_t queries_keys_values(kvd_forward *f, const float *const w[N_PARTS],
 {
     const kvd_config *c = &f->config;
     const size_t width_q = f->width_q, width_k = f->width_k;
-    float *normed = f->work + thread_index() * f->work_size;
+    float *normed = f->work + kvd_thread_index() * f->work_size;
     float *q = f->q + first * width_q, *k = f->k + first * width_k, *v = f->v + first * width_k;
 
     kvd_rms_norm(f->x + first * f->d_model, w[NORM_ATTENTION], c->norm_eps, rows, f->d_model, normed);
@@ -341,7 +321,7 @@ static size_t queries_keys_values(kvd_forward *f, const float *const w[N_PARTS],
 static size_t rest_of_layer(kvd_forward *f, const float *const w[N_PARTS], size_t first, size_t rows)
 {
     const size_t d = f->d_model, ffn = f->d_ffn;
-    float *normed = f->work + thread_index() * f->work_size, *gate = normed + f->block * d;
+    float *normed = f->work + kvd_thread_index() * f->work_size, *gate = normed + f->block * d;
     float *up = gate + f->block * ffn, *x = f->x + first * d;
 
     kvd_linear(f->o + first * f->width_q, w[W_O], rows, f->width_q, d, x, 1);
