@@ -3,17 +3,19 @@
 set -eu
 B=${BUILD:-build}
 mkdir -p "$B/man"
+roff() { sed 's/\\/\\\\/g; s/-/\\-/g; s/^\([.'"'"']\)/\\\&\1/'; }
 for p in "$B"/bin/kvdim-*; do
   n=$(basename "$p")
   version=$("$p" --version | head -n 1)
+  # argp prints "Usage: ..." (continued on indented lines), then the text, then the options.
+  what=$(ARGP_HELP_FMT=rmargin=1000 "$p" --help | grep -v '^ *\(Usage\|or\):' | grep -v '^$' | head -n 1 | sed 's/\. .*//; s/\.$//')
   {
     printf '.TH %s 1 "" "%s" "kvdim"\n.SH NAME\n' "$(echo "$n" | tr a-z A-Z)" "$version"
-    # argp prints "Usage: ...", then the doc line, then options.
-    what=$("$p" --help | sed -n '2,/^$/p' | grep -v '^  or:' | grep -v '^$' | head -n 1 | sed 's/[.]$//')
-    printf '%s \\- %s\n.SH SYNOPSIS\n.nf\n' "$n" "$what"
-    "$p" --usage | sed 's/^Usage: //; s/\\/\\\\/g; s/^\([.'"'"']\)/\\\&\1/'
+    printf '%s \\- %s\n' "$n" "$(echo "$what" | roff)"
+    printf '.SH SYNOPSIS\n.nf\n'
+    "$p" --usage | sed 's/^Usage: //; s/^       //' | roff
     printf '.fi\n.SH DESCRIPTION\n.nf\n'
-    "$p" --help | sed '1d; s/\\/\\\\/g; s/-/\\-/g; s/^\([.'"'"']\)/\\\&\1/'
+    "$p" --help | awk 'text || (NR > 1 && /^[^ ]/) { text = 1; print }' | roff
     printf '.fi\n'
   } >"$B/man/$n.1"
 done
