@@ -148,3 +148,20 @@ int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair
                           h);
     return 0;
 }
+
+int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair, bool before_rope,
+                          int layer, kvd_spectrum *s, kvd_err *err)
+{
+    assert(!kvd_pair_balanced(pair) && n_sources > 0);
+    const size_t d = (size_t)s->model.d_head;
+    for (int h = 0; h < s->pair[pair].n_h; h++) {
+        const double *sigma = kvd_spectrum_sigma(s, pair, layer, h);
+        if (sigma[0] <= 0 || sigma[d - 1] >= KVD_GRAM_LIMIT * sigma[0])
+            continue;
+        if (one_head(source, n_sources, pair, true, before_rope, layer, h, s, err))
+            return kvd_in(err, "pair '%s', layer %d, head %d", kvd_pair_name[pair], s->first_layer + layer,
+                          h);
+        s->pair[pair].by_tsqr++;
+    }
+    return 0;
+}

@@ -25,4 +25,13 @@ typedef struct {
 int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair, bool tsqr, bool before_rope,
                        int layer, kvd_spectrum *s, kvd_err *err);
 
+/*
+ * After kvd_decompose_moments of this layer's sums from the same dumps: heads of `pair` whose smallest singular value
+ * is below KVD_GRAM_LIMIT of the largest are decomposed again from their rows, by tsqr, and counted in
+ * s->pair[pair].by_tsqr. A Gram matrix in float64 knows such a value to about 1e-9 relative at best.
+ */
+#define KVD_GRAM_LIMIT 1.25e-4
+int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair, bool before_rope,
+                          int layer, kvd_spectrum *s, kvd_err *err);
+
 #endif

@@ -44,9 +44,10 @@ static const struct argp_option options[] = {
      1},
     {"rope", OPT_ROPE, "after|before", 0, "Q and K after RoPE, or before it (default after)", 1},
     {"method", OPT_METHOD, "svd|tsqr|gram", 0,
-     "gram: eigenvalues of X^T X, one pass, constant memory. tsqr: streaming QR, keeps singular values below "
-     "1e-5 of "
-     "the largest. svd: LAPACK on all rows of a head. Moments allow gram only (default gram)",
+     "gram: eigenvalues of X^T X, one pass, constant memory; heads with singular values below 1.25e-4 of the "
+     "largest, which that blurs, are done again by tsqr when the rows are there. tsqr: streaming QR. svd: "
+     "LAPACK "
+     "on all rows of a head. Moments allow gram only (default gram)",
      1},
     {"tokens", OPT_TOKENS, "N", 0, "The first N tokens of the dumps, in the order given (default: all)", 1},
     {"label", OPT_LABEL, "NAME", 0, "What tables call these data (default: the inputs' labels)", 1},
@@ -168,7 +169,10 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
             kvd_moments_release(&m);
         }
         for (int p = 0; !status && p < KVD_N_PAIRS; p++)
-            if (cfg->wanted[p] && !by_gram[p])
+            if (by_gram[p] && !kvd_pair_balanced((kvd_pair)p))
+                status = kvd_decompose_blurred(in->source, in->n_sources, (kvd_pair)p, cfg->before_rope, l, s,
+                                               err);
+            else if (cfg->wanted[p] && !by_gram[p])
                 status = kvd_decompose_rows(in->source, in->n_sources, (kvd_pair)p, cfg->method == TSQR,
                                             cfg->before_rope, l, s, err);
         kvd_progress_step(&progress, l + 1);
@@ -214,7 +218,7 @@ static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
     return n;
 }
 
-static void warn(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
+static void warn(const config *cfg, bool from_moments, const kvd_spectrum *s, kvd_pair pair)
 {
     const size_t rows = s->pair[pair].n_rows, d = (size_t)s->model.d_head;
     if (!kvd_pair_balanced(pair) && rows < d) {
@@ -224,7 +228,14 @@ static void warn(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
             program, kvd_pair_name[pair], rows, d, d - rows);
         return;
     }
-    const size_t blurred = cfg->method == GRAM && !kvd_pair_balanced(pair) ? count_blurred(s, pair) : 0;
+    if (s->pair[pair].by_tsqr)
+        fprintf(
+            stderr,
+            "%s: note: pair '%s': %zu heads with singular values below %g of their largest were decomposed "
+            "by tsqr, which resolves them\n",
+            program, kvd_pair_name[pair], s->pair[pair].by_tsqr, KVD_GRAM_LIMIT);
+    const size_t blurred =
+        from_moments && cfg->method == GRAM && !kvd_pair_balanced(pair) ? count_blurred(s, pair) : 0;
     if (blurred)
         fprintf(stderr,
                 "%s: warning: pair '%s': %zu singular values lie below 1e-5 of their head's largest, where "
@@ -293,11 +304,11 @@ static int print_table(const config *cfg, const kvd_spectrum *s, kvd_err *err)
     return 0;
 }
 
-static int summarise(const config *cfg, const kvd_spectrum *s, kvd_err *err)
+static int summarise(const config *cfg, bool from_moments, const kvd_spectrum *s, kvd_err *err)
 {
     for (int p = 0; p < KVD_N_PAIRS && !cfg->common.quiet; p++)
         if (cfg->wanted[p])
-            warn(cfg, s, (kvd_pair)p);
+            warn(cfg, from_moments, s, (kvd_pair)p);
     if (cfg->common.json)
         return print_json(cfg, s, err);
     return cfg->common.quiet ? 0 : print_table(cfg, s, err);
@@ -347,7 +358,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
     if (kvd_h5_create(&out, cfg->common.output, &kvd_schema_spectrum, run, err) ||
         compute(cfg, &in, &s, err) || kvd_spectrum_write(&out, &s, err) || kvd_h5_finish(&out, err))
         goto done;
-    status = summarise(cfg, &s, err);
+    status = summarise(cfg, in.moments, &s, err);
 done:
     kvd_h5_close(&out, false);
     kvd_spectrum_release(&s);

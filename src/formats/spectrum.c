@@ -330,7 +330,8 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
         kvd_h5_put_text(f, group, "method", two ? "gram" : s->method, err) ||
         kvd_h5_put_text(f, group, "pairing", kvd_pairing_name[s->pairing], err) ||
         kvd_h5_put_int(f, group, "n_tokens", (int64_t)s->n_tokens, err) ||
-        kvd_h5_put_int(f, group, "n_rows", (int64_t)x->n_rows, err))
+        kvd_h5_put_int(f, group, "n_rows", (int64_t)x->n_rows, err) ||
+        kvd_h5_put_int(f, group, "heads_by_tsqr", (int64_t)x->by_tsqr, err))
         return -1;
     return write_derived(f, s, pair, h_axis, err);
 }

@@ -47,6 +47,8 @@ typedef struct {
     double *sigma; /* [n_layers][n_h][d_head], falling                              */
     double *R;     /* [n_layers][n_h][d_head][d_head]; for bqk, bvw the left matrix */
     double *right; /* bqk, bvw only: the right matrix, same shape; else NULL        */
+    size_t
+        by_tsqr; /* heads of method gram that were decomposed by tsqr: too ill-conditioned for a Gram matrix */
 } kvd_pair_spectrum;
 
 typedef struct {
