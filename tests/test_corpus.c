@@ -184,6 +184,9 @@ static void test_kinds_of_text(void **state)
         {"d.json", NULL, "[\"first one\\nhere\", \"second \xc3\xa4, here\"]"},
         {"e.json", NULL, "[{\"text\": \"first one\\nhere\"}, {\"text\": \"second \xc3\xa4, here\"}]"},
         {"d.csv", "body", "id,body\n1,\"first one\nhere\"\n2,\"second \xc3\xa4, here\"\n"},
+        {"f.jsonl", NULL,
+         "\xEF\xBB\xBF{\"text\": \"first one\\nhere\"}\n{\"text\": \"second \\u00e4, here\"}"},
+        {"f.json", NULL, "\xEF\xBB\xBF[\"first one\\nhere\", \"second \xc3\xa4, here\"]"},
         {"e.jsonl", "a,b", "{\"b\": \"here\", \"a\": \"first one\"}\n"},
     };
     char hash[40] = "";
@@ -194,8 +197,8 @@ static void test_kinds_of_text(void **state)
         kvd_corpus *c = opened(&spec);
         if (!i)
             snprintf(hash, sizeof hash, "%s", kvd_corpus_hash(c));
-        assert_int_equal(kvd_corpus_n_documents(c), i < 4 ? 2 : 1);
-        if (i < 4)
+        assert_int_equal(kvd_corpus_n_documents(c), i < 6 ? 2 : 1);
+        if (i < 6)
             assert_string_equal(kvd_corpus_hash(c), hash);
         kvd_corpus_close(c);
     }
@@ -231,6 +234,9 @@ static void test_refused_texts(void **state)
     REFUSE("x.jsonl", NULL, "{\"text\": \"a b c\"}\n{\"text\": \n", "line 2: not JSON: ");
     REFUSE("x.jsonl", NULL, "{\"text\": \"a b c\"}\n{\"txt\": \"a\", \"n\": 1}\n",
            "line 2: no key 'text'; keys: txt, n");
+    REFUSE("x.jsonl", NULL, "{\"text\": \"a\", \"text\": \"b\"}\n", "line 1: not JSON: duplicate object key");
+    REFUSE("x.json", NULL, "[{\"text\": \"a\", \"text\": \"b\"}]", "line 1: not JSON: duplicate object key");
+    REFUSE("x.csv", NULL, "text,id,text\na,1,b\n", "row 1: two columns 'text': 1 and 3");
     REFUSE("x.jsonl", NULL, "{\"text\": 17}\n", "line 1: key 'text' is not a string");
     REFUSE("x.jsonl", NULL, "{\"text\": \"\"}\n", "line 1: the text is empty");
     REFUSE("x.jsonl", NULL, "[1]\n", "line 1: not an object, nor a string");
@@ -279,6 +285,8 @@ static void test_refused_ids(void **state)
     refuse_ids("1\n2\n", 0, ": no sequence of at least 2 tokens");
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
+    /* The second window gives up a token for a third that does not come; it is among those that are there. */
+    refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};
     refused(&spec, "5 tokens cannot be cut into sequences of 2");
     spec.seq_len = 1;

@@ -22,7 +22,8 @@ static int one_kind(const char *const *path, size_t n, bool *moments, kvd_err *e
         if (kvd_h5_peek_schema(path[i], name, sizeof name, err))
             return -1;
         if (strcmp(name, "moments") && strcmp(name, "activations"))
-            return kvd_fail(err, "'%s' is a %s file, activations or moments are wanted", path[i], name);
+            return kvd_fail(err, "'%s' holds kvdim/%s, kvdim/activations or kvdim/moments is wanted", path[i],
+                            name);
         if (i == 0)
             memcpy(first, name, sizeof first);
         else if (strcmp(first, name))

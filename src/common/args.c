@@ -1,6 +1,7 @@
 #include "common/args.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,8 +78,20 @@ static void print_version(FILE *stream, struct argp_state *state)
     fprintf(stream, "%s %s\n", program_name, kvd_git_revision());
 }
 
+/*
+ * A program may be started with standard streams closed. The next file opened would take their place, and
+ * messages would be written into it; so they are opened the wrong way round, where every use fails as before.
+ */
+static void fill_standard_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd)
+            exit(1);
+}
+
 void kvd_args_parse(const char *name, const struct argp *argp, int argc, char **argv, void *config)
 {
+    fill_standard_streams();
     kvd_blas_choose_core(argv);
     /* argp reorders its argument vector and takes its name from argv[0]; a copy
      * leaves the caller's as typed, for the recorded command line. It lives as

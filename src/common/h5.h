@@ -48,7 +48,8 @@ typedef struct {
  * of this group that fail leave *f closed; kvd_h5_close may follow all the same.
  */
 
-/* Creates PATH.partial with schema, title, history and /provenance, complete = 0. */
+/* Creates PATH.partial with schema, title, history and /provenance, complete = 0. Fails when PATH is one of the
+ * run's inputs or lies in an input folder. */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run, kvd_err *err);
 
 /*

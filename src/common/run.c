@@ -282,6 +282,10 @@ int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err)
         kvd_fail_errno(err, "cannot open '%s'", path);
         goto done;
     }
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) {
+        kvd_fail(err, "'%s' is neither a file nor a folder", path);
+        goto done;
+    }
     if (S_ISDIR(st.st_mode) ? hash_folder(state, path, &in.bytes, err)
                             : hash_file(state, path, &in.bytes, err))
         goto done;

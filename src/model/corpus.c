@@ -33,7 +33,8 @@ typedef struct {
     uint32_t *window; /* [seq_len] tokens of the document that are in no window yet */
     size_t n_window;
     kvd_ids ids;        /* of the document at hand */
-    size_t passed_over; /* tokens of windows of 2 where 3 are missing */
+    size_t passed_over; /* tokens of windows of 2 where 3 are missing, and left alone by a shortened window */
+    bool shortened;     /* the last window gave up one for a next window */
     bool full;          /* max_tokens are there */
 } cutter;
 
@@ -98,6 +99,7 @@ static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
     size_t take = k->n_window;
+    k->shortened = false;
     if (max) {
         const size_t left = max - k->c->n_tokens;
         if (take > left)
@@ -109,6 +111,7 @@ static int cut(cutter *k, kvd_err *err)
                 return 0;
             }
             take--;
+            k->shortened = true;
         }
     }
     if (spool_window(k, take, err))
@@ -141,6 +144,9 @@ static int end_document(cutter *k, kvd_err *err)
             return -1;
     if (!k->full)
         k->c->n_dropped += k->n_window;
+    if (!k->full && k->shortened)
+        k->passed_over += k->n_window;
+    k->shortened = false;
     k->n_window = 0;
     k->c->n_documents++;
     return 0;

@@ -145,6 +145,12 @@ static bool blank(const char *s, size_t n)
     return true;
 }
 
+/* Microsoft's byte order mark before the first character says UTF-8, which is what is read anyhow. */
+static size_t mark_bytes(const char *s, size_t n)
+{
+    return n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3) ? 3 : 0;
+}
+
 static int read_jsonl(reader *r, FILE *f, kvd_err *err)
 {
     char *line = NULL;
@@ -152,11 +158,12 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
     ssize_t n;
     int status = 0;
     while (!status && (n = getline(&line, &size, f)) >= 0) {
-        number++;
-        if (blank(line, (size_t)n))
+        const size_t skip = number++ ? 0 : mark_bytes(line, (size_t)n);
+        if (blank(line + skip, (size_t)n - skip))
             continue;
         json_error_t why;
-        json_t *row = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &why);
+        json_t *row =
+            json_loadb(line + skip, (size_t)n - skip, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
         if (!row) {
             status = kvd_fail(err, "'%s' line %zu: not JSON: %s, byte %d", r->path, number, why.text,
                               why.position);
@@ -174,7 +181,11 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
 static int read_json(reader *r, FILE *f, kvd_err *err)
 {
     json_error_t why;
-    json_t *list = json_loadf(f, JSON_ALLOW_NUL, &why);
+    char mark[3];
+    const size_t n = fread(mark, 1, sizeof mark, f);
+    if (!mark_bytes(mark, n))
+        rewind(f);
+    json_t *list = json_loadf(f, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
     int status = 0;
     if (!list)
         return kvd_fail(err, "'%s' line %d: not JSON: %s", r->path, why.line, why.text);
@@ -193,9 +204,13 @@ static int csv_header(reader *r, char *const *field, size_t n_fields, kvd_err *e
     r->n_columns = n_fields;
     for (int i = 0; i < r->n_names; i++) {
         r->column[i] = -1;
-        for (size_t j = 0; j < n_fields && r->column[i] < 0; j++)
-            if (!strcmp(field[j], r->name[i]))
-                r->column[i] = (int)j;
+        for (size_t j = 0; j < n_fields; j++) {
+            if (strcmp(field[j], r->name[i]))
+                continue;
+            if (r->column[i] >= 0)
+                return kvd_fail(err, "two columns '%s': %d and %zu", r->name[i], r->column[i] + 1, j + 1);
+            r->column[i] = (int)j;
+        }
         if (r->column[i] >= 0)
             continue;
         char header[300];
