@@ -391,9 +391,10 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 static int projection_error(const double *left, const double *right, size_t d, double *off, kvd_err *err)
 {
     const int n = (int)d;
-    double *P = malloc(2 * d * d * sizeof *P), *square = P + d * d;
+    double *P = malloc(2 * d * d * sizeof *P);
     if (!P)
         return kvd_no_memory(err, "checking a basis", 2 * d * d * sizeof *P);
+    double *square = P + d * d;
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1.0, left, n, right, n, 0.0, P, n);
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0, P, n, P, n, 0.0, square, n);
     *off = 0;
