@@ -30,7 +30,9 @@ blas_inc  := $(call pc,--cflags,openblas)
 blas_lib  := $(or $(call pc,--libs,openblas),-lopenblas)
 
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
-CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) -fopenmp $(WARN)
+# clang has OpenMP only with libomp-dev; without it everything runs on one thread.
+OPENMP   ?= $(shell echo 'int x;' | $(CC) -fopenmp -include omp.h -x c -fsyntax-only - >/dev/null 2>&1 \&\& echo 1 || echo 0)
+CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) $(WARN)
 CPPFLAGS := -Isrc -I$(BUILD)/gen $(patsubst -I%,-isystem %,$(extra_inc) $(hdf5_inc) $(blas_inc))
 LDLIBS   := $(extra_lib) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lxxhash -lcsv -lm
 
@@ -106,6 +108,7 @@ help:
 	@echo 'variables: CUDA=0|1 MPI=0|1 EXTRA_PREFIX=DIR OPT="-O2 -g" CC=... BUILD=build'
 
 found:
+	@[ '$(OPENMP)' = 1 ] || echo 'OpenMP: $(CC) has none, programs run on one thread'
 	@if [ '$(CUDA)' = 1 ]; then echo "CUDA: $$($(NVCC) --version | sed -n 's/.*release //p')"; \
 	 else echo 'CUDA: no nvcc, CUDA parts are left out'; fi
 	@if [ '$(MPI)' = 1 ]; then echo 'MPI: found (no program uses it yet)'; \
