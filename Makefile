@@ -31,7 +31,7 @@ blas_lib  := $(or $(call pc,--libs,openblas),-lopenblas)
 
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
 # clang has OpenMP only with libomp-dev; without it everything runs on one thread.
-OPENMP   ?= $(shell echo 'int x;' | $(CC) -fopenmp -include omp.h -x c -fsyntax-only - >/dev/null 2>&1 \&\& echo 1 || echo 0)
+OPENMP   ?= $(shell echo 'int x;' | $(CC) -fopenmp -include omp.h -x c -fsyntax-only - >/dev/null 2>&1 && echo 1 || echo 0)
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) $(WARN)
 CPPFLAGS := -Isrc -I$(BUILD)/gen $(patsubst -I%,-isystem %,$(extra_inc) $(hdf5_inc) $(blas_inc))
 LDLIBS   := $(extra_lib) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lxxhash -lcsv -lm
