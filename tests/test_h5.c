@@ -35,7 +35,7 @@ static int make_folder(void **state)
     (void)snprintf(path, sizeof path, "%s/x.h5", folder);
     (void)snprintf(partial, sizeof partial, "%s.partial", path);
     return kvd_run_start(&run, "kvdim-test", 2, argv, &opt, &err) ||
-           kvd_run_parameter(&run, "tokens", &err, "%d", 7) || kvd_run_add_input(&run, "/dev/null", &err);
+           kvd_run_parameter(&run, "tokens", &err, "%d", 7) || kvd_run_add_input(&run, "Makefile", &err);
 }
 
 static int remove_folder(void **state)
@@ -132,7 +132,7 @@ static void test_round_trip(void **state)
     text_is(&f, "/provenance", "program", "kvdim-test");
     text_is(&f, "/provenance", "command_line", "kvdim-test 'a b'");
     text_is(&f, "/provenance", "git_revision", kvd_git_revision());
-    text_is(&f, "/provenance/inputs/0", "path", "/dev/null");
+    text_is(&f, "/provenance/inputs/0", "path", "Makefile");
     text_is(&f, "/provenance/inputs/0", "hash", run.inputs[0].hash);
     text_is(&f, "/parameters", "tokens", "7");
     ok(kvd_h5_get_int(&f, "/model", "n_layers", &v, &err));
