@@ -322,6 +322,39 @@ static void test_refuses_wrong_shapes(void **state)
     refused(path, ": /tokens/position has length 38 on axis 0, should have 37");
 }
 
+static void set_token(const char *path, const char *name, hsize_t at, uint32_t value)
+{
+    const hid_t f = edit(path), d = H5Dopen2(f, name, H5P_DEFAULT), s = H5Dget_space(d);
+    const hsize_t one = 1;
+    const hid_t m = H5Screate_simple(1, &one, NULL);
+    assert_true(H5Sselect_hyperslab(s, H5S_SELECT_SET, &at, NULL, &one, NULL) >= 0 &&
+                H5Dwrite(d, H5T_NATIVE_UINT32, m, s, H5P_DEFAULT, &value) >= 0);
+    H5Sclose(m);
+    H5Sclose(s);
+    H5Dclose(d);
+    assert_true(H5Fclose(f) >= 0);
+}
+
+static void test_refuses_tokens_out_of_order(void **state)
+{
+    (void)state;
+    const char *path = made("h.h5", KVD_F32, false);
+    set_token(path, "/tokens/sequence", 5, 2);
+    refused(path, ": token 5 is sequence 2, position 5; 0, 5 come next, with seq_len 16");
+    path = made("h.h5", KVD_F32, false);
+    set_token(path, "/tokens/position", 20, 9);
+    refused(path, ": token 20 is sequence 1, position 9; 1, 4 come next, with seq_len 16");
+    path = made("h.h5", KVD_F32, false);
+    set_token(path, "/tokens/id", 36, 1000000);
+    refused(path, ": token 36 has id 1000000, the vocabulary 100");
+    path = made("h.h5", KVD_F32, false);
+    set_attribute(path, "/", "n_sequences", 4);
+    refused(path, ": attribute n_sequences of / is 4, the tokens are in 3");
+    path = made("h.h5", KVD_F32, false);
+    set_attribute(path, "/", "seq_len", 15);
+    refused(path, ": token 15 is sequence 0, position 15; 0, 15 come next, with seq_len 15");
+}
+
 static void test_refuses_wrong_numbers(void **state)
 {
     (void)state;
@@ -393,6 +426,7 @@ int main(void)
         cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_first_nonfinite),
         cmocka_unit_test(test_refuses_wrong_shapes),
+        cmocka_unit_test(test_refuses_tokens_out_of_order),
         cmocka_unit_test(test_refuses_wrong_numbers),
         cmocka_unit_test(test_refuses_nonfinite_rows),
         cmocka_unit_test(test_same_model),

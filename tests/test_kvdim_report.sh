@@ -177,17 +177,26 @@ def incomplete(f): f.attrs["complete"] = 0
 def newer(f): f.attrs["schema_version"] = 99
 def shape(f): del f["qk/matrix/overlap_half"]; f["qk/matrix/overlap_half"] = [[1.0]]
 def nan(f): f["qk/matrix/overlap_half"][0, 0] = float("nan")
+def overlap(f): f["qk/matrix/overlap_half"][0, 1] = 1.5
+def share(f): f["rows/overall_p"][1] = 1.25
+def infinite(f): f["rows/kl"][1] = float("inf")
+def negative(f): f["rows/n_predictions"][1] = -5
 def inputs(f): f["provenance"].attrs["input_count"] = 10 ** 12
 def sequences(f): del f["sequences/nll"]; f["sequences/nll"] = [[1.0]]
 def target(f): del f["target/zack"].attrs["p_lo"]
 copy("rates", unknown); copy("rates", incomplete); copy("rates", newer); copy("similarity", shape); copy("similarity", nan)
 copy("rates", inputs); copy("accuracy-1", sequences); copy("accuracy-1", target)
+copy("similarity", overlap); copy("accuracy-1", share); copy("accuracy-1", infinite); copy("accuracy-1", negative)
 P
   refused "an unknown schema" 1 "is a 'kvdim/weather' file; the report knows" "$report" "$tmp/bad-unknown.h5" -o "$tmp/x"
   refused "an incomplete file" 1 "bad-incomplete.h5" "$report" "$tmp/bad-incomplete.h5" -o "$tmp/x"
   refused "a newer file" 1 "bad-newer.h5" "$report" "$tmp/bad-newer.h5" -o "$tmp/x"
   refused "a wrong shape" 1 "/qk/matrix/overlap_half" "$report" "$tmp/bad-shape.h5" -o "$tmp/x"
   refused "a NaN" 1 "/qk/matrix/overlap_half" "$report" "$tmp/bad-nan.h5" -o "$tmp/x"
+  refused "an overlap above 1" 1 "/qk/matrix/overlap_half holds 1.5, not within 0 .. 1" "$report" "$tmp/bad-overlap.h5" -o "$tmp/x"
+  refused "a share above 1" 1 "/rows/overall_p[1] is 1.25, above 1" "$report" "$tmp/bad-share.h5" -o "$tmp/x"
+  refused "an infinity" 1 "/rows/kl[1] is inf, infinite" "$report" "$tmp/bad-infinite.h5" -o "$tmp/x"
+  refused "a negative count" 1 "/rows/n_predictions[1] is -5, below 0" "$report" "$tmp/bad-negative.h5" -o "$tmp/x"
   refused "too many inputs" 1 "1000000000000 inputs under /provenance" "$report" "$tmp/bad-inputs.h5" -o "$tmp/x"
   refused "sums of other sequences" 1 "/sequences/nll" "$report" "$tmp/bad-sequences.h5" -o "$tmp/x"
   refused "half a target" 1 "p_lo" "$report" "$tmp/bad-target.h5" -o "$tmp/x"

@@ -22,7 +22,7 @@ static void describe(kvd_moments *m, bool has_pre)
     snprintf(m->label, sizeof m->label, "made up");
     snprintf(m->corpus_hash, sizeof m->corpus_hash, "xxh3:%032x", 0x4567);
     m->n_tokens = N;
-    m->n_sequences = 9;
+    m->n_sequences = 44;
     m->seq_len = 16;
     m->first_layer = FIRST;
     m->n_layers = LAYERS;
@@ -159,7 +159,7 @@ static void test_comes_back(void **state)
             fail_msg("%s", err.msg);
         assert_same_sums(&m, &back);
         assert_int_equal(back.n_tokens, N);
-        assert_int_equal(back.n_sequences, 9);
+        assert_int_equal(back.n_sequences, 44);
         assert_int_equal(back.seq_len, 16);
         assert_int_equal(back.first_layer, FIRST);
         assert_int_equal(back.n_layers, LAYERS);
@@ -192,7 +192,7 @@ static void test_add(void **state)
     if (kvd_moments_add(&a, "a.h5", &b, "b.h5", &err))
         fail_msg("%s", err.msg);
     assert_int_equal(a.n_tokens, N);
-    assert_int_equal(a.n_sequences, 18);
+    assert_int_equal(a.n_sequences, 88);
     assert_int_equal(a.seq_len, 32);
     assert_string_equal(a.label, "made up+other");
     assert_string_equal(a.corpus_hash, "xxh3:00000000000000000000000000008ace");
@@ -263,7 +263,11 @@ static void test_hostile_files(void **state)
     kept = G[1];
     G[1] += 1;
     refuse_file(&m, "/gram/k layer 1 head 1 is not symmetric at 1, 0");
-    G[1] = kept;
+    G[1] = G[8] = 1.001 * sqrt(G[0] * G[9]);
+    refuse_file(&m, "/gram/k layer 1 head 1: entry 1, 0 is ");
+    G[1] = G[8] = kept;
+    m.n_tokens = 44 * 16 + 1;
+    refuse_file(&m, ": 705 tokens do not fit into 44 sequences of at most 16");
     m.n_tokens = 0;
     refuse_file(&m, ": 0 tokens");
     m.n_tokens = N;

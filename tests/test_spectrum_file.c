@@ -214,6 +214,20 @@ static void test_lies_are_refused(void **state)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "/bvw layer 0 head 1: left right^T is off by 0.00"));
     kvd_spectrum_right(&s, KVD_PAIR_BVW, 0, 1)[5] -= 1e-3;
+    for (size_t i = 0; i < D; i++)
+        sigma[i] = 1e200;
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/vw/sigma layer 1 head 0: the squares of up to 1e+200 overflow"));
+    for (size_t i = 0; i < D; i++)
+        sigma[i] = (double)(D - i);
+    kvd_h5 f;
+    assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err), 0);
+    assert_int_equal(kvd_spectrum_write(&f, &s, &err) || kvd_h5_put_int(&f, "/wv", "n_tokens", 7, &err) ||
+                         kvd_h5_finish(&f, &err),
+                     0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "n_tokens is 7 in /wv, 100 at the root"));
     strcpy(s.rope, "afteR");
     assert_int_equal(save(&s, &err), 0);
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);

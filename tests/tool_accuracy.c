@@ -64,9 +64,9 @@ static int add_row(kvd_rows *rows, samples *x, int i, const char *label, const c
     kvd_rows_real(rows, "overall_p16", p / 2);
     kvd_rows_int(rows, "n_predictions", SEQUENCES * PREDICTIONS);
     kvd_rows_real(rows, "perplexity", exp(3 + loss));
-    kvd_rows_real(rows, "top1_share", 1 - loss * p);
-    kvd_rows_real(rows, "top1_share_lo", 1 - loss * p - 0.005);
-    kvd_rows_real(rows, "top1_share_hi", 1 - loss * p + 0.005);
+    kvd_rows_real(rows, "top1_share", fmax(0, 1 - loss * p));
+    kvd_rows_real(rows, "top1_share_lo", fmax(0, 1 - loss * p - 0.005));
+    kvd_rows_real(rows, "top1_share_hi", fmax(0, 1 - loss * p + 0.005));
     kvd_rows_real(rows, "kl", loss);
     kvd_rows_real(rows, "kl_lo", 0.9 * loss);
     kvd_rows_real(rows, "kl_hi", 1.1 * loss);

@@ -268,13 +268,75 @@ static int describe(kvd_activations *a, kvd_err *err)
     return 0;
 }
 
+/* Sequence after sequence from 0, positions from 0 in each, ids of the vocabulary, counts as the attributes say. */
+static int check_tokens(kvd_activations *a, kvd_err *err)
+{
+    enum { BLOCK = 1 << 16 };
+    kvd_h5 *f = &a->file;
+    hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
+    uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
+    uint64_t sequence = 0, position = 0; /* of the next token, if it stays in the sequence */
+    int status = -1;
+    if (!value) {
+        kvd_no_memory(err, "tokens", N_TOKEN * BLOCK * sizeof *value);
+        goto done;
+    }
+    for (int k = 0; k < N_TOKEN; k++)
+        if ((d[k] = H5Dopen2(f->id, token_path[k], H5P_DEFAULT)) < 0) {
+            kvd_fail(err, "'%s': cannot open %s", f->path, token_path[k]);
+            goto done;
+        }
+    for (hsize_t at = 0; at < a->n_tokens; at += BLOCK) {
+        const hsize_t n = a->n_tokens - at < BLOCK ? a->n_tokens - at : BLOCK;
+        for (int k = 0; k < N_TOKEN; k++)
+            if (kvd_h5_read_slab(d[k], token_path[k], 1, &at, &n, H5T_NATIVE_UINT32, value + k * BLOCK,
+                                 err)) {
+                kvd_in(err, "'%s'", f->path);
+                goto done;
+            }
+        for (size_t i = 0; i < n; i++) {
+            const uint32_t id = value[TOKEN_ID * BLOCK + i], s = value[TOKEN_SEQUENCE * BLOCK + i],
+                           p = value[TOKEN_POSITION * BLOCK + i];
+            if (position && s == sequence + 1) {
+                sequence++;
+                position = 0;
+            }
+            if (s != sequence || p != position || position == a->seq_len) {
+                kvd_fail(
+                    err,
+                    "'%s': token %llu is sequence %lu, position %lu; %llu, %llu come next, with seq_len %zu",
+                    f->path, (unsigned long long)(at + i), (unsigned long)s, (unsigned long)p,
+                    (unsigned long long)sequence, (unsigned long long)position, a->seq_len);
+                goto done;
+            }
+            if (id >= (uint32_t)a->model.vocab_size) {
+                kvd_fail(err, "'%s': token %llu has id %lu, the vocabulary %d", f->path,
+                         (unsigned long long)(at + i), (unsigned long)id, a->model.vocab_size);
+                goto done;
+            }
+            position++;
+        }
+    }
+    if (sequence + 1 != a->n_sequences) {
+        kvd_fail(err, "'%s': attribute n_sequences of / is %zu, the tokens are in %llu", f->path,
+                 a->n_sequences, (unsigned long long)sequence + 1);
+        goto done;
+    }
+    status = 0;
+done:
+    for (int k = 0; k < N_TOKEN; k++)
+        drop(&d[k]);
+    free(value);
+    return status;
+}
+
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err)
 {
     memset(a, 0, sizeof *a);
     forget_ids(a);
     if (kvd_h5_open(&a->file, path, &kvd_schema_activations, err))
         return -1;
-    if (describe(a, err)) {
+    if (describe(a, err) || check_tokens(a, err)) {
         kvd_activations_close(a);
         return -1;
     }

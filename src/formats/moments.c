@@ -168,11 +168,14 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
     m->first_layer = (int)first_layer;
     m->n_sequences = (size_t)n_sequences;
     m->seq_len = (size_t)seq_len;
+    if ((m->n_tokens - 1) / m->n_sequences >= m->seq_len)
+        return kvd_fail(err, "'%s': %zu tokens do not fit into %zu sequences of at most %zu", f->path,
+                        m->n_tokens, m->n_sequences, m->seq_len);
     m->has_pre = kvd_h5_exists(f, "/gram/q_pre") || kvd_h5_exists(f, "/gram/k_pre");
     return 0;
 }
 
-/* A diagonal is a sum of squares, and X^T X is symmetric. */
+/* A diagonal is a sum of squares, and X^T X is symmetric and obeys Cauchy and Schwarz. */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->model.d_head;
@@ -187,10 +190,18 @@ static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
                 largest = fmax(largest, G[i * d + i]);
             }
             for (size_t i = 0; i < d; i++)
-                for (size_t j = 0; j < i; j++)
+                for (size_t j = 0; j < i; j++) {
+                    const double most = sqrt(G[i * d + i]) * sqrt(G[j * d + j]);
+                    if (fabs(G[i * d + j]) > most + 1e-9 * largest)
+                        return kvd_fail(
+                            err,
+                            "'%s': /gram/%s layer %d head %d: entry %zu, %zu is %g, its diagonal allows "
+                            "%g",
+                            f->path, kvd_g_name[g], l, h, i, j, G[i * d + j], most);
                     if (fabs(G[i * d + j] - G[j * d + i]) > 1e-12 * largest)
                         return kvd_fail(err, "'%s': /gram/%s layer %d head %d is not symmetric at %zu, %zu",
                                         f->path, kvd_g_name[g], l, h, i, j);
+                }
         }
     return 0;
 }

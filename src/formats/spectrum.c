@@ -415,7 +415,9 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     for (int l = 0; l < s->n_layers; l++)
         for (int h = 0; h < s->pair[pair].n_h; h++) {
             const double *sigma = kvd_spectrum_sigma(s, pair, l, h);
+            double energy = 0;
             for (size_t i = 0; i < d; i++) {
+                energy += sigma[i] * sigma[i];
                 if (sigma[i] < 0)
                     return kvd_fail(err, "'%s': /%s/sigma layer %d head %d dim %zu is %g, negative", f->path,
                                     name, l, h, i, sigma[i]);
@@ -423,6 +425,9 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
                     return kvd_fail(err, "'%s': /%s/sigma layer %d head %d rises at dim %zu, from %g to %g",
                                     f->path, name, l, h, i, sigma[i - 1], sigma[i]);
             }
+            if (!isfinite(energy))
+                return kvd_fail(err, "'%s': /%s/sigma layer %d head %d: the squares of up to %g overflow",
+                                f->path, name, l, h, sigma[0]);
             if (kvd_pair_balanced(pair)) {
                 double product = INFINITY;
                 if (projection_error(kvd_spectrum_R(s, pair, l, h), kvd_spectrum_right(s, pair, l, h), d,
@@ -447,14 +452,15 @@ static int read_pair(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, kvd_err *err)
     const hsize_t d = (hsize_t)s->model.d_head;
     const hsize_t dims[4] = {(hsize_t)s->n_layers, (hsize_t)n_h, d, d};
     const bool two = kvd_pair_balanced(pair);
-    char group[16], path[64];
-    int64_t n_rows;
+    char group[16], path[64], pairing[16];
+    int64_t n_rows, n_tokens;
     snprintf(group, sizeof group, "/%s", kvd_pair_name[pair]);
     if (!kvd_h5_exists(f, group))
         return 0;
     /* Shapes before memory: the numbers in /model are the file's word only. */
     snprintf(path, sizeof path, "%s/%s", group, two ? "left" : "R");
     if (kvd_field_int(f, group, "n_rows", 1, INT64_MAX, &n_rows, err) ||
+        kvd_field_int(f, group, "n_tokens", 1, INT64_MAX, &n_tokens, err) ||
         kvd_field_shape(f, path, 4, dims, err) || kvd_spectrum_alloc(s, pair, err) ||
         kvd_h5_read_finite(f, path, 4, dims, s->pair[pair].R, err))
         return -1;
@@ -465,6 +471,14 @@ static int read_pair(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, kvd_err *err)
     if (two && kvd_h5_read_finite(f, path, 4, dims, s->pair[pair].right, err))
         return -1;
     s->pair[pair].n_rows = (size_t)n_rows;
+    if ((size_t)n_tokens != s->n_tokens)
+        return kvd_fail(err, "'%s': n_tokens is %lld in %s, %zu at the root", f->path, (long long)n_tokens,
+                        group, s->n_tokens);
+    if (kvd_field_text(f, group, "pairing", pairing, sizeof pairing, err))
+        return -1;
+    if (strcmp(pairing, kvd_pairing_name[s->pairing]))
+        return kvd_fail(err, "'%s': pairing is '%s' in %s, '%s' at the root", f->path, pairing, group,
+                        kvd_pairing_name[s->pairing]);
     return check_pair(f, s, pair, err);
 }
 

@@ -1,5 +1,6 @@
 #include "report/accuracy_file.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,12 +142,39 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     return 0;
 }
 
+/*
+ * What no measurement gives: an infinity (but for the exp of a large nll), a negative number beyond rounding, a
+ * share above 1. NaN is what was not measured.
+ */
+static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
+{
+    static const char *const shares[] = {"top1",      "top1_lo",     "top1_hi",  "agree",
+                                         "overall_p", "overall_p16", "p_wanted", "removal_rate"};
+    for (int c = 0; c < kvd_rows_columns(a->rows); c++) {
+        const kvd_column *column = kvd_rows_column(a->rows, c);
+        double most = strncmp(column->name, "perplexity", strlen("perplexity")) ? DBL_MAX : (double)INFINITY;
+        for (size_t k = 0; k < sizeof shares / sizeof *shares; k++)
+            if (!strcmp(column->name, shares[k]))
+                most = 1;
+        for (size_t i = 0; column->kind != KVD_COL_TEXT && i < kvd_rows_count(a->rows); i++) {
+            const double x = kvd_rows_get_real(a->rows, i, c);
+            if (x < -1e-6 || x > most + 1e-9)
+                return kvd_fail(err, "'%s': /rows/%s[%zu] is %g, %s", f->path, column->name, i, x,
+                                x < 0      ? "below 0"
+                                : most > 1 ? "infinite"
+                                           : "above 1");
+        }
+    }
+    return 0;
+}
+
 int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     target_reader x = {a, f, err};
     hsize_t from = 0;
     a->rows = kvd_rows_load(f, err);
-    if (!a->rows || read_errors(a, f, "/attention_error/relative", &a->norm, err) ||
+    if (!a->rows || check_values(a, f, err) ||
+        read_errors(a, f, "/attention_error/relative", &a->norm, err) ||
         read_errors(a, f, "/attention_error/zdc", &a->zdc, err) || read_ratios(a, f, err))
         return -1;
     if (!kvd_h5_exists(f, "/target"))

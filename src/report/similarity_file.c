@@ -79,9 +79,9 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
     return status;
 }
 
-/* One dataset of a pair; `skip` values are left NaN in front (file 0 of what is over the other files). */
+/* One dataset of a pair, of values from 0 to `most`; `skip` values are left NaN in front (file 0 of what is over the other files). */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows, size_t columns,
-                   size_t skip, double **out, kvd_err *err)
+                   size_t skip, double most, double **out, kvd_err *err)
 {
     char path[96];
     const hsize_t dims[] = {rows, columns};
@@ -92,13 +92,20 @@ static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t 
         return kvd_no_memory(err, path, (n + skip) * sizeof **out);
     for (size_t i = 0; i < skip; i++)
         (*out)[i] = (double)NAN;
-    return kvd_h5_read_finite(f, path, rank, dims, *out + skip, err);
+    if (kvd_h5_read_finite(f, path, rank, dims, *out + skip, err))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if ((*out)[skip + i] < -1e-9 || (*out)[skip + i] > most + 1e-9)
+            return kvd_fail(err, "'%s': %s holds %g, not within 0 .. %g", f->path, path, (*out)[skip + i],
+                            most);
+    return 0;
 }
 
 static int read_pair(kvd_similarity *s, kvd_h5 *f, kvd_pair pair, kvd_err *err)
 {
     static const char *const random[4] = {"random/delta_over_epsilon", "random/delta_aligned_over_epsilon",
                                           "random/overlap_half", "random/energy_kept_half"};
+    const double any = (double)INFINITY;
     size_t n = s->n_files;
     kvd_similarity_pair *all = realloc(s->pair, (s->n_pairs + 1) * sizeof *all);
     if (!all)
@@ -106,15 +113,15 @@ static int read_pair(kvd_similarity *s, kvd_h5 *f, kvd_pair pair, kvd_err *err)
     s->pair = all;
     kvd_similarity_pair *x = &s->pair[s->n_pairs++];
     *x = (kvd_similarity_pair){.pair = pair};
-    if (numbers(f, pair, "epsilon", 1, n - 1, 1, 1, &x->epsilon, err) ||
-        numbers(f, pair, "delta", 1, n - 1, 1, 1, &x->delta, err) ||
-        numbers(f, pair, "matrix/delta_over_epsilon", 2, n, n, 0, &x->delta_ratio, err) ||
-        numbers(f, pair, "matrix/delta_aligned_over_epsilon", 2, n, n, 0, &x->aligned_ratio, err) ||
-        numbers(f, pair, "matrix/overlap_half", 2, n, n, 0, &x->overlap, err) ||
-        numbers(f, pair, "matrix/energy_kept_half", 2, n, n, 0, &x->energy, err))
+    if (numbers(f, pair, "epsilon", 1, n - 1, 1, 1, any, &x->epsilon, err) ||
+        numbers(f, pair, "delta", 1, n - 1, 1, 1, any, &x->delta, err) ||
+        numbers(f, pair, "matrix/delta_over_epsilon", 2, n, n, 0, any, &x->delta_ratio, err) ||
+        numbers(f, pair, "matrix/delta_aligned_over_epsilon", 2, n, n, 0, any, &x->aligned_ratio, err) ||
+        numbers(f, pair, "matrix/overlap_half", 2, n, n, 0, 1, &x->overlap, err) ||
+        numbers(f, pair, "matrix/energy_kept_half", 2, n, n, 0, 1, &x->energy, err))
         return -1;
     for (int k = 0; k < 4; k++)
-        if (numbers(f, pair, random[k], 1, n, 1, 0, &x->random[k], err))
+        if (numbers(f, pair, random[k], 1, n, 1, 0, k < 2 ? any : 1, &x->random[k], err))
             return -1;
     return 0;
 }
