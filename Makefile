@@ -16,6 +16,8 @@ EXTRA_PREFIX ?=
 NVCC ?= nvcc
 CUDA ?= $(if $(shell command -v $(NVCC) 2>/dev/null),1,0)
 MPI  ?= $(if $(shell command -v mpicc 2>/dev/null),1,0)
+# The toolkit's folder: nvcc may be a link elsewhere, and the libraries lie beside the real one.
+CUDA_HOME ?= $(if $(filter 1,$(CUDA)),$(abspath $(dir $(realpath $(shell command -v $(NVCC) 2>/dev/null)))..))
 
 extra_dirs := $(foreach d,$(EXTRA_PREFIX),$(wildcard $(d) $(d)/usr))
 extra_inc  := $(addprefix -I,$(wildcard $(addsuffix /include,$(extra_dirs))))
@@ -34,18 +36,30 @@ WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
 OPENMP   ?= $(shell echo 'int x;' | $(CC) -fopenmp -include omp.h -x c -fsyntax-only - >/dev/null 2>&1 && echo 1 || echo 0)
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) $(WARN)
 CPPFLAGS := -Isrc -I$(BUILD)/gen $(patsubst -I%,-isystem %,$(extra_inc) $(hdf5_inc) $(blas_inc))
-LDLIBS   := $(extra_lib) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lxxhash -lcsv -lm
+LDLIBS   := -Wl,--as-needed $(extra_lib) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lxxhash -lcsv -lm
+
+# A .cu file is compiled for sm_80 and sm_90a; one named *_sm90.cu uses Hopper's own instructions and is compiled for it alone.
+# --Werror turns ptxas's advice (a wgmma that is serialised, C7510 and its kin) into an error.
+NVFLAGS  := -std=c++17 -O3 -lineinfo -Isrc -I$(BUILD)/gen -Xcompiler -Wall,-Wextra,-Werror --Werror all-warnings
+SM90     := -gencode arch=compute_90a,code=sm_90a
+SM80     := -gencode arch=compute_80,code=sm_80
+ifeq ($(CUDA),1)
+CPPFLAGS += -DKVD_CUDA=1 -isystem $(CUDA_HOME)/include
+LDLIBS   += -L$(CUDA_HOME)/lib64 -lcublas -lcudart_static -ldl -lrt -lpthread -lstdc++
+endif
 
 # ---- what is built --------------------------------------------------------------------------
 # A program is src/<folder>/kvdim_<stage>.c; every other .c is library code.
 prog_src := $(wildcard src/*/kvdim_*.c)
 lib_src  := $(filter-out $(prog_src),$(wildcard src/*/*.c src/*/*/*.c))
+cu_src   := $(if $(filter 1,$(CUDA)),$(wildcard src/*/*.cu src/*/*/*.cu))
 prog_of   = $(BUILD)/bin/$(subst _,-,$(basename $(notdir $(1))))
 PROGS    := $(foreach s,$(prog_src),$(call prog_of,$(s)))
 LIB      := $(BUILD)/libkvdim.a
-lib_obj  := $(lib_src:src/%.c=$(BUILD)/%.o)
+lib_obj  := $(lib_src:src/%.c=$(BUILD)/%.o) $(cu_src:src/%.cu=$(BUILD)/%.cu.o)
 
-test_src  := $(wildcard tests/test_*.c)
+# tests/test_*.c need cmocka; tests/gpu_*.c run kernels, print ok/not ok/skip lines themselves, and need nothing but a driver.
+test_src  := $(wildcard tests/test_*.c) $(if $(filter 1,$(CUDA)),$(wildcard tests/gpu_*.c))
 TESTS     := $(test_src:tests/%.c=$(BUILD)/tests/%)
 tool_src  := $(wildcard tests/tool_*.c)
 TOOLS     := $(tool_src:tests/%.c=$(BUILD)/tests/%)
@@ -72,6 +86,18 @@ $(BUILD)/flags: FORCE
 $(BUILD)/%.o: src/%.c $(BUILD)/flags | $(BUILD)/gen/common/version.h
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+# nvcc's flags change seldom; its objects follow their own sources and this stamp.
+$(BUILD)/nvflags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(NVCC) $(NVFLAGS)' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(BUILD)/%_sm90.cu.o: src/%_sm90.cu $(BUILD)/nvflags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) $(SM90) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/%.cu.o: src/%.cu $(BUILD)/nvflags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) $(SM80) $(SM90) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 $(LIB): $(lib_obj)
 	@rm -f $@

@@ -24,7 +24,7 @@ count() { # name status: read $log, whose lines are TAP-like
 }
 
 only=${TEST:-}
-for t in "$B"/tests/test_*; do
+for t in "$B"/tests/test_* "$B"/tests/gpu_*; do
   [ -x "$t" ] && [ ! -d "$t" ] || continue
   n=$(basename "$t")
   case "$n" in *.d) continue ;; esac
