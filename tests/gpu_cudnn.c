@@ -1,6 +1,6 @@
 /*
  * cuDNN's attention (kernels/rivals/cudnn.h) against a double reference, every candidate of every shape; and, with
- * argument "time", how long the shapes of docs' anchors take: gpu_cudnn time.
+ * argument "time", how long the anchor shapes take. gpu_cudnn [CASE | time] [-v]
  */
 #include <math.h>
 #include <stdio.h>
@@ -198,6 +198,9 @@ static void check(test_case *tc, int verbose)
                 printf("#   refused: %s\n", err.msg);
             continue;
         }
+        if (verbose)
+            printf("#   %s, workspace %zu: ", kvd_cudnn_candidate(plan, i, &us), kvd_cudnn_workspace(plan));
+        fflush(stdout);
         io.workspace = NULL;
         if (kvd_cudnn_workspace(plan) > 0)
             CUDA(cudaMalloc(&io.workspace, kvd_cudnn_workspace(plan)));
@@ -218,8 +221,7 @@ static void check(test_case *tc, int verbose)
                 worst = fmax(worst, e);
             }
             if (verbose)
-                printf("#   %.2e %s, workspace %zu\n", e, kvd_cudnn_candidate(plan, i, &us),
-                       kvd_cudnn_workspace(plan));
+                printf("%.2e\n", e);
         }
         CUDA(cudaFree(io.workspace));
     }
@@ -529,8 +531,10 @@ int main(int argc, char **argv)
          0,
          1.0F},
     };
+    const int only = argc > 1 && argv[1][0] != '-' ? atoi(argv[1]) : -1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check(&cases[i], verbose);
+        if (only < 0 || (size_t)only == i)
+            check(&cases[i], verbose);
     check_refusals();
     return failures != 0;
 }

@@ -453,6 +453,11 @@ static int build_form(kvd_cudnn_plan *p, int folded, int whole, kvd_err *err)
         desc e = float_op(&b, CUDNN_POINTWISE_SUB, x, top, NULL);
         e = float_op(&b, CUDNN_POINTWISE_EXP, e, NULL, NULL);
         desc sum = reduce(&b, CUDNN_REDUCE_TENSOR_ADD, e);
+        /* Nobody reads max + log sum, but the engines know the softmax by it. */
+        desc log_sum = pointwise(&b, CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, 0, sum, NULL, NULL,
+                                 inner(&b, CUDNN_DATA_FLOAT, 1));
+        pointwise(&b, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, 0, top, log_sum, NULL,
+                  inner(&b, CUDNN_DATA_FLOAT, 1));
         desc prob = pointwise(&b, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, 0, e, sum, NULL, inner(&b, io, 0));
         matmul(&b, prob, v, o, q_len, NULL, kv_len);
     }
