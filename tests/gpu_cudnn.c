@@ -344,7 +344,8 @@ static void *random_device(size_t n, int dtype)
         for (size_t i = 0; i < block; i++)
             x[i] = normal();
         kvd_from_f32((kvd_dtype)dtype, x, host, block);
-        memcpy(host + block, host, block * 2);
+        for (size_t i = 0; i < block; i++)
+            host[block + i] = host[i];
         free(x);
     }
     begin = (begin + 1234577) % block;
