@@ -82,7 +82,7 @@ static void test_head_against_reference(void **unused)
             double *p = malloc(n * n * sizeof *p), *exact = malloc(n * d_v * sizeof *exact);
             const float before = out[d_v];
             reference(n, d_qk, d_v, q, ldq, k, ldk, v, ldv, 0.25, p, exact);
-            kvd_attend_head(n, d_qk, d_v, q, ldq, k, ldk, v, ldv, 0.25f, scores, out, ldo);
+            kvd_attend_head(n, 0, d_qk, d_v, q, ldq, k, ldk, v, ldv, 0.25f, scores, out, ldo);
             assert_true(distance(out, ldo, exact, n, d_v) < 2e-6);
             assert_true(distance(scores, n, p, n, n) < 2e-6);
             for (size_t i = 0; i < n; i++) {
@@ -97,7 +97,7 @@ static void test_head_against_reference(void **unused)
 
             /* The same in blocks of 50 rows that keep no probabilities. */
             for (size_t first = 0; first < n; first += 50)
-                kvd_attend_rows(first, n - first < 50 ? n - first : 50, d_qk, d_v, q + first * ldq, ldq, k,
+                kvd_attend_rows(first, n - first < 50 ? n - first : 50, 0, d_qk, d_v, q + first * ldq, ldq, k,
                                 ldk, v, ldv, 0.25f, scores, rows + first * ldo, ldo);
             assert_true(distance(rows, ldo, exact, n, d_v) < 2e-6);
             free(q);

@@ -185,7 +185,7 @@ static void rotate(const kvd_config *c, uint32_t position, float *x)
     const size_t half = (size_t)c->d_head / 2;
     float *cosine = malloc((position + 1) * half * sizeof *cosine);
     float *sine = malloc((position + 1) * half * sizeof *sine);
-    kvd_rope_tables(c, position + 1, cosine, sine);
+    kvd_rope_tables(c, 1, position + 1, cosine, sine);
     kvd_rope_apply(c, cosine, sine, &position, 1, 1, x);
     free(cosine);
     free(sine);
@@ -262,7 +262,7 @@ static void test_rope_of_a_batch(void **unused)
     for (uint32_t i = 0; i < N; i++)
         position[i] = (i * 7) % 64;
     memcpy(y, x, (size_t)N * HEADS * D * sizeof *y);
-    kvd_rope_tables(&c, 64, cosine, sine);
+    kvd_rope_tables(&c, 1, 64, cosine, sine);
     kvd_rope_apply(&c, cosine, sine, position, N, HEADS, y);
     for (size_t i = 0; i < N * HEADS; i++) {
         rotate(&c, position[i / HEADS], x + i * D);
@@ -280,17 +280,17 @@ static void test_rope_frequencies(void **unused)
     kvd_config c = rope_config(64, KVD_ROPE_HALF, KVD_ROPE_LINEAR),
                plain = rope_config(64, KVD_ROPE_HALF, KVD_ROPE_DEFAULT);
     for (size_t i = 0; i < 32; i++) {
-        assert_true(fabs(kvd_rope_frequency(&plain, i) - pow(10000, -(double)i / 32)) < 1e-15);
-        assert_true(fabs(kvd_rope_frequency(&c, i) * 8 / kvd_rope_frequency(&plain, i) - 1) < 1e-14);
+        assert_true(fabs(kvd_rope_frequency(&plain, 1, i) - pow(10000, -(double)i / 32)) < 1e-15);
+        assert_true(fabs(kvd_rope_frequency(&c, 1, i) * 8 / kvd_rope_frequency(&plain, 1, i) - 1) < 1e-14);
     }
     /* Llama 3: untouched at the fast end, divided at the slow end, falling between. */
     c.rope_scaling = KVD_ROPE_LLAMA3;
-    assert_true(kvd_rope_frequency(&c, 0) == kvd_rope_frequency(&plain, 0));
-    assert_true(kvd_rope_frequency(&c, 31) == kvd_rope_frequency(&plain, 31) / 8);
+    assert_true(kvd_rope_frequency(&c, 1, 0) == kvd_rope_frequency(&plain, 1, 0));
+    assert_true(kvd_rope_frequency(&c, 1, 31) == kvd_rope_frequency(&plain, 1, 31) / 8);
     int blended = 0;
     for (size_t i = 1; i < 32; i++) {
-        const double ratio = kvd_rope_frequency(&c, i) / kvd_rope_frequency(&plain, i);
-        assert_true(kvd_rope_frequency(&c, i) < kvd_rope_frequency(&c, i - 1));
+        const double ratio = kvd_rope_frequency(&c, 1, i) / kvd_rope_frequency(&plain, 1, i);
+        assert_true(kvd_rope_frequency(&c, 1, i) < kvd_rope_frequency(&c, 1, i - 1));
         blended += ratio < 0.999 && ratio > 0.126;
     }
     assert_true(blended >= 3);
@@ -350,10 +350,10 @@ static void test_softmax_of_extremes(void **unused)
 {
     (void)unused;
     float row[5] = {1e30f, -1e30f, 1e30f, -INFINITY, 7};
-    kvd_softmax_row(row, 4, 5, 1.0f);
+    kvd_softmax_row(row, 0, 4, 5, 1.0f);
     assert_true(row[0] == 0.5f && row[1] == 0 && row[2] == 0.5f && row[3] == 0 && row[4] == 0);
     float bad[3] = {0, NAN, 1};
-    kvd_softmax_row(bad, 3, 3, 1.0f);
+    kvd_softmax_row(bad, 0, 3, 3, 1.0f);
     assert_true(isnan(bad[0]) && isnan(bad[1]) && isnan(bad[2]));
 }
 

@@ -352,7 +352,8 @@ static void test_foreign_tensors(void **state)
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         char want[256];
         (void)snprintf(want, sizeof want,
-                       "tensor '%s' is not part of a Llama model of 1 layers without biases", foreign[i]);
+                       "tensor '%s' is not part of a llama model of 1 layers with this configuration",
+                       foreign[i]);
         write_tensors(in("foreign/model.safetensors"),
                       (const char *const[]){"model.embed_tokens.weight", foreign[i]}, 2, 0);
         must_refuse(in("foreign"), want);

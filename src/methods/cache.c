@@ -59,8 +59,9 @@ static size_t store_head(const kvd_cache *c, const kvd_attention_in *in, size_t 
 }
 
 /* Query rows first .. first+rows-1 of one head against what is stored; out has leading dimension ld. */
-static void attend_block(const kvd_dims_head *h, size_t d, size_t first, size_t rows, const float *q,
-                         size_t ld, const float *k_cut, const float *v_cut, float *scratch, float *out)
+static void attend_block(const kvd_dims_head *h, size_t d, size_t first, size_t rows, size_t window,
+                         const float *q, size_t ld, const float *k_cut, const float *v_cut, float *scratch,
+                         float *out)
 {
     const size_t d_qk = (size_t)h->d_qk, d_v = (size_t)h->d_v;
     const float scale = 1.0f / sqrtf((float)d); /* of the uncut head */
@@ -72,10 +73,12 @@ static void attend_block(const kvd_dims_head *h, size_t d, size_t first, size_t 
         ldq = d_qk;
     }
     if (h->b_v) {
-        kvd_attend_rows(first, rows, d_qk, d_v, q, ldq, k_cut, d_qk, v_cut, d_v, scale, scores, o_cut, d_v);
+        kvd_attend_rows(first, rows, window, d_qk, d_v, q, ldq, k_cut, d_qk, v_cut, d_v, scale, scores, o_cut,
+                        d_v);
         project(rows, d_v, d, o_cut, d_v, h->b_v, out, ld);
     } else {
-        kvd_attend_rows(first, rows, d_qk, d_v, q, ldq, k_cut, d_qk, v_cut, d_v, scale, scores, out, ld);
+        kvd_attend_rows(first, rows, window, d_qk, d_v, q, ldq, k_cut, d_qk, v_cut, d_v, scale, scores, out,
+                        ld);
     }
 }
 
@@ -109,7 +112,7 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
             const size_t rows = n - row < KVD_ATTEND_ROWS ? n - row : KVD_ATTEND_ROWS;
             const float *const k_cut = cut + 2 * g * n * d;
             const size_t at = (first + row) * ldq + head * d;
-            attend_block(head_of(c, in->layer, g, &whole), d, row, rows, in->q + at, ldq, k_cut,
+            attend_block(head_of(c, in->layer, g, &whole), d, row, rows, in->window, in->q + at, ldq, k_cut,
                          k_cut + n * d, scratch + kvd_thread_index() * each, out + at);
         }
 

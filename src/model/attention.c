@@ -10,41 +10,45 @@
 #include "common/threads.h"
 #include "model/blocks.h"
 
-/* Rows first .. first+rows-1 of one head; scores has leading dimension lds >= first + rows, and
- * every row of it is written up to `width`. */
-static void attend(size_t first, size_t rows, size_t d_qk, size_t d_v, const float *q, size_t ldq,
-                   const float *k, size_t ldk, const float *v, size_t ldv, float scale, float *scores,
-                   size_t lds, size_t width, float *out, size_t ldo)
+/* Rows first .. first+rows-1 of one head; scores has leading dimension lds, its column 0 is key `from`, and
+ * every row of it is written up to `width` columns. */
+static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
+                   const float *q, size_t ldq, const float *k, size_t ldk, const float *v, size_t ldv,
+                   float scale, float *scores, size_t lds, size_t width, float *out, size_t ldo)
 {
-    const size_t seen = first + rows;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)seen, (int)d_qk, 1.0f, q, (int)ldq,
+    const size_t keys = first + rows - from;
+    k += from * ldk;
+    v += from * ldv;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)keys, (int)d_qk, 1.0f, q, (int)ldq,
                 k, (int)ldk, 0.0f, scores, (int)lds);
-    for (size_t i = 0; i < rows; i++)
-        kvd_softmax_row(scores + i * lds, first + i + 1, width, scale);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)d_v, (int)seen, 1.0f, scores,
+    for (size_t i = 0; i < rows; i++) {
+        const size_t end = first + i + 1, start = window && end > window ? end - window : 0;
+        kvd_softmax_row(scores + i * lds, start > from ? start - from : 0, end - from, width, scale);
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)d_v, (int)keys, 1.0f, scores,
                 (int)lds, v, (int)ldv, 0.0f, out, (int)ldo);
 }
 
-void kvd_attend_rows(size_t first, size_t rows, size_t d_qk, size_t d_v, const float *q, size_t ldq,
-                     const float *k, size_t ldk, const float *v, size_t ldv, float scale, float *scores,
-                     float *out, size_t ldo)
+void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size_t d_v, const float *q,
+                     size_t ldq, const float *k, size_t ldk, const float *v, size_t ldv, float scale,
+                     float *scores, float *out, size_t ldo)
 {
     assert(first + rows <= INT_MAX && ldq <= INT_MAX && ldk <= INT_MAX && ldv <= INT_MAX && ldo <= INT_MAX);
-    const size_t seen = first + rows;
-    attend(first, rows, d_qk, d_v, q, ldq, k, ldk, v, ldv, scale, scores, seen, seen, out, ldo);
+    const size_t from = window && first + 1 > window ? first + 1 - window : 0, keys = first + rows - from;
+    attend(first, rows, window, from, d_qk, d_v, q, ldq, k, ldk, v, ldv, scale, scores, keys, keys, out, ldo);
 }
 
-void kvd_attend_head(size_t n, size_t d_qk, size_t d_v, const float *q, size_t ldq, const float *k,
-                     size_t ldk, const float *v, size_t ldv, float scale, float *scores, float *out,
-                     size_t ldo)
+void kvd_attend_head(size_t n, size_t window, size_t d_qk, size_t d_v, const float *q, size_t ldq,
+                     const float *k, size_t ldk, const float *v, size_t ldv, float scale, float *scores,
+                     float *out, size_t ldo)
 {
     assert(n <= INT_MAX && ldq <= INT_MAX && ldk <= INT_MAX && ldv <= INT_MAX && ldo <= INT_MAX);
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) if (n > KVD_ATTEND_ROWS)
     for (size_t first = 0; first < n; first += KVD_ATTEND_ROWS) {
         const size_t rows = n - first < KVD_ATTEND_ROWS ? n - first : KVD_ATTEND_ROWS;
-        attend(first, rows, d_qk, d_v, q + first * ldq, ldq, k, ldk, v, ldv, scale, scores + first * n, n, n,
-               out + first * ldo, ldo);
+        attend(first, rows, window, 0, d_qk, d_v, q + first * ldq, ldq, k, ldk, v, ldv, scale,
+               scores + first * n, n, n, out + first * ldo, ldo);
     }
     kvd_blas_restore(saved);
 }
@@ -80,7 +84,7 @@ static int run_keeping_probabilities(kvd_dense_attention *a, const kvd_attention
         for (int h = 0; h < c->n_heads; h++) {
             const size_t at = in->offset[s], n = in->offset[s + 1] - at;
             const size_t qh = (size_t)h * d, kh = (size_t)h / group * d;
-            kvd_attend_head(n, d, d, in->q + at * ldq + qh, ldq, in->k + at * ldk + kh, ldk,
+            kvd_attend_head(n, in->window, d, d, in->q + at * ldq + qh, ldq, in->k + at * ldk + kh, ldk,
                             in->v + at * ldk + kh, ldk, 1.0f / sqrtf((float)d), a->scratch,
                             out + at * ldq + qh, ldq);
             if (a->probabilities(a->ctx, in, s, h, a->scratch, n, err))
@@ -121,8 +125,8 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
                     const size_t first = (blocks - 1 - b) * KVD_ATTEND_ROWS;
                     const size_t rows = n - first < KVD_ATTEND_ROWS ? n - first : KVD_ATTEND_ROWS;
                     const size_t row = (at + first) * ldq + h * d, kv = at * ldk + h / group * d;
-                    kvd_attend_rows(first, rows, d, d, in->q + row, ldq, in->k + kv, ldk, in->v + kv, ldk,
-                                    scale, scores, out + row, ldq);
+                    kvd_attend_rows(first, rows, in->window, d, d, in->q + row, ldq, in->k + kv, ldk,
+                                    in->v + kv, ldk, scale, scores, out + row, ldq);
                 }
         }
     }

@@ -22,15 +22,17 @@ typedef struct {
     const float *q;        /* [n_tokens][n_heads][d_head]     after RoPE                          */
     const float *k;        /* [n_tokens][n_kv_heads][d_head]  after RoPE                          */
     const float *v;        /* [n_tokens][n_kv_heads][d_head]                                      */
-    const float *q_pre;    /* before RoPE; NULL unless the door asked for it (wants_pre)          */
-    const float *k_pre;
+    const float *q_pre;    /* before RoPE; NULL unless the door asked for it (wants_pre); q and k    */
+    const float *k_pre;    /* themselves in a model without RoPE                                   */
+    size_t window;         /* of this layer: row t of a sequence sees rows t - window + 1 .. t;       */
+                           /* 0: all rows up to t (kvd_config_window)                                */
 } kvd_attention_in;
 
 typedef struct kvd_attention kvd_attention;
 struct kvd_attention {
     /*
      * Writes the attention output of every head, before the output projection:
-     * out [n_tokens][n_heads][d_head]. Causal within a sequence, scale 1/sqrt(d_head).
+     * out [n_tokens][n_heads][d_head]. Causal within a sequence, within the window, scale 1/sqrt(d_head).
      */
     int (*run)(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err);
     int wants_pre; /* 1: q_pre and k_pre are needed */
@@ -42,7 +44,7 @@ typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t s
 
 /*
  * Exact attention: per head one product for scores, a causal softmax, one product with V, in blocks
- * of KVD_ATTEND_ROWS queries that see only the keys up to their last one. Blocks and heads
+ * of KVD_ATTEND_ROWS queries with the keys from the first to the last that one of them sees. Blocks and heads
  * are spread over threads; the order of sums does not depend on that.
  */
 enum { KVD_ATTEND_ROWS = 128 };
@@ -62,13 +64,15 @@ void kvd_dense_attention_release(kvd_dense_attention *a);
 /*
  * The arithmetic of one head of one sequence, shared by dense attention and by the caches:
  *   q [n][d_qk] leading dimension ldq; k [n][d_qk] ldk; v [n][d_v] ldv; out [n][d_v] ldo
- *   scores [n][n] scratch; on return it holds the probabilities (0 above the diagonal)
+ *   window as in kvd_attention_in
+ *   scores [n][n] scratch; on return it holds the probabilities (0 above the diagonal and before the
+ *   window)
  * On the calling thread when inside a parallel region (between kvd_blas_serial and
  * kvd_blas_restore, blocks.h), else on all.
  */
-void kvd_attend_head(size_t n, size_t d_qk, size_t d_v, const float *q, size_t ldq, const float *k,
-                     size_t ldk, const float *v, size_t ldv, float scale, float *scores, float *out,
-                     size_t ldo);
+void kvd_attend_head(size_t n, size_t window, size_t d_qk, size_t d_v, const float *q, size_t ldq,
+                     const float *k, size_t ldk, const float *v, size_t ldv, float scale, float *scores,
+                     float *out, size_t ldo);
 
 /*
  * Rows first .. first + rows - 1 of the same, on the calling thread, without keeping the
@@ -76,9 +80,9 @@ void kvd_attend_head(size_t n, size_t d_qk, size_t d_v, const float *q, size_t l
  * scores [rows][first + rows] is scratch. A caller with threads of its own runs the blocks of all
  * heads side by side.
  */
-void kvd_attend_rows(size_t first, size_t rows, size_t d_qk, size_t d_v, const float *q, size_t ldq,
-                     const float *k, size_t ldk, const float *v, size_t ldv, float scale, float *scores,
-                     float *out, size_t ldo);
+void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size_t d_v, const float *q,
+                     size_t ldq, const float *k, size_t ldk, const float *v, size_t ldv, float scale,
+                     float *scores, float *out, size_t ldo);
 
 /*
  * Tap: calls `record` with Q, K, V of every layer, then lets `inner` compute; `output`, when not

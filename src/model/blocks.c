@@ -35,6 +35,31 @@ void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_
         norm_row(x + i * d, gain, eps, d, y + i * d);
 }
 
+KVD_CLONES static void layer_norm_row(const float *x, const float *gain, const float *bias, double eps,
+                                      size_t d, float *y)
+{
+    double sum = 0, square = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t j = 0; j < d; j++)
+        sum += (double)x[j];
+    const double mean = sum / (double)d;
+#pragma omp simd reduction(+ : square)
+    for (size_t j = 0; j < d; j++)
+        square += ((double)x[j] - mean) * ((double)x[j] - mean);
+    const float scale = (float)(1.0 / sqrt(square / (double)d + eps)), middle = (float)mean;
+#pragma omp simd
+    for (size_t j = 0; j < d; j++)
+        y[j] = (x[j] - middle) * scale * gain[j] + bias[j];
+}
+
+void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n, size_t d,
+                    float *y)
+{
+#pragma omp parallel for schedule(static) if (n * d >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++)
+        layer_norm_row(x + i * d, gain, bias, eps, d, y + i * d);
+}
+
 /* ---- linear --------------------------------------------------------- */
 
 /* Start of piece i of `parts` pieces of n, on a multiple of `step`. */
@@ -83,6 +108,20 @@ void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out,
     kvd_linear_columns(x, w, n, in, out, y, out, add);
 }
 
+KVD_CLONES static void add_row(float *restrict y, const float *restrict bias, size_t d)
+{
+#pragma omp simd
+    for (size_t j = 0; j < d; j++)
+        y[j] += bias[j];
+}
+
+void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
+{
+#pragma omp parallel for schedule(static) if (n * d >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++)
+        add_row(y + i * d, bias, d);
+}
+
 /* ---- rotary position embedding --------------------------------------- */
 
 /* Llama 3.1: wavelengths above original/low are divided by factor, those below original/high
@@ -100,7 +139,7 @@ static double llama3_frequency(const kvd_config *c, double frequency)
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
 
-double kvd_rope_frequency(const kvd_config *c, size_t i)
+double kvd_rope_frequency(const kvd_config *c, size_t seq_len, size_t i)
 {
     const double plain = pow(c->rope_theta, -2.0 * (double)i / (double)c->d_head);
     switch (c->rope_scaling) {
@@ -108,22 +147,25 @@ double kvd_rope_frequency(const kvd_config *c, size_t i)
         return plain / c->rope_factor;
     case KVD_ROPE_LLAMA3:
         return llama3_frequency(c, plain);
+    case KVD_ROPE_LONGROPE:
+        return plain / (seq_len > (size_t)c->rope_original_positions ? c->rope_long : c->rope_short)[i];
     case KVD_ROPE_DEFAULT:
     default:
         return plain;
     }
 }
 
-void kvd_rope_tables(const kvd_config *c, size_t n_positions, float *cosine, float *sine)
+void kvd_rope_tables(const kvd_config *c, size_t seq_len, size_t n_positions, float *cosine, float *sine)
 {
     const size_t half = (size_t)c->d_head / 2;
+    const double scale = c->rope_scaling == KVD_ROPE_LONGROPE ? c->rope_attention_factor : 1;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < half; i++) {
-        const double frequency = kvd_rope_frequency(c, i);
+        const double frequency = kvd_rope_frequency(c, seq_len, i);
         for (size_t t = 0; t < n_positions; t++) {
             const double angle = (double)t * frequency;
-            cosine[t * half + i] = (float)cos(angle);
-            sine[t * half + i] = (float)sin(angle);
+            cosine[t * half + i] = (float)(scale * cos(angle));
+            sine[t * half + i] = (float)(scale * sin(angle));
         }
     }
 }
@@ -184,6 +226,43 @@ void kvd_swiglu(float *gate, const float *up, size_t n)
         swiglu_chunk(gate + i, up + i, n - i < CHUNK ? n - i : CHUNK);
 }
 
+/* erff is not vectorised; beside the products of a feed-forward block that does not show. */
+static void gelu_chunk(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] *= 0.5f * (1.0f + erff(x[i] * 0.70710678f));
+}
+
+KVD_CLONES static void gelu_tanh_chunk(float *restrict x, size_t n)
+{
+    const float twice = 1.59576912f; /* 2 sqrt(2 / pi) */
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] / (1.0f + kvd_expf(-twice * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
+}
+
+void kvd_gelu(float *x, size_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i += CHUNK)
+        gelu_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
+}
+
+void kvd_gelu_tanh(float *x, size_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i += CHUNK)
+        gelu_tanh_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
+}
+
+/* NaN stays, so that it is found. */
+void kvd_relu(float *x, size_t n)
+{
+#pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] < 0.0f ? 0.0f : x[i];
+}
+
 KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale)
 {
     float top = row[0];
@@ -202,18 +281,19 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale)
         row[j] *= inverse;
 }
 
-void kvd_softmax_row(float *row, size_t seen, size_t n, float scale)
+void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, float scale)
 {
-    assert(seen >= 1 && seen <= n && scale >= 0);
-    softmax_seen(row, seen, scale);
-    memset(row + seen, 0, (n - seen) * sizeof *row);
+    assert(from < to && to <= n && scale >= 0);
+    softmax_seen(row + from, to - from, scale);
+    memset(row, 0, from * sizeof *row);
+    memset(row + to, 0, (n - to) * sizeof *row);
 }
 
 void kvd_causal_softmax(float *scores, size_t n, float scale)
 {
 #pragma omp parallel for schedule(dynamic, 16) if (n * n >= WORTH_THREADS)
     for (size_t i = 0; i < n; i++)
-        kvd_softmax_row(scores + i * n, i + 1, n, scale);
+        kvd_softmax_row(scores + i * n, 0, i + 1, n, scale);
 }
 
 /* NaN and infinity are the floats with all exponent bits set. */

@@ -5,17 +5,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "model/family.h"
 #include "model/filemap.h"
 #include "model/llama2c.h"
 #include "model/paths.h"
 #include "model/shards.h"
 
-static const char embedding_name[] = "model.embed_tokens.weight", head_name[] = "lm_head.weight";
-
 struct kvd_checkpoint {
     char *path;
     bool folder; /* path is a folder */
     kvd_config config;
+    char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
     kvd_dtype dtype;
     kvd_filemap llama2c; /* .len 0 when the tensors are in shards */
     kvd_shards shards;
@@ -81,46 +81,30 @@ static bool is_stored(const kvd_checkpoint *c, const char *name)
     return find_stored(c, name, &t, &ignored) != 1;
 }
 
-/* ---- what a Llama model has --------------------------------------------------------------- */
+/* ---- what such a model has ----------------------------------------------------------------- */
 
-static bool is_layer_tensor(const kvd_config *config, const char *name)
+static void name_embedding_and_head(kvd_checkpoint *c)
 {
-    static const char *const known[] = {
-        "input_layernorm.weight",        "self_attn.q_proj.weight", "self_attn.k_proj.weight",
-        "self_attn.v_proj.weight",       "self_attn.o_proj.weight", "post_attention_layernorm.weight",
-        "mlp.gate_proj.weight",          "mlp.up_proj.weight",      "mlp.down_proj.weight",
-        "self_attn.rotary_emb.inv_freq", /* written by old exports; follows from the configuration */
-    };
-    static const char prefix[] = "model.layers.";
-    char *rest;
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0 || name[sizeof prefix - 1] < '0' ||
-        name[sizeof prefix - 1] > '9')
-        return false;
-    const unsigned long layer = strtoul(name + sizeof prefix - 1, &rest, 10);
-    if (*rest != '.' || layer >= (unsigned long)config->n_layers)
-        return false;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(rest + 1, known[i]) == 0)
-            return true;
-    return false;
+    kvd_place place;
+    (void)kvd_part_place(&c->config, KVD_PART_EMBEDDING, false, 0, &place);
+    memcpy(c->embedding_name, place.name, sizeof place.name);
+    (void)kvd_part_place(&c->config, KVD_PART_HEAD, false, 0, &place);
+    memcpy(c->head_name, place.name, sizeof place.name);
 }
 
 static int check_tensors(const kvd_checkpoint *c, kvd_err *err)
 {
-    for (size_t i = 0; i < c->shards.n_entries; i++) {
-        const char *name = c->shards.entries[i].tensor;
-        if (strcmp(name, embedding_name) && strcmp(name, head_name) && strcmp(name, "model.norm.weight") &&
-            strcmp(name, "model.rotary_emb.inv_freq") && !is_layer_tensor(&c->config, name))
-            return kvd_fail(err, "tensor '%s' is not part of a Llama model of %d layers without biases", name,
-                            c->config.n_layers);
-    }
-    const bool embedding = is_stored(c, embedding_name), head = is_stored(c, head_name);
+    for (size_t i = 0; i < c->shards.n_entries; i++)
+        if (!kvd_family_knows(&c->config, c->shards.entries[i].tensor))
+            return kvd_fail(err, "tensor '%s' is not part of a %s model of %d layers with this configuration",
+                            c->shards.entries[i].tensor, c->config.family, c->config.n_layers);
+    const bool embedding = is_stored(c, c->embedding_name), head = is_stored(c, c->head_name);
     if (c->config.tied_head && !embedding && !head)
-        return kvd_fail(err, "neither '%s' nor '%s' is there", embedding_name, head_name);
+        return kvd_fail(err, "neither '%s' nor '%s' is there", c->embedding_name, c->head_name);
     if (!c->config.tied_head && !embedding)
-        return kvd_fail(err, "tensor '%s' is missing", embedding_name);
+        return kvd_fail(err, "tensor '%s' is missing", c->embedding_name);
     if (!c->config.tied_head && !head)
-        return kvd_fail(err, "tensor '%s' is missing, and tie_word_embeddings is false", head_name);
+        return kvd_fail(err, "tensor '%s' is missing, and tie_word_embeddings is false", c->head_name);
     return 0;
 }
 
@@ -128,14 +112,14 @@ static int check_tensors(const kvd_checkpoint *c, kvd_err *err)
 static int check_tied(const kvd_checkpoint *c, kvd_err *err)
 {
     kvd_tensor e, h;
-    if (!c->config.tied_head || !is_stored(c, embedding_name) || !is_stored(c, head_name))
+    if (!c->config.tied_head || !is_stored(c, c->embedding_name) || !is_stored(c, c->head_name))
         return 0;
-    if (find_stored(c, embedding_name, &e, err) || find_stored(c, head_name, &h, err))
+    if (find_stored(c, c->embedding_name, &e, err) || find_stored(c, c->head_name, &h, err))
         return -1;
     if (e.dtype != h.dtype || e.rank != h.rank || memcmp(e.dims, h.dims, sizeof e.dims) != 0 ||
         memcmp(e.data, h.data, e.n * kvd_dtype_bytes(e.dtype)) != 0)
-        return kvd_fail(err, "'%s' and '%s' differ, but tie_word_embeddings is true", embedding_name,
-                        head_name);
+        return kvd_fail(err, "'%s' and '%s' differ, but tie_word_embeddings is true", c->embedding_name,
+                        c->head_name);
     return 0;
 }
 
@@ -168,12 +152,16 @@ static int open_any(kvd_checkpoint *c, kvd_err *err)
     if (!c->folder && kvd_path_ends_with(c->path, ".bin")) {
         if (kvd_filemap_load(&c->llama2c, c->path, err))
             return -1;
-        return kvd_llama2c_parse(c->path, c->llama2c.bytes, c->llama2c.len, &c->config, err);
+        if (kvd_llama2c_parse(c->path, c->llama2c.bytes, c->llama2c.len, &c->config, err))
+            return -1;
+        name_embedding_and_head(c);
+        return 0;
     }
     if (!c->folder && !kvd_path_ends_with(c->path, ".safetensors"))
         return kvd_fail(err, "'%s' is no checkpoint: give %s", c->path, accepted);
     if (c->folder ? open_folder(c, err) : open_file(c, err))
         return -1;
+    name_embedding_and_head(c);
     if (check_tensors(c, err) || check_tied(c, err))
         return kvd_in(err, "'%s'", c->path);
     c->dtype = most_common_dtype(c);
@@ -224,11 +212,12 @@ kvd_dtype kvd_checkpoint_dtype(const kvd_checkpoint *c)
 /* find_stored, and with a tied head either of its two names for the other. */
 static int find_tensor(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
 {
-    const bool shared = c->config.tied_head && (!strcmp(name, embedding_name) || !strcmp(name, head_name));
+    const bool shared =
+        c->config.tied_head && (!strcmp(name, c->embedding_name) || !strcmp(name, c->head_name));
     if (!shared)
         return find_stored(c, name, out, err);
-    const int status = find_stored(c, embedding_name, out, err);
-    return status == 1 ? find_stored(c, head_name, out, err) : status;
+    const int status = find_stored(c, c->embedding_name, out, err);
+    return status == 1 ? find_stored(c, c->head_name, out, err) : status;
 }
 
 int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,

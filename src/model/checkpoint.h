@@ -20,8 +20,9 @@ typedef struct kvd_checkpoint kvd_checkpoint;
 
 /*
  * Refuses, besides what the readers of the formats refuse: shards and index that contradict each
- * other, a tensor that no Llama model has (a bias, a layer too many: the forward pass would
- * silently leave it out), and a missing embedding or head. Shapes are checked when asked for.
+ * other, a tensor that a model of this family and configuration does not have (family.h: a bias, a
+ * layer too many, which the forward pass would silently leave out), and a missing embedding or head.
+ * Shapes are checked when asked for.
  *
  * With a tied head (config.h) the embedding and the head are one tensor, which a file may store
  * under either name; both names then find it. When both are stored they must be equal.

@@ -8,15 +8,7 @@
 
 #include "common/threads.h"
 #include "model/blocks.h"
-
-/* The tensors of one layer, in the order of use. */
-enum { NORM_ATTENTION, W_Q, W_K, W_V, W_O, NORM_FFN, W_GATE, W_UP, W_DOWN, N_PARTS };
-
-static const char *const part_name[N_PARTS] = {
-    "input_layernorm.weight",  "self_attn.q_proj.weight", "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight", "self_attn.o_proj.weight", "post_attention_layernorm.weight",
-    "mlp.gate_proj.weight",    "mlp.up_proj.weight",      "mlp.down_proj.weight",
-};
+#include "model/weights.h"
 
 enum {
     CONVERT_CHUNK = 65536,        /* elements that a thread converts at a time            */
@@ -30,92 +22,83 @@ enum {
     FEWEST_ROWS = 32,
 };
 
+/* Matrices, gains and biases of one layer in float32; NULL where the model has none. */
+typedef struct {
+    const float *w[KVD_N_LAYER_PARTS], *b[KVD_N_LAYER_PARTS];
+} layer_weights;
+
+enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS, PER_LAYER = 2 * KVD_N_LAYER_PARTS };
+
 struct kvd_forward {
     kvd_config config;
-    size_t d_model, d_ffn, width_q, width_k; /* width: heads * d_head */
+    size_t d_model, d_ffn, d_embed, width_q, width_k; /* width: heads * d_head */
     size_t max_tokens, max_len;
 
-    kvd_tensor *part; /* [n_layers][N_PARTS] */
-    kvd_tensor embedding, norm, head;
+    kvd_weight *part; /* [n_layers][KVD_N_LAYER_PARTS][2], the second its bias */
+    kvd_weight embedding, positions, head;
 
     float *layer;     /* float32 copies of the parts of one layer that need one */
     float *slab;      /* float32 copy of head rows slab_first .. ; NULL when the head is used in place */
     size_t slab_rows; /* vocabulary rows that fit */
     size_t slab_first;
 
-    float *norm_gain;     /* [d_model] of the final norm                          */
-    float *x;             /* [max_tokens][d_model], residual stream               */
-    float *q, *k, *v, *o; /* [max_tokens][width_q or width_k]                     */
-    float *q_pre, *k_pre; /* NULL until a door wants them                         */
-    float *cosine, *sine; /* [max_len][d_head / 2]                                */
-    uint32_t *position;   /* [max_tokens]                                         */
+    float *once[N_ONCE][2]; /* final norm and projections, the second its bias; NULL: none */
+    float *x;               /* [max_tokens][d_model], residual stream               */
+    float *q, *k, *v, *o;   /* [max_tokens][width_q or width_k]                     */
+    float *q_pre, *k_pre;   /* NULL until a door wants them                         */
+    size_t rope_rows;       /* of the tables: max_len, twice that with two tables   */
+    float *cosine, *sine;   /* [rope_rows][d_head / 2]                              */
+    uint32_t *position;     /* [max_tokens]                                         */
+    uint32_t *rope_row;     /* [max_tokens] of the tables                           */
 
     size_t block;     /* rows of the blocks of the running batch                       */
-    size_t work_size; /* floats per thread: [block][d_model + 2 d_ffn]                 */
+    size_t work_size; /* floats per thread: [block][d_model + 2 d_ffn], or [block][d_embed] */
     size_t work_n;    /* floats allocated                                              */
     float *work;
+    float *narrow; /* [narrow_n / d_embed][d_embed] input of the head behind a projection */
+    size_t narrow_n;
 };
 
 /* ---- weights --------------------------------------------------------- */
 
-static int is_usable_in_place(const kvd_tensor *t)
+static const kvd_weight *part_of(const kvd_forward *f, int layer, kvd_part part, int bias)
 {
-    return t->dtype == KVD_F32 && (uintptr_t)t->data % sizeof(float) == 0;
+    return f->part + ((size_t)layer * KVD_N_LAYER_PARTS + (size_t)part) * 2 + bias;
 }
 
-/* Elements first .. first+n-1 of t in float32. */
-static void convert(const kvd_tensor *t, size_t first, size_t n, float *out)
+/* Every pointer goes into the file where it can, else into f->layer. */
+static void load_layer(kvd_forward *f, int layer, layer_weights *w)
 {
-    const unsigned char *from = (const unsigned char *)t->data + first * kvd_dtype_bytes(t->dtype);
-#pragma omp parallel for schedule(static) if (n > CONVERT_CHUNK)
-    for (size_t i = 0; i < n; i += CONVERT_CHUNK)
-        kvd_to_f32(t->dtype, from + i * kvd_dtype_bytes(t->dtype), out + i,
-                   n - i < CONVERT_CHUNK ? n - i : CONVERT_CHUNK);
-}
-
-/* w[part] points to float32: into the file where it can, else into f->layer. */
-static void load_layer(kvd_forward *f, int layer, const float *w[N_PARTS])
-{
-    const kvd_tensor *part = f->part + (size_t)layer * N_PARTS;
-    float *to[N_PARTS], *end = f->layer;
-    for (int p = 0; p < N_PARTS; p++) {
-        to[p] = is_usable_in_place(&part[p]) ? NULL : end;
-        w[p] = to[p] ? to[p] : part[p].data;
+    const kvd_weight *part = part_of(f, layer, 0, 0);
+    float *to[PER_LAYER], *end = f->layer;
+    for (int p = 0; p < PER_LAYER; p++) {
+        const float *in_place = kvd_weight_in_place(&part[p]);
+        to[p] = in_place || part[p].n == 0 ? NULL : end;
+        (p % 2 ? w->b : w->w)[p / 2] = to[p] ? to[p] : in_place;
         end += to[p] ? part[p].n : 0;
     }
 #pragma omp parallel
-    for (int p = 0; p < N_PARTS; p++) {
+    for (int p = 0; p < PER_LAYER; p++) {
         if (!to[p])
             continue;
         const size_t n = part[p].n;
 #pragma omp for schedule(dynamic) nowait
         for (size_t i = 0; i < n; i += CONVERT_CHUNK)
-            convert(&part[p], i, n - i < CONVERT_CHUNK ? n - i : CONVERT_CHUNK, to[p] + i);
+            kvd_weight_read(&part[p], i, n - i < CONVERT_CHUNK ? n - i : CONVERT_CHUNK, to[p] + i);
     }
 }
 
-static int find_tensors(kvd_forward *f, const kvd_checkpoint *c, kvd_err *err)
+static int find_weights(kvd_forward *f, const kvd_checkpoint *c, kvd_err *err)
 {
-    const size_t rows[N_PARTS] = {f->d_model, f->width_q, f->width_k, f->width_k, f->d_model,
-                                  f->d_model, f->d_ffn,   f->d_ffn,   f->d_model};
-    const size_t cols[N_PARTS] = {0, f->d_model, f->d_model, f->d_model, f->width_q,
-                                  0, f->d_model, f->d_model, f->d_ffn};
-    const size_t vocab = (size_t)f->config.vocab_size;
-
     for (int l = 0; l < f->config.n_layers; l++)
-        for (int p = 0; p < N_PARTS; p++) {
-            char name[96];
-            (void)snprintf(name, sizeof name, "model.layers.%d.%s", l, part_name[p]);
-            if (kvd_checkpoint_tensor(c, name, rows[p], cols[p], &f->part[(size_t)l * N_PARTS + (size_t)p],
-                                      err))
+        for (int p = 0; p < PER_LAYER; p++)
+            if (kvd_weight_find(c, (kvd_part)(p / 2), p % 2, l, &f->part[(size_t)l * PER_LAYER + (size_t)p],
+                                err))
                 return -1;
-        }
-    if (kvd_checkpoint_tensor(c, "model.embed_tokens.weight", vocab, f->d_model, &f->embedding, err) ||
-        kvd_checkpoint_tensor(c, "model.norm.weight", f->d_model, 0, &f->norm, err))
+    if (kvd_weight_find(c, KVD_PART_EMBEDDING, false, 0, &f->embedding, err) ||
+        kvd_weight_find(c, KVD_PART_POSITIONS, false, 0, &f->positions, err) ||
+        kvd_weight_find(c, f->config.tied_head ? KVD_PART_EMBEDDING : KVD_PART_HEAD, false, 0, &f->head, err))
         return -1;
-    f->head = f->embedding;
-    if (!f->config.tied_head)
-        return kvd_checkpoint_tensor(c, "lm_head.weight", vocab, f->d_model, &f->head, err);
     return 0;
 }
 
@@ -143,34 +126,82 @@ static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
-    for (size_t l = 0; l < (size_t)f->config.n_layers; l++) {
+    for (int l = 0; l < f->config.n_layers; l++) {
+        const kvd_weight *part = part_of(f, l, 0, 0);
         size_t n = 0;
-        for (size_t p = 0; p < N_PARTS; p++)
-            if (!is_usable_in_place(&f->part[l * N_PARTS + p]))
-                n += f->part[l * N_PARTS + p].n;
+        for (int p = 0; p < PER_LAYER; p++)
+            n += kvd_weight_in_place(&part[p]) ? 0 : part[p].n;
         most = n > most ? n : most;
     }
     return most;
 }
 
+/* What is small enough to stay in float32. */
+static int keep_once(kvd_forward *f, const kvd_checkpoint *c, kvd_part part, kvd_err *err)
+{
+    for (int bias = 0; bias < 2; bias++) {
+        kvd_weight w;
+        if (kvd_weight_find(c, part, bias, 0, &w, err))
+            return -1;
+        if (w.n == 0)
+            continue;
+        float *x = f->once[part - KVD_N_LAYER_PARTS][bias] = floats("weights beside the layers", w.n, 1, err);
+        if (!x)
+            return -1;
+        kvd_weight_read(&w, 0, w.n, x);
+    }
+    return 0;
+}
+
+static const float *once(const kvd_forward *f, kvd_part part, int bias)
+{
+    return f->once[part - KVD_N_LAYER_PARTS][bias];
+}
+
+static bool rotates(const kvd_forward *f)
+{
+    return f->config.positions == KVD_POSITIONS_ROPE;
+}
+
+/* Whether sequences that this pass may see have the second table. */
+static bool two_tables(const kvd_forward *f)
+{
+    return f->config.rope_scaling == KVD_ROPE_LONGROPE &&
+           f->max_len > (size_t)f->config.rope_original_positions;
+}
+
+static int make_rope(kvd_forward *f, kvd_err *err)
+{
+    const size_t half = (size_t)f->config.d_head / 2;
+    if (!rotates(f))
+        return 0;
+    f->rope_rows = two_tables(f) ? 2 * f->max_len : f->max_len;
+    if (!(f->cosine = floats("the rope table", f->rope_rows, half, err)) ||
+        !(f->sine = floats("the rope table", f->rope_rows, half, err)))
+        return -1;
+    kvd_rope_tables(&f->config, 1, f->max_len, f->cosine, f->sine);
+    if (two_tables(f))
+        kvd_rope_tables(&f->config, f->max_len, f->max_len, f->cosine + f->max_len * half,
+                        f->sine + f->max_len * half);
+    return 0;
+}
+
 static int allocate_buffers(kvd_forward *f, kvd_err *err)
 {
-    const size_t n = f->max_tokens, half = (size_t)f->config.d_head / 2, vocab = (size_t)f->config.vocab_size;
-    f->slab_rows = HEAD_SLAB / sizeof(float) / f->d_model;
+    const size_t n = f->max_tokens, vocab = (size_t)f->config.vocab_size;
+    f->slab_rows = HEAD_SLAB / sizeof(float) / f->d_embed;
     f->slab_rows = f->slab_rows < 1 ? 1 : f->slab_rows > vocab ? vocab : f->slab_rows;
     f->slab_first = SIZE_MAX;
     if (!(f->layer = floats("weights of a layer", layer_buffer_size(f), 1, err)) ||
-        !(f->norm_gain = floats("the final norm", f->d_model, 1, err)) ||
         !(f->x = floats("activations", n, f->d_model, err)) ||
         !(f->q = floats("queries", n, f->width_q, err)) || !(f->k = floats("keys", n, f->width_k, err)) ||
         !(f->v = floats("values", n, f->width_k, err)) ||
         !(f->o = floats("attention output", n, f->width_q, err)) ||
-        !(f->cosine = floats("the rope table", f->max_len, half, err)) ||
-        !(f->sine = floats("the rope table", f->max_len, half, err)) ||
-        !(f->position = allocate("positions", n, 1, sizeof *f->position, err)))
+        !(f->position = allocate("positions", n, 1, sizeof *f->position, err)) ||
+        !(f->rope_row = allocate("positions", n, 1, sizeof *f->rope_row, err)))
         return -1;
-    if (!is_usable_in_place(&f->head) &&
-        !(f->slab = floats("the output head", f->slab_rows, f->d_model, err)))
+    if (!kvd_weight_in_place(&f->head) &&
+        !(f->slab = floats("the output head", f->slab_rows, f->d_embed, err)))
         return -1;
     return 0;
 }
@@ -195,17 +226,18 @@ kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t 
     f->config = *config;
     f->d_model = (size_t)config->d_model;
     f->d_ffn = (size_t)config->d_ffn;
+    f->d_embed = (size_t)kvd_config_d_embed(config);
     f->width_q = (size_t)config->n_heads * (size_t)config->d_head;
     f->width_k = (size_t)config->n_kv_heads * (size_t)config->d_head;
     f->max_tokens = max_tokens;
     f->max_len = max_len;
-    f->part = allocate("the list of tensors", (size_t)config->n_layers, N_PARTS, sizeof *f->part, err);
-    if (!f->part || find_tensors(f, c, err) || allocate_buffers(f, err)) {
+    f->part = allocate("the list of tensors", (size_t)config->n_layers, PER_LAYER, sizeof *f->part, err);
+    if (!f->part || find_weights(f, c, err) || keep_once(f, c, KVD_PART_NORM_FINAL, err) ||
+        keep_once(f, c, KVD_PART_PROJECT_IN, err) || keep_once(f, c, KVD_PART_PROJECT_OUT, err) ||
+        allocate_buffers(f, err) || make_rope(f, err)) {
         kvd_forward_free(f);
         return NULL;
     }
-    convert(&f->norm, 0, f->d_model, f->norm_gain);
-    kvd_rope_tables(&f->config, max_len, f->cosine, f->sine);
     return f;
 }
 
@@ -213,10 +245,15 @@ void kvd_forward_free(kvd_forward *f)
 {
     if (!f)
         return;
-    float *const buffers[] = {f->layer, f->slab,  f->norm_gain, f->x,      f->q,    f->k,   f->v,
-                              f->o,     f->q_pre, f->k_pre,     f->cosine, f->sine, f->work};
+    float *const buffers[] = {f->layer, f->slab,  f->x,      f->q,    f->k,    f->v,     f->o,
+                              f->q_pre, f->k_pre, f->cosine, f->sine, f->work, f->narrow};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         free(buffers[i]);
+    for (size_t i = 0; i < N_ONCE; i++) {
+        free(f->once[i][0]);
+        free(f->once[i][1]);
+    }
+    free(f->rope_row);
     free(f->position);
     free(f->part);
     free(f);
@@ -231,6 +268,7 @@ static int check_batch(const kvd_forward *f, const kvd_batch *b, kvd_err *err)
                         b->n_sequences ? b->offset[b->n_sequences] : 0, f->max_tokens);
     for (size_t s = 0; s < b->n_sequences; s++) {
         const size_t first = b->offset[s], end = b->offset[s + 1];
+        const bool beyond = two_tables(f) && end > first + (size_t)f->config.rope_original_positions;
         if (end <= first || end - first > f->max_len)
             return kvd_fail(err, "sequence %zu has %zu tokens, not 1 .. %zu", b->first_sequence + s,
                             end > first ? end - first : 0, f->max_len);
@@ -240,6 +278,7 @@ static int check_batch(const kvd_forward *f, const kvd_batch *b, kvd_err *err)
                                 "sequence %zu, position %zu: token id %u is not below the vocabulary size %d",
                                 b->first_sequence + s, i - first, (unsigned)b->id[i], f->config.vocab_size);
             f->position[i] = (uint32_t)(i - first);
+            f->rope_row[i] = (uint32_t)(i - first + (beyond ? f->max_len : 0));
         }
     }
     return 0;
@@ -275,7 +314,8 @@ static int reserve_work(kvd_forward *f, size_t n, kvd_err *err)
 {
     const size_t threads = kvd_thread_count(), each = ((n + threads - 1) / threads + 15) / 16 * 16;
     f->block = each < FEWEST_ROWS ? FEWEST_ROWS : each > MOST_ROWS ? MOST_ROWS : each;
-    f->work_size = f->block * (f->d_model + 2 * f->d_ffn);
+    const size_t wide = f->d_model + 2 * f->d_ffn;
+    f->work_size = f->block * (wide > f->d_embed ? wide : f->d_embed);
     if (f->work && threads <= f->work_n / f->work_size)
         return 0;
     free(f->work);
@@ -289,26 +329,55 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+static void normalise(const kvd_config *c, const float *x, const float *gain, const float *bias, size_t rows,
+                      size_t d, float *y)
+{
+    if (c->norm == KVD_NORM_LAYER)
+        kvd_layer_norm(x, gain, bias, c->norm_eps, rows, d, y);
+    else
+        kvd_rms_norm(x, gain, c->norm_eps, rows, d, y);
+}
+
+/* y = x W^T + b, or y += that. */
+static void project(const float *x, const layer_weights *w, kvd_part part, size_t rows, size_t in, size_t out,
+                    float *y, int add)
+{
+    kvd_linear(x, w->w[part], rows, in, out, y, add);
+    if (w->b[part])
+        kvd_add_bias(y, w->b[part], rows, out);
+}
+
 /* x -> q, k, v for `rows` rows from `first` on. Returns the first row with one that is not finite,
  * SIZE_MAX when there is none. */
-static size_t queries_keys_values(kvd_forward *f, const float *const w[N_PARTS], int keep_pre, size_t first,
+static size_t queries_keys_values(kvd_forward *f, const layer_weights *w, int keep_pre, size_t first,
                                   size_t rows)
 {
     const kvd_config *c = &f->config;
-    const size_t width_q = f->width_q, width_k = f->width_k;
-    float *normed = f->work + kvd_thread_index() * f->work_size;
+    const size_t width_q = f->width_q, width_k = f->width_k, d = f->d_model;
+    const size_t heads = (size_t)c->n_heads, kv_heads = (size_t)c->n_kv_heads, d_head = (size_t)c->d_head;
     float *q = f->q + first * width_q, *k = f->k + first * width_k, *v = f->v + first * width_k;
+    const float *in = f->x + first * d;
 
-    kvd_rms_norm(f->x + first * f->d_model, w[NORM_ATTENTION], c->norm_eps, rows, f->d_model, normed);
-    kvd_linear(normed, w[W_Q], rows, f->d_model, width_q, q, 0);
-    kvd_linear(normed, w[W_K], rows, f->d_model, width_k, k, 0);
-    kvd_linear(normed, w[W_V], rows, f->d_model, width_k, v, 0);
-    if (keep_pre) {
+    if (c->order != KVD_ORDER_AFTER) {
+        float *normed = f->work + kvd_thread_index() * f->work_size;
+        normalise(c, in, w->w[KVD_PART_NORM_ATTENTION], w->b[KVD_PART_NORM_ATTENTION], rows, d, normed);
+        in = normed;
+    }
+    project(in, w, KVD_PART_Q, rows, d, width_q, q, 0);
+    project(in, w, KVD_PART_K, rows, d, width_k, k, 0);
+    project(in, w, KVD_PART_V, rows, d, width_k, v, 0);
+    if (c->qk_norm) {
+        kvd_rms_norm(q, w->w[KVD_PART_NORM_Q], c->norm_eps, rows * heads, d_head, q);
+        kvd_rms_norm(k, w->w[KVD_PART_NORM_K], c->norm_eps, rows * kv_heads, d_head, k);
+    }
+    if (keep_pre && rotates(f)) {
         memcpy(f->q_pre + first * width_q, q, rows * width_q * sizeof *q);
         memcpy(f->k_pre + first * width_k, k, rows * width_k * sizeof *k);
     }
-    kvd_rope_apply(c, f->cosine, f->sine, f->position + first, rows, (size_t)c->n_heads, q);
-    kvd_rope_apply(c, f->cosine, f->sine, f->position + first, rows, (size_t)c->n_kv_heads, k);
+    if (rotates(f)) {
+        kvd_rope_apply(c, f->cosine, f->sine, f->rope_row + first, rows, heads, q);
+        kvd_rope_apply(c, f->cosine, f->sine, f->rope_row + first, rows, kv_heads, k);
+    }
 
     /* An infinite key can vanish in the softmax, so what is handed out is checked itself. */
     const size_t bad = smaller(kvd_first_nonfinite_f32(q, rows * width_q) / width_q,
@@ -317,19 +386,54 @@ static size_t queries_keys_values(kvd_forward *f, const float *const w[N_PARTS],
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
-/* x += o W_O^T, x += W_down(silu(gate) * up) for such rows; the same result. */
-static size_t rest_of_layer(kvd_forward *f, const float *const w[N_PARTS], size_t first, size_t rows)
+/* x += F(in); gate and up are scratch [rows][d_ffn]. */
+static void feed_forward(const kvd_forward *f, const layer_weights *w, const float *in, size_t rows,
+                         float *gate, float *up, float *x)
 {
     const size_t d = f->d_model, ffn = f->d_ffn;
-    float *normed = f->work + kvd_thread_index() * f->work_size, *gate = normed + f->block * d;
-    float *up = gate + f->block * ffn, *x = f->x + first * d;
+    if (f->config.activation == KVD_SWIGLU)
+        project(in, w, KVD_PART_GATE, rows, d, ffn, gate, 0);
+    project(in, w, KVD_PART_UP, rows, d, ffn, up, 0);
+    switch (f->config.activation) {
+    case KVD_SWIGLU:
+        kvd_swiglu(gate, up, rows * ffn);
+        up = gate;
+        break;
+    case KVD_GELU:
+        kvd_gelu(up, rows * ffn);
+        break;
+    case KVD_GELU_TANH:
+        kvd_gelu_tanh(up, rows * ffn);
+        break;
+    case KVD_RELU:
+        kvd_relu(up, rows * ffn);
+        break;
+    }
+    project(up, w, KVD_PART_DOWN, rows, ffn, d, x, 1);
+}
 
-    kvd_linear(f->o + first * f->width_q, w[W_O], rows, f->width_q, d, x, 1);
-    kvd_rms_norm(x, w[NORM_FFN], f->config.norm_eps, rows, d, normed);
-    kvd_linear(normed, w[W_GATE], rows, d, ffn, gate, 0);
-    kvd_linear(normed, w[W_UP], rows, d, ffn, up, 0);
-    kvd_swiglu(gate, up, rows * ffn);
-    kvd_linear(gate, w[W_DOWN], rows, ffn, d, x, 1);
+/* x and o -> x behind the layer, for such rows; the same result. */
+static size_t rest_of_layer(kvd_forward *f, const layer_weights *w, size_t first, size_t rows)
+{
+    const kvd_config *c = &f->config;
+    const size_t d = f->d_model;
+    const kvd_part second = c->shared_norm ? KVD_PART_NORM_ATTENTION : KVD_PART_NORM_FFN;
+    float *normed = f->work + kvd_thread_index() * f->work_size, *gate = normed + f->block * d;
+    float *up = gate + f->block * f->d_ffn, *x = f->x + first * d;
+    const float *in = normed;
+
+    if (c->order == KVD_ORDER_PARALLEL)
+        normalise(c, x, w->w[second], w->b[second], rows, d, normed);
+    project(f->o + first * f->width_q, w, KVD_PART_O, rows, f->width_q, d, x, 1);
+    if (c->order == KVD_ORDER_BEFORE) {
+        normalise(c, x, w->w[second], w->b[second], rows, d, normed);
+    } else if (c->order == KVD_ORDER_AFTER) {
+        normalise(c, x, w->w[KVD_PART_NORM_ATTENTION], w->b[KVD_PART_NORM_ATTENTION], rows, d, x);
+        in = x;
+    }
+    feed_forward(f, w, in, rows, gate, up, x);
+    if (c->order == KVD_ORDER_AFTER)
+        normalise(c, x, w->w[second], w->b[second], rows, d, x);
     const size_t bad = kvd_first_nonfinite_f32(x, rows * d) / d;
     return bad < rows ? first + bad : SIZE_MAX;
 }
@@ -346,8 +450,13 @@ static int run_door(kvd_forward *f, const kvd_batch *b, int layer, kvd_attention
                                  .q = f->q,
                                  .k = f->k,
                                  .v = f->v,
-                                 .q_pre = door->wants_pre ? f->q_pre : NULL,
-                                 .k_pre = door->wants_pre ? f->k_pre : NULL};
+                                 .q_pre = !door->wants_pre ? NULL
+                                          : rotates(f)     ? f->q_pre
+                                                           : f->q,
+                                 .k_pre = !door->wants_pre ? NULL
+                                          : rotates(f)     ? f->k_pre
+                                                           : f->k,
+                                 .window = kvd_config_window(&f->config, layer)};
     if (door->run(door, &in, f->o, err))
         return -1;
     return check_finite(f, b, where, f->o, f->width_q, err);
@@ -359,16 +468,16 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, kvd_attentio
 {
     const size_t n = b->offset[b->n_sequences];
     const int keep_pre = door->wants_pre;
-    const float *w[N_PARTS];
+    layer_weights w;
     char where[32];
     (void)snprintf(where, sizeof where, "layer %d", layer);
-    load_layer(f, layer, w);
+    load_layer(f, layer, &w);
 
     size_t bad = SIZE_MAX;
     int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) reduction(min : bad)
     for (size_t first = 0; first < n; first += f->block)
-        bad = smaller(bad, queries_keys_values(f, w, keep_pre, first, smaller(f->block, n - first)));
+        bad = smaller(bad, queries_keys_values(f, &w, keep_pre, first, smaller(f->block, n - first)));
     kvd_blas_restore(saved);
     if (bad != SIZE_MAX)
         return not_finite(f, b, where, bad, err);
@@ -380,7 +489,7 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, kvd_attentio
     saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) reduction(min : bad)
     for (size_t first = 0; first < n; first += f->block)
-        bad = smaller(bad, rest_of_layer(f, w, first, smaller(f->block, n - first)));
+        bad = smaller(bad, rest_of_layer(f, &w, first, smaller(f->block, n - first)));
     kvd_blas_restore(saved);
     return bad != SIZE_MAX ? not_finite(f, b, where, bad, err) : 0;
 }
@@ -390,15 +499,37 @@ static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *door
 {
     if (check_batch(f, b, err) || reserve_work(f, b->offset[b->n_sequences], err))
         return -1;
-    return door->wants_pre ? reserve_pre(f, err) : 0;
+    return door->wants_pre && rotates(f) ? reserve_pre(f, err) : 0;
+}
+
+/* Position t reads row t + 2 of the table. */
+static void add_positions(kvd_forward *f, size_t first, size_t rows)
+{
+    float *row = f->work + kvd_thread_index() * f->work_size;
+    for (size_t i = first; i < first + rows; i++) {
+        kvd_weight_read(&f->positions, ((size_t)f->position[i] + 2) * f->d_model, f->d_model, row);
+        kvd_add_bias(f->x + i * f->d_model, row, 1, f->d_model);
+    }
 }
 
 static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
+    const float *project_in = once(f, KVD_PART_PROJECT_IN, 0);
+    const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++)
-        convert(&f->embedding, (size_t)b->id[i] * f->d_model, f->d_model, f->x + i * f->d_model);
+    for (size_t first = 0; first < n; first += f->block) {
+        const size_t rows = smaller(f->block, n - first), width = f->d_embed;
+        float *x = f->x + first * f->d_model;
+        float *to = project_in ? f->work + kvd_thread_index() * f->work_size : x;
+        for (size_t i = 0; i < rows; i++)
+            kvd_weight_read(&f->embedding, (size_t)b->id[first + i] * width, width, to + i * width);
+        if (project_in)
+            kvd_linear(to, project_in, rows, width, f->d_model, x, 0);
+        if (f->positions.n)
+            add_positions(f, first, rows);
+    }
+    kvd_blas_restore(saved);
     return check_finite(f, b, "embedding", f->x, f->d_model, err);
 }
 
@@ -414,7 +545,12 @@ static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *door, i
 
 static int final_norm(kvd_forward *f, const kvd_batch *b, float *hidden, kvd_err *err)
 {
-    kvd_rms_norm(f->x, f->norm_gain, f->config.norm_eps, b->offset[b->n_sequences], f->d_model, hidden);
+    const size_t n = b->offset[b->n_sequences];
+    const float *gain = once(f, KVD_PART_NORM_FINAL, 0), *bias = once(f, KVD_PART_NORM_FINAL, 1);
+    if (gain)
+        normalise(&f->config, f->x, gain, bias, n, f->d_model, hidden);
+    else
+        memcpy(hidden, f->x, n * f->d_model * sizeof *hidden);
     return check_finite(f, b, "final norm", hidden, f->d_model, err);
 }
 
@@ -457,21 +593,40 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *door
 
 /* ---- head -------------------------------------------------------------- */
 
+/* What the head reads: hidden itself, or its projection. NULL with *err. */
+static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
+{
+    const float *project_out = once(f, KVD_PART_PROJECT_OUT, 0);
+    if (!project_out)
+        return hidden;
+    if (f->narrow_n < n * f->d_embed) {
+        free(f->narrow);
+        f->narrow = floats("the head's input", n, f->d_embed, err);
+        f->narrow_n = f->narrow ? n * f->d_embed : 0;
+    }
+    if (f->narrow)
+        kvd_linear(hidden, project_out, n, f->d_model, f->d_embed, f->narrow, 0);
+    return f->narrow;
+}
+
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err)
 {
     const size_t vocab = (size_t)f->config.vocab_size;
     if (n > INT_MAX)
         return kvd_fail(err, "logits of %zu rows at once, at most %d", n, INT_MAX);
+    const float *in = head_input(f, hidden, n, err);
+    if (!in)
+        return -1;
     if (!f->slab) {
-        kvd_linear(hidden, f->head.data, n, f->d_model, vocab, logits, 0);
+        kvd_linear(in, kvd_weight_in_place(&f->head), n, f->d_embed, vocab, logits, 0);
     } else {
         for (size_t first = 0; first < vocab; first += f->slab_rows) {
             const size_t rows = vocab - first < f->slab_rows ? vocab - first : f->slab_rows;
             if (f->slab_first != first) { /* a head of one slab is converted once */
-                convert(&f->head, first * f->d_model, rows * f->d_model, f->slab);
+                kvd_weight_read(&f->head, first * f->d_embed, rows * f->d_embed, f->slab);
                 f->slab_first = first;
             }
-            kvd_linear_columns(hidden, f->slab, n, f->d_model, rows, logits + first, vocab, 0);
+            kvd_linear_columns(in, f->slab, n, f->d_embed, rows, logits + first, vocab, 0);
         }
     }
     const size_t at = kvd_first_nonfinite_f32(logits, n * vocab);
@@ -483,17 +638,30 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
 
 /* ---- counts and slices --------------------------------------------------- */
 
+/* Keys that a query sees, on average over a sequence. */
+static double mean_keys(double seq_len, double window)
+{
+    if (window <= 0 || window >= seq_len)
+        return (seq_len + 1) / 2;
+    return (window * (window + 1) / 2 + (seq_len - window) * window) / seq_len;
+}
+
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len)
 {
     const double q = (double)c->n_heads * c->d_head, kv = (double)c->n_kv_heads * c->d_head;
-    const double linear = 2.0 * c->d_model * (2 * q + 2 * kv + 3.0 * c->d_ffn);
-    const double attention = 2.0 * 2.0 * q * (seq_len + 1) / 2;
-    return c->n_layers * (linear + attention);
+    const double matrices = c->activation == KVD_SWIGLU ? 3.0 : 2.0;
+    const double linear = 2.0 * c->d_model * (2 * q + 2 * kv + matrices * c->d_ffn);
+    double sum = 0;
+    for (int l = 0; l < c->n_layers; l++)
+        sum += linear + 2.0 * 2.0 * q * mean_keys(seq_len, (double)kvd_config_window(c, l));
+    return sum;
 }
 
 double kvd_head_flop_per_token(const kvd_config *c)
 {
-    return 2.0 * c->d_model * c->vocab_size;
+    const double d_embed = kvd_config_d_embed(c), d_model = c->d_model;
+    return 2.0 * d_embed * c->vocab_size +
+           (d_embed < d_model || d_embed > d_model ? 2.0 * d_embed * d_model : 0);
 }
 
 static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
@@ -507,10 +675,10 @@ int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
     if (check_layer(f, layer, err))
         return -1;
-    const kvd_tensor *t = &f->part[(size_t)layer * N_PARTS + W_O];
+    const kvd_weight *w = part_of(f, layer, KVD_PART_O, 0);
     float *row = f->q; /* room for at least one row of heads */
     for (size_t m = 0; m < f->d_model; m++) {
-        convert(t, m * f->width_q, f->width_q, row);
+        kvd_weight_read(w, m * f->width_q, f->width_q, row);
         for (size_t j = 0; j < f->width_q; j++)
             w_o[j * f->d_model + m] = row[j];
     }
@@ -522,7 +690,7 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err)
     if (check_layer(f, layer, err))
         return -1;
     /* A checkpoint stores W_V^T, whose rows are the columns of the paper's W_V. */
-    const kvd_tensor *t = &f->part[(size_t)layer * N_PARTS + W_V];
-    convert(t, 0, t->n, w_v);
+    const kvd_weight *w = part_of(f, layer, KVD_PART_V, 0);
+    kvd_weight_read(w, 0, w->n, w_v);
     return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * The forward pass of the Llama family on the CPU: embeddings, layers, final norm, head.
+ * The forward pass of every family (family.h) on the CPU: embeddings, layers, final norm, head.
  * Weights are converted to float32 one layer at a time into a buffer of one layer, so a
  * checkpoint larger than memory runs. Batches are whole sequences.
  *
@@ -34,7 +34,7 @@ void kvd_forward_free(kvd_forward *f);
 
 /*
  * Runs layers 0 .. n_layers-1 (or up to last_layer, -1: all) through the door. hidden, when not
- * NULL, receives [n_tokens][d_model] after the final norm (only with all layers).
+ * NULL, receives [n_tokens][d_model] after the final norm, if the model has one (only with all layers).
  * Without it the last layer ends with its attention. Fails on an id beyond the vocabulary, on an empty or
  * too long sequence, and on a non-finite activation: "layer 3, row 17 (sequence 2, position 5): ...",
  * the row within the batch, the sequence within the corpus.
@@ -62,7 +62,8 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 
-/* Weight slices that pairs need, float32, allocated by the caller:
+/* Weight slices that pairs need, float32, allocated by the caller. Biases are not in them: that of V is
+ * in every row of V that the door hands out, that of O does not meet the cache.
  *   w_o [n_heads][d_head][d_model]   W_O^h, rows are dimensions of head h (transposed storage)
  *   w_v [n_kv_heads][d_head][d_model] W_V^h transposed: row j is column j of the paper's W_V^h */
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);

@@ -1,0 +1,245 @@
+#include "model/config_json.h"
+
+#include <math.h>
+#include <string.h>
+
+const json_t *kvd_cfg_member(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+int kvd_cfg_size(const json_t *root, const char *key, int *out, kvd_err *err)
+{
+    if (!kvd_cfg_member(root, key))
+        return kvd_fail(err, "'%s' is missing", key);
+    return kvd_cfg_size_or(root, key, out, err);
+}
+
+int kvd_cfg_size_or(const json_t *root, const char *key, int *out, kvd_err *err)
+{
+    const json_t *value = kvd_cfg_member(root, key);
+    if (!value)
+        return 0;
+    if (!json_is_integer(value))
+        return kvd_fail(err, "'%s' is not an integer", key);
+    const json_int_t n = json_integer_value(value);
+    if (n < 1 || n > KVD_CONFIG_MAX_SIZE)
+        return kvd_fail(err, "'%s' is %lld, not within 1 to %d", key, (long long)n, KVD_CONFIG_MAX_SIZE);
+    *out = (int)n;
+    return 0;
+}
+
+int kvd_cfg_positive(const json_t *root, const char *key, double *out, kvd_err *err)
+{
+    const json_t *value = kvd_cfg_member(root, key);
+    if (!value)
+        return kvd_fail(err, "'%s' is missing", key);
+    if (!json_is_number(value))
+        return kvd_fail(err, "'%s' is not a number", key);
+    *out = json_number_value(value);
+    if (!isfinite(*out) || *out <= 0)
+        return kvd_fail(err, "'%s' is %g, not positive and finite", key, *out);
+    return 0;
+}
+
+int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err)
+{
+    const json_t *value = kvd_cfg_member(root, key);
+    if (value && !json_is_boolean(value))
+        return kvd_fail(err, "'%s' is not true or false", key);
+    if (value)
+        *out = json_is_true(value);
+    return 0;
+}
+
+int kvd_cfg_refuse_true(const json_t *root, const char *key, const char *what, kvd_err *err)
+{
+    bool on = false;
+    if (kvd_cfg_bool(root, key, &on, err))
+        return -1;
+    return on ? kvd_fail(err, "'%s' is true, %s", key, what) : 0;
+}
+
+int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err)
+{
+    if (kvd_cfg_member(root, key))
+        return kvd_fail(err, "'%s' is set, which is not supported", key);
+    return 0;
+}
+
+/* ---- sizes -------------------------------------------------------------------------------- */
+
+int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_size(root, "num_hidden_layers", &c->n_layers, err) ||
+        kvd_cfg_size(root, "num_attention_heads", &c->n_heads, err) ||
+        kvd_cfg_size(root, "hidden_size", &c->d_model, err) ||
+        kvd_cfg_size(root, "vocab_size", &c->vocab_size, err) ||
+        kvd_cfg_size(root, "max_position_embeddings", &c->max_positions, err))
+        return -1;
+    return 0;
+}
+
+static int check_heads(const kvd_config *c, kvd_err *err)
+{
+    if (c->n_heads % c->n_kv_heads)
+        return kvd_fail(err, "num_attention_heads %d is not a multiple of num_key_value_heads %d", c->n_heads,
+                        c->n_kv_heads);
+    if (c->d_head % 2 && c->positions == KVD_POSITIONS_ROPE)
+        return kvd_fail(err, "the head size is %d, RoPE needs an even one", c->d_head);
+    if (c->d_head > KVD_CONFIG_MAX_SIZE / c->n_heads)
+        return kvd_fail(err, "num_attention_heads %d times head size %d is more than %d", c->n_heads,
+                        c->d_head, KVD_CONFIG_MAX_SIZE);
+    return 0;
+}
+
+int kvd_cfg_split_heads(kvd_config *c, kvd_err *err)
+{
+    if (c->d_model % c->n_heads)
+        return kvd_fail(err, "hidden_size %d is not a multiple of num_attention_heads %d", c->d_model,
+                        c->n_heads);
+    c->d_head = c->d_model / c->n_heads;
+    return check_heads(c, err);
+}
+
+int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err)
+{
+    const bool kv_null = json_is_null(json_object_get(root, "num_key_value_heads"));
+    const bool d_null = json_is_null(json_object_get(root, "head_dim"));
+    c->n_kv_heads = kv_heads && !kv_null ? kv_heads : c->n_heads;
+    c->d_head = d_head && !d_null ? d_head : 0;
+    if (kvd_cfg_size_or(root, "num_key_value_heads", &c->n_kv_heads, err) ||
+        kvd_cfg_size_or(root, "head_dim", &c->d_head, err))
+        return -1;
+    if (!c->d_head && c->d_model % c->n_heads)
+        return kvd_fail(
+            err, "hidden_size %d is not a multiple of num_attention_heads %d, and 'head_dim' is missing",
+            c->d_model, c->n_heads);
+    if (!c->d_head)
+        c->d_head = c->d_model / c->n_heads;
+    return check_heads(c, err);
+}
+
+/* A token id: absent, an integer, or a list of alternatives, of which the first is taken. */
+static int read_token(const json_t *root, const char *key, int vocab_size, int *out, kvd_err *err)
+{
+    const json_t *value = kvd_cfg_member(root, key);
+    *out = -1;
+    if (!value)
+        return 0;
+    if (json_is_array(value) && json_array_size(value) > 0)
+        value = json_array_get(value, 0);
+    if (!json_is_integer(value))
+        return kvd_fail(err, "'%s' is neither an integer nor a list of integers", key);
+    const json_int_t id = json_integer_value(value);
+    if (id < 0 || id >= vocab_size)
+        return kvd_fail(err, "'%s' is %lld, not an id of the vocabulary of %d", key, (long long)id,
+                        vocab_size);
+    *out = (int)id;
+    return 0;
+}
+
+int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err)
+{
+    c->tied_head = tied;
+    if (kvd_cfg_bool(root, "tie_word_embeddings", &c->tied_head, err) ||
+        read_token(root, "bos_token_id", c->vocab_size, &c->bos_id, err) ||
+        read_token(root, "eos_token_id", c->vocab_size, &c->eos_id, err))
+        return -1;
+    return 0;
+}
+
+int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent, kvd_config *c,
+                       kvd_err *err)
+{
+    static const struct {
+        const char *name;
+        kvd_activation is;
+    } known[] = {{"silu", KVD_SWIGLU},
+                 {"gelu", KVD_GELU},
+                 {"gelu_new", KVD_GELU_TANH},
+                 {"gelu_pytorch_tanh", KVD_GELU_TANH},
+                 {"relu", KVD_RELU}};
+    const json_t *value = kvd_cfg_member(root, key);
+    const char *name = value ? json_string_value(value) : absent;
+    for (size_t i = 0; name && i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(name, known[i].name) == 0 && (known[i].is == KVD_SWIGLU) == gated) {
+            c->activation = known[i].is;
+            return 0;
+        }
+    return kvd_fail(err, "'%s' is '%s', only %s", key, name ? name : "not a string",
+                    gated ? "'silu' is supported"
+                          : "'gelu', 'gelu_new', 'gelu_pytorch_tanh' and 'relu' are supported");
+}
+
+/* ---- windows ------------------------------------------------------------------------------ */
+
+static int check_window_layers(const kvd_config *c, kvd_err *err)
+{
+    if (c->n_layers > KVD_CONFIG_WINDOW_LAYERS)
+        return kvd_fail(err, "%d layers, at most %d when some of them have a window", c->n_layers,
+                        KVD_CONFIG_WINDOW_LAYERS);
+    return 0;
+}
+
+static void mark(kvd_config *c, int layer)
+{
+    c->window_layers[layer / 64] |= (uint64_t)1 << (layer % 64);
+}
+
+int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err)
+{
+    if (check_window_layers(c, err))
+        return -1;
+    c->window = window;
+    for (int l = first; l < c->n_layers; l++)
+        mark(c, l);
+    return 0;
+}
+
+/* 1 sliding, 0 full, -1 error. */
+static int layer_type(const json_t *layers, size_t i, kvd_err *err)
+{
+    const char *type = json_string_value(json_array_get(layers, i));
+    if (type && strcmp(type, "full_attention") == 0)
+        return 0;
+    if (type && strcmp(type, "sliding_attention") == 0)
+        return 1;
+    return kvd_fail(err,
+                    "layer_types[%zu] is '%s', only 'full_attention' and 'sliding_attention' are supported",
+                    i, type ? type : "not a string");
+}
+
+int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err)
+{
+    const json_t *layers = kvd_cfg_member(root, "layer_types");
+    const size_t n = json_array_size(layers);
+    if (!layers)
+        return 0;
+    if (!json_is_array(layers))
+        return kvd_fail(err, "'layer_types' is not a list");
+    if (n > (size_t)c->n_layers || (decides && n < (size_t)c->n_layers))
+        return kvd_fail(err, "'layer_types' names %zu layers, the model has %d", n, c->n_layers);
+    if (decides) {
+        memset(c->window_layers, 0, sizeof c->window_layers);
+        c->window = 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const int sliding = layer_type(layers, i, err);
+        if (sliding < 0)
+            return -1;
+        if (decides && sliding) {
+            if (!window)
+                return kvd_fail(err, "layer_types[%zu] is 'sliding_attention', but no window is set", i);
+            if (check_window_layers(c, err))
+                return -1;
+            c->window = window;
+            mark(c, (int)i);
+        } else if (!decides && sliding != (kvd_config_window(c, (int)i) > 0)) {
+            return kvd_fail(err, "layer_types[%zu] is '%s', but 'sliding_window' is %s", i,
+                            sliding ? "sliding_attention" : "full_attention", sliding ? "not set" : "set");
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,231 @@
+#include "model/config_rope.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/config_json.h"
+
+static const struct {
+    const char *name;
+    kvd_rope_scaling is;
+} types_known[] = {{"default", KVD_ROPE_DEFAULT},
+                   {"linear", KVD_ROPE_LINEAR},
+                   {"llama3", KVD_ROPE_LLAMA3},
+                   {"longrope", KVD_ROPE_LONGROPE},
+                   {"su", KVD_ROPE_LONGROPE}}; /* its name in the first Phi-3 models */
+enum { N_TYPES = KVD_ROPE_LONGROPE + 1 };
+
+/* theta may stand in three places; where it stands twice, the values must agree. */
+static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
+                      kvd_err *err)
+{
+    double theta = 0;
+    if (!kvd_cfg_member(holder, "rope_theta"))
+        return 0;
+    if (kvd_cfg_positive(holder, "rope_theta", &theta, err))
+        return kvd_in(err, "%s", where);
+    if (*first && theta != c->rope_theta)
+        return kvd_fail(err, "rope_theta is %g in %s and %g in %s", c->rope_theta, *first, theta, where);
+    *first = where;
+    c->rope_theta = theta;
+    return 0;
+}
+
+static int refuse_type(const char *name, unsigned types, kvd_err *err)
+{
+    char list[128] = "";
+    int at = 0, left = 0;
+    for (int i = 0; i < N_TYPES; i++)
+        left += (int)(types >> i & 1u);
+    for (int i = 0; i < N_TYPES; i++)
+        if (types >> i & 1u) {
+            left--;
+            at += snprintf(list + at, sizeof list - (size_t)at, "%s%s", types_known[i].name,
+                           left > 1    ? ", "
+                           : left == 1 ? " and "
+                                       : "");
+        }
+    return kvd_fail(err, "rope type '%s', only %s are supported", name, list);
+}
+
+static int read_type(const json_t *rope, unsigned types, const char **name, kvd_config *c, kvd_err *err)
+{
+    const json_t *type = kvd_cfg_member(rope, "rope_type"), *old = kvd_cfg_member(rope, "type");
+    if ((type && !json_is_string(type)) || (old && !json_is_string(old)))
+        return kvd_fail(err, "the rope type is not a string");
+    if (type && old && !json_equal(type, old))
+        return kvd_fail(err, "'rope_type' is '%s' and 'type' is '%s'", json_string_value(type),
+                        json_string_value(old));
+    *name = type ? json_string_value(type) : old ? json_string_value(old) : "default";
+    for (size_t i = 0; i < sizeof types_known / sizeof types_known[0]; i++)
+        if (strcmp(*name, types_known[i].name) == 0 && types >> types_known[i].is & 1u) {
+            c->rope_scaling = types_known[i].is;
+            return 0;
+        }
+    return refuse_type(*name, types, err);
+}
+
+/* Phi-4-mini and others rotate only some dimensions of a head. */
+static int check_partial(const json_t *holder, kvd_err *err)
+{
+    const json_t *rotary = kvd_cfg_member(holder, "partial_rotary_factor");
+    if (rotary && json_number_value(rotary) != 1)
+        return kvd_fail(err, "'partial_rotary_factor' is not 1, partial rotation is not supported");
+    return 0;
+}
+
+/* A factor that the rope type does not know would be silently without effect. */
+static int check_keys(const json_t *rope, const char *type, const kvd_config *c, kvd_err *err)
+{
+    enum {
+        ALL = 0xf,
+        SCALED = 1 << KVD_ROPE_LINEAR | 1 << KVD_ROPE_LLAMA3 | 1 << KVD_ROPE_LONGROPE,
+        LLAMA3 = 1 << KVD_ROPE_LLAMA3,
+        LONGROPE = 1 << KVD_ROPE_LONGROPE
+    };
+    static const struct {
+        const char *key;
+        unsigned types; /* that read it */
+    } known[] = {
+        {"rope_type", ALL},
+        {"type", ALL},
+        {"rope_theta", ALL},
+        {"partial_rotary_factor", ALL},
+        {"original_max_position_embeddings", ALL},
+        {"factor", SCALED},
+        {"low_freq_factor", LLAMA3},
+        {"high_freq_factor", LLAMA3},
+        {"short_factor", LONGROPE},
+        {"long_factor", LONGROPE},
+        {"attention_factor", LONGROPE},
+    };
+    const char *key;
+    const json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)rope, key, value)
+    {
+        bool ok = json_is_null(value);
+        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+            ok |= strcmp(key, known[i].key) == 0 && known[i].types >> c->rope_scaling & 1u;
+        if (!ok)
+            return kvd_fail(err, "'%s' is not known for rope type '%s'", key, type);
+    }
+    return check_partial(rope, err);
+}
+
+static int read_original(const json_t *root, const json_t *rope, int absent, kvd_config *c, kvd_err *err)
+{
+    static const char key[] = "original_max_position_embeddings";
+    int top = absent, inside = 0;
+    if (kvd_cfg_size_or(root, key, &top, err) || kvd_cfg_size_or(rope, key, &inside, err))
+        return -1;
+    if (!top && !inside)
+        return kvd_fail(err, "'%s' is missing", key);
+    if (top && inside && top != inside)
+        return kvd_fail(err, "'%s' is %d, but %d %s", key, inside, top,
+                        kvd_cfg_member(root, key) ? "in the top level" : "where the top level states none");
+    c->rope_original_positions = top ? top : inside;
+    return 0;
+}
+
+static int read_divisors(const json_t *rope, const char *key, const kvd_config *c, double *out, kvd_err *err)
+{
+    const json_t *list = kvd_cfg_member(rope, key);
+    const size_t pairs = (size_t)c->d_head / 2;
+    if (!list)
+        return kvd_fail(err, "'%s' is missing", key);
+    if (!json_is_array(list))
+        return kvd_fail(err, "'%s' is not a list", key);
+    if (json_array_size(list) != pairs)
+        return kvd_fail(err, "'%s' has %zu factors, a head of %d has %zu pairs", key, json_array_size(list),
+                        c->d_head, pairs);
+    if (pairs > KVD_CONFIG_LONGROPE_PAIRS)
+        return kvd_fail(err, "'%s' has %zu factors, at most %d are supported", key, pairs,
+                        KVD_CONFIG_LONGROPE_PAIRS);
+    for (size_t i = 0; i < pairs; i++) {
+        const json_t *value = json_array_get(list, i);
+        out[i] = json_number_value(value);
+        if (!json_is_number(value) || !isfinite(out[i]) || out[i] <= 0)
+            return kvd_fail(err, "%s[%zu] is not a positive number", key, i);
+    }
+    return 0;
+}
+
+/* Ding et al. 2024 (LongRoPE), as the Hugging Face library has it: divisors of the frequencies, and one
+ * factor for cosines and sines that grows with the extension of the context. */
+static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c, kvd_err *err)
+{
+    if (read_original(root, rope, original, c, err) ||
+        read_divisors(rope, "short_factor", c, c->rope_short, err) ||
+        read_divisors(rope, "long_factor", c, c->rope_long, err))
+        return -1;
+    c->rope_factor = (double)c->max_positions / c->rope_original_positions;
+    if (kvd_cfg_member(rope, "factor") && kvd_cfg_positive(rope, "factor", &c->rope_factor, err))
+        return -1;
+    if (kvd_cfg_member(rope, "attention_factor"))
+        return kvd_cfg_positive(rope, "attention_factor", &c->rope_attention_factor, err);
+    if (c->rope_factor > 1 && c->rope_original_positions == 1)
+        return kvd_fail(err,
+                        "'original_max_position_embeddings' is 1, from which no attention factor follows");
+    if (c->rope_factor > 1)
+        c->rope_attention_factor = sqrt(1 + log(c->rope_factor) / log(c->rope_original_positions));
+    return 0;
+}
+
+static int read_llama3(const json_t *root, const json_t *rope, int original, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_positive(rope, "low_freq_factor", &c->rope_low_freq_factor, err) ||
+        kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
+        read_original(root, rope, original, c, err))
+        return -1;
+    /* The blend divides by their difference. */
+    if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
+        return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
+                        c->rope_high_freq_factor, c->rope_low_freq_factor);
+    return 0;
+}
+
+static int read_object(const json_t *root, const json_t *rope, int original, unsigned types, kvd_config *c,
+                       kvd_err *err)
+{
+    const char *type = NULL;
+    if (!json_is_object(rope))
+        return kvd_fail(err, "not an object");
+    if (read_type(rope, types, &type, c, err) || check_keys(rope, type, c, err))
+        return -1;
+    if (c->rope_scaling == KVD_ROPE_DEFAULT)
+        return 0;
+    if (c->rope_scaling == KVD_ROPE_LONGROPE)
+        return read_longrope(root, rope, original, c, err);
+    if (kvd_cfg_positive(rope, "factor", &c->rope_factor, err))
+        return -1;
+    if (c->rope_factor < 1)
+        return kvd_fail(err, "'factor' is %g, less than 1", c->rope_factor);
+    return c->rope_scaling == KVD_ROPE_LLAMA3 ? read_llama3(root, rope, original, c, err) : 0;
+}
+
+int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err)
+{
+    const json_t *scaling = kvd_cfg_member(root, "rope_scaling");
+    const json_t *parameters = kvd_cfg_member(root, "rope_parameters");
+    const char *first = NULL;
+    c->positions = KVD_POSITIONS_ROPE;
+    c->rope_layout = KVD_ROPE_HALF;
+    c->rope_scaling = KVD_ROPE_DEFAULT;
+    c->rope_theta = 10000;
+    c->rope_factor = c->rope_low_freq_factor = c->rope_high_freq_factor = c->rope_attention_factor = 1;
+    if (check_partial(root, err))
+        return -1;
+    if (scaling && parameters && !json_equal(scaling, parameters))
+        return kvd_fail(err, "'rope_scaling' and 'rope_parameters' are both there and differ");
+    if (scaling && read_object(root, scaling, original, types, c, err))
+        return kvd_in(err, "rope_scaling");
+    if (parameters && read_object(root, parameters, original, types, c, err))
+        return kvd_in(err, "rope_parameters");
+    if (read_theta(root, "the top level", &first, c, err) ||
+        read_theta(parameters, "rope_parameters", &first, c, err) ||
+        read_theta(scaling, "rope_scaling", &first, c, err))
+        return -1;
+    return 0;
+}

@@ -1,0 +1,49 @@
+/* Llama 2, 3, 3.1 and what has their form under their name, such as Yi. */
+#include "model/config_json.h"
+#include "model/config_rope.h"
+#include "model/families/families.h"
+
+static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    const json_t *tp = kvd_cfg_member(root, "pretraining_tp");
+    if (tp && (!json_is_integer(tp) || json_integer_value(tp) != 1))
+        return kvd_fail(err, "'pretraining_tp' is not 1, sliced matrix products are not supported");
+    if (kvd_cfg_refuse_true(root, "attention_bias", "biases are not supported", err) ||
+        kvd_cfg_refuse_true(root, "mlp_bias", "biases are not supported", err) ||
+        kvd_cfg_refuse_set(root, "sliding_window", err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) || kvd_cfg_sizes(root, c, err) ||
+        kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) || kvd_cfg_heads(root, 0, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_layer_types(root, 0, false, c, err) ||
+        kvd_cfg_rope(root, 0, 1u << KVD_ROPE_DEFAULT | 1u << KVD_ROPE_LINEAR | 1u << KVD_ROPE_LLAMA3, c,
+                     err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    return 0;
+}
+
+static const kvd_stored stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+};
+
+const kvd_family kvd_family_llama = {
+    .name = "llama",
+    .architecture = "LlamaForCausalLM",
+    .read = read_config,
+    .layers = "model.layers.",
+    .stored = stored,
+    .n_stored = sizeof stored / sizeof stored[0],
+    .ignored_layer = "self_attn.rotary_emb.inv_freq",
+    .ignored = "model.rotary_emb.inv_freq",
+};

@@ -1,0 +1,32 @@
+/*
+ * The parts of a model as float32, whatever the file stores: another dtype, or rows of a tensor
+ * that holds several parts.
+ */
+#ifndef KVD_MODEL_WEIGHTS_H
+#define KVD_MODEL_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "model/checkpoint.h"
+#include "model/family.h"
+
+typedef struct {
+    kvd_tensor tensor;
+    size_t n;                    /* elements of the part; 0: the model has none    */
+    size_t cols;                 /* 1 for a vector                                 */
+    size_t first, block, stride; /* rows of the tensor, as kvd_place               */
+} kvd_weight;
+
+/* Finds the part and checks its tensor's shape. A part that the model does not have is no error: n is
+ * 0. The tensor is valid until the checkpoint is closed. */
+int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, kvd_weight *w,
+                    kvd_err *err);
+
+/* The part in the file, when it stands there as aligned float32 in one piece; else NULL. */
+const float *kvd_weight_in_place(const kvd_weight *w);
+
+/* Elements first .. first+n-1 of the part, row by row, in float32. Uses threads when n is large. */
+void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out);
+
+#endif
