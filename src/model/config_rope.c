@@ -80,7 +80,7 @@ static int check_partial(const json_t *holder, kvd_err *err)
 static int check_keys(const json_t *rope, const char *type, const kvd_config *c, kvd_err *err)
 {
     enum {
-        ALL = 0xf,
+        ALL = KVD_CFG_ROPE_ALL,
         SCALED = 1 << KVD_ROPE_LINEAR | 1 << KVD_ROPE_LLAMA3 | 1 << KVD_ROPE_LONGROPE,
         LLAMA3 = 1 << KVD_ROPE_LLAMA3,
         LONGROPE = 1 << KVD_ROPE_LONGROPE

@@ -13,6 +13,7 @@
  *   original  what original_max_position_embeddings is when no place states it; 0: it must be there
  *   types     bit 1 << kvd_rope_scaling: the scalings that the family has
  */
+enum { KVD_CFG_ROPE_ALL = (1 << KVD_ROPE_LONGROPE << 1) - 1 };
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
 #endif

@@ -7,7 +7,8 @@
 
 #include "model/families/families.h"
 
-static const kvd_family *const families[] = {&kvd_family_llama};
+static const kvd_family *const families[] = {&kvd_family_llama, &kvd_family_mistral, &kvd_family_qwen2,
+                                             &kvd_family_qwen3};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 size_t kvd_family_count(void)

@@ -5,5 +5,13 @@
 #include "model/family.h"
 
 extern const kvd_family kvd_family_llama;
+extern const kvd_family kvd_family_mistral;
+extern const kvd_family kvd_family_qwen2;
+extern const kvd_family kvd_family_qwen3;
+
+/* Names of the tensors of a Llama model, which others share, and with Qwen3's norms of Q and K. */
+enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
+extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
+extern const char kvd_llama_ignored_layer[], kvd_llama_ignored[];
 
 #endif

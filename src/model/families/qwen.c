@@ -1,0 +1,73 @@
+/* Qwen2 and Qwen2.5: Llama with biases on Q, K and V. Qwen3: without them, with norms of Q and K. */
+#include "model/config_json.h"
+#include "model/config_rope.h"
+#include "model/families/families.h"
+
+/* use_sliding_window puts the window on layers max_window_layers and up, unless layer_types names them. */
+static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    bool used = false;
+    int window = json_object_get(root, "sliding_window") ? 0 : 4096, first = 28;
+    if (kvd_cfg_bool(root, "use_sliding_window", &used, err) ||
+        kvd_cfg_size_or(root, "sliding_window", &window, err))
+        return -1;
+    /* 0 is a layer, so this is no size. */
+    const json_t *stated = kvd_cfg_member(root, "max_window_layers");
+    if (stated && (!json_is_integer(stated) || json_integer_value(stated) < 0))
+        return kvd_fail(err, "'max_window_layers' is not an integer from 0 on");
+    if (stated)
+        first = json_integer_value(stated) < c->n_layers ? (int)json_integer_value(stated) : c->n_layers;
+    if (!used)
+        window = 0;
+    if (kvd_cfg_member(root, "layer_types"))
+        return kvd_cfg_layer_types(root, window, true, c, err);
+    return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
+}
+
+/* d_head: of a file that leaves it out; 0: hidden_size / num_attention_heads. */
+static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) || kvd_cfg_sizes(root, c, err) ||
+        kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) || kvd_cfg_heads(root, 32, d_head, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) || read_window(root, c, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    return 0;
+}
+
+static int read_qwen2(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    c->bias_qkv = true;
+    return read_common(root, 0, c, err);
+}
+
+static int read_qwen3(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    c->qk_norm = true;
+    return read_common(root, 128, c, err);
+}
+
+const kvd_family kvd_family_qwen2 = {
+    .name = "qwen2",
+    .architecture = "Qwen2ForCausalLM",
+    .read = read_qwen2,
+    .layers = "model.layers.",
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+    .ignored_layer = kvd_llama_ignored_layer,
+    .ignored = kvd_llama_ignored,
+};
+
+const kvd_family kvd_family_qwen3 = {
+    .name = "qwen3",
+    .architecture = "Qwen3ForCausalLM",
+    .read = read_qwen3,
+    .layers = "model.layers.",
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_QWEN3_STORED,
+    .ignored_layer = kvd_llama_ignored_layer,
+    .ignored = kvd_llama_ignored,
+};

@@ -1,0 +1,250 @@
+/*
+ * One sequence through the forward pass with everything recorded, and its comparison with the
+ * double-precision reference and with numbers that Hugging Face Transformers computed. Include it
+ * behind cmocka.h, once per program.
+ */
+#ifndef KVD_TESTS_FORWARD_CASE_H
+#define KVD_TESTS_FORWARD_CASE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "model/forward.h"
+#include "model/forward_ref.h"
+#include "model/safetensors.h"
+
+enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
+static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
+
+static const double bar = 2e-5; /* relative Frobenius distance */
+static double worst;            /* that was compared so far           */
+
+/* ---- running and comparing ------------------------------------------------- */
+
+static inline size_t width_of(const kvd_config *c, int kind)
+{
+    switch (kind) {
+    case LOGITS:
+        return (size_t)c->vocab_size;
+    case Q_PRE:
+    case Q:
+    case O:
+        return (size_t)c->n_heads * (size_t)c->d_head;
+    default:
+        return (size_t)c->n_kv_heads * (size_t)c->d_head;
+    }
+}
+
+/* Everything one batch gives: [n_layers][n][width], logits [n][vocab]. */
+typedef struct {
+    const kvd_config *c;
+    size_t n;
+    int layers; /* how many were recorded */
+    float *x[N_KINDS];
+} capture;
+
+static inline void keep(capture *to, int kind, int layer, const float *x)
+{
+    const size_t size = to->n * width_of(to->c, kind);
+    memcpy(to->x[kind] + (size_t)layer * size, x, size * sizeof *x);
+}
+
+static inline int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
+{
+    capture *to = ctx;
+    (void)err;
+    assert_int_equal(in->layer, to->layers);
+    to->layers++;
+    keep(to, Q_PRE, in->layer, in->q_pre);
+    keep(to, K_PRE, in->layer, in->k_pre);
+    keep(to, Q, in->layer, in->q);
+    keep(to, K, in->layer, in->k);
+    keep(to, V, in->layer, in->v);
+    return 0;
+}
+
+static inline int output(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err)
+{
+    (void)err;
+    keep(ctx, O, in->layer, out);
+    return 0;
+}
+
+static inline void capture_init(capture *to, const kvd_checkpoint *checkpoint, size_t n)
+{
+    *to = (capture){.c = kvd_checkpoint_config(checkpoint), .n = n};
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const size_t layers = kind == LOGITS ? 1 : (size_t)to->c->n_layers;
+        to->x[kind] = calloc(layers * n * width_of(to->c, kind), sizeof *to->x[kind]);
+        assert_non_null(to->x[kind]);
+    }
+}
+
+static inline void capture_release(capture *to)
+{
+    for (int kind = 0; kind < N_KINDS; kind++)
+        free(to->x[kind]);
+}
+
+/* Runs one batch through a tap. last_layer < 0: also the logits. */
+static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer, capture *to,
+                      kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences];
+    const kvd_config *c = kvd_checkpoint_config(checkpoint);
+    const size_t longest = n < (size_t)c->max_positions ? n : (size_t)c->max_positions;
+    capture_init(to, checkpoint, n);
+    kvd_forward *f = kvd_forward_new(checkpoint, n, longest, err);
+    if (!f)
+        return -1;
+    float *hidden = malloc(n * (size_t)c->d_model * sizeof *hidden);
+    assert_non_null(hidden);
+    kvd_dense_attention dense;
+    kvd_tap tap;
+    kvd_dense_attention_init(&dense);
+    kvd_tap_init(&tap, &dense.door);
+    tap.door.wants_pre = 1;
+    tap.record = record;
+    tap.output = output;
+    tap.ctx = to;
+    int status = kvd_forward_run(f, b, &tap.door, last_layer, last_layer < 0 ? hidden : NULL, err);
+    if (!status && last_layer < 0)
+        status = kvd_forward_logits(f, hidden, n, to->x[LOGITS], err);
+    kvd_dense_attention_release(&dense);
+    free(hidden);
+    kvd_forward_free(f);
+    return status;
+}
+
+static inline uint32_t *some_ids(size_t n, size_t vocab, uint64_t seed)
+{
+    uint32_t *id = malloc(n * sizeof *id);
+    kvd_rng rng;
+    assert_non_null(id);
+    kvd_rng_seed(&rng, seed, 0);
+    for (size_t i = 0; i < n; i++)
+        id[i] = (uint32_t)kvd_rng_below(&rng, vocab);
+    return id;
+}
+
+static inline void assert_near(const char *what, const char *kind, double square_error, double square)
+{
+    const double error = sqrt(square_error / square);
+    worst = error > worst ? error : worst;
+    if (!(square > 0) || !(error <= bar))
+        fail_msg("%s: %s is off by %.3g, allowed is %.3g", what, kind, error, bar);
+}
+
+/* One sequence of n tokens, forward pass against reference. */
+static inline void compare_with_reference(const char *what, const char *path, size_t n)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = kvd_checkpoint_open(path, &err);
+    if (!checkpoint)
+        fail_msg("%s", err.msg);
+    const kvd_config *c = kvd_checkpoint_config(checkpoint);
+    uint32_t *id = some_ids(n, (size_t)c->vocab_size, 7);
+    const size_t offset[2] = {0, n};
+    const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};
+    capture got;
+    double *want[N_KINDS];
+    if (run(checkpoint, &b, -1, &got, &err))
+        fail_msg("%s: %s", what, err.msg);
+    assert_int_equal(got.layers, c->n_layers);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const size_t layers = kind == LOGITS ? 1 : (size_t)c->n_layers;
+        want[kind] = malloc(layers * n * width_of(c, kind) * sizeof *want[kind]);
+        assert_non_null(want[kind]);
+    }
+    const kvd_forward_ref_out out = {.logits = want[LOGITS],
+                                     .q_pre = want[Q_PRE],
+                                     .k_pre = want[K_PRE],
+                                     .q = want[Q],
+                                     .k = want[K],
+                                     .v = want[V],
+                                     .o = want[O]};
+    if (kvd_forward_ref(checkpoint, id, n, &out, &err))
+        fail_msg("%s: %s", what, err.msg);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const size_t layers = kind == LOGITS ? 1 : (size_t)c->n_layers, size = n * width_of(c, kind);
+        for (size_t l = 0; l < layers; l++) {
+            double error = 0, square = 0;
+            for (size_t i = l * size; i < (l + 1) * size; i++) {
+                error += pow((double)got.x[kind][i] - want[kind][i], 2);
+                square += pow(want[kind][i], 2);
+            }
+            assert_near(what, kind_name[kind], error, square);
+        }
+        free(want[kind]);
+    }
+    capture_release(&got);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
+/* ---- against Hugging Face Transformers ---------------------------------------------------- */
+
+static inline float *fixture(const kvd_safetensors *s, const char *name, size_t *n)
+{
+    kvd_err err;
+    kvd_tensor t;
+    assert_int_equal(kvd_safetensors_find(s, name, &t, &err), 0);
+    float *x = malloc(t.n * sizeof *x);
+    assert_non_null(x);
+    kvd_to_f32(t.dtype, t.data, x, t.n);
+    *n = t.n;
+    return x;
+}
+
+static inline void compare_with_transformers(const char *model, const char *expected)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = kvd_checkpoint_open(model, &err);
+    if (!checkpoint)
+        fail_msg("%s", err.msg);
+    kvd_safetensors *s = kvd_safetensors_open(expected, &err);
+    if (!s)
+        fail_msg("%s", err.msg);
+    size_t n, n_rows, n_layers, size;
+    float *ids = fixture(s, "id", &n), *rows = fixture(s, "row", &n_rows),
+          *layers = fixture(s, "layer", &n_layers);
+    uint32_t *id = malloc(n * sizeof *id);
+    assert_non_null(id);
+    for (size_t i = 0; i < n; i++)
+        id[i] = (uint32_t)ids[i];
+    const size_t offset[2] = {0, n};
+    const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};
+    capture got;
+    if (run(checkpoint, &b, -1, &got, &err))
+        fail_msg("%s", err.msg);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        float *want = fixture(s, kind_name[kind], &size);
+        const size_t width = width_of(got.c, kind), count = kind == LOGITS ? 1 : n_layers;
+        assert_int_equal(size, count * n_rows * width);
+        for (size_t l = 0; l < count; l++) {
+            const size_t layer = kind == LOGITS ? 0 : (size_t)layers[l];
+            double error = 0, square = 0;
+            for (size_t r = 0; r < n_rows; r++)
+                for (size_t j = 0; j < width; j++) {
+                    const double x = (double)want[(l * n_rows + r) * width + j];
+                    const double y = (double)got.x[kind][(layer * n + (size_t)rows[r]) * width + j];
+                    error += (x - y) * (x - y);
+                    square += x * x;
+                }
+            assert_near(model, kind_name[kind], error, square);
+        }
+        free(want);
+    }
+    capture_release(&got);
+    free(ids);
+    free(rows);
+    free(layers);
+    free(id);
+    kvd_safetensors_close(s);
+    kvd_checkpoint_close(checkpoint);
+}
+
+#endif

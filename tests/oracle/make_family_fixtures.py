@@ -1,0 +1,135 @@
+"""Makes tests/data/families/: small checkpoints of every family and what Hugging Face Transformers computes from them.
+
+usage: make_family_fixtures.py OUTDIR [NAME ...]
+
+Each OUTDIR/NAME is a random model as save_pretrained writes it, in float32, bfloat16 or float16, and expected.safetensors
+with what the float32 model computes on the CPU with eager attention. Tensors of an expected file, all float32:
+id [n]; row [r] and layer [l], the rows and layers that are kept; q_pre, q, k_pre, k, v, o [l][r][heads * d_head];
+logits [r][vocab]. q_pre and k_pre are before RoPE (and behind the norms of Q and K where the family has them; the
+same as q and k in a model without RoPE), o is the attention output before W_O.
+"""
+import importlib, os, shutil, sys
+import torch, transformers
+from safetensors.torch import save_file
+
+torch.set_num_threads(2)
+seen = {k: [] for k in ("q_pre", "q", "k_pre", "k", "v", "o")}
+
+def rows(x, step=1):  # [1][heads][n][d] -> [n][heads * d]
+    return x[0, ::step].transpose(0, 1).flatten(1).clone()
+
+def record(model, family):
+    """Puts hooks on what every layer hands to its attention. Falcon repeats the keys of a group for all of its queries."""
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    for name in ("apply_rotary_pos_emb", "eager_attention_forward"):
+        if hasattr(module, name):
+            setattr(module, name, getattr(getattr(module, name), "original", getattr(module, name)))
+    c = model.config
+    new = family == "falcon" and c.new_decoder_architecture
+    step = c.num_attention_heads // c.num_kv_heads if new else 1
+
+    if hasattr(module, "apply_rotary_pos_emb"):
+        rotary = module.apply_rotary_pos_emb
+
+        def recording_rotary(q, k, *args, **kw):
+            seen["q_pre"].append(rows(q))
+            seen["k_pre"].append(rows(k, step))
+            q, k = rotary(q, k, *args, **kw)
+            seen["q"].append(rows(q))
+            seen["k"].append(rows(k, step))
+            return q, k
+
+        recording_rotary.original = rotary
+        module.apply_rotary_pos_emb = recording_rotary
+    if hasattr(module, "eager_attention_forward"):
+        attend = module.eager_attention_forward
+
+        def recording_attend(at, q, k, v, *args, **kw):
+            seen["v"].append(rows(v))
+            if family == "opt":  # its queries are scaled before
+                for name in ("q", "q_pre"):
+                    seen[name].append(rows(q / at.scaling))
+                for name in ("k", "k_pre"):
+                    seen[name].append(rows(k))
+            return attend(at, q, k, v, *args, **kw)
+
+        recording_attend.original = attend
+        module.eager_attention_forward = recording_attend
+    for name, m in model.named_modules():
+        if name.endswith(("self_attn.o_proj", "self_attn.out_proj", "self_attention.dense")):
+            m.register_forward_pre_hook(lambda m, i: seen["o"].append(i[0][0].clone()))
+        if name.endswith("self_attention"):
+            def keep_v(m, i, out, at=m):
+                v = at._split_heads(out)[2]  # [1][n][heads][d]
+                seen["v"].append(v[0, :, ::step].flatten(1).clone())
+            m.query_key_value.register_forward_hook(keep_v)
+
+@torch.no_grad()
+def make(outdir, name, seed, family, config, n, dtype):
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for key, w in model.named_parameters():
+        if w.ndim > 1:
+            w.normal_(0, 0.2)
+        elif key.endswith("bias"):
+            w.normal_(0, 0.3)
+        else:
+            w.uniform_(0.5, 1.5)
+    folder = os.path.join(outdir, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.to(dtype).save_pretrained(folder)
+    if os.path.exists(os.path.join(folder, "generation_config.json")):
+        os.remove(os.path.join(folder, "generation_config.json"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager").eval()
+    record(model, family)
+    for v in seen.values():
+        v.clear()
+    ids = torch.randint(0, config.vocab_size, (n,)).tolist()
+    keep = sorted({0, 1, 5, n // 2, n - 1})
+    logits = model(torch.tensor([ids]), use_cache=False).logits[0]
+    layers = config.num_hidden_layers
+    assert all(len(v) == layers for v in seen.values()), {k: len(v) for k, v in seen.items()}
+    out = {k: torch.stack([v[l][keep] for l in range(layers)]).contiguous() for k, v in seen.items()}
+    out["logits"] = logits[keep].contiguous()
+    for key, x in (("id", ids), ("row", keep), ("layer", range(layers))):
+        out[key] = torch.tensor(list(x), dtype=torch.float32)
+    save_file(out, os.path.join(folder, "expected.safetensors"))
+    print(folder, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes")
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+
+def llama_like(cls, **kw):
+    base = dict(vocab_size=80, hidden_size=40, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=False,
+                bos_token_id=0, eos_token_id=1, pad_token_id=None)
+    base.update(kw)
+    return getattr(transformers, cls)(**base)
+
+MODELS = {
+    # Llama with every bias that its configuration can ask for
+    "llama-biases": ("llama", 60, F32, lambda: llama_like(
+        "LlamaConfig", head_dim=16, attention_bias=True, mlp_bias=True, num_hidden_layers=2)),
+    # Mistral 0.1: a window in every layer; 0.3: none
+    "mistral-window": ("mistral", 40, BF16, lambda: llama_like("MistralConfig", head_dim=64, sliding_window=7)),
+    "mistral-full": ("mistral", 40, F16, lambda: llama_like(
+        "MistralConfig", head_dim=128, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1,
+        sliding_window=None, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    # Qwen2: biases on Q, K, V; the window from layer 1 on
+    "qwen2-gqa": ("qwen2", 60, BF16, lambda: llama_like(
+        "Qwen2Config", hidden_size=128, num_hidden_layers=2, tie_word_embeddings=True)),
+    "qwen2-window": ("qwen2", 50, BF16, lambda: llama_like(
+        "Qwen2Config", num_attention_heads=1, num_key_value_heads=1, hidden_size=80, use_sliding_window=True, sliding_window=16, max_window_layers=1)),
+    # Qwen3: norms of Q and K; a bias and layers by name in the second
+    "qwen3-gqa": ("qwen3", 60, BF16, lambda: llama_like("Qwen3Config", head_dim=128, num_hidden_layers=2)),
+    "qwen3-mqa": ("qwen3", 50, BF16, lambda: llama_like(
+        "Qwen3Config", head_dim=80, num_attention_heads=3, num_key_value_heads=1, attention_bias=True,
+        use_sliding_window=True, sliding_window=9, tie_word_embeddings=True,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
+}
+
+if __name__ == "__main__":
+    os.makedirs(sys.argv[1], exist_ok=True)
+    for i, (name, (family, n, dtype, config)) in enumerate(MODELS.items()):
+        if not sys.argv[2:] or name in sys.argv[2:]:
+            make(sys.argv[1], name, 100 + i, family, config(), n, dtype)
