@@ -37,7 +37,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         FAMILY("llama-biases"), FAMILY("mistral-window"), FAMILY("mistral-full"), FAMILY("qwen2-gqa"),
-        FAMILY("qwen2-window"), FAMILY("qwen3-gqa"),      FAMILY("qwen3-mqa"),
+        FAMILY("qwen2-window"), FAMILY("qwen3-gqa"),      FAMILY("qwen3-mqa"),    FAMILY("phi3-short"),
+        FAMILY("phi3-long"),    FAMILY("phi3-window"),    FAMILY("opt-before"),   FAMILY("opt-after"),
+        FAMILY("opt-nobias"),   FAMILY("falcon-7b"),      FAMILY("falcon-40b"),   FAMILY("falcon-11b"),
+        FAMILY("falcon-mha"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,8 @@
 #include "model/families/families.h"
 
 static const kvd_family *const families[] = {&kvd_family_llama, &kvd_family_mistral, &kvd_family_qwen2,
-                                             &kvd_family_qwen3};
+                                             &kvd_family_qwen3, &kvd_family_phi3,    &kvd_family_opt,
+                                             &kvd_family_falcon};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 size_t kvd_family_count(void)

@@ -106,6 +106,22 @@ def llama_like(cls, **kw):
     base.update(kw)
     return getattr(transformers, cls)(**base)
 
+def phi3(**kw):
+    kw = {**dict(hidden_size=96, num_attention_heads=4, max_position_embeddings=64, num_hidden_layers=1), **kw}
+    pairs = range(kw["hidden_size"] // kw["num_attention_heads"] // 2)
+    factors = dict(short_factor=[1 + 0.05 * i for i in pairs], long_factor=[1 + 0.7 * i for i in pairs])
+    return llama_like("Phi3Config", rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, **factors), **kw)
+
+def opt(**kw):
+    return transformers.OPTConfig(**{**dict(
+        vocab_size=80, hidden_size=48, ffn_dim=56, num_hidden_layers=2, num_attention_heads=3,
+        max_position_embeddings=60, bos_token_id=0, eos_token_id=1, pad_token_id=1), **kw})
+
+def falcon(**kw):
+    return transformers.FalconConfig(**{**dict(
+        vocab_size=80, num_hidden_layers=2, ffn_hidden_size=100, bos_token_id=0, eos_token_id=1,
+        max_position_embeddings=64), **kw})
+
 MODELS = {
     # Llama with every bias that its configuration can ask for
     "llama-biases": ("llama", 60, F32, lambda: llama_like(
@@ -126,6 +142,28 @@ MODELS = {
         "Qwen3Config", head_dim=80, num_attention_heads=3, num_key_value_heads=1, attention_bias=True,
         use_sliding_window=True, sliding_window=9, tie_word_embeddings=True,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
+    # Phi-3: fused tensors; longrope within and beyond its original length; a window
+    "phi3-short": ("phi3", 40, BF16, lambda: phi3(
+        hidden_size=192, num_attention_heads=2, original_max_position_embeddings=48)),
+    "phi3-long": ("phi3", 60, F32, lambda: phi3(original_max_position_embeddings=32)),
+    "phi3-window": ("phi3", 40, F16, lambda: llama_like(
+        "Phi3Config", hidden_size=160, num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=1,
+        sliding_window=11)),
+    # OPT: norms before (as most sizes) and after with a narrow embedding (350m); gelu without biases
+    "opt-before": ("opt", 40, BF16, lambda: opt(hidden_size=128, num_attention_heads=2)),
+    "opt-after": ("opt", 40, F32, lambda: opt(do_layer_norm_before=False, word_embed_proj_dim=20)),
+    "opt-nobias": ("opt", 40, F16, lambda: opt(hidden_size=80, num_attention_heads=1, enable_bias=False,
+        activation_function="gelu_new", word_embed_proj_dim=24, tie_word_embeddings=False)),
+    # Falcon: 7B, 40B and 11B forms, and the sequential one with as many KV heads as query heads
+    "falcon-7b": ("falcon", 40, BF16, lambda: falcon(hidden_size=192, num_attention_heads=3)),
+    "falcon-40b": ("falcon", 40, BF16, lambda: falcon(
+        hidden_size=96, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, num_hidden_layers=3)),
+    "falcon-11b": ("falcon", 40, F32, lambda: falcon(
+        hidden_size=64, num_attention_heads=4, num_kv_heads=2, new_decoder_architecture=True,
+        num_ln_in_parallel_attn=1, ffn_hidden_size=48, tie_word_embeddings=False, bias=True)),
+    "falcon-mha": ("falcon", 40, F32, lambda: falcon(
+        hidden_size=64, num_attention_heads=4, multi_query=False, parallel_attn=False, bias=True,
+        activation="gelu_pytorch_tanh", ffn_hidden_size=72)),
 }
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ extern const kvd_family kvd_family_llama;
 extern const kvd_family kvd_family_mistral;
 extern const kvd_family kvd_family_qwen2;
 extern const kvd_family kvd_family_qwen3;
+extern const kvd_family kvd_family_phi3;
+extern const kvd_family kvd_family_opt;
+extern const kvd_family kvd_family_falcon;
 
 /* Names of the tensors of a Llama model, which others share, and with Qwen3's norms of Q and K. */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };

@@ -14,8 +14,7 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) || kvd_cfg_sizes(root, c, err) ||
         kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) || kvd_cfg_heads(root, 0, 0, c, err) ||
         kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_layer_types(root, 0, false, c, err) ||
-        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_layer_types(root, 0, false, c, err) || kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
         kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
     c->bias_o = c->bias_qkv;
