@@ -193,7 +193,7 @@ static int compute(const config *cfg, const kvd_sources *in, kvd_spectrum *s, kv
     snprintf(s->label, sizeof s->label, "%s", cfg->label ? cfg->label : sum->label);
     memcpy(s->corpus_hash, sum->corpus_hash, sizeof s->corpus_hash);
     snprintf(s->method, sizeof s->method, "%s", method_name[cfg->method]);
-    snprintf(s->rope, sizeof s->rope, "%s", cfg->before_rope ? "before" : "after");
+    snprintf(s->rope, sizeof s->rope, "%s", kvd_model_info_rope(&s->model, cfg->before_rope));
     for (int p = 0; p < KVD_N_PAIRS; p++) {
         if (!cfg->wanted[p])
             continue;
@@ -284,8 +284,8 @@ static int print_json(const config *cfg, const kvd_spectrum *s, kvd_err *err)
 static int print_table(const config *cfg, const kvd_spectrum *s, kvd_err *err)
 {
     printf("%s: %zu tokens of '%s', %s, %d layers of d_head %d, %s RoPE, %s\n", cfg->common.output,
-           s->n_tokens, s->label, s->model.name, s->n_layers, s->model.d_head, s->rope,
-           kvd_pairing_name[s->pairing]);
+           s->n_tokens, s->label, s->model.name, s->n_layers, s->model.d_head,
+           strcmp(s->rope, "none") ? s->rope : "without", kvd_pairing_name[s->pairing]);
     printf("%-5s %-6s %6s %10s %12s %8s %9s %9s %9s\n", "pair", "method", "heads", "rows", "mean sigma_0",
            "CV", "eff.rank", "dims 90%", "dims 99%");
     for (int p = 0; p < KVD_N_PAIRS; p++) {

@@ -495,7 +495,8 @@ static int reserve_all(kvd_activations *a, kvd_err *err)
                             .axes = {"layer", query ? "head" : "kv_head", "token", "dim"}};
         set_dims(a, (kvd_x)x, spec.dims);
         if (kvd_h5_reserve(f, &spec, &a->x[x], err) ||
-            (x != KVD_X_V && kvd_h5_put_text(f, path, "rope", is_pre((kvd_x)x) ? "before" : "after", err)))
+            (x != KVD_X_V &&
+             kvd_h5_put_text(f, path, "rope", kvd_model_info_rope(&a->model, is_pre((kvd_x)x)), err)))
             return -1;
     }
     kvd_h5_spec spec = {.path = "/w_o",

@@ -32,10 +32,17 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
     m->d_model = c->d_model;
     m->vocab_size = c->vocab_size;
     m->max_positions = c->max_positions;
-    m->rope_theta = c->rope_theta;
+    m->rope_theta = c->positions == KVD_POSITIONS_ROPE ? c->rope_theta : 0;
     set_text(m->rope_layout, sizeof m->rope_layout,
-             c->rope_layout == KVD_ROPE_INTERLEAVED ? "interleaved" : "half");
+             c->positions != KVD_POSITIONS_ROPE       ? "none"
+             : c->rope_layout == KVD_ROPE_INTERLEAVED ? "interleaved"
+                                                      : "half");
     set_text(m->dtype, sizeof m->dtype, dtype);
+}
+
+const char *kvd_model_info_rope(const kvd_model_info *m, bool before)
+{
+    return strcmp(m->rope_layout, "none") == 0 ? "none" : before ? "before" : "after";
 }
 
 /* The fields of /model, once for writing, reading and comparing. */

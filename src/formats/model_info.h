@@ -10,10 +10,13 @@ typedef struct {
     char hash[40];  /* content hash of the checkpoint, as in /provenance     */
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, vocab_size, max_positions;
-    double rope_theta;
+    double rope_theta;    /* 0 without RoPE                                     */
     char rope_layout[16]; /* "half" | "interleaved" | "none"               */
     char dtype[8];        /* of the weights                                */
 } kvd_model_info;
+
+/* Which Q or K a dataset holds: "after" RoPE, "before" it, or "none" of a model without. */
+const char *kvd_model_info_rope(const kvd_model_info *m, bool before);
 
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);

@@ -135,7 +135,7 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err)
         if (kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, m->gram[g], err))
             return -1;
         if (g != KVD_G_V && !is_weight((kvd_g)g) &&
-            kvd_h5_put_text(f, path, "rope", is_pre((kvd_g)g) ? "before" : "after", err))
+            kvd_h5_put_text(f, path, "rope", kvd_model_info_rope(&m->model, is_pre((kvd_g)g)), err))
             return -1;
     }
     return 0;

@@ -372,8 +372,11 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
         return -1;
     if (strcmp(pairing, "shared") && strcmp(pairing, "per-query"))
         return kvd_fail(err, "'%s': pairing is '%s', neither shared nor per-query", f->path, pairing);
-    if (strcmp(s->rope, "after") && strcmp(s->rope, "before"))
-        return kvd_fail(err, "'%s': rope is '%s', neither after nor before", f->path, s->rope);
+    if (strcmp(s->rope, "after") && strcmp(s->rope, "before") && strcmp(s->rope, "none"))
+        return kvd_fail(err, "'%s': rope is '%s', none of after, before, none", f->path, s->rope);
+    if (strcmp(s->rope, kvd_model_info_rope(&s->model, strcmp(s->rope, "before") == 0)))
+        return kvd_fail(err, "'%s': rope is '%s', but /model has rope_layout '%s'", f->path, s->rope,
+                        s->model.rope_layout);
     if (strcmp(s->method, "svd") && strcmp(s->method, "tsqr") && strcmp(s->method, "gram"))
         return kvd_fail(err, "'%s': method is '%s', none of svd, tsqr, gram", f->path, s->method);
     s->pairing = strcmp(pairing, "shared") ? KVD_PER_QUERY : KVD_SHARED;

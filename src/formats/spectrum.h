@@ -56,7 +56,7 @@ typedef struct {
     char label[64];
     char corpus_hash[40];
     char method[8]; /* "svd" | "tsqr" | "gram"                      */
-    char rope[8];   /* "after" | "before": which Q and K            */
+    char rope[8];   /* "after" | "before": which Q and K; "none": the model has no RoPE */
     kvd_pairing pairing;
     size_t n_tokens, seq_len;
     int first_layer, n_layers;

@@ -212,7 +212,8 @@ void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t ele
         const kvd_dims_head *const h = &dims->head[i];
         kept += h->d_qk + h->d_v;
         kept16 += kvd_pad16(h->d_qk, c->d_head) + kvd_pad16(h->d_v, c->d_head);
-        basis += (h->a_q ? d * h->d_qk : 0) + (h->a_k && h->a_k != h->a_q ? d * h->d_qk : 0);
+        if (c->positions == KVD_POSITIONS_ROPE)
+            basis += (h->a_q ? d * h->d_qk : 0) + (h->a_k && h->a_k != h->a_q ? d * h->d_qk : 0);
     }
     if (!dims)
         kept = kept16 = all;

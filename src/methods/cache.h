@@ -60,7 +60,8 @@ typedef struct {
     double nominal; /* sum(d_qk + d_v) * element_bytes                                */
     double padded;  /* widths rounded up to multiples of 16, as kernels store them    */
     double basis;   /* projection matrices of Q-K for the whole model, not per token; those of V are
-                       folded into W_V and W_O (DESIGN reading 2) and cost nothing    */
+                       folded into W_V and W_O (DESIGN reading 2) and cost nothing; without RoPE
+                       those of Q-K fold into W_Q and W_K, and this is 0               */
     double overall_p, overall_p16;
 } kvd_cache_bytes;
 void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,

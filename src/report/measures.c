@@ -275,7 +275,7 @@ static int of_spectra(const request *q, const char *name, kvd_values *out, kvd_e
         if (x->kind != KVD_RESULT_SPECTRUM || !s->pair[q->pair].present)
             continue;
         /* The papers' Q and K are those after RoPE. */
-        if (strcmp(s->rope, "after") && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW &&
+        if (strcmp(s->rope, "before") == 0 && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW &&
             q->pair != KVD_PAIR_WV)
             continue;
         if (strcmp(name, "trailing-share") == 0) {

@@ -176,7 +176,7 @@ static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
     for (size_t i = 0; i < r->n; i++) {
         const kvd_result *x = &r->item[i];
         if ((has_pair(x, KVD_PAIR_QK) || has_pair(x, KVD_PAIR_VW)) &&
-            strcmp(x->spectrum.rope, "after") == 0 &&
+            strcmp(x->spectrum.rope, "before") != 0 &&
             (!best || x->spectrum.n_tokens > best->spectrum.n_tokens))
             best = x;
     }

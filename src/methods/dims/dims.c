@@ -96,7 +96,7 @@ static int check_spectrum(const kvd_dims_method *m, const kvd_spectrum *s, kvd_e
             return kvd_fail(err, "method '%s' needs the right matrices of pair '%s'", m->name,
                             kvd_pair_name[pair]);
     }
-    if (strcmp(s->rope, "after"))
+    if (strcmp(s->rope, "before") == 0)
         return kvd_fail(err, "method '%s' cuts Q and K after RoPE, the spectrum was taken '%s' RoPE", m->name,
                         s->rope);
     if (s->first_layer != 0 || s->n_layers != s->model.n_layers)

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Every program on every family: activations, moments, bases, rates, and the methods at full rank against the model.
+set -u
+B=${BUILD:-build}
+D=$(mktemp -d)
+trap 'rm -rf "$D"' EXIT
+export OMP_WAIT_POLICY=passive
+
+ok() { echo "ok $1"; }
+bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
+values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
+
+awk 'BEGIN { s = 1; for (i = 0; i < 12; i++) { for (j = 0; j < 40; j++) { s = (s * 16807) % 2147483647
+  printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"
+
+for f in llama-biases mistral-window qwen2-window qwen3-mqa phi3-long phi3-window opt-before opt-after opt-nobias \
+         falcon-7b falcon-40b falcon-11b falcon-mha; do
+  M=tests/data/families/$f
+  if "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --rope both --dtype f32 --moments="$D/m.h5" -q -o "$D/a.h5" 2>"$D/err" &&
+     "$B/bin/kvdim-spectrum" "$D/m.h5" --pair qk,q,k,v,vw,wv,bqk,bvw -q -o "$D/s.h5" 2>>"$D/err" &&
+     "$B/bin/kvdim-spectrum" "$D/a.h5" --pair qk --rope before -q -o "$D/before.h5" 2>>"$D/err" &&
+     "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.4 -q -o "$D/r.h5" 2>>"$D/err" &&
+     "$B/bin/kvdim-eval" $M --ids "$D/ids.csv" --seq-len 40 --spectrum "$D/s.h5" --rates "$D/r.h5" --method zack \
+       --method balanced,p=0.5 --method uniform,p=0.5 --method fdc,p=0.5 -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
+  then ok "$f: every program"; else bad "$f: every program" "$(cat "$D/err")"; continue; fi
+  if values full_rank_error "$D/e.json" | awk '$1 != "null" { if (!($1 > 0 && $1 < 1e-4)) exit 1; n++ } END { exit n < 4 }'
+  then ok "$f: full rank is the model"; else bad "$f: full rank is the model" "$(values full_rank_error "$D/e.json")"; fi
+  if values kl "$D/e.json" | awk 'NR == 1 { none = $1 } NR > 1 && !($1 > 1e-6) { exit 1 } END { exit none > 1e-9 }'
+  then ok "$f: a cut changes it"; else bad "$f: a cut changes it" "$(values kl "$D/e.json")"; fi
+  case $f in opt-before) mkdir "$D/opt" && cp "$D"/*.h5 "$D/opt/" ;; esac
+done
+
+# Without RoPE there is no before and after, and the bases of Q and K fold into the weights.
+if ! ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then echo "skip a model without RoPE: no h5py"; exit; fi
+if ${PYTHON:-python3} - "$D/opt" "$D/e.h5" <<'PY' 2>"$D/err"
+import sys, h5py, numpy as np
+text = lambda v: v.decode() if isinstance(v, bytes) else v
+folder, rotated = sys.argv[1:]
+with h5py.File(folder + "/a.h5") as a, h5py.File(folder + "/m.h5") as m:
+    assert text(a["model"].attrs["rope_layout"]) == "none" and a["model"].attrs["rope_theta"] == 0
+    for x in "qk":
+        assert np.array_equal(a[x], a[x + "_pre"])
+        for name in (x, x + "_pre"):
+            assert text(a[name].attrs["rope"]) == text(m["gram/" + name].attrs["rope"]) == "none"
+for name in ("s", "before"):
+    with h5py.File(f"{folder}/{name}.h5") as s:
+        assert text(s.attrs["rope"]) == "none"
+with h5py.File(folder + "/e.h5") as e, h5py.File(rotated) as r:
+    assert not np.any(e["rows/basis_bytes"][:]) and np.any(r["rows/basis_bytes"][:])
+PY
+then ok "a model without RoPE"; else bad "a model without RoPE" "$(cat "$D/err")"; fi
