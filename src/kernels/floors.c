@@ -12,7 +12,7 @@ static double larger(double a, double b)
     return isnan(b) || a > b ? a : b;
 }
 
-void kvd_floors_of(const kvd_problem *p, const kvd_attn_heads *heads, const kvd_rate_ceilings *ceilings, kvd_floors *f)
+void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f)
 {
     const int group = heads->n_heads / heads->n_kv_heads;
     double seen = 0, queries = 0, keys = 0, kv_width = 0, q_width = 0;
@@ -29,8 +29,11 @@ void kvd_floors_of(const kvd_problem *p, const kvd_attn_heads *heads, const kvd_
     f->exps = seen * heads->n_heads;
     f->flop = 2 * seen * q_width;
     f->bytes = (keys * kv_width + queries * q_width) * (double)kvd_dtype_bytes(p->dtype);
-    /* Decode reads and hardly writes; prefill writes as much O as it reads Q, and neither is what binds it. */
-    const double rate = p->phase == KVD_DECODE && ceilings->read_bytes > 0 ? ceilings->read_bytes : ceilings->copy_bytes;
+}
+
+void kvd_floors_time(kvd_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f)
+{
+    const double rate = phase == KVD_DECODE && ceilings->read_bytes > 0 ? ceilings->read_bytes : ceilings->copy_bytes;
     f->bytes_us = over(f->bytes, rate);
     f->flop_us = over(f->flop, ceilings->flop);
     f->exps_us = over(f->exps, ceilings->exps);
