@@ -288,11 +288,11 @@ static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
     for (int i = 0; i < n; i++)
         if (rival[i].cuda && queue(b, plan, &rival[i], i, round, err))
             return -1;
-    if (b->cuda && sample >= 0)
+#endif
+    if (sample >= 0)
         g = read_card(b); /* while they run */
     if (kvd_bench_wait(b, err))
         return -1;
-#endif
     if (sample >= 0) {
         seen->sm[sample] = g.sm_mhz;
         seen->mem[sample] = g.mem_mhz;
