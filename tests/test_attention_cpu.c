@@ -153,7 +153,7 @@ static void test_sharp(void **state)
     c.q[0] = 1;
     for (size_t t = 0; t < N; t++)
         c.k[t] = -0.25f * (float)t;
-    against_reference(&c, 5e-7, "falling");
+    against_reference(&c, 2e-6, "falling");
     /* Rising: every block has a new maximum. */
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 12);
     for (size_t t = 0; t < N; t++) {

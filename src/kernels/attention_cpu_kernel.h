@@ -93,7 +93,7 @@ INLINE void scores(const size_t nv, const float *q, const float *k, size_t d, si
     for (size_t j = 0; j < n_keys; j += MR) {
         const float *row[MR];
         float key[MR];
-        const int masked = j + MR > n_keys - beyond;
+        const int masked = beyond && j + MR > n_keys - beyond;
         UNROLL
         for (size_t m = 0; m < MR; m++) {
             const size_t at = j + m < n_keys ? j + m : n_keys - 1;
