@@ -1,6 +1,6 @@
 /*
  * cuDNN's attention (kernels/rivals/cudnn.h) against a double reference, every candidate of every shape; and, with
- * argument "time", how long the anchor shapes take. gpu_cudnn [CASE | time] [-v]
+ * argument "time", how long the anchor shapes take. gpu_cudnn [CASE | time [prefill | decode]] [-v]
  */
 #include <math.h>
 #include <stdio.h>
@@ -318,23 +318,27 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* n random 16-bit numbers on the device: a block of 2^22, repeated. */
+/* n random 16-bit numbers on the device: a block of 2^22 repeated, begun elsewhere by every call. */
 static void *random_device(size_t n, int dtype)
 {
     const size_t block = (size_t)1 << 22;
     static uint16_t *host;
+    static size_t begin;
     if (!host) {
         float *x = must(malloc(block * sizeof *x));
-        host = must(malloc(block * 2));
+        host = must(malloc(2 * block * 2));
         for (size_t i = 0; i < block; i++)
             x[i] = normal();
         kvd_from_f32((kvd_dtype)dtype, x, host, block);
+        memcpy(host + block, host, block * 2);
         free(x);
     }
+    begin = (begin + 1234577) % block;
     char *d;
     CUDA(cudaMalloc((void **)&d, n * 2));
     for (size_t at = 0; at < n; at += block)
-        CUDA(cudaMemcpy(d + at * 2, host, (n - at < block ? n - at : block) * 2, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(d + at * 2, host + begin, (n - at < block ? n - at : block) * 2,
+                        cudaMemcpyHostToDevice));
     return d;
 }
 
@@ -443,20 +447,24 @@ static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ra
     free(lens);
 }
 
-static void time_anchors(int list)
+static void time_prefill(int list)
 {
-    static const int widths[] = {128, 64, 48}, prefill[][2] = {{1, 16384}, {2, 8192}};
-    static const int decode[][2] = {{1, 8192}, {1, 131072}, {16, 8192}, {64, 8192}};
+    static const int widths[] = {128, 64, 48}, shapes[][2] = {{1, 16384}, {2, 8192}};
     for (size_t i = 0; i < 2; i++)
         for (size_t w = 0; w < 3; w++)
-            time_one(prefill[i][0], prefill[i][1], prefill[i][1], widths[w], widths[w], 0, list && w == 0);
+            time_one(shapes[i][0], shapes[i][1], shapes[i][1], widths[w], widths[w], 0, list);
     time_one(1, 16384, 16384, 64, 48, 0, list);
+    time_one(2, 8192, 8192, 128, 128, 1, list);
+}
+
+static void time_decode(int list)
+{
+    static const int widths[] = {128, 64}, shapes[][2] = {{1, 8192}, {1, 131072}, {16, 8192}, {64, 8192}};
     for (size_t i = 0; i < 4; i++)
         for (size_t w = 0; w < 2; w++)
-            time_one(decode[i][0], 1, decode[i][1], widths[w], widths[w], 0, list);
-    time_one(16, 1, 8192, 128, 128, 1, list);
+            time_one(shapes[i][0], 1, shapes[i][1], widths[w], widths[w], 0, list);
     time_one(64, 1, 8192, 64, 48, 0, list);
-    time_one(2, 8192, 8192, 128, 128, 1, list);
+    time_one(16, 1, 8192, 128, 128, 1, list);
 }
 
 int main(int argc, char **argv)
@@ -474,7 +482,10 @@ int main(int argc, char **argv)
     }
     const int verbose = argc > 1 && strcmp(argv[argc - 1], "-v") == 0;
     if (argc > 1 && strcmp(argv[1], "time") == 0) {
-        time_anchors(verbose);
+        if (argc < 3 || strcmp(argv[2], "decode") != 0)
+            time_prefill(verbose);
+        if (argc < 3 || strcmp(argv[2], "prefill") != 0)
+            time_decode(verbose);
         return 0;
     }
 #define SHAPE(type, b, h, g, dqk, dv, ql, kvl)                                                               \

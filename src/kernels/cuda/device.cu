@@ -96,8 +96,23 @@ static double reading(int code, unsigned value, double unit, const char *what, k
 }
 
 /* A missing entry reads as NVML's own "function not found", 13. */
-#define READ(entry, unit, what, ...)                                                                         \
-    (value = 0, reading(lib->entry ? lib->entry(handle, __VA_ARGS__) : 13, value, unit, what, state))
+enum { NVML_NO_FUNCTION = 13 };
+
+static double read_of(int (*entry)(nvml_device, int, unsigned *), nvml_device handle, int which,
+                      const char *what, kvd_device_state *state)
+{
+    unsigned value = 0;
+    const int code = entry ? entry(handle, which, &value) : NVML_NO_FUNCTION;
+    return reading(code, value, 1.0, what, state);
+}
+
+static double watts(int (*entry)(nvml_device, unsigned *), nvml_device handle, const char *what,
+                    kvd_device_state *state)
+{
+    unsigned milliwatts = 0;
+    const int code = entry ? entry(handle, &milliwatts) : NVML_NO_FUNCTION;
+    return reading(code, milliwatts, 1e-3, what, state);
+}
 
 static void name_reasons(kvd_device_state *state)
 {
@@ -149,16 +164,15 @@ int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err)
         add_text(state->missing, sizeof state->missing, text);
         return 0;
     }
-    unsigned value;
-    state->sm_clock_mhz = READ(clock, 1.0, "SM clock", NVML_CLOCK_SM, &value);
-    state->sm_clock_max_mhz = READ(max_clock, 1.0, "maximum SM clock", NVML_CLOCK_SM, &value);
-    state->mem_clock_mhz = READ(clock, 1.0, "memory clock", NVML_CLOCK_MEM, &value);
-    state->mem_clock_max_mhz = READ(max_clock, 1.0, "maximum memory clock", NVML_CLOCK_MEM, &value);
-    state->temperature_c = READ(temperature, 1.0, "temperature", NVML_TEMPERATURE_GPU, &value);
-    state->power_w = READ(power, 1e-3, "power", &value);
-    state->power_limit_w = READ(limit, 1e-3, "power limit", &value);
+    state->sm_clock_mhz = read_of(lib->clock, handle, NVML_CLOCK_SM, "SM clock", state);
+    state->sm_clock_max_mhz = read_of(lib->max_clock, handle, NVML_CLOCK_SM, "maximum SM clock", state);
+    state->mem_clock_mhz = read_of(lib->clock, handle, NVML_CLOCK_MEM, "memory clock", state);
+    state->mem_clock_max_mhz = read_of(lib->max_clock, handle, NVML_CLOCK_MEM, "maximum memory clock", state);
+    state->temperature_c = read_of(lib->temperature, handle, NVML_TEMPERATURE_GPU, "temperature", state);
+    state->power_w = watts(lib->power, handle, "power", state);
+    state->power_limit_w = watts(lib->limit, handle, "power limit", state);
     unsigned long long reasons = 0;
-    const int code = lib->reasons ? lib->reasons(handle, &reasons) : 13;
+    const int code = lib->reasons ? lib->reasons(handle, &reasons) : NVML_NO_FUNCTION;
     (void)reading(code, 0, 1.0, "clocks event reasons", state);
     if (code == NVML_SUCCESS) {
         state->throttle_known = 1;
