@@ -30,17 +30,12 @@ extern "C" {
 namespace
 {
 
-#ifndef RW
-#define RW 2
-#define PT 2
-#define CT 3
-#endif
 enum {
-    ROW_WARPS = RW, /* prefill: warps of 16 rows, times PARTS warps that share the units */
-    PARTS = PT,
+    ROW_WARPS = 4, /* prefill: warps of 16 rows, times PARTS warps that share the units */
+    PARTS = 1,
     TILE = 16 * ROW_WARPS,
     PREFILL_THREADS = 32 * ROW_WARPS * PARTS,
-    PREFILL_CTAS = CT, /* on an SM */
+    PREFILL_CTAS = 3, /* on an SM */
     DECODE_THREADS = 256,
     DECODE_ROWS = 16,
     DECODE_COLUMNS = 32
