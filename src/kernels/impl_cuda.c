@@ -108,7 +108,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
     const kvd_problem *const p = s->p;
     const size_t lengths = (size_t)p->batch * sizeof(int32_t);
     size_t n_pages;
-    *f = (kvd_fill_args){.dtype = p->dtype, .sharp = p->sharp, .seed = p->seed, .map = s->map, .batch = p->batch, .n_q8 = s->n_q8};
+    *f = (kvd_fill_args){.dtype = (int)p->dtype, .sharp = p->sharp, .seed = p->seed, .map = s->map, .batch = p->batch, .n_q8 = s->n_q8};
     int32_t *const table = kvd_scattered_pages(p, &f->max_pages, &n_pages, err);
     int status = -1;
     if (!table)
@@ -148,7 +148,7 @@ static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const v
         !(s->next = kvd_device_new(&s->memory, sizeof *s->next, "tiles", err)) ||
         !(s->scratch = kvd_device_new(&s->memory, kvd_prefill_plan_bytes(&s->map, &s->batch, s->n_ctas), "scheduling", err)))
         return -1;
-    s->prefill = (kvd_prefill_args){.dtype = s->p->dtype,
+    s->prefill = (kvd_prefill_args){.dtype = (int)s->p->dtype,
                                     .map = s->map,
                                     .batch = s->p->batch,
                                     .max_pages = f->max_pages,
@@ -174,7 +174,7 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
     void *const workspace = kvd_device_new(&s->memory, bytes, "partial results", err);
     if (!workspace)
         return -1;
-    s->decode = (kvd_decode_args){.dtype = s->p->dtype,
+    s->decode = (kvd_decode_args){.dtype = (int)s->p->dtype,
                                   .map = s->map,
                                   .batch = s->p->batch,
                                   .max_pages = f->max_pages,

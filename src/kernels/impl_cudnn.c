@@ -116,7 +116,7 @@ static int fill(state *s, const launch_group *g, kvd_tensor tensor, const int32_
     const kvd_cudnn_stride *const stride = tensor == KVD_TENSOR_Q   ? &g->shape.q
                                            : tensor == KVD_TENSOR_K ? &g->shape.k
                                                                     : &g->shape.v;
-    kvd_fill_strided_args f = {.dtype = s->p->dtype,
+    kvd_fill_strided_args f = {.dtype = (int)s->p->dtype,
                                .sharp = s->p->sharp,
                                .seed = s->p->seed,
                                .tensor = (int)tensor,
@@ -143,7 +143,7 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
     const int per_kv = s->heads.n_heads / s->heads.n_kv_heads;
     const int32_t longest_q = kvd_problem_longest(p, true), longest_kv = kvd_problem_longest(p, false);
     memset(&g->shape, 0, sizeof g->shape);
-    g->shape.dtype = p->dtype;
+    g->shape.dtype = (int)p->dtype;
     g->shape.batch = p->batch;
     g->shape.n_heads = g->n * per_kv;
     g->shape.n_kv_heads = g->n;

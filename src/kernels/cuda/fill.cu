@@ -162,3 +162,36 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
     fill_strided_kernel<<<grid, THREADS, 0, stream>>>(*a, static_cast<uint16_t *>(to));
     return cudaGetLastError();
 }
+
+/* ---- Palu's latents ----------------------------------------------------------------------------- */
+
+/* y: group after group, the K latents and then the V latents of each, as in a page. */
+__global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape, uint16_t *pool)
+{
+    const int group = static_cast<int>(blockIdx.y) / 2, b = static_cast<int>(blockIdx.z);
+    const bool is_v = blockIdx.y % 2;
+    const int tensor = is_v ? KVD_TENSOR_V : KVD_TENSOR_K, rank = is_v ? shape.rank_v : shape.rank_k;
+    const size_t i = thread_index(), t = i / (rank / 8), in = t % KVD_PALU_PAGE_TOKENS;
+    const int first = static_cast<int>(i % (rank / 8)) * 8, n = a.kv_len[b];
+    const int groups = shape.n_kv_heads / KVD_PALU_GROUP;
+    if (t >= static_cast<size_t>((n + KVD_PALU_PAGE_TOKENS - 1) / KVD_PALU_PAGE_TOKENS * KVD_PALU_PAGE_TOKENS))
+        return;
+    const size_t page = a.page_table[static_cast<size_t>(b) * a.max_pages + t / KVD_PALU_PAGE_TOKENS];
+    const size_t per_group = static_cast<size_t>(KVD_PALU_PAGE_TOKENS) * (shape.rank_k + shape.rank_v);
+    uint16_t *const to = pool + (page * groups + group) * per_group + (is_v ? KVD_PALU_PAGE_TOKENS * shape.rank_k : 0) +
+                         first / 8 * 512 + in / 8 * 64 + in % 8 * 8;
+    *reinterpret_cast<uint4 *>(to) = eight(a.dtype, kvd_value_key(a.seed, tensor, b, group), tensor, a.sharp,
+                                           t < static_cast<size_t>(n), static_cast<uint32_t>(t), first, rank);
+}
+
+extern "C" cudaError_t kvd_fill_latents(const kvd_fill_args *a, const kvd_palu_shape *shape, void *pool,
+                                        cudaStream_t stream)
+{
+    if (bad(a) || kvd_palu_shape_check(shape))
+        return cudaErrorInvalidValue;
+    const size_t tokens = (static_cast<size_t>(a->longest) + 63) / 64 * 64;
+    const size_t n = tokens * ((shape->rank_k > shape->rank_v ? shape->rank_k : shape->rank_v) / 8);
+    const dim3 grid(static_cast<unsigned>((n + THREADS - 1) / THREADS), shape->n_kv_heads / KVD_PALU_GROUP * 2, a->batch);
+    fill_latents_kernel<<<grid, THREADS, 0, stream>>>(*a, *shape, static_cast<uint16_t *>(pool));
+    return cudaGetLastError();
+}

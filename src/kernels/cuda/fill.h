@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/layout.h"
+#include "kernels/rivals/palu_layout.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,6 +51,10 @@ typedef struct {
 } kvd_fill_strided_args;
 
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
+
+/* Latents of K and V into pages, as PAGED of kernels/rivals/palu_layout.h: tensor K or V, "head" the group, "dim" the rank. Rows of
+ * the last page beyond kv_len become zero. map and q_start of args are not used. */
+cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
