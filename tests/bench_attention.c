@@ -42,10 +42,11 @@ typedef struct {
     size_t pool_floats;
 } bench;
 
+/* On one thread the time that it had a processor, so that a machine shared with others can be measured. */
 static double now(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(kvd_thread_count() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 

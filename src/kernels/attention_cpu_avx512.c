@@ -3,6 +3,7 @@
 #define VL     16
 #define NV     3
 #define MR     8
+#define MR_ONE 8
 #define PANELS 2
 #define KERNEL kvd_cpu_kernel_avx512
 

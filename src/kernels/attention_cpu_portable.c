@@ -2,6 +2,7 @@
 #define VL     4
 #define NV     2
 #define MR     6
+#define MR_ONE 8
 #define PANELS 8
 #define KERNEL kvd_cpu_kernel_portable
 
