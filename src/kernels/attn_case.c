@@ -35,7 +35,8 @@ typedef struct {
 static void label_of(const kvd_attn_entry *e, char *label, size_t size)
 {
     const bool choice = e->scheduler != KVD_BY_ITSELF;
-    snprintf(label, size, "%s%s%s", e->impl->name, choice ? " by " : "", choice ? kvd_scheduler_name[e->scheduler] : "");
+    snprintf(label, size, "%s%s%s", e->impl->name, choice ? " by " : "",
+             choice ? kvd_scheduler_name[e->scheduler] : "");
 }
 
 static void open_all(running *r, void (*skipped)(void *, const char *), void *ctx)
@@ -52,9 +53,9 @@ static void open_all(running *r, void (*skipped)(void *, const char *), void *ct
         if (kvd_impl_takes(e->impl, c->problem, &why) ||
             e->impl->open(c->problem, e->scheduler, kvd_bench_stream(r->bench), &e->self, &why)) {
             char line[KVD_ATTN_SKIPPED + 512];
-            snprintf(line, sizeof line, "%s, %d x %zu, %s, %s: left out %s: %s", kvd_phase_name[c->problem->phase],
-                     c->problem->batch, c->problem->seq_len, kvd_dtype_name(c->problem->dtype), c->problem->widths,
-                     e->label, why.msg);
+            snprintf(line, sizeof line, "%s, %d x %zu, %s, %s: left out %s: %s",
+                     kvd_phase_name[c->problem->phase], c->problem->batch, c->problem->seq_len,
+                     kvd_dtype_name(c->problem->dtype), c->problem->widths, e->label, why.msg);
             skipped(ctx, line);
             continue;
         }
@@ -113,13 +114,15 @@ static int plan_once(running *r, entry *e, kvd_err *err)
 static int time_plan(running *r, entry *e, kvd_err *err)
 {
     double us[PLAN_SAMPLES];
-    kvd_bench_rival rival = {.name = e->label, .cuda = e->impl->cuda, .launch = e->impl->plan, .ctx = e->self, .us = us};
+    kvd_bench_rival rival = {
+        .name = e->label, .cuda = e->impl->cuda, .launch = e->impl->plan, .ctx = e->self, .us = us};
     const kvd_bench_plan plan = {.warmup = 3, .samples = PLAN_SAMPLES, .cold = r->c->plan->cold};
     kvd_bench_stats stats;
     e->plan_us = NAN;
     if (!e->impl->plan || e->scheduler == KVD_BY_ITSELF)
         return 0;
-    if (kvd_bench_run(r->bench, &plan, &rival, 1, err) || kvd_bench_summarise(&rival, PLAN_SAMPLES, &stats, err))
+    if (kvd_bench_run(r->bench, &plan, &rival, 1, err) ||
+        kvd_bench_summarise(&rival, PLAN_SAMPLES, &stats, err))
         return kvd_in(err, "scheduling");
     e->plan_us = stats.median_us;
     return 0;
@@ -232,7 +235,8 @@ int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_kernels *out
     }
     us = malloc((size_t)r->n * (size_t)c->plan->samples * sizeof *us);
     if (!us) {
-        kvd_no_memory(err, "samples", (unsigned long long)r->n * (unsigned long long)c->plan->samples * sizeof *us);
+        kvd_no_memory(err, "samples",
+                      (unsigned long long)r->n * (unsigned long long)c->plan->samples * sizeof *us);
         goto done;
     }
     for (int i = 0; i < r->n; i++) {

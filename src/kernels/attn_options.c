@@ -32,7 +32,8 @@ enum {
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "Widths, each giving one case:", 1},
     {"dims", OPT_DIMS, "WIDTHS", 0,
-     "128, or 64:48 (d_qk:d_v), a comma list of such per KV head (repeated when shorter), or a CSV file of columns d_qk,d_v. "
+     "128, or 64:48 (d_qk:d_v), a comma list of such per KV head (repeated when shorter), or a CSV file of "
+     "columns d_qk,d_v. "
      "May be repeated. Default: --d-head",
      1},
     {"rates", OPT_RATES, "R.h5", 0, "Padded widths of kvdim-fit, heads in order from --layer on", 1},
@@ -44,14 +45,18 @@ static const struct argp_option options[] = {
     {"seq-len", OPT_SEQ_LEN, "LIST", 0, "Tokens per request (default 4096)", 2},
     {"size", OPT_SIZE, "BxS,...", 0, "Pairs of both instead, as 64x8192,1x131072", 2},
     {"ragged", OPT_RAGGED, "equal|lognormal|one-long", 0,
-     "How lengths vary around --seq-len: not; lognormally, of that mean; one of that length and the others 1/16 of it", 2},
-    {"lengths", OPT_LENGTHS, "FILE.csv", 0, "One length per line; replaces --batch, --seq-len and --ragged", 2},
+     "How lengths vary around --seq-len: not; lognormally, of that mean; one of that length and the others "
+     "1/16 of it",
+     2},
+    {"lengths", OPT_LENGTHS, "FILE.csv", 0, "One length per line; replaces --batch, --seq-len and --ragged",
+     2},
     {"heads", OPT_HEADS, "N", 0, "Query heads (default 32)", 2},
     {"kv-heads", OPT_KV_HEADS, "N", 0, "KV heads (default 8)", 2},
     {"d-head", OPT_D_HEAD, "N", 0, "Width of an uncut head (default 128, or that of --rates)", 2},
     {0, 0, 0, 0, "What runs:", 3},
     {"impl", OPT_IMPL, "LIST", 0, "Implementations, see --list (default: cuda,cudnn on a GPU, else cpu)", 3},
-    {"schedule", OPT_SCHEDULE, "none,papers,ours", 0, "Of implementations that have schedulers (default ours)", 3},
+    {"schedule", OPT_SCHEDULE, "none,papers,ours", 0,
+     "Of implementations that have schedulers (default ours)", 3},
     {"dtype", OPT_DTYPE, "f32,f16,bf16", 0, "(default: bf16 on a GPU, else f32)", 3},
     {"data", OPT_DATA, "normal|sharp", 0, "sharp: outliers in Q and K, so that softmax has few winners", 3},
     {"list", OPT_LIST, NULL, 0, "Print the implementations and what they take, and stop", 3},
@@ -61,15 +66,17 @@ static const struct argp_option options[] = {
     {"cold", OPT_COLD, NULL, 0, "Overwrite caches before every launch (default)", 4},
     {"hot", OPT_HOT, NULL, 0, "Do not", 4},
     {"check", OPT_CHECK, "auto|rows|all|none", 0,
-     "Query rows compared with the reference: all where that is quick, else a sample (auto); a sample; all; none", 4},
+     "Query rows compared with the reference: all where that is quick, else a sample (auto); a sample; all; "
+     "none",
+     4},
     {0},
 };
 
 /* ---- lists of words ----------------------------------------------------------------------------- */
 
 /* Calls put for each word of a comma list; copies, as the text belongs to argv. */
-static int each(const char *text, kvd_attn_options *cfg, int (*put)(kvd_attn_options *, const char *, kvd_err *),
-                kvd_err *err)
+static int each(const char *text, kvd_attn_options *cfg,
+                int (*put)(kvd_attn_options *, const char *, kvd_err *), kvd_err *err)
 {
     char *const copy = strdup(text);
     if (!copy)
@@ -181,7 +188,8 @@ static int settle_sizes(kvd_attn_options *cfg, kvd_err *err)
                                    : each(sizes, cfg, put_size, err);
     int status = kvd_arg_sizes("--batch", batches ? batches : "1", 1, MOST_BATCH, &batch, &n_batch, err);
     if (!status)
-        status = kvd_arg_sizes("--seq-len", seq_lens ? seq_lens : "4096", 1, MOST_TOKENS, &seq_len, &n_seq_len, err);
+        status = kvd_arg_sizes("--seq-len", seq_lens ? seq_lens : "4096", 1, MOST_TOKENS, &seq_len,
+                               &n_seq_len, err);
     for (size_t i = 0; !status && i < n_batch; i++)
         for (size_t j = 0; !status && j < n_seq_len; j++)
             status = add_size(cfg, batch[i], seq_len[j], err);
@@ -201,7 +209,8 @@ static int check_usage(kvd_attn_options *cfg, kvd_err *err)
     if (!cfg->rates && (cfg->overall_p || cfg->layer))
         return kvd_fail(err, "--overall-p and --layer go with --rates");
     if (cfg->n_heads % cfg->n_kv_heads)
-        return kvd_fail(err, "--heads %zu is not a multiple of --kv-heads %zu", cfg->n_heads, cfg->n_kv_heads);
+        return kvd_fail(err, "--heads %zu is not a multiple of --kv-heads %zu", cfg->n_heads,
+                        cfg->n_kv_heads);
     return settle_sizes(cfg, err);
 }
 
@@ -334,15 +343,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 void kvd_attn_parse(const char *program, int argc, char **argv, kvd_attn_options *cfg)
 {
     const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
-    const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .args_doc = "--phase PHASE [--dims WIDTHS | --rates R.h5] -o OUT.h5",
-        .children = children,
-        .doc = "Attention on heads of unequal width: times implementations against each other, checks every one against the "
-               "reference, and says how near it is to what the machine can do.\vExample:\n"
-               "  kvdim-attn --phase decode --size 64x8192 --dims data/widths/kvdim25m-p50.csv --impl cuda,cudnn -o decode.h5\n"
-               "Exit status 1 also when a row is wrong."};
+    const struct argp argp = {.options = options,
+                              .parser = parse,
+                              .args_doc = "--phase PHASE [--dims WIDTHS | --rates R.h5] -o OUT.h5",
+                              .children = children,
+                              .doc =
+                                  "Attention on heads of unequal width: times implementations against each "
+                                  "other, checks every one against the "
+                                  "reference, and says how near it is to what the machine can do.\vExample:\n"
+                                  "  kvdim-attn --phase decode --size 64x8192 --dims "
+                                  "data/widths/kvdim25m-p50.csv --impl cuda,cudnn -o decode.h5\n"
+                                  "Exit status 1 also when a row is wrong."};
     kvd_args_parse(program, &argp, argc, argv, cfg);
 }
 

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/rng.h"
 #include "common/run.h"
 #include "common/stats.h"
 
@@ -165,11 +166,13 @@ static int flush_cpu(kvd_bench *b, int round, kvd_err *err)
     const size_t piece = 1 << 20;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < b->cpu_flush_bytes; i += piece)
-        memset(b->cpu_flush + i, round & 0xff, piece < b->cpu_flush_bytes - i ? piece : b->cpu_flush_bytes - i);
+        memset(b->cpu_flush + i, round & 0xff,
+               piece < b->cpu_flush_bytes - i ? piece : b->cpu_flush_bytes - i);
     return 0;
 }
 
-static int time_cpu(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *r, int round, double *us, kvd_err *err)
+static int time_cpu(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *r, int round, double *us,
+                    kvd_err *err)
 {
     if (plan->cold && flush_cpu(b, round, err))
         return -1;
@@ -278,15 +281,28 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
     return time_cpu(b, plan, r, 0, &r->first_us, err);
 }
 
+/*
+ * Which rival comes when. A new order each round: the card's clock follows the power that the launch before drew, so nobody
+ * may always come after the same one.
+ */
+static void shuffle(kvd_rng *rng, int *order, int n)
+{
+    for (int i = n - 1; i > 0; i--) {
+        const int j = (int)kvd_rng_below(rng, (uint64_t)i + 1), swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+    }
+}
+
 /* sample < 0: warm-up. */
-static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n, int round, int sample,
-                     readings *seen, kvd_err *err)
+static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
+                     const int *order, int round, int sample, readings *seen, kvd_err *err)
 {
     reading g = {NAN, NAN, NAN, false, false};
     double us = NAN;
 #ifdef KVD_CUDA
     for (int i = 0; i < n; i++)
-        if (rival[i].cuda && queue(b, plan, &rival[i], i, round, err))
+        if (rival[order[i]].cuda && queue(b, plan, &rival[order[i]], order[i], round, err))
             return -1;
 #endif
     if (sample >= 0)
@@ -299,7 +315,8 @@ static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
         if (!(g.temperature <= seen->hottest))
             seen->hottest = g.temperature;
     }
-    for (int i = 0; i < n; i++) {
+    for (int k = 0; k < n; k++) {
+        const int i = order[k];
         kvd_bench_rival *const r = &rival[i];
         if (!r->cuda && time_cpu(b, plan, r, round, &us, err))
             return -1;
@@ -321,18 +338,26 @@ int kvd_bench_run(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *riv
 {
     assert(n >= 1 && plan->samples >= 1 && plan->warmup >= 0);
     if (n > RIVALS_MAX)
-        return kvd_fail(err, "%d implementations and schedules at once, at most %d are timed", n, (int)RIVALS_MAX);
+        return kvd_fail(err, "%d implementations and schedules at once, at most %d are timed", n,
+                        (int)RIVALS_MAX);
     const size_t samples = (size_t)plan->samples;
+    int order[RIVALS_MAX];
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 1, 3);
     readings seen = {malloc(samples * sizeof(double)), malloc(samples * sizeof(double)), NAN};
     int status = seen.sm && seen.mem ? 0 : kvd_no_memory(err, "clock readings", 2 * samples * sizeof(double));
     for (int i = 0; !status && i < n; i++) {
+        order[i] = i;
         rival[i].graph = false;
         rival[i].throttled = rival[i].power_capped = 0;
         status = run_first(b, plan, &rival[i], i, err);
     }
-    for (int round = 0; !status && round < plan->warmup + plan->samples; round++)
-        status = kvd_interrupted() ? kvd_fail_interrupted(err)
-                                   : run_round(b, plan, rival, n, round, round - plan->warmup, &seen, err);
+    for (int round = 0; !status && round < plan->warmup + plan->samples; round++) {
+        shuffle(&rng, order, n);
+        status = kvd_interrupted()
+                     ? kvd_fail_interrupted(err)
+                     : run_round(b, plan, rival, n, order, round, round - plan->warmup, &seen, err);
+    }
     for (int i = 0; !status && i < n; i++) {
         const bool cuda = rival[i].cuda;
         rival[i].sm_clock_mhz = cuda ? kvd_quantile(seen.sm, samples, 0.5) : (double)NAN;
@@ -375,7 +400,8 @@ int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd
         s->p95_us = kvd_quantile(x, s->n, 0.95);
         int outliers = 0;
         for (size_t i = 0; i < s->n; i++)
-            outliers += fabs(x[i] - s->median_us) > far * s->mad_us && fabs(x[i] - s->median_us) > noisy * s->median_us;
+            outliers += fabs(x[i] - s->median_us) > far * s->mad_us &&
+                        fabs(x[i] - s->median_us) > noisy * s->median_us;
         if (x[0] > 1.2 * s->median_us)
             warn(s, "slow-first");
         if (outliers)

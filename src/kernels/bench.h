@@ -1,6 +1,6 @@
 /*
- * Timing. Several rivals take turns, a launch each, so that clocks and neighbours treat all alike: warm-up rounds, then
- * rounds that count. On a GPU each launch stands between two events, the L2 cache is overwritten before it unless the plan says
+ * Timing. Several rivals take turns, a launch each, in a new order every round, so that clocks and neighbours treat all alike:
+ * warm-up rounds, then rounds that count. On a GPU each launch stands between two events, the L2 cache is overwritten before it unless the plan says
  * hot, and what can be captured is replayed as a CUDA graph. The card is read, never set.
  */
 #ifndef KVD_KERNELS_BENCH_H
@@ -24,9 +24,9 @@ typedef struct {
     void *ctx;
     bool no_graph; /* launch cannot be captured */
     /* out */
-    double *us;                 /* [samples], the caller's; NaN: dropped, the card was throttled      */
-    bool graph;                 /* replayed as a graph                                                */
-    double first_us;            /* the very first launch                                              */
+    double *us;                  /* [samples], the caller's; NaN: dropped, the card was throttled      */
+    bool graph;                  /* replayed as a graph                                                */
+    double first_us;             /* the very first launch                                              */
     int throttled, power_capped; /* samples dropped, samples taken under the card's power limit       */
     double sm_clock_mhz, mem_clock_mhz, temperature; /* median, median, largest over rounds; NaN unknown */
 } kvd_bench_rival;

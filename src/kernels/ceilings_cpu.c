@@ -33,8 +33,8 @@ static double gemm_rate(const float *a, const float *b, float *c)
     double best = INFINITY;
     for (int i = 0; i < REPEATS; i++) {
         const double start = now();
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM_N, GEMM_N, GEMM_N, 1, a, GEMM_N, b, GEMM_N, 0, c,
-                    GEMM_N);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM_N, GEMM_N, GEMM_N, 1, a, GEMM_N, b,
+                    GEMM_N, 0, c, GEMM_N);
         const double s = now() - start;
         best = s < best ? s : best;
     }
@@ -147,7 +147,8 @@ int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err)
 {
     double sum[2];
     float *const a = malloc(floats * sizeof *a), *const b = malloc(floats * sizeof *b);
-    int status = a && b ? 0 : kvd_no_memory(err, "measuring this machine", 2 * (unsigned long long)floats * sizeof *a);
+    int status =
+        a && b ? 0 : kvd_no_memory(err, "measuring this machine", 2 * (unsigned long long)floats * sizeof *a);
     if (!status) {
         fill(a, floats);
         fill(b, floats);

@@ -20,7 +20,8 @@ typedef struct {
 /* NULL with *err; `what` is for the message. Contents are not set. At least one byte is there. */
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 /* A copy of host data, which must not change before the stream was waited for. */
-void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what, void *stream, kvd_err *err);
+void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what, void *stream,
+                      kvd_err *err);
 void kvd_device_release(kvd_device_memory *m);
 
 /* 0, or -1 with "WHAT: the runtime's words". */

@@ -17,16 +17,10 @@ const char *const kvd_scheduler_name[KVD_N_SCHEDULERS] = {"none", "papers", "our
 const char *const kvd_runs_name[KVD_N_RUNS] = {"own", "padded", "dense", "latent"};
 
 static const kvd_impl *const all[] = {
-    &kvd_impl_ref,
-    &kvd_impl_cpu,
+    &kvd_impl_ref,          &kvd_impl_cpu,
 #ifdef KVD_CUDA
-    &kvd_impl_cuda,
-    &kvd_impl_cuda_mma,
-    &kvd_impl_cuda_dense,
-    &kvd_impl_cudnn,
-    &kvd_impl_cudnn_padded,
-    &kvd_impl_cudnn_grouped,
-    &kvd_impl_palu,
+    &kvd_impl_cuda,         &kvd_impl_cuda_mma,      &kvd_impl_cuda_dense, &kvd_impl_cudnn,
+    &kvd_impl_cudnn_padded, &kvd_impl_cudnn_grouped, &kvd_impl_palu,
 #endif
 };
 enum { N = sizeof all / sizeof *all };
@@ -52,7 +46,8 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err)
     }
 #ifndef KVD_CUDA
     if (!strncmp(name, "cuda", 4) || !strncmp(name, "cudnn", 5) || !strncmp(name, "palu", 4)) {
-        kvd_fail(err, "--impl: '%s' needs CUDA, which was left out of this build (no nvcc); there are %s", name, names);
+        kvd_fail(err, "--impl: '%s' needs CUDA, which was left out of this build (no nvcc); there are %s",
+                 name, names);
         return NULL;
     }
 #endif
@@ -71,7 +66,9 @@ int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
 
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p)
 {
-    return impl->stored ? impl->stored(p) : impl->runs == KVD_RUNS_DENSE ? kvd_heads_dense(&p->heads) : p->heads;
+    return impl->stored                   ? impl->stored(p)
+           : impl->runs == KVD_RUNS_DENSE ? kvd_heads_dense(&p->heads)
+                                          : p->heads;
 }
 
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f)
@@ -83,10 +80,12 @@ void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors 
         kvd_floors_count(p, &heads, f);
 }
 
-int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode, kvd_row_check *check, kvd_err *err)
+int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode, kvd_row_check *check,
+                        kvd_err *err)
 {
     const kvd_attn_heads heads = impl->answer ? impl->answer(p) : kvd_impl_heads(impl, p);
-    return kvd_row_check_make(check, p, &heads, impl->make_rows ? impl->make_rows : kvd_problem_rows, mode, err);
+    return kvd_row_check_make(check, p, &heads, impl->make_rows ? impl->make_rows : kvd_problem_rows, mode,
+                              err);
 }
 
 int kvd_cuda_here(char *name, size_t size, kvd_err *err)

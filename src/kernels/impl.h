@@ -17,16 +17,17 @@ extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "paper
 
 /* What an implementation makes of the widths of a case. */
 typedef enum {
-    KVD_RUNS_OWN,    /* computes on them                                                                       */
+    KVD_RUNS_OWN, /* computes on them                                                                       */
     KVD_RUNS_PADDED, /* every head at the widest: the same answer, more work                                   */
-    KVD_RUNS_DENSE,  /* every head at d_head: the uncompressed problem, with its own data and its own answer   */
+    KVD_RUNS_DENSE, /* every head at d_head: the uncompressed problem, with its own data and its own answer   */
     KVD_RUNS_LATENT, /* latents of groups of heads with as many numbers, K rebuilt from them: its own answer   */
     KVD_N_RUNS
 } kvd_runs;
 extern const char *const kvd_runs_name[KVD_N_RUNS]; /* "own", "padded", "dense", "latent" */
 
 typedef struct {
-    const double *us; /* [n] time that each worker (SM, CTA) was busy in the last launch; the implementation's */
+    const double
+        *us; /* [n] time that each worker (SM, CTA) was busy in the last launch; the implementation's */
     size_t n;
 } kvd_busy;
 
@@ -61,7 +62,8 @@ typedef struct {
     int (*poison)(void *self, void *stream, kvd_err *err);
     /* Brings the output to the host, after the stream was waited for; then row gives rows of it. */
     int (*fetch)(void *self, kvd_err *err);
-    void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row); /* a kvd_row_source */
+    void (*row)(const void *self, int request, int head, size_t t, int d_v,
+                float *row); /* a kvd_row_source */
     /* Busy times of the last launch, after the stream was waited for. NULL: not measured. */
     int (*busy)(void *self, kvd_busy *out, kvd_err *err);
     /* What ran, for people: "sm_90a", "cuDNN 9.19.0 ...", "avx512, 16 threads". Valid until close. */
@@ -89,7 +91,8 @@ kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 /* bytes, flop, exps of f. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /* The references of its answer; implementations of the same answer can share them: KVD_RUNS_PADDED with KVD_RUNS_OWN. */
-int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode, kvd_row_check *check, kvd_err *err);
+int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode, kvd_row_check *check,
+                        kvd_err *err);
 
 /* 0 when a CUDA device can be used; else -1 and one line: no CUDA in this build, or no device. *name gets "NVIDIA H200". */
 int kvd_cuda_here(char *name, size_t size, kvd_err *err);

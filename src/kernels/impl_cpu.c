@@ -55,8 +55,8 @@ static int open_any(const kvd_problem *p, bool ref, void **self, kvd_err *err)
         kvd_no_memory(err, "O", (unsigned long long)s->n_out * (ref ? sizeof *s->o_double : sizeof *s->o));
         goto fail;
     }
-    snprintf(s->engine, sizeof s->engine, "%s, %zu threads", ref ? "double" : kvd_cpu_isa_name(kvd_cpu_isa_best()),
-             kvd_thread_count());
+    snprintf(s->engine, sizeof s->engine, "%s, %zu threads",
+             ref ? "double" : kvd_cpu_isa_name(kvd_cpu_isa_best()), kvd_thread_count());
     return 0;
 fail:
     close_cpu(s);

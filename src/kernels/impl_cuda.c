@@ -52,7 +52,8 @@ static int can_widths(const kvd_attn_heads *heads, kvd_phase phase, kvd_err *why
 {
     kvd_attn_map map;
     if (kvd_attn_map_make(heads, &map))
-        return kvd_fail(why, "widths must be multiples of %d from %d to %d", KVD_WIDTH_STEP, KVD_WIDTH_STEP, KVD_WIDTH_MAX);
+        return kvd_fail(why, "widths must be multiples of %d from %d to %d", KVD_WIDTH_STEP, KVD_WIDTH_STEP,
+                        KVD_WIDTH_MAX);
     if (phase == KVD_DECODE && map.group > KVD_GROUP_MAX)
         return kvd_fail(why, "%d query heads per KV head, at most %d", map.group, KVD_GROUP_MAX);
     return 0;
@@ -60,9 +61,11 @@ static int can_widths(const kvd_attn_heads *heads, kvd_phase phase, kvd_err *why
 
 static int can_sm90(const kvd_problem *p, const kvd_attn_heads *heads, kvd_err *why)
 {
-    const int major = attribute(cudaDevAttrComputeCapabilityMajor), minor = attribute(cudaDevAttrComputeCapabilityMinor);
+    const int major = attribute(cudaDevAttrComputeCapabilityMajor),
+              minor = attribute(cudaDevAttrComputeCapabilityMinor);
     if (p->phase == KVD_PREFILL && (major != 9 || minor != 0))
-        return kvd_fail(why, "its prefill needs compute capability 9.0, this card has %d.%d; see cuda-mma", major, minor);
+        return kvd_fail(why, "its prefill needs compute capability 9.0, this card has %d.%d; see cuda-mma",
+                        major, minor);
     if (major < 8)
         return kvd_fail(why, "needs compute capability 8.0, this card has %d.%d", major, minor);
     return can_widths(heads, p->phase, why);
@@ -108,7 +111,12 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
     const kvd_problem *const p = s->p;
     const size_t lengths = (size_t)p->batch * sizeof(int32_t);
     size_t n_pages;
-    *f = (kvd_fill_args){.dtype = (int)p->dtype, .sharp = p->sharp, .seed = p->seed, .map = s->map, .batch = p->batch, .n_q8 = s->n_q8};
+    *f = (kvd_fill_args){.dtype = (int)p->dtype,
+                         .sharp = p->sharp,
+                         .seed = p->seed,
+                         .map = s->map,
+                         .batch = p->batch,
+                         .n_q8 = s->n_q8};
     int32_t *const table = kvd_scattered_pages(p, &f->max_pages, &n_pages, err);
     int status = -1;
     if (!table)
@@ -118,8 +126,10 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
     const size_t pool_bytes = n_pages * (size_t)s->map.page_elements * sizeof(uint16_t);
     if (!(f->q_len = kvd_device_copy(&s->memory, p->q_len, lengths, "lengths", stream, err)) ||
         !(f->kv_len = kvd_device_copy(&s->memory, p->kv_len, lengths, "lengths", stream, err)) ||
-        (s->q_start && !(f->q_start = kvd_device_copy(&s->memory, s->q_start, lengths, "lengths", stream, err))) ||
-        !(f->page_table = kvd_device_copy(&s->memory, table, lengths * (size_t)f->max_pages, "a page table", stream, err)) ||
+        (s->q_start &&
+         !(f->q_start = kvd_device_copy(&s->memory, s->q_start, lengths, "lengths", stream, err))) ||
+        !(f->page_table = kvd_device_copy(&s->memory, table, lengths * (size_t)f->max_pages, "a page table",
+                                          stream, err)) ||
         !(*q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err)) ||
         !(*pool = kvd_device_new(&s->memory, pool_bytes, "K and V", err)))
         goto done;
@@ -127,7 +137,8 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
     if (kvd_cuda_check(cudaMemsetAsync(*pool, 0xff, pool_bytes, stream), "K and V", err))
         goto done;
     f->longest = kvd_problem_longest(p, true);
-    if (kvd_cuda_check((p->phase == KVD_DECODE ? kvd_fill_q_rows : kvd_fill_q)(f, *q, stream), "making Q", err))
+    if (kvd_cuda_check((p->phase == KVD_DECODE ? kvd_fill_q_rows : kvd_fill_q)(f, *q, stream), "making Q",
+                       err))
         goto done;
     f->longest = kvd_problem_longest(p, false);
     if (kvd_cuda_check(kvd_fill_kv(f, *pool, stream), "making K and V", err))
@@ -146,7 +157,8 @@ static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const v
     if (!(s->tile = kvd_device_new(&s->memory, tiles * sizeof *s->tile, "tiles", err)) ||
         !(s->first = kvd_device_new(&s->memory, ((size_t)s->n_ctas + 1) * sizeof *s->first, "tiles", err)) ||
         !(s->next = kvd_device_new(&s->memory, sizeof *s->next, "tiles", err)) ||
-        !(s->scratch = kvd_device_new(&s->memory, kvd_prefill_plan_bytes(&s->map, &s->batch, s->n_ctas), "scheduling", err)))
+        !(s->scratch = kvd_device_new(&s->memory, kvd_prefill_plan_bytes(&s->map, &s->batch, s->n_ctas),
+                                      "scheduling", err)))
         return -1;
     s->prefill = (kvd_prefill_args){.dtype = (int)s->p->dtype,
                                     .map = s->map,
@@ -188,8 +200,8 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
     return 0;
 }
 
-static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma, kvd_scheduler scheduler, void *stream,
-                    void **self, kvd_err *err)
+static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma, kvd_scheduler scheduler,
+                    void *stream, void **self, kvd_err *err)
 {
     kvd_fill_args fill;
     void *q = NULL, *pool = NULL;
@@ -215,7 +227,8 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
         s->n_q8 = (int32_t)rows;
     }
     s->o_bytes = rows * (size_t)s->map.o_pitch * sizeof *s->o;
-    if (!(s->o = kvd_device_new(&s->memory, s->o_bytes, "O", err)) || make_inputs(s, &fill, &q, &pool, stream, err) ||
+    if (!(s->o = kvd_device_new(&s->memory, s->o_bytes, "O", err)) ||
+        make_inputs(s, &fill, &q, &pool, stream, err) ||
         (p->phase == KVD_PREFILL ? open_prefill : open_decode)(s, &fill, q, pool, err))
         goto fail;
     const size_t n = (size_t)s->n_ctas;
@@ -229,7 +242,10 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
     }
     s->prefill.busy = s->decode.busy = s->busy;
     snprintf(s->engine, sizeof s->engine, "%s, %d CTAs",
-             p->phase == KVD_DECODE ? "kvd_decode" : mma ? "kvd_prefill_mma" : "kvd_prefill_sm90", s->n_ctas);
+             p->phase == KVD_DECODE ? "kvd_decode"
+             : mma                  ? "kvd_prefill_mma"
+                                    : "kvd_prefill_sm90",
+             s->n_ctas);
     return 0;
 fail:
     close_cuda(s);
@@ -260,8 +276,8 @@ static int plan(void *self, void *stream, kvd_err *err)
     state *const s = self;
     const cudaError_t e = s->p->phase == KVD_DECODE
                               ? kvd_decode_plan(&s->decode, s->schedule, stream)
-                              : kvd_prefill_plan(&s->prefill, &s->batch, s->schedule, &kvd_prefill_cost_h200, s->tile,
-                                                 s->first, s->next, s->scratch, stream);
+                              : kvd_prefill_plan(&s->prefill, &s->batch, s->schedule, &kvd_prefill_cost_h200,
+                                                 s->tile, s->first, s->next, s->scratch, stream);
     return kvd_cuda_check(e, "scheduling", err);
 }
 
@@ -300,14 +316,16 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
 {
     const state *const s = self;
     const size_t at = s->p->phase == KVD_DECODE ? (size_t)request : (size_t)s->q_start[request] + t;
-    kvd_to_f32(s->p->dtype, s->o_host + at * (size_t)s->map.o_pitch + (size_t)s->map.o_offset[head], out, (size_t)d_v);
+    kvd_to_f32(s->p->dtype, s->o_host + at * (size_t)s->map.o_pitch + (size_t)s->map.o_offset[head], out,
+               (size_t)d_v);
 }
 
 static int busy(void *self, kvd_busy *out, kvd_err *err)
 {
     state *const s = self;
     const size_t n = (size_t)s->n_ctas;
-    if (kvd_cuda_check(cudaMemcpy(s->busy_host, s->busy, n * sizeof *s->busy, cudaMemcpyDeviceToHost), "busy times", err))
+    if (kvd_cuda_check(cudaMemcpy(s->busy_host, s->busy, n * sizeof *s->busy, cudaMemcpyDeviceToHost),
+                       "busy times", err))
         return -1;
     for (size_t i = 0; i < n; i++)
         s->busy_us[i] = (double)s->busy_host[i] * 1e-3;
@@ -326,9 +344,9 @@ enum {
     BOTH = 1 << KVD_PREFILL | 1 << KVD_DECODE
 };
 
-#define REST                                                                                                           \
-    .close = close_cuda, .plan = plan, .launch = launch, .poison = poison, .fetch = fetch, .row = row, .busy = busy,    \
-    .engine = engine
+#define REST                                                                                                 \
+    .close = close_cuda, .plan = plan, .launch = launch, .poison = poison, .fetch = fetch, .row = row,       \
+    .busy = busy, .engine = engine
 
 const kvd_impl kvd_impl_cuda = {.name = "cuda",
                                 .summary = "our kernels: prefill for Hopper, decode",

@@ -137,7 +137,8 @@ static int fill(state *s, const launch_group *g, kvd_tensor tensor, const int32_
     return kvd_cuda_check(kvd_fill_strided(&f, to, stream), "making Q, K and V", err);
 }
 
-static int open_group(state *s, launch_group *g, const int32_t *q_len, const int32_t *kv_len, void *stream, kvd_err *err)
+static int open_group(state *s, launch_group *g, const int32_t *q_len, const int32_t *kv_len, void *stream,
+                      kvd_err *err)
 {
     const kvd_problem *const p = s->p;
     const int per_kv = s->heads.n_heads / s->heads.n_kv_heads;
@@ -157,7 +158,8 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
     kvd_cudnn_packed(&g->shape);
     if (kvd_cudnn_open(&g->shape, &g->plan, err))
         return -1;
-    const size_t heads = (size_t)p->batch * (size_t)g->n, queries = heads * (size_t)per_kv * (size_t)longest_q;
+    const size_t heads = (size_t)p->batch * (size_t)g->n,
+                 queries = heads * (size_t)per_kv * (size_t)longest_q;
     const size_t keys = heads * (size_t)longest_kv, d_qk = (size_t)g->d_qk, d_v = (size_t)g->d_v;
     void *const q = kvd_device_new(&s->memory, queries * d_qk * 2, "Q", err);
     void *const k = q ? kvd_device_new(&s->memory, keys * d_qk * 2, "K", err) : NULL;
@@ -201,8 +203,8 @@ static void collect_groups(state *s, bool by_width, int padded)
     }
 }
 
-static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_width, int padded, void *stream,
-                    void **self, kvd_err *err)
+static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_width, int padded,
+                    void *stream, void **self, kvd_err *err)
 {
     state *const s = *self = calloc(1, sizeof *s);
     if (!s)
@@ -254,7 +256,8 @@ static int open_padded(const kvd_problem *p, kvd_scheduler scheduler, void *stre
     return open_any(p, &p->heads, false, kvd_heads_widest(&p->heads), stream, self, err);
 }
 
-static int open_grouped(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, kvd_err *err)
+static int open_grouped(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
+                        kvd_err *err)
 {
     (void)scheduler;
     return open_any(p, &p->heads, true, 0, stream, self, err);
@@ -312,7 +315,8 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
         const launch_group *const g = &s->group[i];
         for (int j = 0; j < g->n; j++)
             if (g->head[j] == kv) {
-                const int64_t at = request * g->shape.o.batch + (j * per_kv + head % per_kv) * g->shape.o.head +
+                const int64_t at = request * g->shape.o.batch +
+                                   (j * per_kv + head % per_kv) * g->shape.o.head +
                                    (int64_t)t * g->shape.o.token;
                 kvd_to_f32(s->p->dtype, g->o_host + at, out, (size_t)d_v);
             }
@@ -324,13 +328,16 @@ static const char *engine(const void *self)
     return ((const state *)self)->engine;
 }
 
-#define ALL                                                                                                            \
-    .cuda = true, .phases = 1 << KVD_PREFILL | 1 << KVD_DECODE, .dtypes = 1 << KVD_F16 | 1 << KVD_BF16,                \
-    .schedulers = 1 << KVD_BY_ITSELF, .can = can, .close = close_cudnn, .launch = launch, .poison = poison,            \
+#define ALL                                                                                                  \
+    .cuda = true, .phases = 1 << KVD_PREFILL | 1 << KVD_DECODE, .dtypes = 1 << KVD_F16 | 1 << KVD_BF16,      \
+    .schedulers = 1 << KVD_BY_ITSELF, .can = can, .close = close_cudnn, .launch = launch, .poison = poison,  \
     .fetch = fetch, .row = row, .engine = engine
 
-const kvd_impl kvd_impl_cudnn = {
-    .name = "cudnn", .summary = "cuDNN, every head at d_head: the baseline", .runs = KVD_RUNS_DENSE, .open = open_dense, ALL};
+const kvd_impl kvd_impl_cudnn = {.name = "cudnn",
+                                 .summary = "cuDNN, every head at d_head: the baseline",
+                                 .runs = KVD_RUNS_DENSE,
+                                 .open = open_dense,
+                                 ALL};
 
 const kvd_impl kvd_impl_cudnn_padded = {.name = "cudnn-padded",
                                         .summary = "cuDNN, every head at the widest",

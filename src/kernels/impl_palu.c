@@ -1,6 +1,7 @@
 /*
  * `palu`: Palu's decode path, the rival that rebuilds K at every step. Its cache holds as many numbers per token as the case's
- * widths, spread evenly over groups of 4 KV heads: rank_k = the mean of 4 d_qk, rank_v of 4 d_v, to the nearest multiple of 16.
+ * widths, spread evenly over groups of 4 KV heads: rank_k = the mean of 4 d_qk, rank_v of 4 d_v, to the nearest multiple of 16;
+ * what the kernel's largest rank leaves over of one goes to the other.
  * What it computes is another attention, on K rebuilt from the latents and turned, and it is checked against just that.
  */
 #ifdef KVD_CUDA
@@ -39,7 +40,12 @@ static int rank_of(const int *width, int n)
 static kvd_palu_shape shape_of(const kvd_problem *p)
 {
     const kvd_attn_heads *const h = &p->heads;
-    return (kvd_palu_shape){h->n_heads, h->n_kv_heads, rank_of(h->d_qk, h->n_kv_heads), rank_of(h->d_v, h->n_kv_heads)};
+    int k = rank_of(h->d_qk, h->n_kv_heads), v = rank_of(h->d_v, h->n_kv_heads);
+    const int over_k = k > KVD_PALU_RANK_MAX ? k - KVD_PALU_RANK_MAX : 0,
+              over_v = v > KVD_PALU_RANK_MAX ? v - KVD_PALU_RANK_MAX : 0;
+    k += over_v - over_k;
+    v += over_k - over_v;
+    return (kvd_palu_shape){h->n_heads, h->n_kv_heads, k, v};
 }
 
 static int can(const kvd_problem *p, kvd_err *why)
@@ -48,8 +54,8 @@ static int can(const kvd_problem *p, kvd_err *why)
     if (p->heads.d_head != D)
         return kvd_fail(why, "d_head must be %d", D);
     if (s.rank_k > KVD_PALU_RANK_MAX || s.rank_v > KVD_PALU_RANK_MAX)
-        return kvd_fail(why, "ranks of %d and %d per group of %d heads, at most %d", s.rank_k, s.rank_v, KVD_PALU_GROUP,
-                        KVD_PALU_RANK_MAX);
+        return kvd_fail(why, "ranks of %d and %d per group of %d heads, at most %d", s.rank_k, s.rank_v,
+                        KVD_PALU_GROUP, KVD_PALU_RANK_MAX);
     if (kvd_palu_shape_check(&s))
         return kvd_fail(why, "%d query and %d KV heads", s.n_heads, s.n_kv_heads);
     return kvd_palu_decode_clusters() < 1 ? kvd_fail(why, "needs a Hopper card") : 0;
@@ -111,8 +117,8 @@ static double angle(size_t t, int i)
     return (double)t * pow(10000, -2.0 * i / D);
 }
 
-static void make_rows(const kvd_problem *p, kvd_tensor tensor, int request, int head, size_t first, size_t n, int d,
-                      float *rows)
+static void make_rows(const kvd_problem *p, kvd_tensor tensor, int request, int head, size_t first, size_t n,
+                      int d, float *rows)
 {
     const kvd_palu_shape s = shape_of(p);
     if (tensor == KVD_TENSOR_Q) {
@@ -186,7 +192,8 @@ static int make_rope(state *s, void *stream, kvd_err *err)
         }
     if (!status) {
         s->args.rope_cos = kvd_device_copy(&s->memory, c, bytes, "RoPE", stream, err);
-        s->args.rope_sin = s->args.rope_cos ? kvd_device_copy(&s->memory, z, bytes, "RoPE", stream, err) : NULL;
+        s->args.rope_sin =
+            s->args.rope_cos ? kvd_device_copy(&s->memory, z, bytes, "RoPE", stream, err) : NULL;
         status = s->args.rope_sin ? kvd_cuda_check(cudaStreamSynchronize(stream), "RoPE", err) : -1;
     }
     free(c);
@@ -212,7 +219,8 @@ static int make_cache(state *s, void *stream, kvd_err *err)
     if (!q || kvd_attn_map_make(&dense, &f.map) ||
         !(f.q_len = kvd_device_copy(&s->memory, p->q_len, lengths, "lengths", stream, err)) ||
         !(f.kv_len = kvd_device_copy(&s->memory, p->kv_len, lengths, "lengths", stream, err)) ||
-        !(f.page_table = kvd_device_copy(&s->memory, table, lengths * (size_t)f.max_pages, "a page table", stream, err)))
+        !(f.page_table =
+              kvd_device_copy(&s->memory, table, lengths * (size_t)f.max_pages, "a page table", stream, err)))
         goto done;
     f.longest = 1;
     if (kvd_cuda_check(kvd_fill_q_rows(&f, q, stream), "making Q", err))
@@ -251,8 +259,8 @@ static int open_palu(const kvd_problem *p, kvd_scheduler scheduler, void *stream
         *self = NULL;
         return -1;
     }
-    snprintf(s->engine, sizeof s->engine, "kvd_palu_decode, ranks %d and %d, %d clusters", s->shape.rank_k, s->shape.rank_v,
-             (int)s->args.n_clusters);
+    snprintf(s->engine, sizeof s->engine, "kvd_palu_decode, ranks %d and %d, %d clusters", s->shape.rank_k,
+             s->shape.rank_v, (int)s->args.n_clusters);
     return 0;
 }
 
@@ -286,7 +294,8 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
 {
     const state *const s = self;
     (void)t;
-    kvd_to_f32(s->p->dtype, s->o_host + ((size_t)request * (size_t)s->shape.n_heads + (size_t)head) * (size_t)d_v, out,
+    kvd_to_f32(s->p->dtype,
+               s->o_host + ((size_t)request * (size_t)s->shape.n_heads + (size_t)head) * (size_t)d_v, out,
                (size_t)d_v);
 }
 

@@ -8,7 +8,8 @@
 const kvd_schema kvd_schema_kernels = {"kernels", 1, "Attention kernels, timed and checked"};
 
 static const kvd_column columns[] = {
-    {"case", KVD_COL_INT, "1", "rows of one case share it: same phase, type, lengths and widths, timed in turns"},
+    {"case", KVD_COL_INT, "1",
+     "rows of one case share it: same phase, type, lengths and widths, timed in turns"},
     {"phase", KVD_COL_TEXT, "1", "prefill or decode"},
     {"impl", KVD_COL_TEXT, "1", "implementation"},
     {"schedule", KVD_COL_TEXT, "1", "none, papers, ours; - where there is no choice"},
@@ -37,7 +38,8 @@ static const kvd_column columns[] = {
     {"min_us", KVD_COL_REAL, "us", "smallest"},
     {"p05_us", KVD_COL_REAL, "us", "5 % quantile"},
     {"p95_us", KVD_COL_REAL, "us", "95 % quantile"},
-    {"plan_us", KVD_COL_REAL, "us", "median time of scheduling, which is not in median_us; NaN: there is none"},
+    {"plan_us", KVD_COL_REAL, "us",
+     "median time of scheduling, which is not in median_us; NaN: there is none"},
     {"plan_cycles", KVD_COL_REAL, "cycle", "the same in SM clocks"},
     {"bytes", KVD_COL_REAL, "byte", "Q, K, V read once and O written once, at the widths of the answer"},
     {"flop", KVD_COL_REAL, "flop", "of both products, causal, at the widths of the answer"},
@@ -53,7 +55,8 @@ static const kvd_column columns[] = {
     {"busy_mean_us", KVD_COL_REAL, "us", "mean over SMs"},
     {"imbalance", KVD_COL_REAL, "1", "busy_max_us / busy_mean_us"},
     {"speedup", KVD_COL_REAL, "1", "median of impl cudnn in the same case over this one; NaN without it"},
-    {"rel_err", KVD_COL_REAL, "1", "||O - reference|| / ||reference|| over the checked rows; NaN: none or not finite"},
+    {"rel_err", KVD_COL_REAL, "1",
+     "||O - reference|| / ||reference|| over the checked rows; NaN: none or not finite"},
     {"rel_err_worst_row", KVD_COL_REAL, "1", "the same of the worst of them"},
     {"check_rows", KVD_COL_INT, "1", "query rows checked against the reference in double"},
     {"ok", KVD_COL_INT, "1", "0: an error above the tolerance of the type"},
@@ -88,7 +91,8 @@ static int add_samples(kvd_kernels *k, const double *us, kvd_err *err)
     const size_t n = (size_t)k->samples;
     if (k->n == k->capacity) {
         const size_t more = k->capacity ? 2 * k->capacity : 64;
-        double *const grown = more > SIZE_MAX / sizeof *grown / n ? NULL : realloc(k->us, more * n * sizeof *grown);
+        double *const grown =
+            more > SIZE_MAX / sizeof *grown / n ? NULL : realloc(k->us, more * n * sizeof *grown);
         if (!grown)
             return kvd_no_memory(err, "samples of all rows", (unsigned long long)(more * n) * sizeof *grown);
         k->us = grown;
@@ -184,7 +188,8 @@ int kvd_kernels_add(kvd_kernels *k, const kvd_kernels_row *x, kvd_err *err)
 
 /* ---- the file ----------------------------------------------------------------------------------- */
 
-static int put_rates(kvd_h5 *f, const char *where, const char *device, const kvd_rate_ceilings *c, kvd_err *err)
+static int put_rates(kvd_h5 *f, const char *where, const char *device, const kvd_rate_ceilings *c,
+                     kvd_err *err)
 {
     return kvd_h5_put_text(f, where, "device", device, err) ||
                    kvd_h5_put_double(f, where, "copy_bytes_per_s", c->copy_bytes, err) ||
@@ -207,8 +212,8 @@ static int put_samples(kvd_h5 *f, const kvd_kernels *k, kvd_err *err)
     return kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, k->us, err);
 }
 
-int kvd_kernels_write(const kvd_kernels *k, const char *path, const kvd_kernels_facts *facts, const kvd_run *run,
-                      kvd_err *err)
+int kvd_kernels_write(const kvd_kernels *k, const char *path, const kvd_kernels_facts *facts,
+                      const kvd_run *run, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
     int status = -1;
@@ -230,9 +235,9 @@ done:
 
 /* ---- for people --------------------------------------------------------------------------------- */
 
-const char kvd_kernels_heading[] =
-    "phase   impl           sched  type   batch x tokens  widths            p     median/us    mad  TFLOP/s    GB/s "
-    " floor  plan/us  imbal  vs cudnn   rel.err";
+const char kvd_kernels_heading[] = "phase   impl           sched  type   batch x tokens  widths            p "
+                                   "    median/us    mad  TFLOP/s    GB/s "
+                                   " floor  plan/us  imbal  vs cudnn   rel.err";
 
 static double value(const kvd_rows *r, size_t i, const char *column)
 {
@@ -268,6 +273,7 @@ const char *kvd_kernels_line(const kvd_rows *r, size_t i, char line[KVD_KERNELS_
              number(imbalance, sizeof imbalance, "%.3f", value(r, i, "imbalance")),
              number(speedup, sizeof speedup, "%.3f", value(r, i, "speedup")),
              number(error, sizeof error, "%.2e", value(r, i, "rel_err")),
-             value(r, i, "ok") > 0 ? "" : "  WRONG", text(r, i, "warnings")[0] ? "  " : "", text(r, i, "warnings"));
+             value(r, i, "ok") > 0 ? "" : "  WRONG", text(r, i, "warnings")[0] ? "  " : "",
+             text(r, i, "warnings"));
     return line;
 }

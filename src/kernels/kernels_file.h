@@ -20,10 +20,10 @@ typedef struct {
     const kvd_floors *floors;
     const kvd_row_error *error;
     const char *engine;
-    double plan_us;                 /* median; NaN: nothing to plan                                    */
+    double plan_us; /* median; NaN: nothing to plan                                    */
     double busy_max_us, busy_mean_us, imbalance; /* NaN: not measured                                    */
-    double speedup;                 /* time of `cudnn` in the same case over this; NaN without it      */
-    bool ok;                        /* within tolerance, or not checked                                */
+    double speedup; /* time of `cudnn` in the same case over this; NaN without it      */
+    bool ok;        /* within tolerance, or not checked                                */
 } kvd_kernels_row;
 
 typedef struct {
@@ -39,15 +39,15 @@ int kvd_kernels_add(kvd_kernels *k, const kvd_kernels_row *row, kvd_err *err);
 
 typedef struct {
     const kvd_rate_ceilings *cpu, *gpu; /* NULL: not measured                   */
-    const char *gpu_name, *driver; /* "" without one                            */
-    const char *skipped;           /* what was left out and why, a line each    */
+    const char *gpu_name, *driver;      /* "" without one                            */
+    const char *skipped;                /* what was left out and why, a line each    */
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
 /* Writes PATH whole: rows, samples, rates of the machine as attributes of /ceilings, and how many of the cases asked for are
  * there. */
-int kvd_kernels_write(const kvd_kernels *k, const char *path, const kvd_kernels_facts *facts, const kvd_run *run,
-                      kvd_err *err);
+int kvd_kernels_write(const kvd_kernels *k, const char *path, const kvd_kernels_facts *facts,
+                      const kvd_run *run, kvd_err *err);
 
 /* The table on stdout: its heading, and a line per row. */
 enum { KVD_KERNELS_LINE = 256 };

@@ -49,8 +49,7 @@ static int settle_impls(sweep *s, kvd_err *err)
     kvd_attn_options *const cfg = s->cfg;
     const kvd_device device = cfg->common.device;
     kvd_err no_gpu = {""};
-    const bool gpu =
-        device != KVD_DEVICE_CPU && !kvd_cuda_here(s->gpu_name, sizeof s->gpu_name, &no_gpu);
+    const bool gpu = device != KVD_DEVICE_CPU && !kvd_cuda_here(s->gpu_name, sizeof s->gpu_name, &no_gpu);
     if (device == KVD_DEVICE_CUDA && !gpu)
         return kvd_fail(err, "--device cuda: %s", no_gpu.msg);
     if (!cfg->n_impls) {
@@ -135,7 +134,8 @@ static int settle_widths(sweep *s, kvd_err *err)
     return 0;
 }
 
-static int read_length(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields, kvd_err *err)
+static int read_length(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
+                       kvd_err *err)
 {
     sweep *const s = ctx;
     size_t n;
@@ -199,9 +199,11 @@ static int record(sweep *s, kvd_err *err)
     for (int i = 0; i < 3; i++)
         if (cfg->dtype[i]) {
             const size_t used = strlen(dtypes);
-            snprintf(dtypes + used, sizeof dtypes - used, "%s%s", used ? " " : "", kvd_dtype_name((kvd_dtype)i));
+            snprintf(dtypes + used, sizeof dtypes - used, "%s%s", used ? " " : "",
+                     kvd_dtype_name((kvd_dtype)i));
         }
-    if (kvd_run_parameter(r, "impl", err, "%s", entries) || kvd_run_parameter(r, "dtype", err, "%s", dtypes) ||
+    if (kvd_run_parameter(r, "impl", err, "%s", entries) ||
+        kvd_run_parameter(r, "dtype", err, "%s", dtypes) ||
         kvd_run_parameter(r, "samples", err, "%d", cfg->plan.samples) ||
         kvd_run_parameter(r, "warmup", err, "%d", cfg->plan.warmup) ||
         kvd_run_parameter(r, "cold", err, "%s", cfg->plan.cold ? "yes" : "no") ||
@@ -223,7 +225,8 @@ static int record(sweep *s, kvd_err *err)
             return -1;
     }
     for (int i = 0; i < cfg->n_dims; i++)
-        if (strspn(cfg->dims[i], "0123456789:,") != strlen(cfg->dims[i]) && add_input_once(s, cfg->dims[i], err))
+        if (strspn(cfg->dims[i], "0123456789:,") != strlen(cfg->dims[i]) &&
+            add_input_once(s, cfg->dims[i], err))
             return -1;
     return 0;
 }
@@ -244,8 +247,8 @@ static int measure_machine(sweep *s, kvd_err *err)
         const kvd_rate_ceilings *const c = &s->ceilings[i];
         if (s->measured[i])
             printf("%s: %.4g GB/s copied, %.4g GB/s read, %.4g TFLOP/s, %.4g T exp/s\n",
-                   i ? s->gpu_name : kvd_cpu_name(), c->copy_bytes * 1e-9, c->read_bytes * 1e-9, c->flop * 1e-12,
-                   c->exps * 1e-12);
+                   i ? s->gpu_name : kvd_cpu_name(), c->copy_bytes * 1e-9, c->read_bytes * 1e-9,
+                   c->flop * 1e-12, c->exps * 1e-12);
     }
     return 0;
 }
@@ -289,14 +292,20 @@ static int write(sweep *s, kvd_err *err)
                                      .skipped = s->skipped ? s->skipped : "",
                                      .cases = s->cases,
                                      .cases_done = s->done};
-    return kvd_rows_count(s->out.rows) ? kvd_kernels_write(&s->out, s->cfg->common.output, &facts, &s->run, err) : 0;
+    return kvd_rows_count(s->out.rows)
+               ? kvd_kernels_write(&s->out, s->cfg->common.output, &facts, &s->run, err)
+               : 0;
 }
 
-static int run_case(sweep *s, kvd_phase phase, kvd_dtype dtype, const kvd_attn_size *size, const kvd_width_list *widths,
-                    kvd_err *err)
+static int run_case(sweep *s, kvd_phase phase, kvd_dtype dtype, const kvd_attn_size *size,
+                    const kvd_width_list *widths, kvd_err *err)
 {
     const kvd_attn_options *const cfg = s->cfg;
-    kvd_problem p = {.phase = phase, .dtype = dtype, .seed = cfg->common.seed, .sharp = cfg->sharp, .heads = widths->heads};
+    kvd_problem p = {.phase = phase,
+                     .dtype = dtype,
+                     .seed = cfg->common.seed,
+                     .sharp = cfg->sharp,
+                     .heads = widths->heads};
     memcpy(p.widths, widths->name, sizeof p.widths);
     const kvd_attn_case c = {.number = (int)s->done,
                              .problem = &p,
@@ -310,8 +319,8 @@ static int run_case(sweep *s, kvd_phase phase, kvd_dtype dtype, const kvd_attn_s
     if (!status)
         status = kvd_attn_case_run(&c, s->bench, &s->out, on_skipped, s, &s->wrong, err);
     if (status)
-        kvd_in(err, "%s, %zu x %zu, %s, %s", kvd_phase_name[phase], size->batch, size->seq_len, kvd_dtype_name(dtype),
-               widths->name);
+        kvd_in(err, "%s, %zu x %zu, %s, %s", kvd_phase_name[phase], size->batch, size->seq_len,
+               kvd_dtype_name(dtype), widths->name);
     kvd_problem_release(&p);
     return status;
 }
@@ -352,8 +361,8 @@ static json_t *rates_json(const sweep *s, int i)
 {
     const kvd_rate_ceilings *const c = &s->ceilings[i];
     return s->measured[i] ? json_pack("{s:s, s:f, s:f, s:f, s:f}", "device", i ? s->gpu_name : kvd_cpu_name(),
-                                      "copy_bytes_per_s", c->copy_bytes, "read_bytes_per_s", c->read_bytes, "flop_per_s",
-                                      c->flop, "exps_per_s", c->exps)
+                                      "copy_bytes_per_s", c->copy_bytes, "read_bytes_per_s", c->read_bytes,
+                                      "flop_per_s", c->flop, "exps_per_s", c->exps)
                           : json_null();
 }
 
@@ -361,9 +370,10 @@ static int print_json(const sweep *s, kvd_err *err)
 {
     json_t *const all = json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o}", "program", program, "output",
                                   s->cfg->common.output, "cases", (json_int_t)s->cases, "cases_done",
-                                  (json_int_t)s->done, "wrong", (json_int_t)s->wrong, "cpu", rates_json(s, 0), "gpu",
-                                  rates_json(s, 1), "rows", kvd_rows_json(s->out.rows));
-    const int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
+                                  (json_int_t)s->done, "wrong", (json_int_t)s->wrong, "cpu", rates_json(s, 0),
+                                  "gpu", rates_json(s, 1), "rows", kvd_rows_json(s->out.rows));
+    const int failed =
+        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
     json_decref(all);
     return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
@@ -376,8 +386,8 @@ static int print_list(void)
         char phases[32] = "", types[32] = "", schedulers[32] = "";
         for (int k = 0; k < KVD_N_PHASES; k++)
             if (m->phases & 1u << k)
-                snprintf(phases + strlen(phases), sizeof phases - strlen(phases), "%s%s", phases[0] ? "," : "",
-                         kvd_phase_name[k]);
+                snprintf(phases + strlen(phases), sizeof phases - strlen(phases), "%s%s",
+                         phases[0] ? "," : "", kvd_phase_name[k]);
         for (int k = 0; k < 3; k++)
             if (m->dtypes & 1u << k)
                 snprintf(types + strlen(types), sizeof types - strlen(types), "%s%s", types[0] ? "," : "",
@@ -386,8 +396,8 @@ static int print_list(void)
             if (m->schedulers & 1u << k)
                 snprintf(schedulers + strlen(schedulers), sizeof schedulers - strlen(schedulers), "%s%s",
                          schedulers[0] ? "," : "", kvd_scheduler_name[k]);
-        printf("%-15s %-5s %-15s %-12s %-20s %s\n", m->name, m->cuda ? "GPU" : "CPU", phases, types, schedulers,
-               m->summary);
+        printf("%-15s %-5s %-15s %-12s %-20s %s\n", m->name, m->cuda ? "GPU" : "CPU", phases, types,
+               schedulers, m->summary);
     }
     return 0;
 }

@@ -24,7 +24,8 @@ static int lognormal_lengths(kvd_problem *p, kvd_err *err)
     for (int b = 0; b < p->batch; b++)
         sum += x[b] = exp(0.8 * kvd_rng_normal(&r));
     for (int b = 0; b < p->batch; b++) {
-        const double n = floor(x[b] * (double)p->seq_len * p->batch / sum + 0.5), most = 4 * (double)p->seq_len;
+        const double n = floor(x[b] * (double)p->seq_len * p->batch / sum + 0.5),
+                     most = 4 * (double)p->seq_len;
         p->kv_len[b] = (int32_t)(n < 1 ? 1 : n > most ? most : n);
     }
     free(x);
@@ -114,8 +115,8 @@ kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads)
 
 /* ---- data ------------------------------------------------------------------------------------- */
 
-void kvd_problem_rows(const kvd_problem *p, kvd_tensor tensor, int request, int head, size_t first, size_t n, int d,
-                      float *rows)
+void kvd_problem_rows(const kvd_problem *p, kvd_tensor tensor, int request, int head, size_t first, size_t n,
+                      int d, float *rows)
 {
     const uint64_t key = kvd_value_key(p->seed, (int)tensor, (uint32_t)request, (uint32_t)head);
     uint16_t rounded[256];
@@ -134,7 +135,8 @@ void kvd_problem_rows(const kvd_problem *p, kvd_tensor tensor, int request, int 
 float *kvd_problem_plain(const kvd_problem *p, kvd_tensor tensor, kvd_err *err)
 {
     const bool q = tensor == KVD_TENSOR_Q;
-    const int n_heads = q ? p->heads.n_heads : p->heads.n_kv_heads, group = p->heads.n_heads / p->heads.n_kv_heads;
+    const int n_heads = q ? p->heads.n_heads : p->heads.n_kv_heads,
+              group = p->heads.n_heads / p->heads.n_kv_heads;
     const int *const width = tensor == KVD_TENSOR_V ? p->heads.d_v : p->heads.d_qk;
     const int32_t *const len = q ? p->q_len : p->kv_len;
     const size_t tokens = kvd_problem_tokens(p, q);
@@ -157,7 +159,8 @@ float *kvd_problem_plain(const kvd_problem *p, kvd_tensor tensor, kvd_err *err)
             enum { PIECE = 256 };
 #pragma omp parallel for schedule(static)
             for (size_t t = 0; t < n; t += PIECE)
-                kvd_problem_rows(p, tensor, b, h, first + t, n - t < PIECE ? n - t : PIECE, d, all + at + t * (size_t)d);
+                kvd_problem_rows(p, tensor, b, h, first + t, n - t < PIECE ? n - t : PIECE, d,
+                                 all + at + t * (size_t)d);
             at += n * (size_t)d;
         }
     }

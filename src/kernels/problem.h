@@ -17,10 +17,10 @@ typedef enum { KVD_PREFILL, KVD_DECODE, KVD_N_PHASES } kvd_phase;
 extern const char *const kvd_phase_name[KVD_N_PHASES]; /* "prefill", "decode" */
 
 typedef enum {
-    KVD_LENGTHS_EQUAL,     /* every request has seq_len tokens                                                   */
+    KVD_LENGTHS_EQUAL, /* every request has seq_len tokens                                                   */
     KVD_LENGTHS_LOGNORMAL, /* median below seq_len, sigma 0.8, mean seq_len, at most 4 seq_len                   */
-    KVD_LENGTHS_ONE_LONG,  /* the first has seq_len, the others 1/16 of it                                       */
-    KVD_LENGTHS_FILE,      /* given                                                                              */
+    KVD_LENGTHS_ONE_LONG, /* the first has seq_len, the others 1/16 of it                                       */
+    KVD_LENGTHS_FILE, /* given                                                                              */
     KVD_N_LENGTHS
 } kvd_lengths;
 extern const char *const kvd_lengths_name[KVD_N_LENGTHS]; /* "equal", "lognormal", "one-long", "file" */
@@ -59,8 +59,8 @@ kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
  * Rows [n][d] of one matrix, rounded to p->dtype, as float32. For Q, `head` is the query head and `first` counts from the
  * request's first key, as positions do.
  */
-void kvd_problem_rows(const kvd_problem *p, kvd_tensor tensor, int request, int head, size_t first, size_t n, int d,
-                      float *rows);
+void kvd_problem_rows(const kvd_problem *p, kvd_tensor tensor, int request, int head, size_t first, size_t n,
+                      int d, float *rows);
 
 /* A whole tensor in layout PLAIN; NULL with *err when memory runs out. The caller frees it. */
 float *kvd_problem_plain(const kvd_problem *p, kvd_tensor tensor, kvd_err *err);

@@ -104,17 +104,21 @@ static int choose(choosing *c, bool all, kvd_err *err)
 /* ---- their references ------------------------------------------------------------------------------- */
 
 /* Rows [first, last) share request and KV head: their K and V are made once, up to the last key that is seen. */
-static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads, kvd_row_maker make,
-                   size_t first, size_t last, kvd_err *err)
+static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
+                   kvd_row_maker make, size_t first, size_t last, kvd_err *err)
 {
-    const int group = heads->n_heads / heads->n_kv_heads, b = c->row[first].request, g = c->row[first].head / group;
+    const int group = heads->n_heads / heads->n_kv_heads, b = c->row[first].request,
+              g = c->row[first].head / group;
     const int d_qk = heads->d_qk[g], d_v = heads->d_v[g];
     const size_t before = (size_t)(p->kv_len[b] - p->q_len[b]);
     size_t n = 0;
     for (size_t i = first; i < last; i++)
         n = c->row[i].t + before + 1 > n ? c->row[i].t + before + 1 : n;
-    float *const k = malloc(n * (size_t)d_qk * sizeof *k), *const v = malloc(n * (size_t)d_v * sizeof *v), q[KVD_WIDTH_MAX * 2];
-    int status = k && v ? 0 : kvd_no_memory(err, "keys of a checked row", (unsigned long long)(n * (size_t)(d_qk + d_v)) * 4);
+    float *const k = malloc(n * (size_t)d_qk * sizeof *k), *const v = malloc(n * (size_t)d_v * sizeof *v),
+                 q[KVD_WIDTH_MAX * 2];
+    int status = k && v ? 0
+                        : kvd_no_memory(err, "keys of a checked row",
+                                        (unsigned long long)(n * (size_t)(d_qk + d_v)) * 4);
     assert(d_qk <= (int)(sizeof q / sizeof *q));
     if (!status) {
         make(p, KVD_TENSOR_K, b, g, 0, n, d_qk, k);
@@ -133,8 +137,8 @@ static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_
     return status;
 }
 
-int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads, kvd_row_maker make,
-                       kvd_check_mode mode, kvd_err *err)
+int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
+                       kvd_row_maker make, kvd_check_mode mode, kvd_err *err)
 {
     memset(c, 0, sizeof *c);
     if (mode == KVD_CHECK_NONE)
@@ -144,7 +148,8 @@ int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_he
         pairs += (double)p->q_len[b] * p->kv_len[b] * heads->n_heads;
     choosing choice = {c, p, heads, 0, 0};
     size_t *border = NULL, pieces = 0;
-    int status = choose(&choice, mode == KVD_CHECK_ALL || (mode == KVD_CHECK_AUTO && pairs <= all_pairs), err);
+    int status =
+        choose(&choice, mode == KVD_CHECK_ALL || (mode == KVD_CHECK_AUTO && pairs <= all_pairs), err);
     if (!status) {
         c->ref = malloc(choice.n_ref * sizeof *c->ref);
         border = malloc((c->n + 1) * sizeof *border);
@@ -153,7 +158,8 @@ int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_he
     }
     const int group = heads->n_heads / heads->n_kv_heads;
     for (size_t i = 0; !status && i < c->n; i++)
-        if (i == 0 || c->row[i].request != c->row[i - 1].request || c->row[i].head / group != c->row[i - 1].head / group)
+        if (i == 0 || c->row[i].request != c->row[i - 1].request ||
+            c->row[i].head / group != c->row[i - 1].head / group)
             border[pieces++] = i;
     if (!status) {
         border[pieces] = c->n;
@@ -200,8 +206,8 @@ int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const v
             row_norm += x * x;
         }
         if (!(row_norm > 0) || !isfinite(row_norm))
-            return kvd_fail(err, "the reference of request %d, head %d, query %zu has norm %g", r->request, r->head, r->t,
-                            sqrt(row_norm));
+            return kvd_fail(err, "the reference of request %d, head %d, query %zu has norm %g", r->request,
+                            r->head, r->t, sqrt(row_norm));
         diff += row_diff;
         norm += row_norm;
         /* Not fmax: it would pass over a NaN. */

@@ -29,8 +29,8 @@ typedef struct {
 } kvd_row_error;
 
 /* Rows of Q, K or V as kvd_problem_rows gives them; what an implementation with inputs of its own makes of the case. */
-typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_tensor tensor, int request, int head, size_t first, size_t n, int d,
-                              float *rows);
+typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_tensor tensor, int request, int head, size_t first,
+                              size_t n, int d, float *rows);
 
 /*
  * Chooses rows and computes their references from data made again, so no input of the kernels is read. A sample has, of up
@@ -38,8 +38,8 @@ typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_tensor tensor, int reque
  * around tile borders, at both ends and between, or all query heads (decode). AUTO: all rows up to 2^26 pairs of query and key,
  * a sample beyond. heads: the widths in use, at most 256.
  */
-int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads, kvd_row_maker make,
-                       kvd_check_mode mode, kvd_err *err);
+int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
+                       kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
 void kvd_row_check_release(kvd_row_check *c);
 
 /* Row [d_v] of the output as float32. */

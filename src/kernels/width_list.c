@@ -72,7 +72,8 @@ typedef struct {
     int n;
 } reading;
 
-static int read_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields, kvd_err *err)
+static int read_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
+                    kvd_err *err)
 {
     reading *const r = ctx;
     (void)len;
@@ -112,8 +113,8 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
 
 /* ---- rates ---------------------------------------------------------------------------------------- */
 
-int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates, size_t point, size_t layer,
-                         kvd_err *err)
+int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates, size_t point,
+                         size_t layer, kvd_err *err)
 {
     const kvd_widths *const w = &rates->widths[point];
     kvd_attn_heads *const h = &list->heads;

@@ -24,8 +24,8 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
  * The padded widths (kept16) of a point: all heads of the file, layer after layer from `layer` on and round again at the
  * last, KV head after KV head; the first n_kv_heads of them. d_head must be that of the file. The name says file and p.
  */
-int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates, size_t point, size_t layer,
-                         kvd_err *err);
+int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates, size_t point,
+                         size_t layer, kvd_err *err);
 
 /* The point whose overall p is nearest, which must be within 0.01. */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point, kvd_err *err);

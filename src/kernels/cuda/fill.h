@@ -45,8 +45,9 @@ typedef struct {
     int32_t batch, n_heads;
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX]; /* query heads of Q, KV heads of K and V */
     int32_t padded;                                    /* multiple of 8                        */
-    const int32_t *len, *kv_len; /* device [batch]: rows of this tensor; keys, the last of which is the last row */
-    int32_t longest;             /* largest len: rows from len up to it become zero              */
+    const int32_t *len,
+        *kv_len;     /* device [batch]: rows of this tensor; keys, the last of which is the last row */
+    int32_t longest; /* largest len: rows from len up to it become zero              */
     int64_t stride_batch, stride_head, stride_token; /* in elements, multiples of 8 */
 } kvd_fill_strided_args;
 
@@ -54,7 +55,8 @@ cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaSt
 
 /* Latents of K and V into pages, as PAGED of kernels/rivals/palu_layout.h: tensor K or V, "head" the group, "dim" the rank. Rows of
  * the last page beyond kv_len become zero. map and q_start of args are not used. */
-cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool, cudaStream_t stream);
+cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
+                             cudaStream_t stream);
 
 #ifdef __cplusplus
 }
