@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "common/half.h"
+#include "kernels/attention_ref.h"
+#include "kernels/cuda/device.h"
 #include "kernels/rivals/cudnn.h"
 
 #ifndef KVD_CUDA
@@ -21,6 +23,8 @@ int main(void)
 #else
 
 #include <cuda_runtime_api.h>
+
+enum { D_HEAD = 128 };
 
 static int failures;
 
@@ -84,31 +88,41 @@ static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
     return x;
 }
 
-/* Request b, head h, query t in double. */
-static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v, int b, int h,
-                      int t, int q_len, int kv_len, double *out)
+/* Rows [heads][n][d] of request b, first row t, from memory of any strides: PLAIN of kernels/layout.h. */
+static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int t, int n, int d)
 {
-    const int g = h / (s->n_heads / s->n_kv_heads), last = s->causal ? kv_len - q_len + t : kv_len - 1;
-    const float *qr = q + b * s->q.batch + h * s->q.head + t * s->q.token;
-    double *p = must(malloc((size_t)(last + 1) * sizeof *p)), top = -INFINITY, sum = 0.0;
-    for (int j = 0; j <= last; j++) {
-        const float *kr = k + b * s->k.batch + g * s->k.head + j * s->k.token;
-        double dot = 0.0;
-        for (int i = 0; i < s->d_qk; i++)
-            dot += (double)qr[i] * (double)kr[i];
-        p[j] = dot * (double)s->scale;
-        top = fmax(top, p[j]);
+    float *out = must(malloc((size_t)heads * (size_t)n * (size_t)d * sizeof *out)), *to = out;
+    for (int h = 0; h < heads; h++)
+        for (int r = t; r < t + n; r++, to += d)
+            memcpy(to, x + b * st.batch + h * st.head + r * st.token, (size_t)d * sizeof *to);
+    return out;
+}
+
+/* Queries t .. t + n - 1 of request b, the last of kv_len tokens, by the reference; to want [n_heads][q_len][d_v]. */
+static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v, int b, int t,
+                      int n, int kv_len, double *want)
+{
+    kvd_attn_heads heads = {.n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .d_head = D_HEAD};
+    const int32_t one_q = n, one_kv = kv_len;
+    const kvd_attn_batch batch = {.batch = 1, .q_len = &one_q, .kv_len = &one_kv};
+    kvd_err err = {""};
+    for (int g = 0; g < s->n_kv_heads; g++) {
+        heads.d_qk[g] = s->d_qk;
+        heads.d_v[g] = s->d_v;
     }
-    for (int j = 0; j <= last; j++)
-        sum += p[j] = exp(p[j] - top);
-    for (int i = 0; i < s->d_v; i++)
-        out[i] = 0.0;
-    for (int j = 0; j <= last; j++) {
-        const float *vr = v + b * s->v.batch + g * s->v.head + j * s->v.token;
-        for (int i = 0; i < s->d_v; i++)
-            out[i] += p[j] / sum * (double)vr[i];
+    float *pq = gather(q, s->q, b, s->n_heads, t, n, s->d_qk),
+          *pk = gather(k, s->k, b, s->n_kv_heads, 0, kv_len, s->d_qk);
+    float *pv = gather(v, s->v, b, s->n_kv_heads, 0, kv_len, s->d_v);
+    const size_t row = (size_t)s->d_v, rows = (size_t)n;
+    double *out = must(malloc((size_t)s->n_heads * rows * row * sizeof *out));
+    if (kvd_attention_ref(&heads, &batch, pq, pk, pv, out, NULL, &err)) {
+        printf("not ok cudnn reference: %s\n", err.msg);
+        exit(1);
     }
-    free(p);
+    for (size_t h = 0; h < (size_t)s->n_heads; h++)
+        memcpy(want + (h * (size_t)s->q_len + (size_t)t) * row, out + h * rows * row,
+               rows * row * sizeof *out);
+    free(pq), free(pk), free(pv), free(out);
 }
 
 /* Relative Frobenius error over the rows that exist; NaN anywhere in them gives NaN. */
@@ -134,7 +148,7 @@ static void check(test_case *tc, int verbose)
     kvd_cudnn_shape *s = &tc->s;
     kvd_err err = {""};
     kvd_cudnn_plan *plan;
-    s->scale = 1.0F / sqrtf(128.0F);
+    s->scale = 1.0F / sqrtf((float)D_HEAD);
     kvd_cudnn_packed(s);
     if (tc->token_major) {
         s->q = token_major(s->n_heads, s->q_len, s->d_qk);
@@ -167,11 +181,11 @@ static void check(test_case *tc, int verbose)
                            ? 1
                            : 1 + (int)(uniform() * (double)(s->q_len < kv_len[b] ? s->q_len : kv_len[b]));
         }
-        for (int h = 0; h < s->n_heads; h++)
-            for (int t = 0; t < q_len[b]; t++)
-                reference(s, q, k, v, b, h, t, q_len[b], kv_len[b],
-                          want +
-                              ((size_t)(b * s->n_heads + h) * (size_t)s->q_len + (size_t)t) * (size_t)s->d_v);
+        double *to = want + (size_t)b * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v;
+        if (s->causal)
+            reference(s, q, k, v, b, 0, q_len[b], kv_len[b], to);
+        for (int t = 0; !s->causal && t < q_len[b]; t++) /* a last query sees all */
+            reference(s, q, k, v, b, t, 1, kv_len[b], to);
     }
 
     kvd_cudnn_io io = {0};
@@ -330,7 +344,8 @@ static void *random_device(size_t n, int dtype)
         for (size_t i = 0; i < block; i++)
             x[i] = normal();
         kvd_from_f32((kvd_dtype)dtype, x, host, block);
-        memcpy(host + block, host, block * 2);
+        for (size_t i = 0; i < block; i++)
+            host[block + i] = host[i];
         free(x);
     }
     begin = (begin + 1234577) % block;
@@ -345,7 +360,7 @@ static void *random_device(size_t n, int dtype)
 enum { COLD = 31, HOT = 15, HOT_RUN = 10 };
 
 static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_t scratch_bytes, double *hot,
-                    double *cold)
+                    double *cold, double *mhz)
 {
     float ms[COLD];
     cudaEvent_t begin, end;
@@ -369,6 +384,8 @@ static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_
     }
     qsort(ms, COLD, sizeof *ms, ascending);
     *cold = (double)ms[COLD / 2] * 1e3;
+    CUDA(cudaMemset(scratch, 0, 2 * sizeof(kvd_clock_stamp)));
+    CUDA((cudaError_t)kvd_clock_stamp_launch(scratch, NULL));
     for (int i = 0; i < HOT; i++) {
         CUDA(cudaEventRecord(begin, NULL));
         for (int j = 0; j < HOT_RUN; j++)
@@ -380,6 +397,11 @@ static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_
     }
     qsort(ms, HOT, sizeof *ms, ascending);
     *hot = (double)ms[HOT / 2] * 1e3 / HOT_RUN;
+    CUDA((cudaError_t)kvd_clock_stamp_launch((kvd_clock_stamp *)scratch + 1, NULL));
+    kvd_clock_stamp *stamps = must(malloc(2 * sizeof *stamps));
+    CUDA(cudaMemcpy(stamps, scratch, 2 * sizeof *stamps, cudaMemcpyDeviceToHost));
+    *mhz = kvd_clock_between(stamps, stamps + 1);
+    free(stamps);
     CUDA(cudaFree(io->workspace));
     CUDA(cudaEventDestroy(begin));
     CUDA(cudaEventDestroy(end));
@@ -401,7 +423,7 @@ static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ra
     kvd_cudnn_plan *plan;
     kvd_err err = {""};
     int l2 = 0;
-    double first[2], best[2], us;
+    double first[3], best[3], us;
     kvd_cudnn_packed(&s);
     CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, 0));
     if (kvd_cudnn_open(&s, &plan, &err)) {
@@ -423,15 +445,16 @@ static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ra
     kvd_cudnn_io io = {.q = q, .k = k, .v = v, .o = o, .q_len = dl, .kv_len = dl};
     char name[256];
     snprintf(name, sizeof name, "%s", kvd_cudnn_name(plan));
-    measure(plan, &io, scratch, flush, &first[0], &first[1]);
+    measure(plan, &io, scratch, flush, &first[0], &first[1], &first[2]);
     if (kvd_cudnn_tune(plan, &io, NULL, &err)) {
         printf("not ok tune: %s\n", err.msg);
         exit(1);
     }
-    measure(plan, &io, scratch, flush, &best[0], &best[1]);
-    printf("%s %d x %d d %d,%d%s: first %.1f us hot, %.1f cold (%s); tuned %.1f hot, %.1f cold (%s)\n",
+    measure(plan, &io, scratch, flush, &best[0], &best[1], &best[2]);
+    printf("%s %d x %d d %d,%d%s: first %.1f us hot at %.0f MHz, %.1f cold (%s); tuned %.1f hot at %.0f MHz, "
+           "%.1f cold (%s)\n",
            q_len == 1 ? "decode" : "prefill", batch, kv_len, d_qk, d_v, ragged ? " ragged" : "", first[0],
-           first[1], name + 7, best[0], best[1], kvd_cudnn_name(plan) + 7);
+           first[2], first[1], name + 7, best[0], best[2], best[1], kvd_cudnn_name(plan) + 7);
     for (int i = 0; list && i < kvd_cudnn_count(plan); i++) {
         const char *n = kvd_cudnn_candidate(plan, i, &us);
         printf("#   %9.1f %s\n", us, n);
