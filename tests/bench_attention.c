@@ -6,8 +6,10 @@
  * 30), so that what else the machine does falls on all alike; medians and the quarter and three-quarter points are given.
  * Useful work counts only what the causal mask leaves: 2 (d_qk + d_v) flops a score.
  *
- * "of gemm" is the case's rate over that of the matrix product; "to width" is its time per width, over that of the
- * first case with these lengths: 1 when time falls in proportion to the sum of widths.
+ * "of gemm" and "of read" are the case's rate over that of the matrix product and of reading; "error" is that of
+ * some rows against the double reference, relative; "to width" is time per width over that of the first case with
+ * these lengths: 1 when time falls in proportion to the sum of widths. On one thread (OMP_NUM_THREADS=1
+ * OPENBLAS_NUM_THREADS=1) times are processor time, which other programs on the machine disturb least.
  */
 #include <cblas.h>
 #include <math.h>
@@ -21,8 +23,18 @@
 #include "common/threads.h"
 #include "kernels/attention_cpu.h"
 #include "kernels/attention_plain.h"
+#include "kernels/attention_ref.h"
 
-enum { ROUNDS = 500, GEMM = 2048, READ_MB = 256, HEADS = 8, KV_HEADS = 2, D = 128, MAX_CASES = 64 };
+enum {
+    ROUNDS = 500,
+    GEMM = 2048,
+    READ_MB = 256,
+    HEADS = 8,
+    KV_HEADS = 2,
+    D = 128,
+    MAX_CASES = 64,
+    CHECKED = 24
+};
 
 typedef struct {
     const char *what;
@@ -31,6 +43,7 @@ typedef struct {
     int32_t batch, q_len, kv_len;
     int d_qk[KV_HEADS], d_v[KV_HEADS];
     double times[ROUNDS];
+    double error; /* relative, of CHECKED rows against the reference */
 } bench_case;
 
 typedef struct {
@@ -39,7 +52,7 @@ typedef struct {
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
     float *pool, *out; /* Q, K and V of a case are taken from the pool; it exceeds the caches */
-    size_t pool_floats;
+    size_t pool_floats, out_floats;
 } bench;
 
 /* On one thread the time that it had a processor, so that a machine shared with others can be measured. */
@@ -115,6 +128,30 @@ static double bytes(const bench_case *c)
     return 4. * c->batch * widths(c) * c->kv_len;
 }
 
+/* Relative errors of CHECKED rows spread over requests, heads and queries: the root of the mean of their squares. */
+static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const kvd_attn_plain *plain,
+                      const float *q, const float *k, const float *v, const float *out, double *error,
+                      kvd_err *err)
+{
+    double right[D], sum = 0;
+    for (int i = 0; i < CHECKED; i++) {
+        const int at = i % batch->batch, h = i * 7 % heads->n_heads, d = heads->d_v[h / plain->group];
+        const size_t n = (size_t)batch->q_len[at], t = i + 1 == CHECKED ? n - 1 : (size_t)i * 7919 % n;
+        if (kvd_attention_ref_row(heads, batch, at, h, t, q, k, v, right, err))
+            return -1;
+        const float *row = out + plain->o_at[h] + ((size_t)at * n + t) * (size_t)d;
+        double wrong = 0, all = 0;
+        for (int c = 0; c < d; c++) {
+            wrong += ((double)row[c] - right[c]) * ((double)row[c] - right[c]);
+            all += right[c] * right[c];
+        }
+        sum += wrong / all;
+    }
+    *error = sqrt(sum / CHECKED);
+    return 0;
+}
+
+/* Round -1 warms up and compares with the reference. */
 static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
 {
     int32_t q_len[64], kv_len[64];
@@ -130,16 +167,18 @@ static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
     if (kvd_attn_plain_make(&heads, &batch, &plain, err))
         return -1;
     const size_t all = plain.q_elements + plain.k_elements + plain.v_elements;
-    if (all > b->pool_floats)
-        return kvd_fail(err, "a case needs %zu floats", all);
+    if (all > b->pool_floats || plain.o_elements > b->out_floats)
+        return kvd_fail(err, "a case needs %zu floats in and %zu out", all, plain.o_elements);
     /* Another part of the pool each round, so that decode reads memory. */
-    const size_t slots = b->pool_floats / all;
-    const float *q = b->pool + (size_t)round % slots * all, *k = q + plain.q_elements,
-                *v = k + plain.k_elements;
+    const size_t slots = b->pool_floats / all, slot = round < 0 ? slots - 1 : (size_t)round % slots;
+    const float *q = b->pool + slot * all, *k = q + plain.q_elements, *v = k + plain.k_elements;
     const double start = now();
     if (kvd_attention_cpu(&heads, &batch, c->isa, q, k, v, b->out, err))
         return -1;
-    c->times[round < 0 ? 0 : round] = now() - start;
+    const double seconds = now() - start;
+    if (round < 0)
+        return check_case(&heads, &batch, &plain, q, k, v, b->out, &c->error, err);
+    c->times[round] = seconds;
     return 0;
 }
 
@@ -185,8 +224,9 @@ static void print(const bench *b)
            2. * GEMM * GEMM * GEMM / quantile(b->gemm, b->rounds, 0.25) / 1e9, read_rate,
            (double)READ_MB * 1.048576e-3 / quantile(b->read, b->rounds, 0.75),
            (double)READ_MB * 1.048576e-3 / quantile(b->read, b->rounds, 0.25));
-    printf("%-8s %-8s %5s %12s %17s %9s %17s %8s %7s %8s %8s\n", "isa", "phase", "heads", "batch x len",
-           "d_qk / d_v", "ms", "(25 to 75 %)", "GFLOP/s", "of gemm", "GB/s", "to width");
+    printf("%-8s %-8s %5s %12s %17s %9s %17s %8s %7s %6s %7s %8s  %s\n", "isa", "phase", "heads",
+           "batch x len", "d_qk / d_v", "ms", "(25 to 75 %)", "GFLOP/s", "of gemm", "GB/s", "of read",
+           "error", "to width");
     const bench_case *base = NULL;
     for (int i = 0; i < b->n_cases; i++) {
         const bench_case *c = &b->cases[i];
@@ -208,10 +248,10 @@ static void print(const bench *b)
         printf("%-8s %-8s %2d/%-2d %12s %17s %9.2f %17s %8.1f ", kvd_cpu_isa_name(c->isa), c->what,
                KV_HEADS * c->group, KV_HEADS, shape, wide, 1e3 * t, spread, flops(c) / t / 1e9);
         if (c->q_len > 1)
-            printf("%7.2f %8s ", quantile(of_gemm, b->rounds, 0.5), "");
+            printf("%7.2f %6s %7s ", quantile(of_gemm, b->rounds, 0.5), "", "");
         else
-            printf("%7s %4.1f %.2f ", "", bytes(c) / t / 1e9, quantile(of_read, b->rounds, 0.5));
-        printf("%8.3f (%.3f to %.3f)\n", quantile(of_base, b->rounds, 0.5),
+            printf("%7s %6.1f %7.2f ", "", bytes(c) / t / 1e9, quantile(of_read, b->rounds, 0.5));
+        printf("%8.1e  %.3f (%.3f to %.3f)\n", c->error, quantile(of_base, b->rounds, 0.5),
                quantile(of_base, b->rounds, 0.25), quantile(of_base, b->rounds, 0.75));
     }
 }
@@ -220,13 +260,13 @@ static int measure(bench *b, double seconds, kvd_err *err)
 {
     const double start = now();
     for (int r = -1; r < ROUNDS && (r < 3 || now() - start < seconds); r++) {
-        const int at = r < 0 ? 0 : r; /* the first round is not counted */
+        const int at = r < 0 ? 0 : r;
         b->gemm[at] = gemm(b);
         b->read[at] = read_memory(b, at);
         for (int i = 0; i < b->n_cases; i++)
-            if (run_case(b, &b->cases[i], at, err))
+            if (run_case(b, &b->cases[i], r, err))
                 return -1;
-        b->rounds = at + 1;
+        b->rounds = r + 1;
     }
     return 0;
 }
@@ -244,7 +284,8 @@ int main(int argc, char **argv)
     b.b = malloc(square * sizeof *b.b);
     b.c = calloc(square, sizeof *b.c);
     b.pool = malloc(b.pool_floats * sizeof *b.pool);
-    b.out = malloc(((size_t)8 << 20) * sizeof *b.out);
+    b.out_floats = (size_t)8 << 20;
+    b.out = malloc(b.out_floats * sizeof *b.out);
     int status = 1;
     if (!b.a || !b.b || !b.c || !b.pool || !b.out) {
         fprintf(stderr, "bench_attention: out of memory\n");

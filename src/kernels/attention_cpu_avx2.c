@@ -4,7 +4,7 @@
 #define NV     3
 #define MR     4
 #define MR_ONE 8
-#define PANELS 2
+#define PANELS 4
 #define KERNEL kvd_cpu_kernel_avx2
 
 #include <float.h>

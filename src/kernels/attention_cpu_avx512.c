@@ -4,7 +4,7 @@
 #define NV     3
 #define MR     8
 #define MR_ONE 8
-#define PANELS 2
+#define PANELS 3
 #define KERNEL kvd_cpu_kernel_avx512
 
 #include <float.h>
