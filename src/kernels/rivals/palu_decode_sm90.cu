@@ -288,6 +288,21 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
     return static_cast<int>(static_cast<long long>(cluster) * pages / used);
 }
 
+struct run {
+    int begin, end, per_group, cluster; /* pages of all groups, pages of one group */
+};
+
+__device__ __forceinline__ run my_run(const params &p)
+{
+    run r;
+    r.per_group = __ldg(p.prefix + p.batch);
+    r.cluster = static_cast<int>(blockIdx.x) / 2;
+    const int pages = r.per_group * p.n_groups, used = clusters_used(p, pages);
+    r.begin = r.cluster < used ? run_start(r.cluster, pages, used) : 0;
+    r.end = r.cluster < used ? run_start(r.cluster + 1, pages, used) : 0;
+    return r;
+}
+
 /* The request that holds page x of a group. */
 __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int x)
 {
@@ -303,8 +318,11 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /* The copying thread. Order in the ring: K of page i + 1 before V of page i, within the pages of one group. */
-__device__ void produce(const params &p, uint32_t smem, uint32_t ring, int begin, int end, int per_group)
+__device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
+    const run mine = my_run(p);
+    const int end = mine.end, per_group = mine.per_group;
+    const uint32_t ring = smem + OFF_UP + static_cast<uint32_t>(p.rank_k) * 512;
     const uint32_t rank = cluster_rank();
     const uint32_t full = smem + OFF_FULL, empty = smem + OFF_EMPTY, up_full = smem + OFF_UP_BARRIERS;
     const uint32_t k_bytes = static_cast<uint32_t>(p.rank_k) * TOKENS * 2;
@@ -325,7 +343,7 @@ __device__ void produce(const params &p, uint32_t smem, uint32_t ring, int begin
         }
     };
 
-    int x = begin;
+    int x = mine.begin;
     for (int turn = 0; x < end; turn++) {
         const int g = x / per_group, group_end = min(end, (g + 1) * per_group);
         const char *pages = reinterpret_cast<const char *>(p.pool + g * group_elements);
@@ -361,9 +379,11 @@ __device__ void produce(const params &p, uint32_t smem, uint32_t ring, int begin
 }
 
 template <int dtype, int rank_k>
-__device__ void consume(const params &p, char *base, uint32_t smem, uint32_t ring, int begin, int end,
-                        int per_group, int cluster)
+__device__ __forceinline__ void consume(const params &p, char *base, uint32_t smem)
 {
+    const run mine = my_run(p);
+    const int begin = mine.begin, end = mine.end, per_group = mine.per_group, cluster = mine.cluster;
+    const uint32_t ring = smem + OFF_UP + rank_k * 512;
     const int w = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) >> 7, 0), tid = threadIdx.x & 127;
     const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), lane = tid & 31;
     const int row = lane >> 2, quad = lane & 3; /* row and column pair of this thread in an 8 x 8 block */
@@ -422,6 +442,10 @@ __device__ void consume(const params &p, char *base, uint32_t smem, uint32_t rin
             for (int i = (x - begin + w) & 1; i < n; i += 2) { /* pages whose number in the run is w mod 2 */
                 const uint32_t in_run = static_cast<uint32_t>(x - group_begin + i);
                 const int tile = first + i;
+                const int turned = tile * (TOKENS * D / 2) + my_pair;
+                float4 c4 = __ldg(reinterpret_cast<const float4 *>(p.cosine + turned));
+                float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
+
                 /* The rebuild. Warpgroups issue in turn, so that one page's product is not slowed by the other's. */
                 place at =
                     place_of(sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
@@ -453,10 +477,9 @@ __device__ void consume(const params &p, char *base, uint32_t smem, uint32_t rin
                 /* Queries turned back by the page's first position, times scale and log2 e, in the order of
                  * mma's B operand. */
                 {
-                    const float4 c4 =
-                        __ldg(reinterpret_cast<const float4 *>(p.cosine + tile * (TOKENS * D / 2) + my_pair));
-                    const float4 s4 =
-                        __ldg(reinterpret_cast<const float4 *>(p.sine + tile * (TOKENS * D / 2) + my_pair));
+                    /* Not before the rebuild is issued: the numbers may still be on their way. */
+                    asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
+                    asm volatile("" : "+f"(s4.x), "+f"(s4.y), "+f"(s4.z), "+f"(s4.w)::"memory");
                     const float c[4] = {c4.x, c4.y, c4.z, c4.w}, s[4] = {s4.x, s4.y, s4.z, s4.w};
                     const float scale = 0.08838834764831845f * 1.4426950408889634f;
                     float low[4], high[4];
@@ -564,11 +587,6 @@ __device__ void consume(const params &p, char *base, uint32_t smem, uint32_t rin
                 uint32_t *const to = reinterpret_cast<uint32_t *>(weights) + (16 * warp + row) * 4 + quad;
                 to[0] = pack<dtype>(s[0][0], s[0][1]);
                 to[32] = pack<dtype>(s[0][2], s[0][3]);
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        o[c][e] *= fade[e & 1];
                 named_sync(3 + w, 128);
 
                 /* O^T += V^T P: warp i takes latents 16 i .. 16 i + 15 of every piece. */
@@ -581,25 +599,36 @@ __device__ void consume(const params &p, char *base, uint32_t smem, uint32_t rin
                 const uint32_t from = ring + static_cast<uint32_t>(2 * warp + ((lane >> 3) & 1)) * 1024 +
                                       static_cast<uint32_t>(lane >> 4) * 128 +
                                       static_cast<uint32_t>(lane & 7) * 16;
+                uint32_t a[4][4][4] = {};
 #pragma unroll
-                for (int c = 0; c < 4; c++) {
+                for (int c = 0; c < 4; c++)
                     if (static_cast<uint32_t>(c) < v_pieces) {
                         barrier_wait(full + at.at * 8, at.parity);
                         if (c * PIECE_RANKS + 16 * warp < p.rank_v) {
 #pragma unroll
-                            for (int k = 0; k < 4; k++) {
-                                uint32_t a[4];
-                                load_transposed(a, from + at.at * PIECE_BYTES + k * 256);
-                                mma<dtype>(o[c], a, k & 2 ? b1[(k & 1) * 2] : b0[(k & 1) * 2],
-                                           k & 2 ? b1[(k & 1) * 2 + 1] : b0[(k & 1) * 2 + 1]);
-                            }
+                            for (int k = 0; k < 4; k++)
+                                load_transposed(a[c][k], from + at.at * PIECE_BYTES + k * 256);
                         }
                         __syncwarp();
                         if (lane < 2)
                             barrier_arrive_at(empty + at.at * 8, lane);
                         step(at, places);
                     }
-                }
+                /* Sixteen products that do not wait for each other: between them the other warpgroup's rebuild takes the
+                 * tensor cores, and a chain would queue behind it at every link. */
+                float t[4][4][4] = {};
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++)
+                        mma<dtype>(t[k][c], a[c][k], k & 2 ? b1[(k & 1) * 2] : b0[(k & 1) * 2],
+                                   k & 2 ? b1[(k & 1) * 2 + 1] : b0[(k & 1) * 2 + 1]);
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        o[c][e] =
+                            o[c][e] * fade[e & 1] + ((t[0][c][e] + t[1][c][e]) + (t[2][c][e] + t[3][c][e]));
             }
 
             /* What this warpgroup has of (g, b): unnormalised sums, their top and their total. */
@@ -651,14 +680,6 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
 {
     extern __shared__ __align__(1024) char base[];
     const uint32_t smem = smem_address(base);
-    const uint32_t ring = smem + OFF_UP + rank_k * 512;
-    const int per_group = __ldg(p.prefix + p.batch), pages = per_group * p.n_groups;
-    const int used = clusters_used(p, pages), cluster = static_cast<int>(blockIdx.x) / 2;
-    int begin = 0, end = 0;
-    if (cluster < used) {
-        begin = run_start(cluster, pages, used);
-        end = run_start(cluster + 1, pages, used);
-    }
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             barrier_init(smem + OFF_FULL + i * 8, 1);
@@ -670,12 +691,12 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     }
     cluster_sync();
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         if (threadIdx.x == 256)
-            produce(p, smem, ring, begin, end, per_group);
+            produce(p, smem);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<dtype, rank_k>(p, base, smem, ring, begin, end, per_group, cluster);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        consume<dtype, rank_k>(p, base, smem);
     }
     __syncwarp();
     cluster_sync(); /* the peer may still be sending here */
