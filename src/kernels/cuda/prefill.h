@@ -17,7 +17,7 @@ extern "C" {
 
 enum { KVD_PREFILL_ROWS = 192 }; /* query rows of one tile at most: 3 warpgroups of 64 */
 
-/* One unit of work: n_rows (1 .. KVD_PREFILL_ROWS) query rows of one head of one request. */
+/* One unit of work, 16 bytes (lists of them are aligned to 16): n_rows (1 .. KVD_PREFILL_ROWS) query rows of one head of one request. */
 typedef struct {
     int32_t request, head; /* query head */
     int32_t row, n_rows;   /* first query row within the request, a multiple of 64 */

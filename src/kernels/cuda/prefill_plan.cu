@@ -25,9 +25,12 @@
 
 enum {
     THREADS = 1024,
-    KEYS = 128,           /* keys of a block in the cost model                     */
-    UNITS_SHARED = 4096,  /* units whose prefix sums fit in shared memory          */
-    BUCKETS = 4096,       /* of the counting sort                                  */
+    WARPS = THREADS / 32,
+    KEYS = 128,           /* keys of a block in the cost model                      */
+    LENGTHS_SHARED = 512, /* requests whose lengths fit in shared memory            */
+    UNITS_SHARED = 2048,  /* units whose prefix sums do (PAPERS)                    */
+    CTAS_MAX = 1024,      /* CTAs whose loads do (PAPERS)                           */
+    BUCKETS = 2048,       /* of the counting sort                                   */
     L2_SECTION = 32 << 20 /* bytes of K and V that the tiles in flight should share */
 };
 
@@ -40,16 +43,22 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    int32_t batch, n_ctas, n_tiles, schedule;
+    int32_t batch, n_ctas, n_tiles, schedule, widest; /* widest: largest d_qk + d_v */
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
-    int32_t *prefix;         /* [batch * n_heads + 1] tiles or tasks before unit u */
-    int32_t *count;          /* [n_ctas]                                           */
-    float *load;             /* [n_ctas]                                           */
-    kvd_prefill_tile *piece; /* [n_ctas * pieces per task] of the last round */
-    int32_t *owner;          /* likewise                                     */
+    int32_t *before;         /* [batch + 1] tiles of one head before request b        */
+    int32_t *prefix;         /* [batch * n_heads + 1] tasks before unit u (PAPERS)    */
+    kvd_prefill_tile *piece; /* [max_pieces] of the last round (PAPERS)               */
+    int32_t *owner;          /* likewise                                              */
 } plan_args;
+
+/* What all schedulers read: lengths near at hand. */
+typedef struct {
+    const int32_t *q_len, *kv_len;
+    const int32_t *tiles_before; /* of one head, in the requests before b */
+    int longest;                 /* of kv_len                             */
+} lengths;
 
 __device__ int ceil_div(int a, int b)
 {
@@ -62,28 +71,54 @@ __device__ int widths_of(const plan_args &p, int head)
     return p.map.d_qk[g] + p.map.d_v[g];
 }
 
-/* Keys that the last row of a tile sees. */
-__device__ int last_key(const plan_args &p, int request, int row, int n_rows)
+__device__ float block_cost(const plan_args &p, int widths)
 {
-    return p.kv_len[request] - p.q_len[request] + row + n_rows;
+    return p.cost.per_block + p.cost.per_dim * (float)widths;
 }
 
-__device__ float tile_cost(const plan_args &p, int request, int head, int row, int n_rows)
+/*
+ * Calls visit(tile, index, cost of a key block) for every tile of KVD_PREFILL_ROWS rows, index counting in the order
+ * (request, head, row). `team` lanes, about as many as a unit has tiles, take a unit, so that nothing is divided or searched per
+ * tile and few lanes idle.
+ */
+template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
-    const float blocks = (float)ceil_div(last_key(p, request, row, n_rows), KEYS);
-    return blocks * (p.cost.per_block + p.cost.per_dim * (float)widths_of(p, head)) + p.cost.per_tile;
+    const int n_units = p.batch * p.map.n_heads, mean = ceil_div(p.n_tiles, n_units);
+    const int team = mean >= 32 ? 32 : 1 << (32 - __clz(mean - 1));
+    const int lane = (int)threadIdx.x & (team - 1);
+    for (int u = (int)threadIdx.x / team; u < n_units; u += THREADS / team) {
+        const int b = u / p.map.n_heads, h = u - b * p.map.n_heads, n = len.q_len[b];
+        const int tiles = ceil_div(n, KVD_PREFILL_ROWS),
+                  before = len.tiles_before[b] * p.map.n_heads + h * tiles;
+        const float per_block = block_cost(p, widths_of(p, h));
+        for (int i = lane; i < tiles; i += team) {
+            kvd_prefill_tile x;
+            x.request = b;
+            x.head = h;
+            x.row = i * KVD_PREFILL_ROWS;
+            x.n_rows = min((int)KVD_PREFILL_ROWS, n - x.row);
+            visit(x, before + i, per_block);
+        }
+    }
+}
+
+/* One 16-byte store: tiles go to scattered places, and four small stores cost four times as much. */
+__device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
+{
+    static_assert(sizeof(kvd_prefill_tile) == sizeof(int4), "a tile is one 16-byte store");
+    *reinterpret_cast<int4 *>(to) = make_int4(x.request, x.head, x.row, x.n_rows);
 }
 
 /* Exclusive prefix sums over n values by the whole CTA: value(i) -> out[i], out[n] = total. */
 template <class F> __device__ void scan(int n, int32_t *out, const F &value)
 {
-    __shared__ int32_t part[THREADS / 32];
+    __shared__ int32_t part[WARPS];
     const int t = (int)threadIdx.x, lane = t % 32, warp = t / 32;
     int carry = 0;
-    for (int base = 0; base < n; base += THREADS) {
-        const int i = base + t;
-        const int v = i < n ? value(i) : 0;
-        int s = v;
+    for (int base = 0; base < n; base += 2 * THREADS) {
+        const int i = base + 2 * t;
+        const int v = i < n ? value(i) : 0, v2 = i + 1 < n ? value(i + 1) : 0;
+        int s = v + v2;
         for (int step = 1; step < 32; step *= 2) {
             const int o = __shfl_up_sync(~0u, s, step);
             s += lane >= step ? o : 0;
@@ -100,9 +135,12 @@ template <class F> __device__ void scan(int n, int32_t *out, const F &value)
             part[lane] = q;
         }
         __syncthreads();
+        const int before = carry + s - v - v2 + (warp ? part[warp - 1] : 0);
         if (i < n)
-            out[i] = carry + s - v + (warp ? part[warp - 1] : 0);
-        carry += part[THREADS / 32 - 1];
+            out[i] = before;
+        if (i + 1 < n)
+            out[i + 1] = before + v;
+        carry += part[WARPS - 1];
         __syncthreads();
     }
     if (t == 0)
@@ -110,7 +148,57 @@ template <class F> __device__ void scan(int n, int32_t *out, const F &value)
     __syncthreads();
 }
 
-/* The unit that holds element i: prefix[u] <= i < prefix[u + 1]. */
+__device__ void plan_none(const plan_args &p, const lengths &len)
+{
+    const int each = p.n_tiles / p.n_ctas, more = p.n_tiles % p.n_ctas;
+    for (int c = (int)threadIdx.x; c <= p.n_ctas; c += THREADS) /* CTA c has the tiles c, c + n_ctas, ... */
+        p.first[c] = c * each + min(c, more);
+    each_tile(p, len, [&](const kvd_prefill_tile &x, int i, float) {
+        const int c = i % p.n_ctas;
+        put(&p.tile[c * each + min(c, more) + i / p.n_ctas], x);
+    });
+}
+
+__device__ void plan_ours(const plan_args &p, const lengths &len)
+{
+    __shared__ int32_t bucket[BUCKETS + 1];
+    for (int i = (int)threadIdx.x; i <= BUCKETS; i += THREADS)
+        bucket[i] = 0;
+
+    /* Requests short enough share L2 freely: one section. Long ones are taken one after another. */
+    const float head_bytes =
+        (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS * 2.f / (float)p.map.n_kv_heads;
+    const int section_heads = min(p.map.n_kv_heads, max(1, (int)((float)L2_SECTION / head_bytes)));
+    const int per_request = section_heads == p.map.n_kv_heads ? 0 : ceil_div(p.map.n_kv_heads, section_heads);
+    const int want = max(1, p.batch * per_request), sections = min(want, BUCKETS / 64),
+              levels = BUCKETS / sections;
+    const float top = (float)ceil_div(len.longest, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
+    const float step = (float)levels / top;
+
+    auto place = [&](const kvd_prefill_tile &x, float per_block) {
+        const int last_key = len.kv_len[x.request] - len.q_len[x.request] + x.row + x.n_rows;
+        const float cost = (float)ceil_div(last_key, KEYS) * per_block + p.cost.per_tile;
+        int section = 0;
+        if (sections > 1) {
+            section = x.request * per_request + x.head / p.map.group / section_heads;
+            section = want == sections ? section : (int)((long long)section * sections / want);
+        }
+        return section * levels + min(levels - 1, max(0, (int)((top - cost) * step)));
+    };
+    __syncthreads();
+    each_tile(p, len, [&](const kvd_prefill_tile &x, int, float c) { atomicAdd(&bucket[place(x, c)], 1); });
+    __syncthreads();
+    scan(BUCKETS, bucket, [&](int i) { return bucket[i]; });
+    each_tile(p, len, [&](const kvd_prefill_tile &x, int, float c) {
+        put(&p.tile[atomicAdd(&bucket[place(x, c)], 1)], x);
+    });
+    if (threadIdx.x == 0)
+        *p.next = 0;
+}
+
+/* ---- the papers' ------------------------------------------------------------------------------ */
+
+/* The unit that holds task i: prefix[u] <= i < prefix[u + 1]. */
 __device__ int unit_of(const int32_t *prefix, int n_units, int i)
 {
     int lo = 0, hi = n_units;
@@ -124,142 +212,72 @@ __device__ int unit_of(const int32_t *prefix, int n_units, int i)
     return lo;
 }
 
-__device__ kvd_prefill_tile cut(const plan_args &p, const int32_t *prefix, int n_units, int i, int rows)
+__device__ int papers_rows(const plan_args &p, int head)
 {
-    const int u = unit_of(prefix, n_units, i);
-    kvd_prefill_tile t;
-    t.request = u / p.map.n_heads;
-    t.head = u % p.map.n_heads;
-    t.row = (i - prefix[u]) * rows;
-    t.n_rows = min(rows, p.q_len[t.request] - t.row);
-    return t;
+    const float rows = (float)(p.widest + 1) / (float)(widths_of(p, head) + 1);
+    return max(1, (int)(rows + 0.5f)) * KVD_PREFILL_ROWS;
 }
 
-__device__ void plan_none(const plan_args &p, const int32_t *prefix, int n_units)
+/* rows d_sum s_kv: s_kv is the mean number of keys that the rows see. */
+__device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
-    for (int c = (int)threadIdx.x; c <= p.n_ctas; c += THREADS) /* CTA c has the tiles c, c + n_ctas, ... */
-        p.first[c] = c * (p.n_tiles / p.n_ctas) + min(c, p.n_tiles % p.n_ctas);
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < p.n_tiles; i += THREADS)
-        p.tile[p.first[i % p.n_ctas] + i / p.n_ctas] = cut(p, prefix, n_units, i, KVD_PREFILL_ROWS);
-}
-
-__device__ void plan_ours(const plan_args &p, const int32_t *prefix, int n_units)
-{
-    __shared__ int32_t bucket[BUCKETS + 1];
-    __shared__ int32_t heads_per_section;
-    __shared__ float top;
-    __shared__ uint32_t top_bits;
-    const int t = (int)threadIdx.x;
-
-    if (t == 0) {
-        int longest = 0, widest = 0;
-        for (int b = 0; b < p.batch; b++)
-            longest = max(longest, p.kv_len[b]);
-        for (int g = 0; g < p.map.n_kv_heads; g++)
-            widest += p.map.d_qk[g] + p.map.d_v[g];
-        const float head_bytes = 2.f * (float)longest * (float)widest / (float)p.map.n_kv_heads;
-        const int fit = max(1, (int)((float)L2_SECTION / head_bytes));
-        /* Several requests in flight share L2 as well; short ones do so freely. */
-        heads_per_section = min(fit, p.map.n_kv_heads);
-        top_bits = 0;
-    }
-    for (int i = t; i <= BUCKETS; i += THREADS)
-        bucket[i] = 0;
-    __syncthreads();
-    for (int u = t; u < n_units; u += THREADS) { /* the costliest tile of a unit is its last full one */
-        const int b = u / p.map.n_heads, n = min(p.q_len[b], KVD_PREFILL_ROWS);
-        atomicMax(&top_bits, __float_as_uint(tile_cost(p, b, u % p.map.n_heads, p.q_len[b] - n, n)));
-    }
-    __syncthreads();
-    const int kv_sections = ceil_div(p.map.n_kv_heads, heads_per_section);
-    /* A whole batch of short requests is one section; long requests are taken one after another. */
-    const int sections = heads_per_section == p.map.n_kv_heads ? 1 : min(p.batch * kv_sections, BUCKETS / 64);
-    const int levels = BUCKETS / sections;
-    if (t == 0)
-        top = __uint_as_float(top_bits);
-    __syncthreads();
-
-    auto place = [&](const kvd_prefill_tile &x) {
-        const int section =
-            sections == 1
-                ? 0
-                : (int)((long long)(x.request * kv_sections + x.head / p.map.group / heads_per_section) *
-                        sections / (p.batch * kv_sections));
-        const float c = tile_cost(p, x.request, x.head, x.row, x.n_rows);
-        return section * levels + min(levels - 1, (int)((1.f - c / top) * (float)levels));
-    };
-    for (int i = t; i < p.n_tiles; i += THREADS)
-        atomicAdd(&bucket[max(0, place(cut(p, prefix, n_units, i, KVD_PREFILL_ROWS)))], 1);
-    __syncthreads();
-    scan(BUCKETS, bucket, [&](int i) { return bucket[i]; });
-    for (int i = t; i < p.n_tiles; i += THREADS) {
-        const kvd_prefill_tile x = cut(p, prefix, n_units, i, KVD_PREFILL_ROWS);
-        p.tile[atomicAdd(&bucket[max(0, place(x))], 1)] = x;
-    }
-    if (t == 0)
-        *p.next = 0;
-}
-
-__device__ int papers_rows(const plan_args &p, int head, int d_max)
-{
-    const float rows = (float)KVD_PREFILL_ROWS * (float)d_max / (float)(widths_of(p, head) + 1);
-    return max(1, (int)(rows / KVD_PREFILL_ROWS + 0.5f)) * KVD_PREFILL_ROWS;
-}
-
-/* rows d_sum s_kv of rows row .. row + n - 1: s_kv is the mean number of keys that they see. */
-__device__ float papers_load(const plan_args &p, const kvd_prefill_tile &x)
-{
-    const float before = (float)(p.kv_len[x.request] - p.q_len[x.request] + x.row);
+    const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
     return (float)x.n_rows * (float)(widths_of(p, x.head) + 1) * (before + 0.5f * (float)(x.n_rows + 1));
 }
 
-__device__ void plan_papers(const plan_args &p, int32_t *prefix, int n_units)
+__device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    __shared__ int32_t d_max, n_pieces;
+    __shared__ kvd_prefill_tile tail[CTAS_MAX]; /* tasks of the last round */
+    __shared__ int32_t count[CTAS_MAX];
+    __shared__ float load[CTAS_MAX];
+    __shared__ int32_t n_pieces;
     __shared__ float wl;
-    const int t = (int)threadIdx.x, n = p.n_ctas;
+    const int t = (int)threadIdx.x, n = p.n_ctas, n_units = p.batch * p.map.n_heads;
     if (t == 0) {
-        int d = 0;
-        for (int g = 0; g < p.map.n_kv_heads; g++)
-            d = max(d, p.map.d_qk[g] + p.map.d_v[g] + 1);
-        d_max = d;
         wl = 0;
         n_pieces = 0;
     }
-    __syncthreads();
-    scan(n_units, prefix, [&](int u) {
-        return ceil_div(p.q_len[u / p.map.n_heads], papers_rows(p, u % p.map.n_heads, d_max));
-    });
+    scan(n_units, prefix,
+         [&](int u) { return ceil_div(len.q_len[u / p.map.n_heads], papers_rows(p, u % p.map.n_heads)); });
     const int n_tasks = prefix[n_units], full = n_tasks / n * n;
     auto task = [&](int i) {
         const int u = unit_of(prefix, n_units, i);
-        return cut(p, prefix, n_units, i, papers_rows(p, u % p.map.n_heads, d_max));
+        kvd_prefill_tile x;
+        x.request = u / p.map.n_heads;
+        x.head = u % p.map.n_heads;
+        const int rows = papers_rows(p, x.head);
+        x.row = (i - prefix[u]) * rows;
+        x.n_rows = min(rows, len.q_len[x.request] - x.row);
+        return x;
     };
 
     /* Full rounds: loads and numbers of tiles. */
     for (int c = t; c < n; c += THREADS) {
-        float load = 0;
+        float sum = 0;
         int tiles = 0;
         for (int i = c; i < full; i += n) {
             const kvd_prefill_tile x = task(i);
-            load += papers_load(p, x);
+            sum += papers_load(p, len, x);
             tiles += ceil_div(x.n_rows, KVD_PREFILL_ROWS);
         }
-        p.load[c] = load;
-        p.count[c] = tiles;
+        load[c] = sum;
+        count[c] = tiles;
     }
-    for (int i = full + t; i < n_tasks; i += THREADS)
-        atomicAdd(&wl, papers_load(p, task(i)) / (float)n);
+    for (int i = full + t; i < n_tasks; i += THREADS) {
+        const kvd_prefill_tile x = task(i);
+        tail[i - full] = x;
+        atomicAdd(&wl, papers_load(p, len, x) / (float)n);
+    }
     __syncthreads();
 
     /* Last round: cut again, then one warp hands the pieces out. */
+    const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;
-        for (int i = full; i < n_tasks; i++) {
-            const kvd_prefill_tile x = task(i);
-            const float per_row = papers_load(p, x) / (float)x.n_rows;
-            const int rows = min(KVD_PREFILL_ROWS, max(1, (int)(wl / per_row / 64 + 0.5f)) * 64);
+        for (int i = 0; i < last; i++) {
+            const kvd_prefill_tile x = tail[i];
+            const float per_row = papers_load(p, len, x) / (float)x.n_rows;
+            const int rows = min((int)KVD_PREFILL_ROWS, max(1, (int)(wl / per_row / 64 + 0.5f)) * 64);
             for (int r = 0; r < x.n_rows; r += rows, made++) {
                 kvd_prefill_tile y = x;
                 y.row = x.row + r;
@@ -267,8 +285,8 @@ __device__ void plan_papers(const plan_args &p, int32_t *prefix, int n_units)
                 float best = 3.4e38f;
                 int who = 0;
                 for (int c = t; c < n; c += 32)
-                    if (p.load[c] < best) {
-                        best = p.load[c];
+                    if (load[c] < best) {
+                        best = load[c];
                         who = c;
                     }
                 for (int step = 16; step; step /= 2) {
@@ -280,7 +298,8 @@ __device__ void plan_papers(const plan_args &p, int32_t *prefix, int n_units)
                     }
                 }
                 if (t == 0) {
-                    p.load[who] += papers_load(p, y);
+                    load[who] += papers_load(p, len, y);
+                    count[who]++;
                     p.piece[made] = y;
                     p.owner[made] = who;
                 }
@@ -291,10 +310,7 @@ __device__ void plan_papers(const plan_args &p, int32_t *prefix, int n_units)
             n_pieces = made;
     }
     __syncthreads();
-    for (int i = t; i < n_pieces; i += THREADS)
-        atomicAdd(&p.count[p.owner[i]], 1);
-    __syncthreads();
-    scan(n, p.first, [&](int c) { return p.count[c]; });
+    scan(n, p.first, [&](int c) { return count[c]; });
 
     for (int c = t; c < n; c += THREADS) {
         int at = p.first[c];
@@ -304,29 +320,58 @@ __device__ void plan_papers(const plan_args &p, int32_t *prefix, int n_units)
                 kvd_prefill_tile y = x;
                 y.row = x.row + r;
                 y.n_rows = min((int)KVD_PREFILL_ROWS, x.n_rows - r);
-                p.tile[at++] = y;
+                put(&p.tile[at++], y);
             }
         }
         for (int i = 0; i < n_pieces; i++)
             if (p.owner[i] == c)
-                p.tile[at++] = p.piece[i];
+                put(&p.tile[at++], p.piece[i]);
+    }
+}
+
+__device__ __forceinline__ void plan(const plan_args &p)
+{
+    __shared__ int32_t near_q[LENGTHS_SHARED], near_kv[LENGTHS_SHARED], near_before[LENGTHS_SHARED + 1],
+        longest;
+    int32_t *const before = p.batch <= LENGTHS_SHARED ? near_before : p.before;
+    lengths len = {p.q_len, p.kv_len, before, 0};
+    if (threadIdx.x == 0)
+        longest = 0;
+    __syncthreads();
+    for (int b = (int)threadIdx.x; b < p.batch; b += THREADS) {
+        const int kv = p.kv_len[b];
+        atomicMax(&longest, kv);
+        if (p.batch <= LENGTHS_SHARED) {
+            near_q[b] = p.q_len[b];
+            near_kv[b] = kv;
+        }
+    }
+    __syncthreads();
+    len.longest = longest;
+    if (p.batch <= LENGTHS_SHARED) {
+        len.q_len = near_q;
+        len.kv_len = near_kv;
+    }
+    scan(p.batch, before, [&](int b) { return ceil_div(len.q_len[b], KVD_PREFILL_ROWS); });
+    if (p.schedule == KVD_SCHEDULE_NONE)
+        plan_none(p, len);
+    else if (p.schedule == KVD_SCHEDULE_OURS)
+        plan_ours(p, len);
+    else {
+        __shared__ int32_t near_prefix[UNITS_SHARED + 1];
+        plan_papers(p, len, p.batch * p.map.n_heads <= UNITS_SHARED ? near_prefix : p.prefix);
     }
 }
 
 __global__ void __launch_bounds__(THREADS, 1) plan_kernel(const __grid_constant__ plan_args p)
 {
-    __shared__ int32_t near_prefix[UNITS_SHARED + 1];
-    const int n_units = p.batch * p.map.n_heads;
-    int32_t *prefix = n_units <= UNITS_SHARED ? near_prefix : p.prefix;
-    if (p.schedule == KVD_SCHEDULE_PAPERS) {
-        plan_papers(p, prefix, n_units);
-        return;
-    }
-    scan(n_units, prefix, [&](int u) { return ceil_div(p.q_len[u / p.map.n_heads], KVD_PREFILL_ROWS); });
-    if (p.schedule == KVD_SCHEDULE_NONE)
-        plan_none(p, prefix, n_units);
-    else
-        plan_ours(p, prefix, n_units);
+    plan(p);
+}
+
+/* One CTA a layer. */
+__global__ void __launch_bounds__(THREADS, 1) plan_layers_kernel(const plan_args *p)
+{
+    plan(p[blockIdx.x]);
 }
 
 size_t round256(size_t n)
@@ -359,20 +404,25 @@ extern "C" size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_
 
 extern "C" size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas)
 {
-    const size_t units = (size_t)batch->batch * (size_t)map->n_heads, n = (size_t)n_ctas;
-    return round256((units + 1) * sizeof(int32_t)) + round256(n * sizeof(int32_t)) +
-           round256(n * sizeof(float)) + round256(max_pieces(map, n_ctas) * sizeof(kvd_prefill_tile)) +
+    const size_t units = (size_t)batch->batch * (size_t)map->n_heads;
+    return round256((units + 1) * sizeof(int32_t)) + round256(((size_t)batch->batch + 1) * sizeof(int32_t)) +
+           round256(max_pieces(map, n_ctas) * sizeof(kvd_prefill_tile)) +
            round256(max_pieces(map, n_ctas) * sizeof(int32_t));
 }
 
-extern "C" cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
-                                        kvd_schedule schedule, const kvd_prefill_cost *cost,
-                                        kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
-                                        cudaStream_t stream)
+extern "C" size_t kvd_prefill_plan_layer_bytes(void)
+{
+    return sizeof(plan_args);
+}
+
+extern "C" cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,
+                                                 kvd_schedule schedule, const kvd_prefill_cost *cost,
+                                                 kvd_prefill_tile *tile, int32_t *first, int32_t *next,
+                                                 void *scratch, void *layer)
 {
     const int n_ctas = args->work.n_ctas;
-    if (n_ctas < 1 || args->batch != batch->batch || batch->batch < 1 || !tile || !scratch ||
-        (schedule == KVD_SCHEDULE_OURS ? !next : !first))
+    if (n_ctas < 1 || n_ctas > CTAS_MAX || args->batch != batch->batch || batch->batch < 1 || !tile ||
+        !scratch || (schedule == KVD_SCHEDULE_OURS ? !next : !first))
         return cudaErrorInvalidValue;
     size_t tiles = 0;
     for (int b = 0; b < batch->batch; b++) {
@@ -392,6 +442,9 @@ extern "C" cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_b
     p.n_ctas = n_ctas;
     p.n_tiles = (int32_t)tiles;
     p.schedule = schedule;
+    for (int g = 0; g < p.map.n_kv_heads; g++)
+        if (p.widest < p.map.d_qk[g] + p.map.d_v[g])
+            p.widest = p.map.d_qk[g] + p.map.d_v[g];
     p.q_len = args->q_len;
     p.kv_len = args->kv_len;
     p.tile = tile;
@@ -401,18 +454,38 @@ extern "C" cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_b
     const size_t units = (size_t)batch->batch * (size_t)args->map.n_heads;
     p.prefix = (int32_t *)at;
     at += round256((units + 1) * sizeof(int32_t));
-    p.count = (int32_t *)at;
-    at += round256((size_t)n_ctas * sizeof(int32_t));
-    p.load = (float *)at;
-    at += round256((size_t)n_ctas * sizeof(float));
+    p.before = (int32_t *)at;
+    at += round256(((size_t)batch->batch + 1) * sizeof(int32_t));
     p.piece = (kvd_prefill_tile *)at;
     at += round256(max_pieces(&args->map, n_ctas) * sizeof(kvd_prefill_tile));
     p.owner = (int32_t *)at;
 
-    plan_kernel<<<1, THREADS, 0, stream>>>(p);
+    memcpy(layer, &p, sizeof p);
     args->work.tile = tile;
     args->work.n_tiles = (int32_t)tiles;
     args->work.first = schedule == KVD_SCHEDULE_OURS ? NULL : first;
     args->work.next = next;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
+                                        kvd_schedule schedule, const kvd_prefill_cost *cost,
+                                        kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
+                                        cudaStream_t stream)
+{
+    plan_args p;
+    const cudaError_t e =
+        kvd_prefill_plan_describe(args, batch, schedule, cost, tile, first, next, scratch, &p);
+    if (e != cudaSuccess)
+        return e;
+    plan_kernel<<<1, THREADS, 0, stream>>>(p);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_prefill_plan_layers(const void *layers, int n_layers, cudaStream_t stream)
+{
+    if (!layers || n_layers < 1)
+        return cudaErrorInvalidValue;
+    plan_layers_kernel<<<(unsigned)n_layers, THREADS, 0, stream>>>((const plan_args *)layers);
     return cudaGetLastError();
 }

@@ -1,0 +1,121 @@
+#include "kernels/attention_ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/threads.h"
+#include "kernels/attention_plain.h"
+
+/* Eight sums, only so that one addition need not wait for the one before. */
+static double dot(const float *x, const float *y, size_t n)
+{
+    double s[8] = {0};
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            s[j] += (double)x[i + j] * (double)y[i + j];
+    for (; i < n; i++)
+        s[0] += (double)x[i] * (double)y[i];
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
+
+/*
+ * out = sum over the n keys of softmax(scale q . k) v, for one query row; returns log sum exp of the scaled scores.
+ * scores [n] is scratch. A NaN score may be passed over by the maximum, but not by the sum.
+ */
+static double attend(const float *q, const float *k, const float *v, size_t n, size_t d_qk, size_t d_v,
+                     double scale, double *scores, double *out)
+{
+    double max = -INFINITY, sum = 0;
+    for (size_t j = 0; j < n; j++) {
+        scores[j] = scale * dot(q, k + j * d_qk, d_qk);
+        max = scores[j] > max ? scores[j] : max;
+    }
+    for (size_t i = 0; i < d_v; i++)
+        out[i] = 0;
+    for (size_t j = 0; j < n; j++) {
+        const double p = exp(scores[j] - max);
+        sum += p;
+        for (size_t i = 0; i < d_v; i++)
+            out[i] += p * (double)v[j * d_v + i];
+    }
+    for (size_t i = 0; i < d_v; i++)
+        out[i] /= sum;
+    return max + log(sum);
+}
+
+typedef struct {
+    kvd_attn_plain plain;
+    const kvd_attn_heads *heads;
+    const float *q, *k, *v;
+    double scale;
+} job;
+
+/* Head h, row `row` of n_q, which is query t of a request that has q_len queries, and kv_len keys from row kv_first on. */
+static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, size_t kv_len, size_t kv_first,
+                     double *scores, double *out)
+{
+    const int g = h / x->plain.group;
+    const size_t d_qk = (size_t)x->heads->d_qk[g], d_v = (size_t)x->heads->d_v[g];
+    return attend(x->q + x->plain.q_at[h] + row * d_qk, x->k + x->plain.k_at[g] + kv_first * d_qk,
+                  x->v + x->plain.v_at[g] + kv_first * d_v, kv_len - q_len + t + 1, d_qk, d_v, x->scale,
+                  scores, out);
+}
+
+int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,
+                      const float *k, const float *v, double *out, double *lse, kvd_err *err)
+{
+    job x = {.heads = heads, .q = q, .k = k, .v = v};
+    if (kvd_attn_plain_make(heads, batch, &x.plain, err))
+        return -1;
+    x.scale = 1 / sqrt((double)heads->d_head);
+    const size_t n_threads = kvd_thread_count(), max_kv = x.plain.max_kv, n_q = x.plain.n_q;
+    double *scores = calloc(n_threads * max_kv, sizeof *scores);
+    if (!scores)
+        return kvd_no_memory(err, "a row of scores", n_threads * max_kv * sizeof *scores);
+    size_t q_first = 0, kv_first = 0;
+    for (int b = 0; b < batch->batch; b++) {
+        const size_t q_len = (size_t)batch->q_len[b], kv_len = (size_t)batch->kv_len[b];
+#pragma omp parallel for collapse(2) schedule(dynamic)
+        for (int h = 0; h < heads->n_heads; h++)
+            for (size_t t = 0; t < q_len; t++) {
+                const size_t row = q_first + t, d_v = (size_t)heads->d_v[h / x.plain.group];
+                const double e =
+                    row_of(&x, h, row, t, q_len, kv_len, kv_first, scores + kvd_thread_index() * max_kv,
+                           out + x.plain.o_at[h] + row * d_v);
+                if (lse)
+                    lse[(size_t)h * n_q + row] = e;
+            }
+        q_first += q_len;
+        kv_first += kv_len;
+    }
+    free(scores);
+    return 0;
+}
+
+int kvd_attention_ref_row(const kvd_attn_heads *heads, const kvd_attn_batch *batch, int b, int h, size_t t,
+                          const float *q, const float *k, const float *v, double *out, kvd_err *err)
+{
+    job x = {.heads = heads, .q = q, .k = k, .v = v};
+    if (kvd_attn_plain_make(heads, batch, &x.plain, err))
+        return -1;
+    if (b < 0 || b >= batch->batch)
+        return kvd_fail(err, "request %d of %d", b, batch->batch);
+    if (h < 0 || h >= heads->n_heads)
+        return kvd_fail(err, "query head %d of %d", h, heads->n_heads);
+    if (t >= (size_t)batch->q_len[b])
+        return kvd_fail(err, "query %zu of %d in request %d", t, (int)batch->q_len[b], b);
+    x.scale = 1 / sqrt((double)heads->d_head);
+    size_t q_first = 0, kv_first = 0;
+    for (int i = 0; i < b; i++) {
+        q_first += (size_t)batch->q_len[i];
+        kv_first += (size_t)batch->kv_len[i];
+    }
+    const size_t kv_len = (size_t)batch->kv_len[b];
+    double *scores = calloc(kv_len, sizeof *scores);
+    if (!scores)
+        return kvd_no_memory(err, "a row of scores", kv_len * sizeof *scores);
+    row_of(&x, h, q_first + t, t, (size_t)batch->q_len[b], kv_len, kv_first, scores, out);
+    free(scores);
+    return 0;
+}
