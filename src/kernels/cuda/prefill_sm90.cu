@@ -141,7 +141,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
         }
         mbar_wait(kvd_smem(&SH.tile_empty[tiles.at]), tiles.parity);
         SH.tile[tiles.at] = t;
-        if (SH.begun == 0)
+        if (more && SH.begun == 0)
             SH.begun = global_ns();
         mbar_arrive(kvd_smem(&SH.tile_full[tiles.at]));
         step<TILES>(tiles);
@@ -325,23 +325,41 @@ __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_
         hold(S);
 }
 
+/* The same for a d_qk known only at run time. */
+template <bool BF16, int DV, bool PV, int N2>
+__device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2], uint32_t q,
+                                         uint32_t k, uint32_t v, const worker &w)
+{
+    switch (d_qk) {
+    case 16: turn<BF16, DV, 16, PV>(S, O, P, q, k, v, w); break;
+    case 32: turn<BF16, DV, 32, PV>(S, O, P, q, k, v, w); break;
+    case 48: turn<BF16, DV, 48, PV>(S, O, P, q, k, v, w); break;
+    case 64: turn<BF16, DV, 64, PV>(S, O, P, q, k, v, w); break;
+    case 80: turn<BF16, DV, 80, PV>(S, O, P, q, k, v, w); break;
+    case 96: turn<BF16, DV, 96, PV>(S, O, P, q, k, v, w); break;
+    case 112: turn<BF16, DV, 112, PV>(S, O, P, q, k, v, w); break;
+    default: turn<BF16, DV, 128, PV>(S, O, P, q, k, v, w); break;
+    }
+}
+
 /* S again, warp by warp; q and k are where the tiles begin. */
-template <bool BF16, int DQ, int N2>
-__device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k)
+template <bool BF16, int N2>
+__device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k, int d_qk)
 {
 #pragma unroll
     for (int i = 0; i < N2; i++)
         S[i] = 0;
-    const uint32_t thread = thread_of_group(), row = thread % 8 * 16, m = thread % 32 / 8;
-    q += row + (thread / 32 * 2 + (m & 1)) * (DQ * 16) + (m >> 1) * 128;
-    k += row + (m >> 1) * (DQ * 16) + (m & 1) * 128;
+    const uint32_t thread = thread_of_group(), row = thread % 8 * 16, m = thread % 32 / 8,
+                   group = (uint32_t)d_qk * 16;
+    q += row + (thread / 32 * 2 + (m & 1)) * group + (m >> 1) * 128;
+    k += row + (m >> 1) * group + (m & 1) * 128;
 #pragma unroll 1
-    for (int d = 0; d < DQ; d += 16, q += 256, k += 256) {
+    for (int d = 0; d < d_qk; d += 16, q += 256, k += 256) {
         uint32_t x[4], y[4];
         ldmatrix4(x, q);
 #pragma unroll
         for (int i = 0; i < N2 / 8; i++) {
-            ldmatrix4(y, k + (uint32_t)(i * 2 * DQ * 16));
+            ldmatrix4(y, k + (uint32_t)i * 2 * group);
             mma_16816<BF16>(&S[8 * i], x, y[0], y[1]);
             mma_16816<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
@@ -398,12 +416,13 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
 }
 
 /* The tile's rows of this warpgroup. */
-template <bool BF16, int DV, int DQ>
+template <bool BF16, int DV>
 __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
 {
     constexpr int N = block_keys(DV);
     const float c = a.map.scale * 1.44269504089f;
     const int position = uniform(tile_of(w).position) + 64 * group_of(w); /* of the first row */
+    const int d_qk = uniform(tile_of(w).d_qk);
     const int clear = (position + 1) / N; /* blocks before it are seen whole by all rows */
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
@@ -434,7 +453,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     w.bits ^= 256;
     wait_slot(w);
     turn_begin(w);
-    turn<BF16, DV, DQ, false>(S, O, P, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), 0, w);
+    turn_any<BF16, DV, false>(d_qk, S, O, P, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), 0, w);
 
     for (;; j--) {
         /* ---- S to P ---- */
@@ -445,7 +464,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
             exponentiate(S, c, m, sums);
             exact = __any_sync(~0u, !(sums[0] + sums[1] <= SUM_LIMIT));
             if (exact)
-                again_qk<BF16, DQ>(S, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]));
+                again_qk<BF16>(S, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), d_qk);
         }
         if (exact) {
             if (masked) {
@@ -491,7 +510,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         step_slot(w);
         wait_slot(w);
         turn_begin(w);
-        turn<BF16, DV, DQ, true>(S, O, P, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]),
+        turn_any<BF16, DV, true>(d_qk, S, O, P, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]),
                                  kvd_smem(SH.slot[v]), w);
         release(&SH.slot_empty[v]);
     }
@@ -501,21 +520,6 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     turn<BF16, DV, 0, true>(S, O, P, 0, 0, kvd_smem(SH.slot[slot_at(w)]), w);
     release_slot(w);
     store_rows<BF16, DV>(a, w, O, m, l);
-}
-
-template <bool BF16, int DV>
-__device__ __forceinline__ void compute_any(const kvd_prefill_args &a, worker &w, int d_qk)
-{
-    switch (d_qk) {
-    case 16: compute<BF16, DV, 16>(a, w); break;
-    case 32: compute<BF16, DV, 32>(a, w); break;
-    case 48: compute<BF16, DV, 48>(a, w); break;
-    case 64: compute<BF16, DV, 64>(a, w); break;
-    case 80: compute<BF16, DV, 80>(a, w); break;
-    case 96: compute<BF16, DV, 96>(a, w); break;
-    case 112: compute<BF16, DV, 112>(a, w); break;
-    default: compute<BF16, DV, 128>(a, w); break;
-    }
 }
 
 template <bool BF16>
@@ -560,18 +564,18 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
             turn_end(w);
         for (;;) {
             mbar_wait(kvd_smem(&SH.tile_full[w.bits >> 5 & 3]), w.bits >> 7 & 1);
-            const int d_v = uniform(tile_of(w).d_v), d_qk = uniform(tile_of(w).d_qk);
+            const int d_v = uniform(tile_of(w).d_v);
             if (d_v == 0)
                 break;
             switch (d_v) {
-            case 16: compute_any<BF16, 16>(a, w, d_qk); break;
-            case 32: compute_any<BF16, 32>(a, w, d_qk); break;
-            case 48: compute_any<BF16, 48>(a, w, d_qk); break;
-            case 64: compute_any<BF16, 64>(a, w, d_qk); break;
-            case 80: compute_any<BF16, 80>(a, w, d_qk); break;
-            case 96: compute_any<BF16, 96>(a, w, d_qk); break;
-            case 112: compute_any<BF16, 112>(a, w, d_qk); break;
-            default: compute_any<BF16, 128>(a, w, d_qk); break;
+            case 16: compute<BF16, 16>(a, w); break;
+            case 32: compute<BF16, 32>(a, w); break;
+            case 48: compute<BF16, 48>(a, w); break;
+            case 64: compute<BF16, 64>(a, w); break;
+            case 80: compute<BF16, 80>(a, w); break;
+            case 96: compute<BF16, 96>(a, w); break;
+            case 112: compute<BF16, 112>(a, w); break;
+            default: compute<BF16, 128>(a, w); break;
             }
             release(&SH.tile_empty[w.bits >> 5 & 3]);
             step_tile(w);
@@ -580,7 +584,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
             turn_begin(w);
         bar_sync(BAR_END, 128 * WARPGROUPS);
         if (threadIdx.x == 0 && a.busy)
-            a.busy[blockIdx.x] = global_ns() - SH.begun;
+            a.busy[blockIdx.x] = SH.begun ? global_ns() - SH.begun : 0;
     }
 }
 
