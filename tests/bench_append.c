@@ -1,5 +1,5 @@
 /*
- * Time of kvd_append. Prints per case the median of single launches between events, the bytes that must move and their rate, its share
+ * Time of kvd_append and of kvd_prefill_mma. For append it prints per case the median of single launches between events, the bytes that must move and their rate, its share
  * of the copy rate measured in the same run, and what rotation adds to the same launch without it. Inputs rotate over buffers larger than L2.
  */
 #include <cuda_runtime_api.h>
@@ -10,6 +10,7 @@
 #include "common/half.h"
 #include "common/rng.h"
 #include "kernels/cuda/append.h"
+#include "kernels/cuda/prefill.h"
 
 enum { LAUNCHES = 40, BUFFERS = 3 };
 
@@ -180,13 +181,102 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     return (double)us[LAUNCHES / 2];
 }
 
-int main(void)
+/* Attention of batch requests of n tokens by mma.sync; tiles of `rows` rows, longest first. Returns ms, the median. */
+static double prefill_ms(int w, int batch, int n, int rows)
 {
+    kvd_attn_heads heads = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128};
+    memcpy(heads.d_qk, widths[w][0], sizeof widths[w][0]);
+    memcpy(heads.d_v, widths[w][1], sizeof widths[w][1]);
+    const int pages = n / KVD_PAGE_TOKENS, levels = (n + rows - 1) / rows, n_tiles = levels * 32 * batch;
+    kvd_prefill_args a = {.dtype = KVD_BF16, .batch = batch, .max_pages = pages, .n_q8 = batch * n};
+    int32_t *ints = malloc((size_t)batch * (size_t)(pages + 3) * sizeof *ints);
+    kvd_prefill_tile *tile = malloc((size_t)n_tiles * sizeof *tile);
+    if (kvd_attn_map_make(&heads, &a.map) || !ints || !tile)
+        exit(1);
+    for (int b = 0; b < batch; b++) {
+        ints[b] = b * n;
+        ints[batch + b] = ints[2 * batch + b] = n;
+        for (int j = 0; j < pages; j++)
+            ints[3 * batch + b * pages + j] = b * pages + (j * 7 + 3) % pages;
+    }
+    int k = 0;
+    for (int level = levels - 1; level >= 0; level--)
+        for (int b = 0; b < batch; b++)
+            for (int h = 0; h < 32; h++)
+                tile[k++] =
+                    (kvd_prefill_tile){b, h, level * rows, n - level * rows < rows ? n - level * rows : rows};
+    int32_t *dev = on_device(ints, (size_t)batch * (size_t)(pages + 3) * sizeof *dev);
+    a.q_start = dev;
+    a.q_len = dev + batch;
+    a.kv_len = dev + 2 * batch;
+    a.page_table = dev + 3 * batch;
+    void *q = random_bf16((size_t)a.n_q8 * (size_t)a.map.q_pitch);
+    void *pool = random_bf16((size_t)(batch * pages) * (size_t)a.map.page_elements);
+    void *o = device((size_t)a.n_q8 * (size_t)a.map.o_pitch * 2),
+         *tiles = on_device(tile, (size_t)n_tiles * sizeof *tile);
+    int32_t *next = device(4);
+    a.q = q;
+    a.pool = pool;
+    a.o = o;
+    a.work.tile = tiles;
+    a.work.n_tiles = n_tiles;
+    a.work.next = next;
+    check(cudaDeviceGetAttribute(&a.work.n_ctas, cudaDevAttrMultiProcessorCount, 0),
+          "cudaDeviceGetAttribute");
+    float ms[LAUNCHES];
+    cudaEvent_t e[2];
+    for (int i = 0; i < 2; i++)
+        check(cudaEventCreate(&e[i]), "cudaEventCreate");
+    for (int i = -3; i < LAUNCHES; i++) {
+        check(cudaMemsetAsync(next, 0, 4, NULL), "cudaMemsetAsync");
+        check(cudaEventRecord(e[0], NULL), "cudaEventRecord");
+        check(kvd_prefill_mma(&a, NULL), "kvd_prefill_mma");
+        check(cudaEventRecord(e[1], NULL), "cudaEventRecord");
+        check(cudaEventSynchronize(e[1]), "cudaEventSynchronize");
+        if (i >= 0)
+            check(cudaEventElapsedTime(&ms[i], e[0], e[1]), "cudaEventElapsedTime");
+    }
+    qsort(ms, LAUNCHES, sizeof *ms, rising);
+    cudaFree(q);
+    cudaFree(pool);
+    cudaFree(o);
+    cudaFree(tiles);
+    cudaFree(dev);
+    cudaFree(next);
+    free(ints);
+    free(tile);
+    return (double)ms[LAUNCHES / 2];
+}
+
+static void prefill_table(void)
+{
+    static const int shapes[][2] = {{2, 8192}, {1, 16384}, {4, 2048}};
+    printf("prefill by mma.sync, 32 query heads on 8 KV heads, bf16, causal\n%-14s %6s %6s | %9s %8s | %s\n",
+           "widths", "batch", "tokens", "ms", "TFLOP/s", "ms with tiles of 192 rows");
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int w = 0; w < 4; w++) {
+            double dims = 0;
+            for (int g = 0; g < 8; g++)
+                dims += widths[w][0][g] + widths[w][1][g];
+            const double n = shapes[s][1], ms = prefill_ms(w, shapes[s][0], shapes[s][1], 128);
+            printf("%-14s %6d %6d | %9.3f %8.0f | %.3f\n", width_names[w], shapes[s][0], shapes[s][1], ms,
+                   shapes[s][0] * 4 * dims * n * n / ms / 1e9,
+                   prefill_ms(w, shapes[s][0], shapes[s][1], 192));
+        }
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = argc > 1 ? argv[1] : ""; /* "append", "prefill" */
     int n_devices = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
         printf("no CUDA device\n");
         return 0;
     }
+    if (strcmp(only, "append"))
+        prefill_table();
+    if (!strcmp(only, "prefill"))
+        return 0;
     measure_copy();
     static const int shapes[][3] = {{1, 8192, 0}, {2, 8192, 0},  {1, 8192, 8189}, {16, 512, 100},
                                     {1, 1, 8191}, {16, 1, 8191}, {64, 1, 2047},   {256, 1, 511}};

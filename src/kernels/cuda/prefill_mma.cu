@@ -108,6 +108,14 @@ __device__ __forceinline__ unsigned long long now_ns()
     return t;
 }
 
+/* threadIdx.x, read anew at every use: a value kept over the call of a body, which needs every register, would spill. */
+__device__ __forceinline__ int thread_now()
+{
+    int t;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    return t;
+}
+
 /* The tile that a worker is at; in shared memory. */
 struct job {
     const uint16_t *q;    /* row 0 of the tile, blocked             */
@@ -132,13 +140,29 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int d_qk, int
     const int groups = (w.kv_len - block * KEYS + 7) / 8;
     const int pieces = 8 * (d_qk + d_v); /* a group of 8 tokens is d pieces of 16 bytes */
     if (groups >= 8) {
+#pragma unroll 4
         for (int i = tid; i < pieces; i += WORKER_THREADS)
             copy16(to + (uint32_t)(16 * i), from + 8 * i, true);
     } else {
+#pragma unroll 1
         for (int i = tid; i < pieces; i += WORKER_THREADS) {
             const bool there = i < 8 * d_qk ? i < groups * d_qk : i - 8 * d_qk < groups * d_v;
             copy16(to + (uint32_t)(16 * i), there ? from + 8 * i : from, there);
         }
+    }
+}
+
+/* O += P V for 16 keys and dims 16 n .. + 15. */
+template <bool BF, int ROWS16, int TILES>
+__device__ __forceinline__ void add_values(uint32_t v_at, const uint32_t (&weight)[ROWS16][4],
+                                           float (&o)[ROWS16][TILES][4], int n)
+{
+    uint32_t b[4];
+    ldmatrix_trans(v_at, b);
+#pragma unroll
+    for (int t = 0; t < ROWS16; t++) {
+        mma<BF>(o[t][2 * n], weight[t], b[0], b[1]);
+        mma<BF>(o[t][2 * n + 1], weight[t], b[2], b[3]);
     }
 }
 
@@ -148,22 +172,22 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
     const int worker = (int)threadIdx.x / WORKER_THREADS, tid = (int)threadIdx.x % WORKER_THREADS;
     const int warp = tid / 32, lane = tid % 32, r = lane / 4, c = lane % 4;
     const int in_matrix = lane % 8, matrix = lane / 8;
-    const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
+    const int d_qk = w.d_qk, d_v = w.d_v, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int warp_row = 16 * ROWS16 * warp;      /* first row of the warp, in the pass */
     const int warp_pos = w.pos + row0 + warp_row; /* and its position                   */
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const bool working = warp_row < n_rows;
     const float scale_log2 = w.scale_log2;
-    const int stages = w.stages;
 
     worker_barrier(worker); /* all have read what the last pass left in shared memory */
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
         const int pieces = 8 * ROWS16 * d_qk, there = (n_rows + 7) / 8 * d_qk;
+#pragma unroll 2
         for (int i = tid; i < pieces; i += WORKER_THREADS)
             copy16(w.q_smem + (uint32_t)(16 * i), i < there ? from + 8 * i : from, i < there);
     }
-    fetch_block(w, tid, d_qk, D_V, __ldg(w.pages), 0, w.kv_smem);
+    fetch_block(w, tid, d_qk, d_v, __ldg(w.pages), 0, w.kv_smem);
     int next_page = n_blocks > 1 ? __ldg(w.pages + 1) : 0;
 
     float o[ROWS16][D_V / 8][4], m[ROWS16][2], l[ROWS16][2];
@@ -181,16 +205,16 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
         w.q_smem + (uint32_t)((warp_row / 8 + matrix % 2) * d_qk * 16 + matrix / 2 * 128 + in_matrix * 16);
     const uint32_t k_in = (uint32_t)(matrix / 2 * d_qk * 16 + matrix % 2 * 128 + in_matrix * 16);
     const uint32_t v_in =
-        (uint32_t)(KEYS * d_qk * 2 + matrix % 2 * D_V * 16 + matrix / 2 * 128 + in_matrix * 16);
-    uint32_t stage = w.kv_smem, other = w.kv_smem + (uint32_t)((stages - 1) * w.stage_bytes);
+        (uint32_t)(KEYS * d_qk * 2 + matrix % 2 * d_v * 16 + matrix / 2 * 128 + in_matrix * 16);
+    uint32_t stage = w.kv_smem, other = w.kv_smem + (uint32_t)((w.stages - 1) * w.stage_bytes);
 
 #pragma unroll 1
     for (int block = 0; block < n_blocks; block++) {
         copies_done();
         worker_barrier(worker);
         const bool more = block + 1 < n_blocks;
-        if (more && stages > 1) {
-            fetch_block(w, tid, d_qk, D_V, next_page, block + 1, other);
+        if (more && w.stages > 1) {
+            fetch_block(w, tid, d_qk, d_v, next_page, block + 1, other);
             if (block + 2 < n_blocks)
                 next_page = __ldg(w.pages + block + 2);
         }
@@ -276,36 +300,36 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                             l[t][i] += s[t][n][e];
                         }
                 }
+            /* The last 16 dims of the body are left out where the head has an odd multiple of 16. */
             const uint32_t v_at = stage + v_in;
+            uint32_t weight[4][ROWS16][4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                uint32_t a[ROWS16][4];
 #pragma unroll
                 for (int t = 0; t < ROWS16; t++) {
-                    a[t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
-                    a[t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
-                    a[t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
-                    a[t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
+                    weight[k][t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
+                    weight[k][t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
+                    weight[k][t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
+                    weight[k][t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
                 }
 #pragma unroll
-                for (int n = 0; n < D_V / 16; n++) {
-                    uint32_t b[4];
-                    ldmatrix_trans(v_at + (uint32_t)(k * 32 * D_V + n * 256), b);
+                for (int n = 0; n < D_V / 16 - 1; n++)
+                    add_values<BF, ROWS16>(v_at + (uint32_t)(k * 32 * d_v + n * 256), weight[k], o, n);
+            }
+            if (d_v == D_V) {
 #pragma unroll
-                    for (int t = 0; t < ROWS16; t++) {
-                        mma<BF>(o[t][2 * n], a[t], b[0], b[1]);
-                        mma<BF>(o[t][2 * n + 1], a[t], b[2], b[3]);
-                    }
-                }
+                for (int k = 0; k < 4; k++)
+                    add_values<BF, ROWS16>(v_at + (uint32_t)(k * 32 * d_v + (D_V / 16 - 1) * 256), weight[k],
+                                           o, D_V / 16 - 1);
             }
         }
-        if (stages > 1) {
+        if (w.stages > 1) {
             const uint32_t swap = stage;
             stage = other;
             other = swap;
         } else if (more) {
             worker_barrier(worker);
-            fetch_block(w, tid, d_qk, D_V, next_page, block + 1, stage);
+            fetch_block(w, tid, d_qk, d_v, next_page, block + 1, stage);
             if (block + 2 < n_blocks)
                 next_page = __ldg(w.pages + block + 2);
         }
@@ -326,8 +350,9 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
             uint16_t *to = w.o + (size_t)(row0 + row) * (size_t)w.o_pitch + 2 * c;
 #pragma unroll
             for (int n = 0; n < D_V / 8; n++)
-                *reinterpret_cast<uint32_t *>(to + 8 * n) =
-                    pack<BF>(o[t][n][2 * i] * inverse, o[t][n][2 * i + 1] * inverse);
+                if (8 * n < d_v)
+                    *reinterpret_cast<uint32_t *>(to + 8 * n) =
+                        pack<BF>(o[t][n][2 * i] * inverse, o[t][n][2 * i + 1] * inverse);
             if (w.lse && c == 0)
                 w.lse[row0 + row] = m[t][i] * w.scale + logf(sum);
         }
@@ -398,43 +423,33 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1) prefill_mma(const __gri
     __syncthreads();
 
     for (;;) {
-        if (first)
-            next_tile(p, w, &next);
-        worker_barrier(worker);
-        if (!w.live)
+        job &now = jobs[thread_now() / WORKER_THREADS];
+        if (thread_now() % WORKER_THREADS == 0)
+            next_tile(p, now, &next);
+        worker_barrier(thread_now() / WORKER_THREADS);
+        if (!now.live)
             break;
-        switch (w.d_v) {
-        case 16:
-            tile_of_width<BF, 16>(w);
+        /* Four bodies, not eight: more do not fit the instruction cache when a launch mixes all widths. */
+        switch ((now.d_v + 16) / 32) {
+        case 1:
+            tile_of_width<BF, 32>(now);
             break;
-        case 32:
-            tile_of_width<BF, 32>(w);
+        case 2:
+            tile_of_width<BF, 64>(now);
             break;
-        case 48:
-            tile_of_width<BF, 48>(w);
+        case 3:
+            tile_of_width<BF, 96>(now);
             break;
-        case 64:
-            tile_of_width<BF, 64>(w);
-            break;
-        case 80:
-            tile_of_width<BF, 80>(w);
-            break;
-        case 96:
-            tile_of_width<BF, 96>(w);
-            break;
-        case 112:
-            tile_of_width<BF, 112>(w);
-            break;
-        case 128:
-            tile_of_width<BF, 128>(w);
+        case 4:
+            tile_of_width<BF, 128>(now);
             break;
         }
-        worker_barrier(worker); /* all are done with w */
+        worker_barrier(thread_now() / WORKER_THREADS); /* all are done with the job */
     }
     if (!p.a.busy)
         return;
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (thread_now() == 0) {
         unsigned long long from = jobs[0].begin, to = jobs[0].end;
         if (blockDim.x > WORKER_THREADS && jobs[1].begin) {
             from = from && from < jobs[1].begin ? from : jobs[1].begin;
