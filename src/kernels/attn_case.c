@@ -68,7 +68,8 @@ static void open_all(running *r, void (*skipped)(void *, const char *), void *ct
 static int launch_and_wait(running *r, entry *e, kvd_err *err)
 {
     void *const stream = kvd_bench_stream(r->bench);
-    if (e->impl->launch(e->self, stream, err) || (e->impl->cuda && kvd_bench_wait(r->bench, err)))
+    if ((e->impl->prepare && e->impl->prepare(e->self, stream, err)) ||
+        e->impl->launch(e->self, stream, err) || (e->impl->cuda && kvd_bench_wait(r->bench, err)))
         return kvd_in(err, "%s", e->label);
     return 0;
 }
@@ -111,6 +112,13 @@ static int plan_once(running *r, entry *e, kvd_err *err)
     return 0;
 }
 
+/* Layers that one call of plan plans. */
+static int plan_layers(const running *r, const entry *e)
+{
+    const int n = e->impl->plan_layers[r->c->problem->phase];
+    return n ? n : 1;
+}
+
 static int time_plan(running *r, entry *e, kvd_err *err)
 {
     double us[PLAN_SAMPLES];
@@ -124,7 +132,7 @@ static int time_plan(running *r, entry *e, kvd_err *err)
     if (kvd_bench_run(r->bench, &plan, &rival, 1, err) ||
         kvd_bench_summarise(&rival, PLAN_SAMPLES, &stats, err))
         return kvd_in(err, "scheduling");
-    e->plan_us = stats.median_us;
+    e->plan_us = stats.median_us / plan_layers(r, e);
     return 0;
 }
 
@@ -162,6 +170,7 @@ static int time_all(running *r, double *us, kvd_err *err)
         entry *const e = &r->e[i];
         rivals[i] = (kvd_bench_rival){.name = e->label,
                                       .cuda = e->impl->cuda,
+                                      .prepare = e->impl->prepare,
                                       .launch = e->impl->launch,
                                       .ctx = e->self,
                                       .us = us + (size_t)i * (size_t)samples};
@@ -206,6 +215,8 @@ static int add_rows(running *r, kvd_kernels *out, size_t *n_wrong, kvd_err *err)
                                      .error = &e->error,
                                      .engine = e->impl->engine(e->self),
                                      .plan_us = e->plan_us,
+                                     .plan_layers =
+                                         e->impl->plan && !isnan(e->plan_us) ? plan_layers(r, e) : 0,
                                      .busy_max_us = e->busy_max_us,
                                      .busy_mean_us = e->busy_mean_us,
                                      .imbalance = e->imbalance,

@@ -176,6 +176,8 @@ static int time_cpu(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *r
 {
     if (plan->cold && flush_cpu(b, round, err))
         return -1;
+    if (r->prepare && r->prepare(r->ctx, NULL, err))
+        return kvd_in(err, "%s", r->name);
     const double start = now_us();
     if (r->launch(r->ctx, NULL, err))
         return kvd_in(err, "%s", r->name);
@@ -189,6 +191,8 @@ static int queue(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *r, i
     cudaError_t e = cudaSuccess;
     if (plan->cold)
         e = cudaMemsetAsync(b->flush, round & 0xff, b->flush_bytes, b->stream);
+    if (!e && r->prepare && r->prepare(r->ctx, b->stream, err))
+        return kvd_in(err, "%s", r->name);
     if (!e)
         e = cudaEventRecord(b->event[i][0], b->stream);
     if (!e && b->graph[i])

@@ -21,6 +21,7 @@ typedef struct {
     const char *name;
     bool cuda;
     int (*launch)(void *ctx, void *stream, kvd_err *err);
+    int (*prepare)(void *ctx, void *stream, kvd_err *err); /* before each launch, not timed; NULL: nothing */
     void *ctx;
     bool no_graph; /* launch cannot be captured */
     /* out */

@@ -54,8 +54,12 @@ typedef struct {
      */
     int (*open)(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, kvd_err *err);
     void (*close)(void *self);
-    /* Who does what, made anew from the lengths. NULL: nothing of the kind. Timed by itself. */
+    /* Who does what, made anew from the lengths, for plan_layers [phase] layers of the same widths at once (1 where that is 0).
+     * NULL: nothing of the kind. Timed by itself. */
     int (*plan)(void *self, void *stream, kvd_err *err);
+    int plan_layers[KVD_N_PHASES];
+    /* What a plan leaves ready for one launch and a launch uses up; before each launch, not timed. NULL: nothing. */
+    int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Attention once. Work for the stream, or done on return on the CPU. */
     int (*launch)(void *self, void *stream, kvd_err *err);
     /* Fills the output (and busy times) with NaN. */

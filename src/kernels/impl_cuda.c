@@ -15,6 +15,10 @@
 #include "kernels/device_memory.h"
 #include "kernels/impl.h"
 
+enum {
+    LAYERS = 32
+}; /* of the model whose prefill plans are made together, as widths differ from layer to layer */
+
 typedef struct {
     const kvd_problem *p;
     bool mma;
@@ -31,9 +35,7 @@ typedef struct {
     double *busy_us;
     int n_ctas;
     kvd_prefill_args prefill;
-    kvd_prefill_tile *tile;
-    int32_t *first, *next;
-    void *scratch;
+    void *layers; /* device, descriptions of all layers' plans */
     kvd_decode_args decode;
     char engine[64];
 } state;
@@ -150,16 +152,41 @@ done:
     return status;
 }
 
-static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const void *pool, kvd_err *err)
+/* Arrays of every layer, as a model has them; layer 0 is the one that runs. */
+static int describe_plans(state *s, void *stream, kvd_err *err)
+{
+    const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
+    const size_t firsts = ((size_t)s->n_ctas + 1) * sizeof(int32_t);
+    const size_t scratch = kvd_prefill_plan_bytes(&s->map, &s->batch, s->n_ctas),
+                 bytes = kvd_prefill_plan_layer_bytes();
+    char *const layers = malloc(LAYERS * bytes);
+    int status = layers ? 0 : kvd_no_memory(err, "scheduling", (unsigned long long)(LAYERS * bytes));
+    for (size_t l = 0; !status && l < LAYERS; l++) {
+        kvd_prefill_args args = s->prefill;
+        void *const tile = kvd_device_new(&s->memory, tiles, "tiles", err);
+        void *const first = tile ? kvd_device_new(&s->memory, firsts, "tiles", err) : NULL;
+        void *const next = first ? kvd_device_new(&s->memory, sizeof(int32_t), "tiles", err) : NULL;
+        void *const work = next ? kvd_device_new(&s->memory, scratch, "scheduling", err) : NULL;
+        status = !work ? -1
+                       : kvd_cuda_check(kvd_prefill_plan_describe(&args, &s->batch, s->schedule,
+                                                                  &kvd_prefill_cost_h200, tile, first, next,
+                                                                  work, layers + l * bytes),
+                                        "scheduling", err);
+        if (!status && l == 0)
+            s->prefill = args;
+    }
+    if (!status) {
+        s->layers = kvd_device_copy(&s->memory, layers, LAYERS * bytes, "scheduling", stream, err);
+        status = s->layers ? kvd_cuda_check(cudaStreamSynchronize(stream), "scheduling", err) : -1;
+    }
+    free(layers);
+    return status;
+}
+
+static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const void *pool, void *stream,
+                        kvd_err *err)
 {
     s->n_ctas = attribute(cudaDevAttrMultiProcessorCount);
-    const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch);
-    if (!(s->tile = kvd_device_new(&s->memory, tiles * sizeof *s->tile, "tiles", err)) ||
-        !(s->first = kvd_device_new(&s->memory, ((size_t)s->n_ctas + 1) * sizeof *s->first, "tiles", err)) ||
-        !(s->next = kvd_device_new(&s->memory, sizeof *s->next, "tiles", err)) ||
-        !(s->scratch = kvd_device_new(&s->memory, kvd_prefill_plan_bytes(&s->map, &s->batch, s->n_ctas),
-                                      "scheduling", err)))
-        return -1;
     s->prefill = (kvd_prefill_args){.dtype = (int)s->p->dtype,
                                     .map = s->map,
                                     .batch = s->p->batch,
@@ -173,11 +200,13 @@ static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const v
                                     .pool = pool,
                                     .o = s->o,
                                     .work = {.n_ctas = s->n_ctas}};
-    return 0;
+    return describe_plans(s, stream, err);
 }
 
-static int open_decode(state *s, const kvd_fill_args *f, const void *q, const void *pool, kvd_err *err)
+static int open_decode(state *s, const kvd_fill_args *f, const void *q, const void *pool, void *stream,
+                       kvd_err *err)
 {
+    (void)stream;
     s->n_ctas = kvd_decode_ctas(&s->map);
     if (s->n_ctas < 1)
         return kvd_fail(err, "cannot ask the device how many CTAs it holds");
@@ -229,7 +258,7 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
     s->o_bytes = rows * (size_t)s->map.o_pitch * sizeof *s->o;
     if (!(s->o = kvd_device_new(&s->memory, s->o_bytes, "O", err)) ||
         make_inputs(s, &fill, &q, &pool, stream, err) ||
-        (p->phase == KVD_PREFILL ? open_prefill : open_decode)(s, &fill, q, pool, err))
+        (p->phase == KVD_PREFILL ? open_prefill : open_decode)(s, &fill, q, pool, stream, err))
         goto fail;
     const size_t n = (size_t)s->n_ctas;
     s->busy = kvd_device_new(&s->memory, n * sizeof *s->busy, "busy times", err);
@@ -274,25 +303,27 @@ static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *strea
 static int plan(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
-    const cudaError_t e = s->p->phase == KVD_DECODE
-                              ? kvd_decode_plan(&s->decode, s->schedule, stream)
-                              : kvd_prefill_plan(&s->prefill, &s->batch, s->schedule, &kvd_prefill_cost_h200,
-                                                 s->tile, s->first, s->next, s->scratch, stream);
+    const cudaError_t e = s->p->phase == KVD_DECODE ? kvd_decode_plan(&s->decode, s->schedule, stream)
+                                                    : kvd_prefill_plan_layers(s->layers, LAYERS, stream);
     return kvd_cuda_check(e, "scheduling", err);
 }
 
-/* A plan serves many launches, but the counter from which tiles are taken has to be zero at each. */
+/* Every plan zeroes the counter from which tiles are taken; a launch uses it up. */
+static int prepare(void *self, void *stream, kvd_err *err)
+{
+    state *const s = self;
+    const kvd_prefill_work *const w = &s->prefill.work;
+    return s->p->phase == KVD_DECODE || w->first
+               ? 0
+               : kvd_cuda_check(cudaMemsetAsync(w->next, 0, sizeof *w->next, stream), "tiles", err);
+}
+
 static int launch(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
-    cudaError_t e = cudaSuccess;
     if (s->p->phase == KVD_DECODE)
         return kvd_cuda_check(kvd_decode(&s->decode, stream), "decode", err);
-    if (!s->prefill.work.first)
-        e = cudaMemsetAsync(s->next, 0, sizeof *s->next, stream);
-    if (!e)
-        e = (s->mma ? kvd_prefill_mma : kvd_prefill_sm90)(&s->prefill, stream);
-    return kvd_cuda_check(e, "prefill", err);
+    return kvd_cuda_check((s->mma ? kvd_prefill_mma : kvd_prefill_sm90)(&s->prefill, stream), "prefill", err);
 }
 
 static int poison(void *self, void *stream, kvd_err *err)
@@ -345,8 +376,8 @@ enum {
 };
 
 #define REST                                                                                                 \
-    .close = close_cuda, .plan = plan, .launch = launch, .poison = poison, .fetch = fetch, .row = row,       \
-    .busy = busy, .engine = engine
+    .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, 1}, .prepare = prepare, .launch = launch,     \
+    .poison = poison, .fetch = fetch, .row = row, .busy = busy, .engine = engine
 
 const kvd_impl kvd_impl_cuda = {.name = "cuda",
                                 .summary = "our kernels: prefill for Hopper, decode",

@@ -67,16 +67,9 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
         }
     if (kvd_cudnn_tune(g->plan, &g->io, stream, err))
         return -1;
-    double least = INFINITY;
-    const char *name = "";
-    for (int k = 0; k < kvd_cudnn_count(g->plan); k++) {
-        double us;
-        const char *const this = kvd_cudnn_candidate(g->plan, k, &us);
-        if (us > 0 && us < least) {
-            least = us;
-            name = this;
-        }
-    }
+    /* Its name after the version is the candidate's. */
+    const char *const full = kvd_cudnn_name(g->plan), *const blank = strchr(full, ' '),
+                      *const name = blank ? blank + 1 : full;
     if (n_best < REMEMBERED && strlen(name) < sizeof best[0].name) {
         best[n_best].shape = g->shape;
         snprintf(best[n_best].name, sizeof best[n_best].name, "%s", name);

@@ -39,7 +39,8 @@ static const kvd_column columns[] = {
     {"p05_us", KVD_COL_REAL, "us", "5 % quantile"},
     {"p95_us", KVD_COL_REAL, "us", "95 % quantile"},
     {"plan_us", KVD_COL_REAL, "us",
-     "median time of scheduling, which is not in median_us; NaN: there is none"},
+     "median time of scheduling per layer, which is not in median_us; NaN: there is none"},
+    {"plan_layers", KVD_COL_INT, "1", "layers whose schedules one launch made; 0: none"},
     {"plan_cycles", KVD_COL_REAL, "cycle", "the same in SM clocks"},
     {"bytes", KVD_COL_REAL, "byte", "Q, K, V read once and O written once, at the widths of the answer"},
     {"flop", KVD_COL_REAL, "flop", "of both products, causal, at the widths of the answer"},
@@ -141,6 +142,7 @@ static void put_times(kvd_rows *r, const kvd_kernels_row *x)
     kvd_rows_real(r, "p05_us", s->p05_us);
     kvd_rows_real(r, "p95_us", s->p95_us);
     kvd_rows_real(r, "plan_us", x->plan_us);
+    kvd_rows_int(r, "plan_layers", x->plan_layers);
     kvd_rows_real(r, "plan_cycles", x->plan_us * v->sm_clock_mhz);
     kvd_rows_real(r, "busy_max_us", x->busy_max_us);
     kvd_rows_real(r, "busy_mean_us", x->busy_mean_us);

@@ -20,7 +20,8 @@ typedef struct {
     const kvd_floors *floors;
     const kvd_row_error *error;
     const char *engine;
-    double plan_us; /* median; NaN: nothing to plan                                    */
+    double plan_us;                              /* median, per layer; NaN: nothing to plan */
+    int plan_layers;                             /* planned at once */
     double busy_max_us, busy_mean_us, imbalance; /* NaN: not measured                                    */
     double speedup; /* time of `cudnn` in the same case over this; NaN without it      */
     bool ok;        /* within tolerance, or not checked                                */
