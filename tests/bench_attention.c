@@ -232,7 +232,7 @@ static void print(const bench *b)
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
         /* Ratios are those of neighbours in time, round by round. */
-        double of_gemm[ROUNDS], of_read[ROUNDS], of_base[ROUNDS];
+        double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)
             base = c;
         for (int r = 0; r < b->rounds; r++) {
