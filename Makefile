@@ -114,8 +114,18 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -MF $@.d $< $(LIB) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
+# kvdim-attn for a machine that has a GPU but neither HDF5 nor the rest: needs libc, libm, cuBLAS and a driver.
+static_dirs = $(patsubst -L%,%,$(filter -L%,$(hdf5_lib) $(blas_lib) $(extra_lib))) /usr/lib/x86_64-linux-gnu /usr/lib64
+static_lib  = $(or $(firstword $(wildcard $(addsuffix /lib$(1).a,$(static_dirs)))),$(shell $(CC) -print-file-name=lib$(1).a))
+$(BUILD)/bin-static/kvdim-attn: $(BUILD)/kernels/kvdim_attn.o $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fopenmp,$(CFLAGS)) $^ -static-libgcc $(foreach l,hdf5 sz aec z lapacke openblas gfortran quadmath jansson pcre2-8 xxhash csv $(if $(filter 1,$(OPENMP)),gomp),$(call static_lib,$(l))) \
+	  $(if $(filter 1,$(CUDA)),-L$(CUDA_HOME)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt $(call static_lib,stdc++)) -ldl -lpthread -lm -o $@
+	strip $@
+comma := ,
+
 # ---- targets people type --------------------------------------------------------------------
-.PHONY: fuzzers build-tests all help setup-demo setup-check found demo check test lint asan valgrind fuzz bench format install man clean FORCE
+.PHONY: fuzzers build-tests all help setup-demo setup-check found demo check test lint asan valgrind fuzz bench bench-gpu bench-report attn-static format install man clean FORCE
 FORCE:
 
 help:
@@ -127,6 +137,8 @@ help:
 	@echo 'make valgrind       the pipeline on a few hundred tokens under valgrind'
 	@echo 'make fuzz           every parser under libFuzzer, FUZZ_SECONDS=60 each (needs clang)'
 	@echo 'make bench          measure; prints medians and the ratios that docs/benchmarks.md quotes'
+	@echo 'make bench-gpu      time the attention kernels against their rivals on this GPU, into results/gpu (GPU_OUT=DIR)'
+	@echo 'make attn-static    kvdim-attn alone, to be carried to a machine with a GPU and nothing else'
 	@echo 'make format         clang-format the sources'
 	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, man pages, published numbers'
 	@echo 'make compile_commands.json   for editors'
@@ -186,6 +198,14 @@ fuzz: fuzzers
 
 bench: all $(BENCHES)
 	@BUILD=$(BUILD) sh scripts/bench.sh
+
+# Tables, figures and the page need no GPU: make bench-report, here or elsewhere.
+GPU_OUT ?= results/gpu
+bench-gpu: $(BUILD)/bin/kvdim-attn
+	@ATTN=$(BUILD)/bin/kvdim-attn sh scripts/bench_gpu.sh $(GPU_OUT)
+bench-report: $(BUILD)/bin/kvdim-report
+	$(BUILD)/bin/kvdim-report $(GPU_OUT) -o $(GPU_OUT)/report
+attn-static: $(BUILD)/bin-static/kvdim-attn
 
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')

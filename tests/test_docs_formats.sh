@@ -15,7 +15,7 @@ quietly() { # command...: what it prints counts only when it fails
 quietly "$B/tests/tool_checkpoint" --vocab 40 "$tmp/model"
 awk 'BEGIN { for (s = 0; s < 4; s++) for (i = 0; i < 50; i++) printf "%d%s", (s * 71 + i * i * 13 + 5) % 40, i < 49 ? "," : "\n" }' >"$tmp/ids.csv"
 awk 'BEGIN { for (s = 0; s < 2; s++) for (i = 0; i < 50; i++) printf "%d%s", (s * 17 + i * 7) % 40, i < 49 ? "," : "\n" }' >"$tmp/other.csv"
-mkdir "$tmp/activations" "$tmp/moments" "$tmp/spectrum" "$tmp/similarity" "$tmp/rates" "$tmp/error-table" "$tmp/accuracy"
+mkdir "$tmp/activations" "$tmp/moments" "$tmp/spectrum" "$tmp/similarity" "$tmp/rates" "$tmp/error-table" "$tmp/accuracy" "$tmp/kernels"
 cd_ids="--ids $tmp/ids.csv -q"
 for t in f32 f16 bf16; do
   quietly "$B/bin/kvdim-collect" "$tmp/model" $cd_ids --dtype $t -o "$tmp/activations/$t.h5"
@@ -36,6 +36,8 @@ quietly "$B/bin/kvdim-eval" "$tmp/model" --ids "$tmp/other.csv" --spectrum "$tmp
 quietly "$B/bin/kvdim-fit" "$tmp/spectrum/all.h5" --overall-p 0.5 --error-table "$tmp/error-table/balanced.h5" -q -o "$tmp/rates/error.h5"
 quietly "$B/bin/kvdim-eval" "$tmp/model" --ids "$tmp/other.csv" --spectrum "$tmp/spectrum/all.h5" --rates "$tmp/rates/eq6.h5" \
   -q -o "$tmp/accuracy/points.h5"
+quietly "$B/bin/kvdim-attn" --phase decode --impl ref --heads 2 --kv-heads 1 --d-head 16 --seq-len 9 --dims 8:16 --samples 2 --warmup 0 --hot --device cpu \
+  -q -o "$tmp/kernels/decode.h5"
 # A search needs right predictions: of four tokens even a random model gets some.
 quietly "$B/tests/tool_checkpoint" --vocab 4 "$tmp/four"
 awk 'BEGIN { for (s = 0; s < 2; s++) for (i = 0; i < 50; i++) printf "%d%s", (s * 5 + i * i * 7 + i) / 3 % 4, i < 49 ? "," : "\n" }' >"$tmp/four.csv"
@@ -47,13 +49,14 @@ echo "ok make files"
 
 # ---- the tables: "dataset|PATH|SHAPE|TYPE|UNITS|WHEN" and "attribute|OBJECT|NAME|TYPE|WHEN" ----------------
 # tables SCHEMA: rows of the sections "Every file" and SCHEMA.
-tables() {
+tables() { # files of schema kernels come from no model
   awk -v schema="$1" -F'|' '
     /^## / { mine = $0 == "## Every file" || $0 == "## " schema }
     function plain(s) { gsub(/^[ \t]+|[ \t]+$/, "", s); gsub(/`/, "", s); return s }
     mine && /^\| `\// && NF == 8 { print "dataset|" plain($2) "|" plain($3) "|" plain($4) "|" plain($5) "|" plain($7) }
     mine && /^\| `\// && NF == 7 { print "attribute|" plain($2) "|" plain($3) "|" plain($4) "|" plain($6) }
-    mine && /^\| `\// && NF != 7 && NF != 8 { print "odd|" $0 }' "$doc"
+    mine && /^\| `\// && NF != 7 && NF != 8 { print "odd|" $0 }' "$doc" |
+    if [ "$1" = kernels ]; then grep -v '^attribute|/model|'; else cat; fi
 }
 
 # What a file holds, with the names that vary replaced as the tables write them.
@@ -65,13 +68,14 @@ held() { # schema file
     activations) # its groups of one letter are datasets; one dtype for all
       "$B/tests/tool_h5list" "$2" | sed -E -e 's#/inputs/[0-9]+#/inputs/<n>#' -e 's#\|(float16|bfloat16|float32)\|#|dtype|#' ;;
     spectrum | similarity) sed -E 's#(<pair>/[^|]*\|[^|]*)\[head\]#\1[kv_head]#' "$tmp/raw" ;;
+    kernels) sed -E 's#\|/ceilings/(cpu|gpu)\|#|/ceilings/<device>|#' "$tmp/raw" ;;
     *) cat "$tmp/raw" ;;
   esac | grep -v '^attribute|/parameters|' | sort -u
 }
 
 same_items() { sed -E 's/\|[^|]*$//' "$1" | sort -u; }
 
-for schema in activations moments spectrum similarity rates error-table accuracy; do
+for schema in activations moments spectrum similarity rates error-table accuracy kernels; do
   tables "$schema" >"$tmp/doc"
   same_items "$tmp/doc" >"$tmp/known"
   grep -E '\|always$' "$tmp/doc" | sed -E 's/\|[^|]*$//' | sort -u >"$tmp/always"
@@ -92,11 +96,12 @@ for schema in activations moments spectrum similarity rates error-table accuracy
 done
 
 # ---- /parameters: what each program records is named, and nothing else ---------------------------------
-for schema in activations moments spectrum rates error-table accuracy; do
+for schema in activations moments spectrum rates error-table accuracy kernels; do
   case $schema in
     activations | moments) program=kvdim-collect ;;
     spectrum) program=kvdim-spectrum ;;
     rates) program=kvdim-fit ;;
+    kernels) program=kvdim-attn ;;
     *) program=kvdim-eval ;;
   esac
   for f in "$tmp/$schema"/*.h5; do

@@ -16,8 +16,7 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* The answer of a search in one or two lines, into line [2 * KVD_ACCURACY_LINE]. */
 const char *kvd_accuracy_target_line(const char *name, const kvd_target *t, char *line);
 
-/* A list of objects, one member per column; a target as an object. NaN, which JSON lacks, becomes null. */
-json_t *kvd_accuracy_rows_json(const kvd_rows *rows);
+/* A target as an object. NaN, which JSON lacks, becomes null. */
 json_t *kvd_accuracy_target_json(const kvd_target *t);
 
 #endif

@@ -17,6 +17,7 @@
 #include "analysis/target.h"
 #include "common/progress.h"
 #include "common/run.h"
+#include "formats/rows_json.h"
 
 static const char program[] = "kvdim-eval";
 
@@ -398,7 +399,7 @@ static int print_json(const evaluation *v, kvd_err *err)
     json_t *const all =
         json_pack("{s:s, s:s, s:s, s:s, s:b, s:o, s:o}", "program", program, "output", cfg->common.output,
                   "model", v->info.name, "label", v->label, "calibrated_on_same_text", v->same_text, "rows",
-                  kvd_accuracy_rows_json(v->accuracy.rows), "target", targets);
+                  kvd_rows_json(v->accuracy.rows), "target", targets);
     const int failed =
         !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
     json_decref(all);

@@ -1,7 +1,7 @@
 /*
  * kvdim-report: tables, figures, one HTML page and a ledger of the papers' claims from result files.
  *
- * Reads kvdim/spectrum, similarity, rates, error-table and accuracy. Writes DIR/tables, DIR/figures,
+ * Reads kvdim/spectrum, similarity, rates, error-table, accuracy and kernels. Writes DIR/tables, DIR/figures,
  * DIR/index.html.
  */
 #include <jansson.h>
@@ -253,7 +253,7 @@ static int work(const config *cfg, kvd_text *said, kvd_err *err)
 
     if (kvd_ledger_judge(paper, &r, &ledger, err) || kvd_ledger_section(&ledger, &r, &report, err) ||
         (cfg->n_compare && kvd_compare_section(&r, &other, &report, &n_outside, err)) ||
-        kvd_study_accuracy(&r, &report, err) || kvd_study_similarity(&r, &report, err) ||
+        kvd_study_accuracy(&r, &report, err) || kvd_study_kernels(&r, &report, err) || kvd_study_similarity(&r, &report, err) ||
         kvd_study_spectra(&r, &report, err) || kvd_study_rates(&r, &report, err) ||
         kvd_study_provenance(&r, &report, err))
         goto done;
@@ -288,7 +288,7 @@ int main(int argc, char **argv)
         .doc =
             "Tables (CSV, Markdown), figures (SVG, PNG), one HTML page, and a ledger of the papers' claims "
             "from spectrum, "
-            "similarity, rates, error-table and accuracy files. RESULT is a file or a folder of .h5 files.\v"
+            "similarity, rates, error-table, accuracy and kernels files. RESULT is a file or a folder of .h5 files.\v"
             "Example:\n  kvdim-report results/kvdim-6m -o results/kvdim-6m/report"};
     static config cfg = {.common = {.seed = 1}};
     kvd_run run = {0};

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "report/accuracy_file.h"
+#include "report/kernels_rows.h"
 #include "report/similarity_file.h"
 
 static const struct {
@@ -17,8 +18,8 @@ static const struct {
 } kinds[] = {
     {"spectrum", KVD_RESULT_SPECTRUM}, {"similarity", KVD_RESULT_SIMILARITY},
     {"rates", KVD_RESULT_RATES},       {"error-table", KVD_RESULT_ERROR_TABLE},
-    {"accuracy", KVD_RESULT_ACCURACY}, {"activations", KVD_RESULT_INPUT},
-    {"moments", KVD_RESULT_INPUT},
+    {"accuracy", KVD_RESULT_ACCURACY}, {"kernels", KVD_RESULT_KERNELS},
+    {"activations", KVD_RESULT_INPUT}, {"moments", KVD_RESULT_INPUT},
 };
 
 bool kvd_label_random(const char *label)
@@ -177,6 +178,8 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
     case KVD_RESULT_ACCURACY:
         r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
         return kvd_accuracy_read(&r->accuracy, f, err);
+    case KVD_RESULT_KERNELS:
+        return kvd_kernels_read(&r->kernels, f, err);
     case KVD_RESULT_INPUT:
         r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
         return 0;
@@ -197,6 +200,7 @@ static void release(kvd_result *r)
     kvd_rates_release(&r->rates);
     kvd_error_table_release(&r->errors);
     kvd_accuracy_result_release(&r->accuracy);
+    kvd_rows_free(r->kernels.rows);
 }
 
 static int add_file(kvd_results *all, const char *path, bool from_directory, kvd_err *err)
@@ -218,8 +222,8 @@ static int add_file(kvd_results *all, const char *path, bool from_directory, kvd
         k++;
     if (k == sizeof kinds / sizeof kinds[0]) {
         kvd_fail(err,
-                 "'%s' is a 'kvdim/%s' file; the report knows spectrum, similarity, rates, error-table and "
-                 "accuracy",
+                 "'%s' is a 'kvdim/%s' file; the report knows spectrum, similarity, rates, error-table, "
+                 "accuracy and kernels",
                  path, r.schema);
         goto done;
     }
@@ -316,6 +320,7 @@ static const char *label_of(const kvd_result *r)
     case KVD_RESULT_ERROR_TABLE:
         return r->errors.method;
     case KVD_RESULT_ACCURACY:
+    case KVD_RESULT_KERNELS:
     case KVD_RESULT_INPUT:
         break;
     }

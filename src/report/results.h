@@ -18,6 +18,7 @@ typedef enum {
     KVD_RESULT_RATES,
     KVD_RESULT_ERROR_TABLE,
     KVD_RESULT_ACCURACY,
+    KVD_RESULT_KERNELS,
     KVD_RESULT_INPUT /* activations, moments: listed under provenance, nothing to show */
 } kvd_result_kind;
 
@@ -71,6 +72,17 @@ typedef struct {
     size_t n_targets;
 } kvd_accuracy_result;
 
+/* Rates that a machine reached when kernels were timed on it; 0: not measured. */
+typedef struct {
+    char device[KVD_LABEL];
+    double copy_bytes, read_bytes, flop, exps; /* per second */
+} kvd_machine_rates;
+
+typedef struct {
+    kvd_rows *rows;
+    kvd_machine_rates machine[2]; /* CPU, GPU; device "" when it timed nothing */
+} kvd_kernels_result;
+
 typedef struct {
     char *path;
     char schema[32];
@@ -87,6 +99,7 @@ typedef struct {
     kvd_rates rates;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
+    kvd_kernels_result kernels;
 } kvd_result;
 
 typedef struct {

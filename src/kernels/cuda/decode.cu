@@ -1,0 +1,779 @@
+/*
+ * Decode attention on a paged cache of heads of unequal width.
+ *
+ *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g],   g = h / group, one query token per request
+ *
+ * Bound by the bytes of K and V: 2 * sum_b ceil8(kv_len[b]) * sum_g (d_qk[g] + d_v[g]). The arithmetic, 2 * n_heads *
+ * (d_qk + d_v) FLOP per token, is some 4 FLOP a byte at group 4 and hides under the copies.
+ *
+ * Grid: one persistent CTA per SM. Warp N_WARPS produces: it walks the CTA's segments (decode_work.h) and copies page
+ * after page of the KV head, K and V in one bulk copy as they lie side by side, into a ring of bytes in shared memory. Pages
+ * have different sizes, so the ring is kept full of bytes and not of tokens. Each of the other warps consumes whole
+ * pages, page n of the CTA going to warp n % N_WARPS, with a maximum, sum and O of its own; at the end of a segment the
+ * warps' results are merged through shared memory in the order of their first pages. An interval cut between CTAs is
+ * merged by the last of them to arrive, in the order of the CTAs. So results depend on the plan only.
+ *
+ * A page: S = Q K^T as mma.m16n8k16 with the heads of the group as rows, then O^T = V^T P^T with dims as rows: the
+ * accumulator of S, packed, is the B operand of the second product, so P never leaves registers, and O^T wastes no
+ * registers on rows beyond the group. Cache blocks of 8 x 8 are what ldmatrix reads, 128 contiguous bytes each:
+ * no bank conflicts.
+ */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "common/half.h"
+#include "kernels/cuda/decode.h"
+#include "kernels/cuda/decode_work.h"
+
+enum {
+    N_WARPS = 8,          /* that consume; one more produces             */
+    PAGES_IN_FLIGHT = 64, /* of the ring at most, a power of 2           */
+    LAZY = 8              /* log2 by which P may pass 1 before rescaling */
+};
+
+static_assert(KVD_PAGE_TOKENS == 64, "the unrolled loops below are for 64 tokens");
+
+typedef struct {
+    kvd_decode_args args;
+    kvd_decode_work work;
+    float scale_log2;
+    int32_t d_v_max, o_pitch, ring_bytes;
+} params;
+
+/* ---- pipes ------------------------------------------------------------------------------------ */
+
+static __device__ __forceinline__ uint32_t smem_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void pipe_init(uint32_t bar, int count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
+{
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(bar) : "memory");
+}
+
+static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+    do {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+#else
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+#endif
+    } while (!done);
+}
+
+/* Copies `bytes` to each of shared memory ring + k and ring + v; every lane calls. `full` counts to FULL_ARRIVALS. */
+#if __CUDA_ARCH__ >= 900
+enum { FULL_ARRIVALS = 1 };
+
+static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, int bytes, uint32_t full,
+                                                 uint64_t policy)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(full), "l"(policy)
+                 : "memory");
+}
+
+/* A full page is one copy; of the last page of a request only the groups that hold tokens are there to be read. */
+static __device__ __forceinline__ void copy_page(uint32_t to, const char *from, int k_bytes, int v_bytes, int groups,
+                                                 uint32_t full, uint64_t policy, int lane)
+{
+    if (lane)
+        return;
+    const int bytes = (k_bytes + v_bytes) * groups / 8;
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(bytes) : "memory");
+    if (groups == 8) {
+        bulk_copy(to, from, bytes, full, policy);
+    } else {
+        bulk_copy(to, from, k_bytes / 8 * groups, full, policy);
+        bulk_copy(to + (uint32_t)k_bytes, from + k_bytes, v_bytes / 8 * groups, full, policy);
+    }
+}
+#else
+enum { FULL_ARRIVALS = 33 };
+
+static __device__ __forceinline__ void copy_page(uint32_t to, const char *from, int k_bytes, int v_bytes, int groups,
+                                                 uint32_t full, uint64_t, int lane)
+{
+    for (int part = 0; part < 2; part++) {
+        const int bytes = (part ? v_bytes : k_bytes) / 8 * groups, skip = part ? k_bytes : 0;
+        for (int i = 16 * lane; i < bytes; i += 512)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)(skip + i)),
+                         "l"(from + skip + i)
+                         : "memory");
+    }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+    if (!lane)
+        pipe_arrive(full);
+}
+#endif
+
+/* K and V are read once: they need not stay in L2. */
+static __device__ __forceinline__ uint64_t read_once_policy()
+{
+    uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+
+static __device__ __forceinline__ void consumers_sync()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * N_WARPS) : "memory");
+}
+
+static __device__ __forceinline__ unsigned long long now_ns()
+{
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+template <typename T> static __device__ __forceinline__ uint32_t pack(float low, float high);
+template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+template <> __device__ __forceinline__ uint32_t pack<__half>(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+template <typename T>
+static __device__ __forceinline__ void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void mma<__nv_bfloat16>(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <> __device__ __forceinline__ void mma<__half>(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void ldmatrix(uint32_t *r, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/*
+ * S [16 heads][64 tokens] = Q K^T, d_qk = 16 STEPS. Lane address: lanes 0-15 at the 256 bytes of 16 dims of a group of 8 tokens,
+ * lanes 16-31 at those of the next group. With HALVES == 1 rows 8-15 of Q are zero and of S dropped.
+ */
+template <typename T, int HALVES, int STEPS>
+static __device__ __forceinline__ void scores(float (&s)[8][2 * HALVES], const uint32_t (&q)[8][2 * HALVES],
+                                              uint32_t k, int lane)
+{
+    const uint32_t at = k + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * STEPS);
+    float c[8][4] = {};
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        const uint32_t a[4] = {q[i][0], HALVES == 2 ? q[i][HALVES * 2 - 2] : 0, q[i][1],
+                               HALVES == 2 ? q[i][HALVES * 2 - 1] : 0};
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            uint32_t b[4];
+            ldmatrix(b, at + (uint32_t)(j * 256 * STEPS + i * 256));
+            mma<T>(c[j], a, b[0], b[1]);
+            mma<T>(c[j + 1], a, b[2], b[3]);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 2 * HALVES; e++)
+            s[j][e] = c[j][e];
+}
+
+/* O^T [d_v][8 heads] += V^T P^T for each half of the heads, d_v = 16 TILES. */
+template <typename T, int HALVES, int TILES>
+static __device__ __forceinline__ void values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][8], uint32_t v,
+                                              int lane)
+{
+    const uint32_t at = v + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * TILES);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            uint32_t a[4];
+            ldmatrix_trans(a, at + (uint32_t)(k * 512 * TILES + i * 256));
+#pragma unroll
+            for (int h = 0; h < HALVES; h++)
+                mma<T>(o[h][i], a, p[h][2 * k], p[h][2 * k + 1]);
+        }
+}
+
+#define EACH_WIDTH(width, CALL)                                                                                        \
+    switch (width) {                                                                                                   \
+    case 16: CALL(1); break;                                                                                           \
+    case 32: CALL(2); break;                                                                                           \
+    case 48: CALL(3); break;                                                                                           \
+    case 64: CALL(4); break;                                                                                           \
+    case 80: CALL(5); break;                                                                                           \
+    case 96: CALL(6); break;                                                                                           \
+    case 112: CALL(7); break;                                                                                          \
+    default: CALL(8); break;                                                                                           \
+    }
+
+/* ---- the producer ----------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t ring, full, empty; /* addresses in shared memory: bytes; barriers [PAGES_IN_FLIGHT] each */
+    uint32_t *offset;           /* shared [PAGES_IN_FLIGHT]: where in the ring a page lies            */
+} pipes;
+
+static __device__ __forceinline__ kvd_decode_segment load_segment(const kvd_decode_segment *at)
+{
+    union {
+        int4 word[2];
+        kvd_decode_segment segment;
+    } u;
+    u.word[0] = __ldg(reinterpret_cast<const int4 *>(at));
+    u.word[1] = __ldg(reinterpret_cast<const int4 *>(at) + 1);
+    return u.segment;
+}
+
+static __device__ __forceinline__ int n_pages(const kvd_decode_segment &s)
+{
+    return (s.n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+}
+
+/* Entry lane of the page table from page `from` of the segment on. */
+static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s, int from, int lane)
+{
+    const int i = from + lane;
+    return i < n_pages(s)
+               ? __ldg(p.args.page_table + (size_t)s.request * (size_t)p.args.max_pages + (size_t)(s.page + i))
+               : 0;
+}
+
+static __device__ void produce(const params &p, const pipes &pipe, const kvd_decode_cta &cta, int lane)
+{
+    const uint64_t policy = read_once_policy();
+    const kvd_decode_segment *list = p.work.list + cta.next;
+    const int ring = p.ring_bytes;
+    /* The ring holds pages oldest .. n - 1, the oldest at byte `tail`; the next one goes to `head`. */
+    uint32_t n = 0, oldest = 0;
+    int head = 0, tail = 0;
+    kvd_decode_segment s = cta.first_segment, s1 = s;
+    if (cta.count > 1)
+        s1 = load_segment(list);
+    int32_t pages = load_pages(p, s, 0, lane);
+    for (int k = 0; k < cta.count; k++) {
+        /* The list and the page table are two dependent reads: each is begun one segment ahead. */
+        const int32_t pages1 = k + 1 < cta.count ? load_pages(p, s1, 0, lane) : 0;
+        kvd_decode_segment s2 = s1;
+        if (k + 2 < cta.count)
+            s2 = load_segment(list + k + 1);
+
+        const int d_qk = p.args.map.d_qk[s.head], d_v = p.args.map.d_v[s.head];
+        const int bytes = 2 * KVD_PAGE_TOKENS * (d_qk + d_v), count = n_pages(s);
+        const char *pool = (const char *)p.args.pool + 2 * (size_t)p.args.map.kv_offset[s.head];
+        for (int j = 0; j < count; j++, n++) {
+            if (j && j % 32 == 0)
+                pages = load_pages(p, s, j, lane);
+            for (;;) {
+                if (oldest == n)
+                    head = tail = 0;
+                if (n - oldest < PAGES_IN_FLIGHT) {
+                    if (oldest == n || head > tail) {
+                        if (ring - head >= bytes)
+                            break;
+                        if (tail >= bytes) {
+                            head = 0;
+                            break;
+                        }
+                    } else if (tail - head >= bytes) {
+                        break;
+                    }
+                }
+                pipe_wait(pipe.empty + 8 * (oldest % PAGES_IN_FLIGHT), oldest / PAGES_IN_FLIGHT & 1);
+                oldest++;
+                if (oldest != n)
+                    tail = (int)pipe.offset[oldest % PAGES_IN_FLIGHT];
+            }
+            const int32_t page = __shfl_sync(~0u, pages, j % 32);
+            const uint32_t full = pipe.full + 8 * (n % PAGES_IN_FLIGHT);
+            const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * j);
+            if (!lane)
+                pipe.offset[n % PAGES_IN_FLIGHT] = (uint32_t)head;
+            __syncwarp();
+            copy_page(pipe.ring + (uint32_t)head,
+                      pool + 2 * (size_t)page * (size_t)p.args.map.page_elements, 2 * KVD_PAGE_TOKENS * d_qk,
+                      2 * KVD_PAGE_TOKENS * d_v, (tokens + 7) / 8, full, policy, lane);
+            head += bytes;
+        }
+        s = s1;
+        s1 = s2;
+        pages = pages1;
+    }
+}
+
+/* ---- the consumers ---------------------------------------------------------------------------- */
+
+/* Query rows of the segment as A operand: [k step][row lane/4 dims 0-7, dims 8-15, then row + 8 likewise]. */
+template <int HALVES>
+static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p,
+                                              const kvd_decode_segment &s, int lane)
+{
+    const kvd_attn_map &map = p.args.map;
+    const int d_qk = map.d_qk[s.head];
+    const uint16_t *from = (const uint16_t *)p.args.q + (size_t)s.request * (size_t)map.q_pitch +
+                           map.q_offset[s.head * map.group] + lane % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        const int row = lane / 4 + 8 * h;
+        const uint32_t *at = reinterpret_cast<const uint32_t *>(from + row * d_qk);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const bool there = row < map.group && 16 * i < d_qk;
+            q[i][2 * h] = there ? __ldg(at + 8 * i) : 0;
+            q[i][2 * h + 1] = there ? __ldg(at + 8 * i + 4) : 0;
+        }
+    }
+}
+
+/* Running state of one warp within a segment: of head lane/4 (+ 8) the largest raw score and this lane's share of the
+ * sum; O^T: dims 16 i + lane/4 (+ 8) of heads 2 (lane % 4) (+ 1). */
+template <int HALVES> struct state {
+    float max[HALVES], sum[HALVES], o[HALVES][8][4];
+};
+
+template <typename T, int HALVES>
+static __device__ __forceinline__ void consume_page(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES],
+                                                    uint32_t page, int d_qk, int d_v, int n_tokens, float scale_log2,
+                                                    int lane)
+{
+    const uint32_t v = page + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
+    float s[8][2 * HALVES];
+#define CALL(n) scores<T, HALVES, n>(s, q, page, lane)
+    EACH_WIDTH(d_qk, CALL)
+#undef CALL
+    if (n_tokens < KVD_PAGE_TOKENS) {
+        /* Beyond the last group the ring holds anything. Scores are dropped; V is cleared, as 0 * NaN is not 0. */
+        for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 2 * KVD_PAGE_TOKENS * d_v; i += 512)
+            asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0) : "memory");
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2 * HALVES; e++)
+                if (8 * j + lane % 4 * 2 + e % 2 >= n_tokens)
+                    s[j][e] = -INFINITY;
+    }
+
+    float top[HALVES];
+    bool grows = false;
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        float m = fmaxf(s[0][2 * h], s[0][2 * h + 1]);
+#pragma unroll
+        for (int j = 1; j < 8; j++)
+            m = fmaxf(m, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+        top[h] = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        grows = grows || !((top[h] - st.max[h]) * scale_log2 <= LAZY);
+    }
+    if (__any_sync(~0u, grows)) {
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            const float m = fmaxf(st.max[h], top[h]);
+            const float shrink = exp2_fast((st.max[h] - m) * scale_log2);
+            st.max[h] = m;
+            st.sum[h] *= shrink;
+            /* O^T has heads in columns: their factors lie in lanes 4 * head. */
+            const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8), f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                st.o[h][i][0] *= f0;
+                st.o[h][i][1] *= f1;
+                st.o[h][i][2] *= f0;
+                st.o[h][i][3] *= f1;
+            }
+        }
+    }
+
+    uint32_t packed[HALVES][8];
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        const float shift = st.max[h] * scale_log2;
+        float sum0 = 0, sum1 = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float p0 = exp2_fast(fmaf(s[j][2 * h], scale_log2, -shift));
+            const float p1 = exp2_fast(fmaf(s[j][2 * h + 1], scale_log2, -shift));
+            sum0 += p0;
+            sum1 += p1;
+            packed[h][j] = pack<T>(p0, p1);
+        }
+        st.sum[h] += sum0 + sum1;
+    }
+#define CALL(n) values<T, HALVES, n>(st.o, packed, v, lane)
+    EACH_WIDTH(d_v, CALL)
+#undef CALL
+}
+
+/* Merge area in shared memory: per place (order of first pages) O [group][o_pitch], and maxima and sums [16]. */
+typedef struct {
+    float *o;
+    float2 *ml;         /* [N_WARPS][KVD_GROUP_MAX]                     */
+    uint32_t free;      /* barrier: every warp has read the last result */
+    uint32_t *is_last;  /* shared: this CTA was the last to arrive      */
+} merge_area;
+
+template <int HALVES>
+static __device__ __forceinline__ void put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
+                                                 int d_v, int lane)
+{
+    const int group = p.args.map.group;
+    float *o = area.o + (size_t)place * (size_t)(group * p.o_pitch);
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        float sum = st.sum[h];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (lane % 4 == 0)
+            area.ml[place * KVD_GROUP_MAX + lane / 4 + 8 * h] = make_float2(st.max[h], sum);
+        const int head = 8 * h + lane % 4 * 2;
+        float *row = o + head * p.o_pitch + lane / 4;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (16 * i < d_v) {
+                if (head < group) {
+                    row[16 * i] = st.o[h][i][0];
+                    row[16 * i + 8] = st.o[h][i][2];
+                }
+                if (head + 1 < group) {
+                    row[p.o_pitch + 16 * i] = st.o[h][i][1];
+                    row[p.o_pitch + 16 * i + 8] = st.o[h][i][3];
+                }
+            }
+    }
+}
+
+/* Two dims of one query head: O / sum as 16 bit, and once per head the log of the sum. */
+template <typename T>
+static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s, int row, int pair,
+                                                  float2 o, float max, float sum)
+{
+    const kvd_attn_map &map = p.args.map;
+    const int head = s.head * map.group + row;
+    uint32_t *to = reinterpret_cast<uint32_t *>((uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch +
+                                                map.o_offset[head]);
+    const float r = 1 / sum;
+    to[pair] = pack<T>(o.x * r, o.y * r);
+    if (p.args.lse && pair == 0)
+        p.args.lse[(size_t)s.request * (size_t)map.n_heads + head] = fmaf(max, map.scale, logf(sum));
+}
+
+/* The segment's result from the warps' results; a whole interval is written out, a cut one goes to its slot. */
+template <typename T>
+static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area, const kvd_decode_segment &s,
+                                                   int places, int tid)
+{
+    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head], pair = tid % (KVD_WIDTH_MAX / 2);
+    const int cta = (int)blockIdx.x, slot = 2 * cta + (cta == s.first_cta);
+    if (2 * pair >= d_v)
+        return;
+    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += 32 * N_WARPS / (KVD_WIDTH_MAX / 2)) {
+        float max = -INFINITY, sum = 0;
+        float2 o = make_float2(0, 0);
+#pragma unroll
+        for (int w = 0; w < N_WARPS; w++)
+            if (w < places)
+                max = fmaxf(max, area.ml[w * KVD_GROUP_MAX + row].x);
+#pragma unroll
+        for (int w = 0; w < N_WARPS; w++)
+            if (w < places) {
+                const float2 ml = area.ml[w * KVD_GROUP_MAX + row];
+                const float2 x = reinterpret_cast<const float2 *>(area.o + (size_t)(w * group + row) * p.o_pitch)[pair];
+                const float f = exp2_fast((ml.x - max) * p.scale_log2);
+                sum = fmaf(ml.y, f, sum);
+                o.x = fmaf(x.x, f, o.x);
+                o.y = fmaf(x.y, f, o.y);
+            }
+        if (s.live == 1) {
+            put_result<T>(p, s, row, pair, o, max, sum);
+        } else {
+            const size_t at = (size_t)slot * group + row;
+            __stcg(reinterpret_cast<float2 *>(p.work.slot_o + at * p.d_v_max) + pair, o);
+            if (pair == 0)
+                __stcg(reinterpret_cast<float2 *>(p.work.slot_ml) + at, make_float2(max, sum));
+        }
+    }
+}
+
+/* The interval's result from the slots of its CTAs, by the last CTA that arrived. */
+template <typename T>
+static __device__ __forceinline__ void merge_ctas(const params &p, const kvd_decode_segment &s, int tid)
+{
+    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head], pair = tid % (KVD_WIDTH_MAX / 2);
+    const float2 *slot_ml = reinterpret_cast<const float2 *>(p.work.slot_ml);
+    if (2 * pair >= d_v)
+        return;
+    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += 32 * N_WARPS / (KVD_WIDTH_MAX / 2)) {
+        float max = -INFINITY, sum = 0;
+        float2 o = make_float2(0, 0);
+#pragma unroll 4
+        for (int k = 0; k < s.span; k++)
+            max = fmaxf(max, __ldcg(slot_ml + (size_t)(2 * (s.first_cta + k) + (k == 0)) * group + row).x);
+#pragma unroll 4
+        for (int k = 0; k < s.span; k++) {
+            const size_t at = (size_t)(2 * (s.first_cta + k) + (k == 0)) * group + row;
+            const float2 ml = __ldcg(slot_ml + at);
+            const float2 x = __ldcg(reinterpret_cast<const float2 *>(p.work.slot_o + at * p.d_v_max) + pair);
+            const float f = exp2_fast((ml.x - max) * p.scale_log2);
+            /* A CTA without work has max = -inf, and its slot anything, hence no product with it. */
+            sum = ml.x == -INFINITY ? sum : fmaf(ml.y, f, sum);
+            o.x = ml.x == -INFINITY ? o.x : fmaf(x.x, f, o.x);
+            o.y = ml.x == -INFINITY ? o.y : fmaf(x.y, f, o.y);
+        }
+        put_result<T>(p, s, row, pair, o, max, sum);
+    }
+}
+
+template <typename T, int HALVES>
+static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, const kvd_decode_cta &cta,
+                               int warp, int lane)
+{
+    const kvd_decode_segment *list = p.work.list + cta.next;
+    kvd_decode_segment s = cta.first_segment, s1 = s;
+    uint32_t q[8][2 * HALVES];
+    uint32_t n0 = 0; /* pages of the CTA before this segment */
+    load_q<HALVES>(q, p, s, lane);
+    for (int k = 0; k < cta.count; k++) {
+        if (k + 1 < cta.count)
+            s1 = load_segment(list + k);
+        const int d_qk = p.args.map.d_qk[s.head], d_v = p.args.map.d_v[s.head];
+        const uint32_t count = (uint32_t)n_pages(s);
+        /* This warp's first page, counted from the segment's: its place in the merge. */
+        const uint32_t place = ((uint32_t)warp - n0) % N_WARPS;
+        state<HALVES> st;
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            st.max[h] = -INFINITY;
+            st.sum[h] = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    st.o[h][i][e] = 0;
+        }
+        for (uint32_t j = place; j < count; j += N_WARPS) {
+            const uint32_t at = (n0 + j) % PAGES_IN_FLIGHT;
+            pipe_wait(pipe.full + 8 * at, (n0 + j) / PAGES_IN_FLIGHT & 1);
+            const int tokens = s.n_tokens - KVD_PAGE_TOKENS * (int)j;
+            consume_page<T, HALVES>(st, q, pipe.ring + pipe.offset[at], d_qk, d_v, tokens, p.scale_log2, lane);
+#if __CUDA_ARCH__ >= 900
+            if (tokens < KVD_PAGE_TOKENS) /* the stores that cleared V come before the next copy to this place */
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+            __syncwarp();
+            if (!lane)
+                pipe_arrive(pipe.empty + 8 * at);
+        }
+        if (k) /* the result of the segment before has been read */
+            pipe_wait(area.free, (uint32_t)(k - 1) & 1);
+        if (place < count)
+            put_state<HALVES>(st, p, area, (int)place, d_v, lane);
+        if (k + 1 < cta.count)
+            load_q<HALVES>(q, p, s1, lane);
+        consumers_sync();
+        merge_warps<T>(p, area, s, (int)min(count, (uint32_t)N_WARPS), 32 * warp + lane);
+        __syncwarp();
+        if (!lane)
+            pipe_arrive(area.free);
+        if (s.live > 1) {
+            __threadfence();
+            consumers_sync();
+            if (warp == 0 && lane == 0) {
+                const uint32_t before = atomicAdd(p.work.arrived + s.first_cta, 1u);
+                *area.is_last = before + 1 == (uint32_t)s.live;
+                if (*area.is_last)
+                    p.work.arrived[s.first_cta] = 0; /* for the next launch */
+                __threadfence();
+            }
+            consumers_sync();
+            if (*area.is_last)
+                merge_ctas<T>(p, s, 32 * warp + lane);
+        }
+        n0 += count;
+        s = s1;
+    }
+}
+
+/* Shared memory: ring | merge O | maxima and sums | barriers full, empty, free | offsets, is_last. */
+static __host__ __device__ inline size_t merge_o_bytes(const kvd_attn_map *map, int o_pitch)
+{
+    return (size_t)N_WARPS * (size_t)(map->group * o_pitch) * sizeof(float);
+}
+
+enum {
+    SMALL_BYTES = N_WARPS * KVD_GROUP_MAX * 8 + (2 * PAGES_IN_FLIGHT + 2) * 8 + (PAGES_IN_FLIGHT + 4) * 4
+};
+
+template <typename T, int HALVES>
+static __global__ void __launch_bounds__(32 * (N_WARPS + 1), 1) decode_kernel(const __grid_constant__ params p)
+{
+    extern __shared__ __align__(128) char smem[];
+    const unsigned long long start = p.args.busy ? now_ns() : 0;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    kvd_decode_cta cta;
+    {
+        const int4 *from = reinterpret_cast<const int4 *>(p.work.cta + blockIdx.x);
+        union {
+            int4 word[3];
+            kvd_decode_cta cta;
+        } u;
+        u.word[0] = __ldg(from);
+        u.word[1] = __ldg(from + 1);
+        u.word[2] = __ldg(from + 2);
+        cta = u.cta;
+    }
+    merge_area area;
+    pipes pipe;
+    pipe.ring = smem_address(smem);
+    area.o = reinterpret_cast<float *>(smem + p.ring_bytes);
+    area.ml = reinterpret_cast<float2 *>(smem + p.ring_bytes + merge_o_bytes(&p.args.map, p.o_pitch));
+    const uint32_t barrier = smem_address(area.ml + N_WARPS * KVD_GROUP_MAX);
+    pipe.full = barrier;
+    pipe.empty = barrier + 8 * PAGES_IN_FLIGHT;
+    area.free = barrier + 16 * PAGES_IN_FLIGHT;
+    pipe.offset = reinterpret_cast<uint32_t *>(area.ml + N_WARPS * KVD_GROUP_MAX + 2 * PAGES_IN_FLIGHT + 2);
+    area.is_last = pipe.offset + PAGES_IN_FLIGHT;
+    if (threadIdx.x < PAGES_IN_FLIGHT) {
+        pipe_init(pipe.full + 8 * threadIdx.x, FULL_ARRIVALS);
+        pipe_init(pipe.empty + 8 * threadIdx.x, 1);
+        if (threadIdx.x == 0)
+            pipe_init(area.free, N_WARPS);
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+    }
+    __syncthreads();
+    if (warp == N_WARPS)
+        produce(p, pipe, cta, lane);
+    else if (cta.count)
+        consume<T, HALVES>(p, pipe, area, cta, warp, lane);
+    if (p.args.busy) {
+        __syncthreads();
+        if (threadIdx.x == 0)
+            p.args.busy[blockIdx.x] = cta.count ? now_ns() - start : 0;
+    }
+}
+
+/* ---- host ------------------------------------------------------------------------------------- */
+
+int kvd_decode_ctas(const kvd_attn_map *)
+{
+    int device, sms;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+        return -1;
+    return sms;
+}
+
+size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int, int n_ctas)
+{
+    kvd_decode_work work;
+    kvd_decode_work_lay(map, batch, n_ctas, NULL, &work);
+    return work.bytes;
+}
+
+cudaError_t kvd_decode_check(const kvd_decode_args *args)
+{
+    const kvd_attn_map *map = &args->map;
+    if ((args->dtype != KVD_BF16 && args->dtype != KVD_F16) || args->batch < 1 || args->max_pages < 1 ||
+        args->n_ctas < 1 || args->n_ctas > 4096 || !args->kv_len || !args->workspace || map->n_kv_heads < 1 ||
+        map->n_heads > KVD_HEADS_MAX || map->group < 1 || map->group > KVD_GROUP_MAX)
+        return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStream_t stream)
+{
+    int device, most;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (e != cudaSuccess)
+        return e;
+    int widest = 0;
+    const kvd_attn_map *map = &p->args.map;
+    for (int g = 0; g < map->n_kv_heads; g++)
+        widest = max(widest, 2 * KVD_PAGE_TOKENS * (map->d_qk[g] + map->d_v[g]));
+    const int rest = (int)merge_o_bytes(map, p->o_pitch) + SMALL_BYTES;
+    p->ring_bytes = (most - rest) / 128 * 128;
+    if (p->ring_bytes < 2 * widest)
+        return cudaErrorInvalidConfiguration;
+    const int bytes = p->ring_bytes + rest;
+    e = cudaFuncSetAttribute(decode_kernel<T, HALVES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess)
+        return e;
+    decode_kernel<T, HALVES>
+        <<<(unsigned)p->args.n_ctas, 32 * (N_WARPS + 1), (size_t)bytes, stream>>>(*p);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
+{
+    const cudaError_t e = kvd_decode_check(args);
+    if (e != cudaSuccess)
+        return e;
+    if (!args->page_table || !args->q || !args->pool || !args->o)
+        return cudaErrorInvalidValue;
+    params p;
+    p.args = *args;
+    kvd_decode_work_lay(&args->map, args->batch, args->n_ctas, args->workspace, &p.work);
+    p.scale_log2 = args->map.scale * 1.4426950408889634f;
+    p.d_v_max = kvd_decode_d_v_max(&args->map);
+    p.o_pitch = p.d_v_max + 4; /* + 4: the columns of O^T that a warp writes at once fall into different banks */
+    if (args->map.group > 8)
+        return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 2>(&p, stream) : launch<__half, 2>(&p, stream);
+    return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 1>(&p, stream) : launch<__half, 1>(&p, stream);
+}

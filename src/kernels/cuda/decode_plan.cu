@@ -1,0 +1,374 @@
+/*
+ * Work lists for decode, made on the device from kv_len by one CTA; nothing is read back, so a captured graph replans by
+ * itself when the lengths change. One plan serves all layers of equal widths.
+ *
+ * NONE    task t = (request, KV head) goes to CTA t mod n_ctas.
+ *
+ * PAPERS  Tasks of weight kv_len * (d_qk + d_v), sorted falling, each in turn to the least loaded CTA (one per SM). Taken
+ *         one by one that is a chain as long as the task list. But when loads are sorted, L_0 <= L_1 <= ..., and task k is
+ *         meant for CTA k, that is what the rule says as long as L_j + w_j >= L_k for every j < k: up to n_ctas
+ *         tasks are given away in one round, and the rounds are few since LPT keeps loads closer together than a task.
+ *
+ * OURS    All intervals laid end to end, cut into n_ctas pieces of equal cost. An interval of request b and KV head g costs
+ *         SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST) with groups8 the groups of 8 tokens that are read, in units of
+ *         16 bytes. Cuts are rounded to pages.
+ */
+#include "common/half.h"
+#include "kernels/cuda/decode.h"
+#include "kernels/cuda/decode_work.h"
+
+typedef unsigned long long u64;
+
+enum {
+    N_THREADS = 1024,
+    SMEM_KEYS = 16384, /* sort keys and sums up to this many lie in shared memory */
+    CTAS_MAX = 1024,   /* of PAPERS */
+    GROUP_COST = 0,
+    SEGMENT_COST = 512
+};
+
+typedef struct {
+    kvd_decode_work work;
+    const int32_t *kv_len;
+    int32_t batch, n_kv_heads, n_ctas, group;
+    int32_t cost_before[KVD_HEADS_MAX + 1]; /* sum over KV heads before of d_qk + d_v + GROUP_COST */
+} params;
+
+static __device__ int pages_of(int tokens)
+{
+    return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+}
+
+static __device__ kvd_decode_segment whole(const params &p, int task)
+{
+    kvd_decode_segment s;
+    s.request = task / p.n_kv_heads;
+    s.head = task % p.n_kv_heads;
+    s.page = 0;
+    s.n_tokens = p.kv_len[s.request];
+    s.first_cta = 0;
+    s.span = s.live = 1;
+    s.unused = 0;
+    return s;
+}
+
+static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segment &s)
+{
+    int4 *at = reinterpret_cast<int4 *>(to);
+    at[0] = make_int4(s.request, s.head, s.page, s.n_tokens);
+    at[1] = make_int4(s.first_cta, s.span, s.live, 0);
+}
+
+/* Segment k of CTA c; next_of_cta is where its list (without the first) starts. */
+static __device__ void put(const params &p, int c, int k, int next_of_cta, const kvd_decode_segment &s)
+{
+    put_segment(k ? p.work.list + next_of_cta + k - 1 : &p.work.cta[c].first_segment, s);
+}
+
+static __device__ void put_count(const params &p, int c, int count, int next)
+{
+    *reinterpret_cast<int4 *>(p.work.cta + c) = make_int4(count, next, 0, 0);
+}
+
+/* ---- none ------------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(N_THREADS) plan_none(const __grid_constant__ params p)
+{
+    const int tasks = p.batch * p.n_kv_heads, n = p.n_ctas;
+    /* CTA c has tasks / n tasks, and one more when c < tasks % n. */
+    for (int c = (int)threadIdx.x; c < n; c += N_THREADS) {
+        const int extra = tasks % n < c ? tasks % n : c;
+        put_count(p, c, tasks / n + (c < tasks % n), c * (tasks / n) + extra);
+        p.work.arrived[c] = 0;
+    }
+    for (int t = (int)threadIdx.x; t < tasks; t += N_THREADS) {
+        const int c = t % n, extra = tasks % n < c ? tasks % n : c;
+        put(p, c, t / n, c * (tasks / n) + extra, whole(p, t));
+    }
+}
+
+/* ---- the papers' ------------------------------------------------------------------------------ */
+
+/* Falling, in place; n a power of 2. */
+static __device__ void sort_falling(u64 *key, int n)
+{
+    for (int size = 2; size <= n; size *= 2)
+        for (int stride = size / 2; stride; stride /= 2) {
+            for (int k = (int)threadIdx.x; k < n / 2; k += N_THREADS) {
+                const int i = k / stride * stride * 2 + k % stride, j = i + stride;
+                const u64 a = key[i], b = key[j];
+                if ((a < b) == !(i & size)) {
+                    key[i] = b;
+                    key[j] = a;
+                }
+            }
+            __syncthreads();
+        }
+}
+
+static __global__ void __launch_bounds__(N_THREADS) plan_papers(const __grid_constant__ params p)
+{
+    extern __shared__ u64 smem_keys[];
+    __shared__ u64 load[CTAS_MAX], sorted[CTAS_MAX], lowest[N_THREADS / 32];
+    __shared__ int16_t by_rank[CTAS_MAX];
+    __shared__ int32_t count[CTAS_MAX];
+    const int tasks = p.batch * p.n_kv_heads, n = p.n_ctas, tid = (int)threadIdx.x;
+    int n_keys = 1;
+    while (n_keys < tasks)
+        n_keys *= 2;
+    u64 *key = n_keys <= SMEM_KEYS ? smem_keys : p.work.scratch;
+
+    for (int t = tid; t < n_keys; t += N_THREADS) {
+        const int g = t % p.n_kv_heads;
+        const u64 width = (u64)(p.cost_before[g + 1] - p.cost_before[g]) / 16;
+        /* Equal weights stay in the order of the tasks. */
+        key[t] = t < tasks ? (u64)p.kv_len[t / p.n_kv_heads] * width << 24 | (u64)(0xffffff - t) : 0;
+    }
+    if (tid < n) {
+        load[tid] = 0;
+        count[tid] = 0;
+        p.work.arrived[tid] = 0;
+    }
+    __syncthreads();
+    sort_falling(key, n_keys);
+
+    for (int given = 0; given < tasks;) {
+        /* Rank of every load, by counting: 4 threads a CTA. */
+        for (int base = 0; base < n; base += N_THREADS / 4) {
+            const int c = base + tid / 4;
+            int rank = 0;
+            if (c < n) {
+                const u64 mine = load[c];
+                for (int i = tid % 4; i < n; i += 4)
+                    rank += load[i] < mine || (load[i] == mine && i < c);
+            }
+            rank += __shfl_xor_sync(~0u, rank, 1);
+            rank += __shfl_xor_sync(~0u, rank, 2);
+            if (c < n && tid % 4 == 0) {
+                sorted[rank] = load[c];
+                by_rank[rank] = (int16_t)c;
+            }
+        }
+        __syncthreads();
+        const bool candidate = tid < n && given + tid < tasks;
+        const u64 then = candidate ? sorted[tid] + (key[given + tid] >> 24) : ~0ull;
+        u64 least = then; /* of this thread and those before it in the warp */
+        for (int d = 1; d < 32; d *= 2) {
+            const u64 other = __shfl_up_sync(~0u, least, d);
+            if (tid % 32 >= d && other < least)
+                least = other;
+        }
+        if (tid % 32 == 31)
+            lowest[tid / 32] = least;
+        __syncthreads();
+        u64 before = __shfl_up_sync(~0u, least, 1);
+        if (tid % 32 == 0)
+            before = ~0ull;
+        for (int w = 0; w < tid / 32 && w < (n + 31) / 32; w++)
+            before = lowest[w] < before ? lowest[w] : before;
+        const bool give = candidate && before >= sorted[tid];
+        if (give) {
+            const int c = by_rank[tid];
+            load[c] = then;
+            p.work.assigned[given + tid] = (uint32_t)c << 16 | (uint32_t)count[c]++;
+        }
+        given += __syncthreads_count(give);
+    }
+
+    /* Lists one after another. */
+    __shared__ int32_t start[CTAS_MAX];
+    if (tid < 32) {
+        int sum = 0;
+        for (int base = 0; base < n; base += 32) {
+            const int mine = base + tid < n ? count[base + tid] : 0;
+            int up = mine;
+            for (int d = 1; d < 32; d *= 2) {
+                const int other = __shfl_up_sync(~0u, up, d);
+                up += tid >= d ? other : 0;
+            }
+            if (base + tid < n)
+                start[base + tid] = sum + up - mine;
+            sum += __shfl_sync(~0u, up, 31);
+        }
+    }
+    __syncthreads();
+    if (tid < n)
+        put_count(p, tid, count[tid], start[tid]);
+    for (int k = tid; k < tasks; k += N_THREADS) {
+        const uint32_t a = p.work.assigned[k];
+        const int c = (int)(a >> 16);
+        put(p, c, (int)(a & 0xffff), start[c], whole(p, 0xffffff - (int)(key[k] & 0xffffff)));
+    }
+}
+
+/* ---- ours ------------------------------------------------------------------------------------- */
+
+static __device__ u64 request_cost(const params &p, int b)
+{
+    return (u64)((p.kv_len[b] + 7) / 8) * (u64)p.cost_before[p.n_kv_heads] + (u64)p.n_kv_heads * SEGMENT_COST;
+}
+
+/* sum[b] = cost of the requests before b, b = 0 .. batch. */
+static __device__ void sum_costs(const params &p, u64 *sum)
+{
+    __shared__ u64 of_warp[N_THREADS / 32];
+    const int tid = (int)threadIdx.x;
+    u64 done = 0;
+    for (int base = 0; base < p.batch; base += N_THREADS) {
+        const int b = base + tid;
+        u64 up = b < p.batch ? request_cost(p, b) : 0;
+        for (int d = 1; d < 32; d *= 2) {
+            const u64 other = __shfl_up_sync(~0u, up, d);
+            up += tid % 32 >= d ? other : 0;
+        }
+        if (tid % 32 == 31)
+            of_warp[tid / 32] = up;
+        __syncthreads();
+        u64 before = tid % 32 < N_THREADS / 32 ? of_warp[tid % 32] : 0;
+        u64 scan = before;
+        for (int d = 1; d < 32; d *= 2) {
+            const u64 other = __shfl_up_sync(~0u, scan, d);
+            scan += tid % 32 >= d ? other : 0;
+        }
+        before = __shfl_sync(~0u, scan - before, tid / 32);
+        if (b < p.batch)
+            sum[b + 1] = done + before + up;
+        done += __shfl_sync(~0u, scan, 31);
+        __syncthreads();
+    }
+    if (tid == 0)
+        sum[0] = 0;
+    __syncthreads();
+}
+
+/* Where CTA c starts: interval and page. */
+static __device__ int2 cut(const params &p, const u64 *sum, int c)
+{
+    const int batch = p.batch, n_kv = p.n_kv_heads;
+    if (c == p.n_ctas)
+        return make_int2(batch * n_kv, 0);
+    u64 at = sum[batch] * (u64)c / (u64)p.n_ctas;
+    int low = 0, high = batch; /* sum[low] <= at < sum[high] */
+    while (high - low > 1) {
+        const int mid = (low + high) / 2;
+        if (sum[mid] <= at)
+            low = mid;
+        else
+            high = mid;
+    }
+    at -= sum[low];
+    const int tokens = p.kv_len[low], pages = pages_of(tokens);
+    const u64 groups = (u64)((tokens + 7) / 8);
+    int g = 0, above = n_kv;
+    while (above - g > 1) {
+        const int mid = (g + above) / 2;
+        if (groups * (u64)p.cost_before[mid] + (u64)mid * SEGMENT_COST <= at)
+            g = mid;
+        else
+            above = mid;
+    }
+    at -= groups * (u64)p.cost_before[g] + (u64)g * SEGMENT_COST;
+    const u64 page = 8 * (u64)(p.cost_before[g + 1] - p.cost_before[g]);
+    const u64 rounded = at < SEGMENT_COST ? 0 : (at - SEGMENT_COST + page / 2) / page;
+    const int task = low * n_kv + g;
+    return rounded >= (u64)pages ? make_int2(task + 1, 0) : make_int2(task, (int)rounded);
+}
+
+static __global__ void __launch_bounds__(N_THREADS) plan_ours(const __grid_constant__ params p)
+{
+    extern __shared__ u64 smem_keys[];
+    __shared__ int2 start[4096 + 1];
+    const int n = p.n_ctas, tid = (int)threadIdx.x;
+    u64 *sum = p.batch + 1 <= SMEM_KEYS ? smem_keys : p.work.scratch;
+    sum_costs(p, sum);
+    for (int c = tid; c <= n; c += N_THREADS)
+        start[c] = cut(p, sum, c);
+    __syncthreads();
+
+    /* A warp a CTA, a lane a segment. */
+    for (int c = tid / 32; c < n; c += N_THREADS / 32) {
+        const int2 from = start[c], to = start[c + 1];
+        const int segments = to.x - from.x + (to.y > 0);
+        const int some = from.x == to.x && from.y == to.y ? 0 : segments;
+        if (tid % 32 == 0) {
+            put_count(p, c, some, from.x + c);
+            p.work.arrived[c] = 0;
+        }
+        if (!some) {
+            /* It may lie between CTAs that share an interval: its slot counts for nothing. */
+            for (int i = tid % 32; i < p.group; i += 32)
+                reinterpret_cast<float2 *>(p.work.slot_ml)[2 * (size_t)c * (size_t)p.group + (size_t)i] =
+                    make_float2(-INFINITY, 0);
+            continue;
+        }
+        for (int k = tid % 32; k < segments; k += 32) {
+            const int task = from.x + k;
+            kvd_decode_segment s = whole(p, task);
+            const int pages = pages_of(s.n_tokens);
+            const int page0 = k ? 0 : from.y, page1 = task == to.x ? to.y : pages;
+            s.page = page0;
+            s.n_tokens = (page1 < pages ? page1 * KVD_PAGE_TOKENS : s.n_tokens) - page0 * KVD_PAGE_TOKENS;
+            if (page0 > 0 || page1 < pages) {
+                int first = c, last = c, live = 1;
+                for (; start[first].x == task && start[first].y > 0; first--)
+                    live += start[first - 1].x != start[first].x || start[first - 1].y != start[first].y;
+                for (; start[last + 1].x == task && start[last + 1].y > 0; last++)
+                    live += start[last + 1].x != start[last + 2].x || start[last + 1].y != start[last + 2].y;
+                s.first_cta = first;
+                s.span = last - first + 1;
+                s.live = live;
+            }
+            put(p, c, k, from.x + c, s);
+        }
+    }
+}
+
+/* ---- host ------------------------------------------------------------------------------------- */
+
+cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule, cudaStream_t stream)
+{
+    cudaError_t e = kvd_decode_check(args);
+    if (e != cudaSuccess)
+        return e;
+    const kvd_attn_map *map = &args->map;
+    const size_t tasks = (size_t)args->batch * (size_t)map->n_kv_heads;
+    if (tasks >= 1 << 24 ||
+        (schedule == KVD_SCHEDULE_PAPERS && (args->n_ctas > CTAS_MAX || tasks / (size_t)args->n_ctas > 0x7fff)))
+        return cudaErrorInvalidValue;
+    params p;
+    kvd_decode_work_lay(map, args->batch, args->n_ctas, args->workspace, &p.work);
+    p.kv_len = args->kv_len;
+    p.batch = args->batch;
+    p.n_kv_heads = map->n_kv_heads;
+    p.n_ctas = args->n_ctas;
+    p.group = map->group;
+    p.cost_before[0] = 0;
+    const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;
+    for (int g = 0; g < map->n_kv_heads; g++)
+        p.cost_before[g + 1] = p.cost_before[g] + map->d_qk[g] + map->d_v[g] + per_group;
+
+    size_t keys = schedule == KVD_SCHEDULE_PAPERS ? kvd_decode_pow2(tasks) : (size_t)args->batch + 1;
+    if (schedule == KVD_SCHEDULE_NONE || keys > SMEM_KEYS)
+        keys = 0;
+    const size_t bytes = keys * sizeof(u64);
+    switch (schedule) {
+    case KVD_SCHEDULE_NONE:
+        plan_none<<<1, N_THREADS, 0, stream>>>(p);
+        break;
+    case KVD_SCHEDULE_PAPERS:
+        e = cudaFuncSetAttribute(plan_papers, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (e != cudaSuccess)
+            return e;
+        plan_papers<<<1, N_THREADS, bytes, stream>>>(p);
+        break;
+    case KVD_SCHEDULE_OURS:
+        e = cudaFuncSetAttribute(plan_ours, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (e != cudaSuccess)
+            return e;
+        plan_ours<<<1, N_THREADS, bytes, stream>>>(p);
+        break;
+    default:
+        return cudaErrorInvalidValue;
+    }
+    return cudaGetLastError();
+}

@@ -1,0 +1,524 @@
+/*
+ * Causal prefill attention for every GPU from sm_80 on: mma.sync, ldmatrix, cp.async.
+ *
+ *   S = Q K^T / sqrt(d_head)    P = exp(S - m)    O = P V / sum(P)    lse = m + log(sum(P))
+ *
+ * FLOP: 2 (d_qk + d_v) per (query, visible key, head); bytes: Q and O once, K and V of the visible pages once per tile. Bound by the tensor
+ * cores' mma.sync rate (on Hopper about 0.6 of wgmma's), and by exponentials below d = 64.
+ *
+ * A worker is 4 warps with shared memory, barrier and tiles of their own; a CTA has two, so that one computes while the other waits or
+ * exponentiates. A tile is done in passes of 128 rows, 32 per warp: each fragment of K and V then feeds two mma rows, without which
+ * ldmatrix would be the bound. What is left of a tile, up to 64 rows, is a pass with 16 rows per warp. Keys come page by page (64), K and V of
+ * a head being one contiguous piece, into two stages. The layout's blocks of 8 x 8 are what ldmatrix reads, so nothing is padded or
+ * swizzled. d_qk is a run-time count of steps; d_v is compiled, since it decides the registers of O. Rows are rescaled only when their
+ * maximum grows by more than 2^8.
+ *
+ * Grid: n_ctas, persistent; tiles are taken from the list one by one.
+ */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/prefill.h"
+
+extern "C" {
+#include "common/half.h"
+}
+
+namespace
+{
+
+enum { WORKER_THREADS = 128, PASS_ROWS = 128, KEYS = KVD_PAGE_TOKENS };
+
+struct params {
+    kvd_prefill_args a;
+    float scale_log2;                     /* scale * log2(e)                        */
+    int32_t stages, q_bytes, stage_bytes; /* shared memory of a worker: Q, then stages of K and V */
+    int32_t worker_bytes;
+};
+
+template <bool BF> __device__ __forceinline__ uint32_t pack(float lo, float hi)
+{
+    if (BF) {
+        __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+        return *reinterpret_cast<uint32_t *>(&v);
+    }
+    __half2 v = __floats2half2_rn(lo, hi);
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+template <bool BF>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if (BF)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                     "{%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                     "{%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void ldmatrix(uint32_t from, uint32_t (&r)[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 16 bytes; zeros where there is nothing to read. */
+__device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copies_done()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+__device__ __forceinline__ void worker_barrier(int worker)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(worker + 1), "r"((int)WORKER_THREADS) : "memory");
+}
+
+__device__ __forceinline__ unsigned long long now_ns()
+{
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+/* threadIdx.x, read anew at every use: a value kept over the call of a body, which needs every register, would spill. */
+__device__ __forceinline__ int thread_now()
+{
+    int t;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    return t;
+}
+
+/* The tile that a worker is at; in shared memory. */
+struct job {
+    const uint16_t *q;    /* row 0 of the tile, blocked             */
+    const uint16_t *pool; /* K of the head in page 0                */
+    const int32_t *pages; /* of the request                         */
+    uint16_t *o;          /* row 0 of the tile, column 0 of the head */
+    float *lse;           /* row 0 of the tile, or NULL              */
+    int32_t d_qk, d_v, kv_len, n_rows;
+    int32_t pos; /* position of row 0 of the tile          */
+    int32_t page_elements, o_pitch, stages, stage_bytes;
+    uint32_t q_smem, kv_smem;
+    float scale, scale_log2;
+    int32_t live;                  /* 0: the list is done */
+    unsigned long long begin, end; /* of the worker's tiles, ns; 0: it had none */
+};
+
+/* K and V of 64 keys, of which the groups of 8 beyond kv_len become zero. */
+__device__ __forceinline__ void fetch_block(const job &w, int tid, int d_qk, int d_v, int page, int block,
+                                            uint32_t to)
+{
+    const uint16_t *from = w.pool + (size_t)page * (size_t)w.page_elements;
+    const int groups = (w.kv_len - block * KEYS + 7) / 8;
+    const int pieces = 8 * (d_qk + d_v); /* a group of 8 tokens is d pieces of 16 bytes */
+    if (groups >= 8) {
+#pragma unroll 4
+        for (int i = tid; i < pieces; i += WORKER_THREADS)
+            copy16(to + (uint32_t)(16 * i), from + 8 * i, true);
+    } else {
+#pragma unroll 1
+        for (int i = tid; i < pieces; i += WORKER_THREADS) {
+            const bool there = i < 8 * d_qk ? i < groups * d_qk : i - 8 * d_qk < groups * d_v;
+            copy16(to + (uint32_t)(16 * i), there ? from + 8 * i : from, there);
+        }
+    }
+}
+
+/* O += P V for 16 keys and dims 16 n .. + 15. */
+template <bool BF, int ROWS16, int TILES>
+__device__ __forceinline__ void add_values(uint32_t v_at, const uint32_t (&weight)[ROWS16][4],
+                                           float (&o)[ROWS16][TILES][4], int n)
+{
+    uint32_t b[4];
+    ldmatrix_trans(v_at, b);
+#pragma unroll
+    for (int t = 0; t < ROWS16; t++) {
+        mma<BF>(o[t][2 * n], weight[t], b[0], b[1]);
+        mma<BF>(o[t][2 * n + 1], weight[t], b[2], b[3]);
+    }
+}
+
+/* Rows row0 .. row0 + 64 ROWS16 - 1 of the tile; a warp has 16 ROWS16 of them. */
+template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(const job &w, int row0)
+{
+    const int worker = (int)threadIdx.x / WORKER_THREADS, tid = (int)threadIdx.x % WORKER_THREADS;
+    const int warp = tid / 32, lane = tid % 32, r = lane / 4, c = lane % 4;
+    const int in_matrix = lane % 8, matrix = lane / 8;
+    const int d_qk = w.d_qk, d_v = w.d_v, n_rows = min(w.n_rows - row0, 64 * ROWS16);
+    const int warp_row = 16 * ROWS16 * warp;      /* first row of the warp, in the pass */
+    const int warp_pos = w.pos + row0 + warp_row; /* and its position                   */
+    const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
+    const bool working = warp_row < n_rows;
+    const float scale_log2 = w.scale_log2;
+
+    worker_barrier(worker); /* all have read what the last pass left in shared memory */
+    {
+        const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
+        const int pieces = 8 * ROWS16 * d_qk, there = (n_rows + 7) / 8 * d_qk;
+#pragma unroll 2
+        for (int i = tid; i < pieces; i += WORKER_THREADS)
+            copy16(w.q_smem + (uint32_t)(16 * i), i < there ? from + 8 * i : from, i < there);
+    }
+    fetch_block(w, tid, d_qk, d_v, __ldg(w.pages), 0, w.kv_smem);
+    int next_page = n_blocks > 1 ? __ldg(w.pages + 1) : 0;
+
+    float o[ROWS16][D_V / 8][4], m[ROWS16][2], l[ROWS16][2];
+#pragma unroll
+    for (int t = 0; t < ROWS16; t++) {
+#pragma unroll
+        for (int n = 0; n < D_V / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[t][n][e] = 0;
+        m[t][0] = m[t][1] = -INFINITY;
+        l[t][0] = l[t][1] = 0;
+    }
+    const uint32_t q_at =
+        w.q_smem + (uint32_t)((warp_row / 8 + matrix % 2) * d_qk * 16 + matrix / 2 * 128 + in_matrix * 16);
+    const uint32_t k_in = (uint32_t)(matrix / 2 * d_qk * 16 + matrix % 2 * 128 + in_matrix * 16);
+    const uint32_t v_in =
+        (uint32_t)(KEYS * d_qk * 2 + matrix % 2 * d_v * 16 + matrix / 2 * 128 + in_matrix * 16);
+    uint32_t stage = w.kv_smem, other = w.kv_smem + (uint32_t)((w.stages - 1) * w.stage_bytes);
+
+#pragma unroll 1
+    for (int block = 0; block < n_blocks; block++) {
+        copies_done();
+        worker_barrier(worker);
+        const bool more = block + 1 < n_blocks;
+        if (more && w.stages > 1) {
+            fetch_block(w, tid, d_qk, d_v, next_page, block + 1, other);
+            if (block + 2 < n_blocks)
+                next_page = __ldg(w.pages + block + 2);
+        }
+        if (working && block * KEYS <= warp_pos + 16 * ROWS16 - 1) {
+            float s[ROWS16][8][4];
+#pragma unroll
+            for (int t = 0; t < ROWS16; t++)
+#pragma unroll
+                for (int n = 0; n < 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        s[t][n][e] = 0;
+            uint32_t q_step = q_at, k_step = stage + k_in;
+#pragma unroll 2
+            for (int k = 0; k < d_qk / 16; k++, q_step += 256, k_step += 256) {
+                uint32_t a[ROWS16][4];
+#pragma unroll
+                for (int t = 0; t < ROWS16; t++)
+                    ldmatrix(q_step + (uint32_t)(t * 32 * d_qk), a[t]);
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    uint32_t b[4];
+                    ldmatrix(k_step + (uint32_t)(n * 32 * d_qk), b);
+#pragma unroll
+                    for (int t = 0; t < ROWS16; t++) {
+                        mma<BF>(s[t][2 * n], a[t], b[0], b[1]);
+                        mma<BF>(s[t][2 * n + 1], a[t], b[2], b[3]);
+                    }
+                }
+            }
+            if (block * KEYS + KEYS - 1 > warp_pos) {
+#pragma unroll
+                for (int t = 0; t < ROWS16; t++)
+#pragma unroll
+                    for (int n = 0; n < 8; n++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            if (block * KEYS + 8 * n + 2 * c + e % 2 > warp_pos + 16 * t + r + e / 2 * 8)
+                                s[t][n][e] = -INFINITY;
+            }
+            /* The maximum that is subtracted may lag by 2^8; P then stays below 256. */
+            float top[ROWS16][2];
+            bool grown = false;
+#pragma unroll
+            for (int t = 0; t < ROWS16; t++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float x = s[t][0][2 * i];
+#pragma unroll
+                    for (int n = 0; n < 8; n++)
+                        x = fmaxf(x, fmaxf(s[t][n][2 * i], s[t][n][2 * i + 1]));
+                    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+                    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+                    top[t][i] = x;
+                    grown |= !((x - m[t][i]) * scale_log2 <= 8.0f);
+                }
+            if (__any_sync(0xffffffffu, grown)) {
+#pragma unroll
+                for (int t = 0; t < ROWS16; t++)
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const float x = fmaxf(m[t][i], top[t][i]);
+                        const float shrink = exp2_approx((m[t][i] - x) * scale_log2);
+                        m[t][i] = x;
+                        l[t][i] *= shrink;
+#pragma unroll
+                        for (int n = 0; n < D_V / 8; n++) {
+                            o[t][n][2 * i] *= shrink;
+                            o[t][n][2 * i + 1] *= shrink;
+                        }
+                    }
+            }
+#pragma unroll
+            for (int t = 0; t < ROWS16; t++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float base = -m[t][i] * scale_log2;
+#pragma unroll
+                    for (int n = 0; n < 8; n++)
+#pragma unroll
+                        for (int e = 2 * i; e < 2 * i + 2; e++) {
+                            s[t][n][e] = exp2_approx(fmaf(s[t][n][e], scale_log2, base));
+                            l[t][i] += s[t][n][e];
+                        }
+                }
+            /* The last 16 dims of the body are left out where the head has an odd multiple of 16. */
+            const uint32_t v_at = stage + v_in;
+            uint32_t weight[4][ROWS16][4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+#pragma unroll
+                for (int t = 0; t < ROWS16; t++) {
+                    weight[k][t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
+                    weight[k][t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
+                    weight[k][t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
+                    weight[k][t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
+                }
+#pragma unroll
+                for (int n = 0; n < D_V / 16 - 1; n++)
+                    add_values<BF, ROWS16>(v_at + (uint32_t)(k * 32 * d_v + n * 256), weight[k], o, n);
+            }
+            if (d_v == D_V) {
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    add_values<BF, ROWS16>(v_at + (uint32_t)(k * 32 * d_v + (D_V / 16 - 1) * 256), weight[k],
+                                           o, D_V / 16 - 1);
+            }
+        }
+        if (w.stages > 1) {
+            const uint32_t swap = stage;
+            stage = other;
+            other = swap;
+        } else if (more) {
+            worker_barrier(worker);
+            fetch_block(w, tid, d_qk, d_v, next_page, block + 1, stage);
+            if (block + 2 < n_blocks)
+                next_page = __ldg(w.pages + block + 2);
+        }
+    }
+    if (!working)
+        return;
+#pragma unroll
+    for (int t = 0; t < ROWS16; t++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float sum = l[t][i];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            const int row = warp_row + 16 * t + 8 * i + r;
+            if (row >= n_rows)
+                continue;
+            const float inverse = 1.0f / sum;
+            uint16_t *to = w.o + (size_t)(row0 + row) * (size_t)w.o_pitch + 2 * c;
+#pragma unroll
+            for (int n = 0; n < D_V / 8; n++)
+                if (8 * n < d_v)
+                    *reinterpret_cast<uint32_t *>(to + 8 * n) =
+                        pack<BF>(o[t][n][2 * i] * inverse, o[t][n][2 * i + 1] * inverse);
+            if (w.lse && c == 0)
+                w.lse[row0 + row] = m[t][i] * w.scale + logf(sum);
+        }
+}
+
+template <bool BF, int D_V> __device__ __noinline__ void tile_of_width(const job &w)
+{
+    int row0 = 0;
+    for (; w.n_rows - row0 > 64; row0 += PASS_ROWS)
+        pass<BF, 2, D_V>(w, row0);
+    if (row0 < w.n_rows)
+        pass<BF, 1, D_V>(w, row0);
+}
+
+/* Takes the next tile of the list; one thread of the worker. */
+__device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
+{
+    const kvd_prefill_args &a = p.a;
+    const bool listed = a.work.first != NULL;
+    const int end = listed ? a.work.first[blockIdx.x + 1] : a.work.n_tiles;
+    const int index = atomicAdd(listed ? next : a.work.next, 1);
+    w.live = index < end;
+    if (!w.live) {
+        if (w.begin)
+            w.end = now_ns();
+        return;
+    }
+    if (!w.begin)
+        w.begin = now_ns();
+    const kvd_prefill_tile tile = a.work.tile[index];
+    const int h = tile.head, g = h / a.map.group, b = tile.request;
+    const size_t row = (size_t)a.q_start[b] + (size_t)tile.row;
+    w.d_qk = a.map.d_qk[g];
+    w.d_v = a.map.d_v[g];
+    w.kv_len = a.kv_len[b];
+    w.pos = w.kv_len - a.q_len[b] + tile.row;
+    w.n_rows = tile.n_rows;
+    w.q = static_cast<const uint16_t *>(a.q) + (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
+          row * (size_t)w.d_qk;
+    w.pool = static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g];
+    w.pages = a.page_table + (size_t)b * (size_t)a.max_pages;
+    w.o = static_cast<uint16_t *>(a.o) + row * (size_t)a.map.o_pitch + a.map.o_offset[h];
+    w.lse = a.lse ? a.lse + (size_t)h * (size_t)a.n_q8 + row : NULL;
+}
+
+template <bool BF>
+__global__ void __launch_bounds__(2 * WORKER_THREADS, 1) prefill_mma(const __grid_constant__ params p)
+{
+    extern __shared__ __align__(128) uint8_t smem[];
+    __shared__ job jobs[2];
+    __shared__ int32_t next; /* static lists: the next tile of this CTA */
+    const int worker = (int)threadIdx.x / WORKER_THREADS;
+    job &w = jobs[worker];
+    const bool first = threadIdx.x % WORKER_THREADS == 0;
+    if (first) {
+        w.q_smem = (uint32_t)__cvta_generic_to_shared(smem) + (uint32_t)(worker * p.worker_bytes);
+        w.kv_smem = w.q_smem + (uint32_t)p.q_bytes;
+        w.page_elements = p.a.map.page_elements;
+        w.o_pitch = p.a.map.o_pitch;
+        w.stages = p.stages;
+        w.stage_bytes = p.stage_bytes;
+        w.scale = p.a.map.scale;
+        w.scale_log2 = p.scale_log2;
+        w.begin = w.end = 0;
+    }
+    if (threadIdx.x == 0 && p.a.work.first)
+        next = p.a.work.first[blockIdx.x];
+    __syncthreads();
+
+    for (;;) {
+        job &now = jobs[thread_now() / WORKER_THREADS];
+        if (thread_now() % WORKER_THREADS == 0)
+            next_tile(p, now, &next);
+        worker_barrier(thread_now() / WORKER_THREADS);
+        if (!now.live)
+            break;
+        /* Four bodies, not eight: more do not fit the instruction cache when a launch mixes all widths. */
+        switch ((now.d_v + 16) / 32) {
+        case 1:
+            tile_of_width<BF, 32>(now);
+            break;
+        case 2:
+            tile_of_width<BF, 64>(now);
+            break;
+        case 3:
+            tile_of_width<BF, 96>(now);
+            break;
+        case 4:
+            tile_of_width<BF, 128>(now);
+            break;
+        }
+        worker_barrier(thread_now() / WORKER_THREADS); /* all are done with the job */
+    }
+    if (!p.a.busy)
+        return;
+    __syncthreads();
+    if (thread_now() == 0) {
+        unsigned long long from = jobs[0].begin, to = jobs[0].end;
+        if (blockDim.x > WORKER_THREADS && jobs[1].begin) {
+            from = from && from < jobs[1].begin ? from : jobs[1].begin;
+            to = max(to, jobs[1].end);
+        }
+        p.a.busy[blockIdx.x] = to - from;
+    }
+}
+
+bool valid(const kvd_prefill_args *a)
+{
+    const kvd_attn_map *m = &a->map;
+    if ((a->dtype != KVD_BF16 && a->dtype != KVD_F16) || a->batch < 1 || a->max_pages < 1 || a->n_q8 < 8 ||
+        a->n_q8 % 8 || m->n_kv_heads < 1 || m->n_kv_heads > KVD_HEADS_MAX || m->group < 1 ||
+        m->n_heads != m->n_kv_heads * m->group || m->n_heads > KVD_HEADS_MAX)
+        return false;
+    for (int g = 0; g < m->n_kv_heads; g++)
+        if (m->d_qk[g] < KVD_WIDTH_STEP || m->d_qk[g] > KVD_WIDTH_MAX || m->d_qk[g] % KVD_WIDTH_STEP ||
+            m->d_v[g] < KVD_WIDTH_STEP || m->d_v[g] > KVD_WIDTH_MAX || m->d_v[g] % KVD_WIDTH_STEP)
+            return false;
+    const kvd_prefill_work *w = &a->work;
+    return a->q_start && a->q_len && a->kv_len && a->page_table && a->q && a->pool && a->o && w->tile &&
+           w->n_tiles >= 0 && w->n_ctas >= 1 && (w->first || w->next) &&
+           ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
+}
+
+/* Two workers with two stages where the device has the room, else fewer. */
+cudaError_t launch(params *p, void (*kernel)(params), cudaStream_t stream)
+{
+    int device = 0, room = 0, qk = 0, both = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (e != cudaSuccess)
+        return e;
+    for (int g = 0; g < p->a.map.n_kv_heads; g++) {
+        qk = max(qk, (int)p->a.map.d_qk[g]);
+        both = max(both, p->a.map.d_qk[g] + p->a.map.d_v[g]);
+    }
+    room -= 2 * (int)sizeof(job) + 128;
+    p->q_bytes = PASS_ROWS * qk * 2;
+    p->stage_bytes = KEYS * both * 2;
+    int workers = 2;
+    for (;; workers--) {
+        for (p->stages = 2; p->stages > 0; p->stages--)
+            if (workers * (p->q_bytes + p->stages * p->stage_bytes) <= room)
+                break;
+        if (p->stages || workers == 1)
+            break;
+    }
+    if (!p->stages)
+        return cudaErrorNotSupported;
+    p->worker_bytes = p->q_bytes + p->stages * p->stage_bytes;
+    const int bytes = workers * p->worker_bytes;
+    e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess)
+        return e;
+    kernel<<<(unsigned)p->a.work.n_ctas, (unsigned)(workers * WORKER_THREADS), (size_t)bytes, stream>>>(*p);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+extern "C" cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_t stream)
+{
+    if (!args || !valid(args))
+        return cudaErrorInvalidValue;
+    params p;
+    p.a = *args;
+    p.scale_log2 = args->map.scale * 1.44269504f;
+    return launch(&p, args->dtype == KVD_BF16 ? prefill_mma<true> : prefill_mma<false>, stream);
+}

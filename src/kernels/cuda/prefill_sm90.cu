@@ -1,0 +1,692 @@
+/*
+ * Prefill attention on Hopper:  O = softmax(scale Q K^T + causal mask) V, every head with its own d_qk and d_v.
+ *
+ * FLOP 2 (d_qk + d_v) and one exponential per score; scores n_heads * sum over requests of about q_len * kv_len -
+ * q_len^2 / 2. Bytes: Q, K, V and O once. A tile of 192 rows x 128 keys takes 6 (d_qk + d_v) clocks of the tensor cores
+ * plus, at 16 a clock, 1536 of the exponential units: equal at d_qk + d_v = 256 / 2. So both bind, and the kernel lives
+ * from running them at the same time.
+ *
+ * Grid: one CTA per SM, of four warpgroups, taking tiles from a list. Three warpgroups hold 64 query rows each; the
+ * fourth has three working warps: one takes tiles and hands them on (`take_tiles`), one fetches Q (`fetch_q`), one
+ * fetches K and V through a ring of slots (`fetch_kv`) that does not know tile borders, so the next tile's keys arrive
+ * while this one's end. All copies are one-dimensional: blocked storage is what wgmma reads without swizzle.
+ *
+ * The three warpgroups take turns at the tensor cores: in its turn one issues P V of its last block of keys and Q K^T of
+ * its next, then it exponentiates while the others have their turns. Key blocks go from the diagonal down to key 0.
+ *
+ * The reference of the exponent, m, is not the running maximum: it is set where blocks are masked (the first one or two of
+ * a warpgroup's rows), and afterwards only when the sum of a thread's exponentials leaves the range that 16-bit P can
+ * hold. Then S, overwritten by then, is computed again. So the common block needs neither maxima nor rescaling.
+ */
+#include "kernels/cuda/prefill.h"
+
+#include "common/half.h"
+#include "kernels/cuda/sm90.cuh"
+
+#ifndef KVD_TURNS
+#define KVD_TURNS 1
+#endif
+#ifndef KVD_POLY
+#define KVD_POLY 0
+#endif
+#ifndef KVD_EXP_TURNS
+#define KVD_EXP_TURNS 0
+#endif
+
+namespace {
+
+enum {
+    WARPGROUPS = 3, /* that compute */
+    THREADS = 128 * (WARPGROUPS + 1),
+    REGISTERS = 160, /* of a computing thread; with PRODUCER_REGISTERS all 65536 of an SM */
+    PRODUCER_REGISTERS = 32,
+    SLOTS = 5,
+    SLOT_BYTES = 128 * KVD_WIDTH_MAX * 2,
+    Q_BYTES = 64 * KVD_WIDTH_MAX * 2, /* of one warpgroup */
+    TILES = 3,                        /* handed on ahead of time */
+    BAR_TURN = 1,                     /* named barriers BAR_TURN .. + WARPGROUPS - 1 */
+    BAR_EXP = BAR_TURN + WARPGROUPS,
+    BAR_END = BAR_EXP + WARPGROUPS
+};
+
+/* P and sums may reach this before the reference moves; a float16 P holds it. */
+#define SUM_LIMIT 16384.0f
+
+/* What a tile needs, found once and read by all roles. */
+struct tile_info {
+    int32_t d_qk, d_v; /* d_v 0: there are no more tiles */
+    int32_t n_blocks;  /* blocks of keys from key 0 to the last row's own */
+    int32_t position;  /* of row 0 of the tile, in keys */
+    int32_t n_rows, kv_len8;
+    int32_t lse;                          /* index of row 0 in lse    */
+    const int32_t *pages;                 /* of the request           */
+    unsigned long long q_first, o_first;  /* elements                 */
+    uint32_t kv_offset;
+};
+
+struct shared {
+    alignas(1024) unsigned char slot[SLOTS][SLOT_BYTES];
+    unsigned char q[WARPGROUPS][Q_BYTES];
+    unsigned long long slot_full[SLOTS], slot_empty[SLOTS];
+    unsigned long long q_full[WARPGROUPS], q_empty[WARPGROUPS];
+    unsigned long long tile_full[TILES], tile_empty[TILES];
+    unsigned long long begun;
+    tile_info tile[TILES];
+};
+
+extern __shared__ __align__(1024) unsigned char memory[];
+/* By its symbol, not a pointer: addresses are then constants and take no registers. */
+#define SH (*(shared *)memory)
+
+/* Keys of a block: S, P and O of a thread must fit its registers. */
+__host__ __device__ constexpr int block_keys(int d_v)
+{
+    return d_v <= 64 ? 128 : d_v <= 96 ? 112 : d_v <= 112 ? 96 : 80;
+}
+
+/* Position in a ring of barriers. */
+struct ring {
+    int at;
+    uint32_t parity;
+};
+template <int N> __device__ __forceinline__ void step(ring &r)
+{
+    if (++r.at == N) {
+        r.at = 0;
+        r.parity ^= 1;
+    }
+}
+
+/* The next tile; a role gives it back when it has no more use for it. */
+__device__ __forceinline__ void wait_tile(const ring &tiles)
+{
+    mbar_wait(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
+}
+__device__ __forceinline__ void tile_done(ring &tiles, int lane)
+{
+    __syncwarp();
+    if (lane == 0)
+        mbar_arrive(kvd_smem(&SH.tile_empty[tiles.at]));
+    step<TILES>(tiles);
+}
+/* Branches on what this gives are taken by whole warps, and the compiler knows it. */
+__device__ __forceinline__ int uniform(int x)
+{
+    return __shfl_sync(~0u, x, 0);
+}
+
+/* ---- the producer's three warps ---- */
+
+__device__ void take_tiles(const kvd_prefill_args &a)
+{
+    const kvd_prefill_work &w = a.work;
+    int i = w.first ? w.first[blockIdx.x] : 0;
+    const int end = w.first ? w.first[blockIdx.x + 1] : w.n_tiles;
+    ring tiles = {0, 1};
+    bool more = true;
+    while (more) {
+        if (!w.first)
+            i = atomicAdd(w.next, 1);
+        more = i < end;
+        tile_info t = {};
+        if (more) {
+            const kvd_prefill_tile tile = w.tile[i];
+            const int g = tile.head / a.map.group;
+            const int q_row = a.q_start[tile.request] + tile.row;
+            t.d_qk = a.map.d_qk[g];
+            t.d_v = a.map.d_v[g];
+            t.position = a.kv_len[tile.request] - a.q_len[tile.request] + tile.row;
+            t.n_rows = tile.n_rows;
+            t.n_blocks = (t.position + t.n_rows + block_keys(t.d_v) - 1) / block_keys(t.d_v);
+            t.kv_len8 = (a.kv_len[tile.request] + 7) / 8 * 8;
+            t.lse = tile.head * a.n_q8 + q_row;
+            t.pages = a.page_table + (size_t)tile.request * a.max_pages;
+            t.q_first = (unsigned long long)a.map.q_offset[tile.head] * a.n_q8 +
+                        (unsigned long long)q_row * t.d_qk;
+            t.o_first = (unsigned long long)q_row * a.map.o_pitch + a.map.o_offset[tile.head];
+            t.kv_offset = a.map.kv_offset[g];
+        }
+        mbar_wait(kvd_smem(&SH.tile_empty[tiles.at]), tiles.parity);
+        SH.tile[tiles.at] = t;
+        if (more && SH.begun == 0)
+            SH.begun = global_ns();
+        mbar_arrive(kvd_smem(&SH.tile_full[tiles.at]));
+        step<TILES>(tiles);
+        i++;
+    }
+}
+
+__device__ void fetch_q(const kvd_prefill_args &a, int lane)
+{
+    ring tiles = {0, 0};
+    uint32_t parity[WARPGROUPS] = {1, 1, 1};
+    for (;;) {
+        wait_tile(tiles);
+        const tile_info t = SH.tile[tiles.at];
+        tile_done(tiles, lane);
+        if (t.d_v == 0)
+            return;
+        const uint16_t *q = (const uint16_t *)a.q + t.q_first;
+#pragma unroll
+        for (int g = 0; g < WARPGROUPS; g++) {
+            const int rows = min(64, (t.n_rows - 64 * g + 7) / 8 * 8);
+            if (rows <= 0)
+                break;
+            mbar_wait(kvd_smem(&SH.q_empty[g]), parity[g]);
+            parity[g] ^= 1;
+            if (lane == 0) {
+                const uint32_t bytes = (uint32_t)(rows * t.d_qk * 2), full = kvd_smem(&SH.q_full[g]);
+                mbar_arrive_expect(full, bytes);
+                bulk_copy(kvd_smem(SH.q[g]), q + 64 * g * t.d_qk, bytes, full);
+            }
+        }
+    }
+}
+
+/* Keys first .. end-1 of K (offset 0) or V of one head into a slot: a copy per page. Lane i does the i-th page; `pages` is a
+ * window of the page table, lane l holding page window + l. */
+__device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
+                                            uint32_t offset, int d, int first, int end, int n, int page,
+                                            int lane)
+{
+    const uint32_t full = kvd_smem(&SH.slot_full[slots.at]), dst = kvd_smem(SH.slot[slots.at]);
+    mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
+    if (end - first < n) {
+        /* Past the last key: P is 0 there, so V must be finite. */
+        uint4 *zero = (uint4 *)(SH.slot[slots.at] + (size_t)(end - first) * d * 2);
+        for (int i = lane; i < (n - (end - first)) * d / 8; i += 32)
+            zero[i] = make_uint4(0, 0, 0, 0);
+        fence_proxy_async();
+        __syncwarp();
+    }
+    if (lane == 0)
+        mbar_arrive_expect(full, (uint32_t)((end - first) * d * 2));
+    __syncwarp();
+    const int from = max(first, (first / KVD_PAGE_TOKENS + lane) * KVD_PAGE_TOKENS);
+    const int to = min(end, (from / KVD_PAGE_TOKENS + 1) * KVD_PAGE_TOKENS);
+    if (from < to)
+        bulk_copy(dst + (uint32_t)((from - first) * d * 2),
+                  (const uint16_t *)a.pool + (size_t)page * a.map.page_elements + offset +
+                      from % KVD_PAGE_TOKENS * d,
+                  (uint32_t)((to - from) * d * 2), full);
+}
+
+__device__ void fetch_kv(const kvd_prefill_args &a, int lane)
+{
+    ring tiles = {0, 0}, slots = {0, 1};
+    for (;;) {
+        wait_tile(tiles);
+        const tile_info t = SH.tile[tiles.at];
+        tile_done(tiles, lane);
+        if (t.d_v == 0)
+            return;
+        const int n = block_keys(t.d_v);
+        const int last_page = (t.kv_len8 - 1) / KVD_PAGE_TOKENS;
+        int window = 1 << 30, ids = 0;
+        for (int j = t.n_blocks - 1; j >= 0; j--) {
+            const int first = j * n, end = min(first + n, t.kv_len8);
+            const int page = first / KVD_PAGE_TOKENS;
+            if (page < window) {
+                window = max(0, (end - 1) / KVD_PAGE_TOKENS - 31);
+                ids = __ldg(t.pages + min(window + lane, last_page));
+            }
+            const int id = __shfl_sync(~0u, ids, (page - window + lane) & 31);
+            fetch_block(a, slots, t.kv_offset, t.d_qk, first, end, n, id, lane);
+            step<SLOTS>(slots);
+            fetch_block(a, slots, t.kv_offset + KVD_PAGE_TOKENS * t.d_qk, t.d_v, first, end, n, id, lane);
+            step<SLOTS>(slots);
+        }
+    }
+}
+
+/* ---- the warpgroups that compute ---- */
+
+/* Where a warpgroup stands, in one register: nearly all others hold S, O and P.
+ * bits 0-3 slot, 4 its parity, 5-6 tile, 7 its parity, 8 parity of Q, 9-10 the warpgroup */
+struct worker {
+    uint32_t bits;
+};
+__device__ __forceinline__ uint32_t slot_at(const worker &w)
+{
+    return w.bits & 15;
+}
+__device__ __forceinline__ const tile_info &tile_of(const worker &w)
+{
+    return SH.tile[w.bits >> 5 & 3];
+}
+__device__ __forceinline__ int group_of(const worker &w)
+{
+    return (int)(w.bits >> 9);
+}
+__device__ __forceinline__ void step_slot(worker &w)
+{
+    w.bits++;
+    if (slot_at(w) == SLOTS)
+        w.bits = (w.bits & ~15u) ^ 16;
+}
+__device__ __forceinline__ void step_tile(worker &w)
+{
+    w.bits += 32;
+    if ((w.bits >> 5 & 3) == TILES)
+        w.bits = (w.bits & ~96u) ^ 128;
+}
+__device__ __forceinline__ void wait_slot(const worker &w)
+{
+    mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
+}
+/* For the warp: all its lanes are done with what bar guards. */
+__device__ __forceinline__ void release(const unsigned long long *bar)
+{
+    __syncwarp();
+    if (elect_one())
+        mbar_arrive(kvd_smem(bar));
+}
+__device__ __forceinline__ void release_slot(worker &w)
+{
+    release(&SH.slot_empty[slot_at(w)]);
+    step_slot(w);
+}
+__device__ __forceinline__ void turn_begin(const worker &w)
+{
+    if (KVD_TURNS)
+        bar_sync(BAR_TURN + group_of(w), 256);
+}
+__device__ __forceinline__ void turn_end(const worker &w)
+{
+    if (KVD_TURNS)
+        bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
+}
+
+__device__ __forceinline__ void exp_begin(const worker &w)
+{
+    if (KVD_EXP_TURNS)
+        bar_sync(BAR_EXP + group_of(w), 256);
+}
+__device__ __forceinline__ void exp_end(const worker &w)
+{
+    if (KVD_EXP_TURNS)
+        bar_arrive(BAR_EXP + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
+}
+
+/* One turn at the tensor cores: O += P V if PV, then S = Q K^T over DQ dims. Straight code from the first wgmma to the wait:
+ * the compiler runs them one at a time when a branch stands between, or when registers are short. */
+template <bool BF16, int DV, int DQ, bool PV, int N2>
+__device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2], uint32_t q, uint32_t k,
+                                     uint32_t v, const worker &w)
+{
+    if constexpr (PV) {
+        hold(O);
+        hold(P);
+    }
+    if constexpr (DQ > 0)
+        hold(S);
+    wgmma_begin();
+    if constexpr (PV) {
+        const uint64_t b = wgmma_desc(v, DV * 16, 128);
+#pragma unroll
+        for (int i = 0; i < N2 / 8; i++)
+            wgmma_rs<BF16>(O, P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3],
+                           b + (uint64_t)(i * DV * 32 >> 4));
+    }
+    const uint64_t a = wgmma_desc(q, 128, DQ * 16), b = wgmma_desc(k, 128, DQ * 16);
+#pragma unroll
+    for (int i = 0; i < DQ / 16; i++)
+        wgmma_ss<BF16>(S, a + (uint64_t)(i * 256 >> 4), b + (uint64_t)(i * 256 >> 4), i);
+    wgmma_commit();
+    turn_end(w);
+    wgmma_wait<0>();
+    if constexpr (PV) {
+        hold(O);
+        hold(P);
+    }
+    if constexpr (DQ > 0)
+        hold(S);
+}
+
+/* The same for a d_qk known only at run time. */
+template <bool BF16, int DV, bool PV, int N2>
+__device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2], uint32_t q,
+                                         uint32_t k, uint32_t v, const worker &w)
+{
+    switch (d_qk) {
+    case 16: turn<BF16, DV, 16, PV>(S, O, P, q, k, v, w); break;
+    case 32: turn<BF16, DV, 32, PV>(S, O, P, q, k, v, w); break;
+    case 48: turn<BF16, DV, 48, PV>(S, O, P, q, k, v, w); break;
+    case 64: turn<BF16, DV, 64, PV>(S, O, P, q, k, v, w); break;
+    case 80: turn<BF16, DV, 80, PV>(S, O, P, q, k, v, w); break;
+    case 96: turn<BF16, DV, 96, PV>(S, O, P, q, k, v, w); break;
+    case 112: turn<BF16, DV, 112, PV>(S, O, P, q, k, v, w); break;
+    default: turn<BF16, DV, 128, PV>(S, O, P, q, k, v, w); break;
+    }
+}
+
+/* S again, warp by warp; q and k are where the tiles begin. */
+template <bool BF16, int N2>
+__device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k, int d_qk)
+{
+#pragma unroll
+    for (int i = 0; i < N2; i++)
+        S[i] = 0;
+    const uint32_t thread = thread_of_group(), row = thread % 8 * 16, m = thread % 32 / 8,
+                   group = (uint32_t)d_qk * 16;
+    q += row + (thread / 32 * 2 + (m & 1)) * group + (m >> 1) * 128;
+    k += row + (m >> 1) * group + (m & 1) * 128;
+#pragma unroll 1
+    for (int d = 0; d < d_qk; d += 16, q += 256, k += 256) {
+        uint32_t x[4], y[4];
+        ldmatrix4(x, q);
+#pragma unroll
+        for (int i = 0; i < N2 / 8; i++) {
+            ldmatrix4(y, k + (uint32_t)i * 2 * group);
+            mma_16816<BF16>(&S[8 * i], x, y[0], y[1]);
+            mma_16816<BF16>(&S[8 * i + 4], x, y[2], y[3]);
+        }
+    }
+}
+
+/* exp2(s c - m) on the FMA pipe, for a share of the elements, where the exponential units bind. c252 and m252 are c / 252 and
+ * 1/2 - m / 252: the multiply-add then saturates, which keeps the exponent within -126 .. 126 (what leaves the range upwards
+ * is found by SUM_LIMIT). The polynomial is the minimax one of degree 3, off by 7.5e-5 at most. */
+__device__ __forceinline__ float exp2_fma(float s, float c252, float m252)
+{
+    const float magic = 12582912.0f - 126.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    float y;
+    asm volatile("fma.rn.ftz.sat.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(s), "f"(c252), "f"(m252));
+    const float t = fmaf(y, 252.0f, magic), f = fmaf(y, 252.0f, -(t - magic));
+    const float p = fmaf(fmaf(fmaf(0.05517167f, f, 0.24261113f), f, 0.69326097f), f, 0.99992806f);
+    return __int_as_float(__float_as_int(p) + (__float_as_int(t) << 23));
+}
+/* Element i of S is one of SHARE in 16 that the FMA pipe does. */
+template <int SHARE> __device__ __forceinline__ constexpr bool on_fma(int i)
+{
+    return (i / 4 * 4 + (i + i / 4 * 2) % 4) % 16 * SHARE % 16 < SHARE;
+}
+
+/* S becomes exp2(S c - m); sums[r] its sum over this thread's columns of row r. While TURN, the warpgroups take turns at the
+ * exponential units: one alone keeps them busy, and two at once would end, and leave them idle, at the same time. */
+template <int SHARE, bool TURN, int N2>
+__device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2], float (&sums)[2], const worker &w)
+{
+    const float c252 = c * (1 / 252.0f), m252[2] = {0.5f - m[0] * (1 / 252.0f), 0.5f - m[1] * (1 / 252.0f)};
+#pragma unroll
+    for (int i = 0; i < N2; i++)
+        S[i] = on_fma<SHARE>(i) ? exp2_fma(S[i], c252, m252[i / 2 % 2]) : fmaf(S[i], c, -m[i / 2 % 2]);
+    if (TURN) {
+        hold(S);
+        exp_begin(w);
+        hold(S);
+    }
+#pragma unroll
+    for (int i = 0; i < N2; i++)
+        if (!on_fma<SHARE>(i))
+            S[i] = exp2_fast(S[i]);
+    if (TURN) {
+        hold(S);
+        exp_end(w);
+    }
+    float even[2] = {0, 0}, odd[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < N2; i += 4)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            even[r] += S[i + 2 * r];
+            odd[r] += S[i + 2 * r + 1];
+        }
+    sums[0] = even[0] + odd[0];
+    sums[1] = even[1] + odd[1];
+}
+
+template <bool BF16, int DV>
+__device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const worker &w, float (&O)[DV / 2],
+                                           const float (&m)[2], float (&l)[2])
+{
+    const tile_info &t = tile_of(w);
+    const int thread = (int)thread_of_group(), row = 64 * group_of(w) + thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        l[r] += __shfl_xor_sync(~0u, l[r], 1);
+        l[r] += __shfl_xor_sync(~0u, l[r], 2);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const bool mine = row + 8 * r < t.n_rows;
+        const float inv = 1 / l[r];
+        uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
+        /* Neighbours swap halves of two chunks of 8 columns, so that a row's stores cover whole sectors. */
+        o += (thread & 1) * 8 + (thread & 2) * 2;
+#pragma unroll
+        for (int i = 0; i < DV / 2; i += 8) {
+            const uint32_t c0 = pack2<BF16>(O[i + 2 * r] * inv, O[i + 2 * r + 1] * inv);
+            const uint32_t c1 = pack2<BF16>(O[i + 2 * r + 4] * inv, O[i + 2 * r + 5] * inv);
+            const uint32_t other = __shfl_xor_sync(~0u, thread & 1 ? c0 : c1, 1);
+            if (mine)
+                *(uint2 *)(o + 2 * i) = thread & 1 ? make_uint2(other, c1) : make_uint2(c0, other);
+        }
+        if (a.lse && mine && (thread & 3) == 0)
+            a.lse[t.lse + row + 8 * r] = 0.69314718056f * (m[r] + __log2f(l[r]));
+    }
+}
+
+/* The tile's rows of this warpgroup. */
+template <bool BF16, int DV>
+__device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
+{
+    constexpr int N = block_keys(DV);
+    const float c = a.map.scale * 1.44269504089f;
+    const int position = uniform(tile_of(w).position) + 64 * group_of(w); /* of the first row */
+    const int d_qk = uniform(tile_of(w).d_qk);
+    const int clear = (position + 1) / N; /* blocks before it are seen whole by all rows */
+    const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
+    int j = uniform(tile_of(w).n_blocks) - 1;
+    const int top = active ? min(j, (position + 63) / N) : -1;
+
+    /* Blocks that none of these rows sees. Waiting keeps the rings' rounds apart. */
+    for (; j > top; j--) {
+        wait_slot(w);
+        release_slot(w);
+        wait_slot(w);
+        release_slot(w);
+        turn_begin(w);
+        turn_end(w);
+        exp_begin(w);
+        exp_end(w);
+    }
+    if (!active) {
+        turn_begin(w);
+        turn_end(w);
+        return;
+    }
+
+    float S[N / 2], O[DV / 2], m[2] = {-1e30f, -1e30f}, l[2] = {0, 0};
+    uint32_t P[N / 4];
+#pragma unroll
+    for (int i = 0; i < DV / 2; i++)
+        O[i] = 0;
+
+    mbar_wait(kvd_smem(&SH.q_full[group_of(w)]), w.bits >> 8 & 1);
+    w.bits ^= 256;
+    wait_slot(w);
+    turn_begin(w);
+    turn_any<BF16, DV, false>(d_qk, S, O, P, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), 0, w);
+
+    for (;; j--) {
+        /* ---- S to P ---- */
+        const bool masked = j >= clear;
+        bool exact = masked;
+        float sums[2];
+        if (!masked) {
+            exponentiate<KVD_POLY, KVD_EXP_TURNS>(S, c, m, sums, w);
+            exact = __any_sync(~0u, !(sums[0] + sums[1] <= SUM_LIMIT));
+            if (exact)
+                again_qk<BF16>(S, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), d_qk);
+        }
+        if (exact) {
+            if (masked) {
+                exp_begin(w);
+                const int thread = (int)thread_of_group();
+                const int seen = tile_of(w).position + 64 * group_of(w) + thread / 32 * 16 + thread % 32 / 4 - j * N -
+                                 (thread & 3) * 2;
+#pragma unroll
+                for (int i = 0; i < N / 2; i++)
+                    if (i / 4 * 8 + i % 2 > seen + i % 4 / 2 * 8)
+                        S[i] = -INFINITY;
+            }
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float most = S[2 * r];
+#pragma unroll
+                for (int i = 0; i < N / 2; i += 4)
+                    most = fmaxf(most, fmaxf(S[i + 2 * r], S[i + 2 * r + 1]));
+                most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+                most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+                const float m_new = fmaxf(m[r], most * c), fall = exp2_fast(m[r] - m_new);
+                m[r] = m_new;
+                l[r] *= fall;
+#pragma unroll
+                for (int i = 0; i < DV / 2; i += 4) {
+                    O[i + 2 * r] *= fall;
+                    O[i + 2 * r + 1] *= fall;
+                }
+            }
+            exponentiate<0, false>(S, c, m, sums, w);
+            if (masked)
+                exp_end(w);
+        }
+        l[0] += sums[0];
+        l[1] += sums[1];
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+            P[i] = pack2<BF16>(S[2 * i], S[2 * i + 1]);
+        release_slot(w);
+        if (j == 0)
+            break;
+
+        /* ---- P V of this block, Q K^T of the next ---- */
+        wait_slot(w);
+        const uint32_t v = slot_at(w);
+        step_slot(w);
+        wait_slot(w);
+        turn_begin(w);
+        turn_any<BF16, DV, true>(d_qk, S, O, P, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]),
+                                 kvd_smem(SH.slot[v]), w);
+        release(&SH.slot_empty[v]);
+    }
+    release(&SH.q_empty[group_of(w)]);
+    wait_slot(w);
+    turn_begin(w);
+    turn<BF16, DV, 0, true>(S, O, P, 0, 0, kvd_smem(SH.slot[slot_at(w)]), w);
+    release_slot(w);
+    store_rows<BF16, DV>(a, w, O, m, l);
+}
+
+template <bool BF16>
+__global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kvd_prefill_args a)
+{
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4, lane = threadIdx.x % 32;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < SLOTS; i++) {
+            mbar_init(kvd_smem(&SH.slot_full[i]), 1);
+            mbar_init(kvd_smem(&SH.slot_empty[i]), 4 * WARPGROUPS);
+        }
+        for (int i = 0; i < WARPGROUPS; i++) {
+            mbar_init(kvd_smem(&SH.q_full[i]), 1);
+            mbar_init(kvd_smem(&SH.q_empty[i]), 4);
+        }
+        for (int i = 0; i < TILES; i++) {
+            mbar_init(kvd_smem(&SH.tile_full[i]), 1);
+            mbar_init(kvd_smem(&SH.tile_empty[i]), 4 * WARPGROUPS + 2);
+        }
+        SH.begun = 0;
+        fence_mbar_init();
+    }
+    /* Rows of Q beyond a tile's last are computed with and not stored: zero, not whatever lay here. */
+    for (int i = threadIdx.x; i < WARPGROUPS * Q_BYTES / 16; i += THREADS)
+        ((uint4 *)SH.q)[i] = make_uint4(0, 0, 0, 0);
+    fence_proxy_async();
+    __syncthreads();
+
+    if (group == WARPGROUPS) {
+        registers_down<PRODUCER_REGISTERS>();
+        if (warp % 4 == 0 && lane == 0)
+            take_tiles(a);
+        else if (warp % 4 == 1)
+            fetch_q(a, lane);
+        else if (warp % 4 == 2)
+            fetch_kv(a, lane);
+    } else {
+        registers_up<REGISTERS>();
+        worker w = {(uint32_t)group << 9};
+        if (group == WARPGROUPS - 1) {
+            turn_end(w);
+            exp_end(w);
+        }
+        for (;;) {
+            mbar_wait(kvd_smem(&SH.tile_full[w.bits >> 5 & 3]), w.bits >> 7 & 1);
+            const int d_v = uniform(tile_of(w).d_v);
+            if (d_v == 0)
+                break;
+            switch (d_v) {
+            case 16: compute<BF16, 16>(a, w); break;
+            case 32: compute<BF16, 32>(a, w); break;
+            case 48: compute<BF16, 48>(a, w); break;
+            case 64: compute<BF16, 64>(a, w); break;
+            case 80: compute<BF16, 80>(a, w); break;
+            case 96: compute<BF16, 96>(a, w); break;
+            case 112: compute<BF16, 112>(a, w); break;
+            default: compute<BF16, 128>(a, w); break;
+            }
+            release(&SH.tile_empty[w.bits >> 5 & 3]);
+            step_tile(w);
+        }
+        if (group == 0) {
+            turn_begin(w);
+            exp_begin(w);
+        }
+        bar_sync(BAR_END, 128 * WARPGROUPS);
+        if (threadIdx.x == 0 && a.busy)
+            a.busy[blockIdx.x] = SH.begun ? global_ns() - SH.begun : 0;
+    }
+}
+
+template <bool BF16> cudaError_t launch(const kvd_prefill_args *args, cudaStream_t stream)
+{
+    const int bytes = (int)sizeof(shared);
+    cudaError_t e =
+        cudaFuncSetAttribute(prefill<BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess)
+        return e;
+    prefill<BF16><<<(unsigned)args->work.n_ctas, THREADS, bytes, stream>>>(*args);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream)
+{
+    const kvd_prefill_work *w = &args->work;
+    int device, major;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (e != cudaSuccess)
+        return e;
+    if (major != 9)
+        return cudaErrorNotSupported;
+    if (args->batch < 1 || args->max_pages < 1 || args->n_q8 < 1 || args->map.n_heads < 1 ||
+        args->map.n_heads > KVD_HEADS_MAX || args->map.group < 1 || !args->q_start || !args->q_len || !args->kv_len ||
+        !args->page_table || !args->q || !args->pool || !args->o || w->n_tiles < 0 || w->n_ctas < 1 || !w->tile ||
+        (!w->first && !w->next))
+        return cudaErrorInvalidValue;
+    for (int g = 0; g < args->map.n_kv_heads; g++) {
+        const int d_qk = args->map.d_qk[g], d_v = args->map.d_v[g];
+        if (d_qk < KVD_WIDTH_STEP || d_qk > KVD_WIDTH_MAX || d_qk % KVD_WIDTH_STEP || d_v < KVD_WIDTH_STEP ||
+            d_v > KVD_WIDTH_MAX || d_v % KVD_WIDTH_STEP)
+            return cudaErrorInvalidValue;
+    }
+    if (args->dtype == KVD_BF16)
+        return launch<true>(args, stream);
+    if (args->dtype == KVD_F16)
+        return launch<false>(args, stream);
+    return cudaErrorInvalidValue;
+}

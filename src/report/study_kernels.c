@@ -1,0 +1,320 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/kernels_rows.h"
+#include "report/studies.h"
+
+/* ---- tables --------------------------------------------------------------------------------------- */
+
+static int machine_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t =
+        kvd_section_table(s, "kernels-machine", "What the machines reached in the same runs", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "device", "device");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "copy_gb_per_s", "copy, GB/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "read_gb_per_s", "read, GB/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "tflop_per_s", "matrix product, TFLOP/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "texp_per_s", "exponentials, T/s");
+    kvd_table_note(t, "Measured before the rows of each file; floors are work over these rates.");
+    for (size_t i = 0; i < r->n; i++)
+        for (int k = 0; r->item[i].kind == KVD_RESULT_KERNELS && k < 2; k++) {
+            const kvd_machine_rates *const m = &r->item[i].kernels.machine[k];
+            if (!m->device[0])
+                continue;
+            kvd_table_text(t, r->item[i].name);
+            kvd_table_text(t, m->device);
+            kvd_table_real(t, m->copy_bytes * 1e-9);
+            kvd_table_real(t, m->read_bytes * 1e-9);
+            kvd_table_real(t, m->flop * 1e-12);
+            kvd_table_real(t, m->exps * 1e-12);
+        }
+    return 0;
+}
+
+static int rows_table(const kvd_kernels_entries *all, kvd_section *s, kvd_err *err)
+{
+    static const struct {
+        const char *column, *heading;
+        int digits;
+    } reals[] = {{"p", "p", 3},
+                 {"median_us", "median, us", 5},
+                 {"mad_us", "MAD, us", 2},
+                 {"tflops", "TFLOP/s", 4},
+                 {"gb_per_s", "GB/s", 4},
+                 {"fraction_of_floor", "of the floor", 3},
+                 {"speedup", "over cuDNN", 3},
+                 {"plan_us", "scheduling, us", 3},
+                 {"imbalance", "max/mean busy", 4},
+                 {"rel_err", "error", 2},
+                 {"sm_clock_mhz", "SM clock, MHz", 4}};
+    enum { N_REALS = sizeof reals / sizeof reals[0] };
+    kvd_table *const t = kvd_section_table(s, "kernels", "Every timed kernel", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "case", "case");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "widths", "widths");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "impl", "implementation");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "schedule", "schedule");
+    for (int i = 0; i < N_REALS; i++) {
+        kvd_table_add_column(t, KVD_CELL_REAL, reals[i].digits, reals[i].column, reals[i].heading);
+        if (!strcmp(reals[i].column, "fraction_of_floor"))
+            kvd_table_shade(t, 0, 1);
+    }
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "verdict", "right");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "warnings", "warnings");
+    kvd_table_note(
+        t,
+        "Medians of samples taken in turns with the other rows of the case. p, TFLOP/s and GB/s count the "
+        "work of the "
+        "answer: padding is none, and dense rows answer the uncompressed question (p = 0). Of the floor: the "
+        "larger of bytes, FLOP and exponentials over the machine's rates, over the median. Scheduling is not "
+        "in "
+        "the median. Error: relative Frobenius error against float64 on the same rounded inputs.");
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_kernels_entry *const e = &all->item[i];
+        kvd_table_text(t, e->place);
+        kvd_table_text(t, kvd_kernels_text(e, "widths"));
+        kvd_table_text(t, kvd_kernels_text(e, "impl"));
+        kvd_table_text(t, kvd_kernels_text(e, "schedule"));
+        for (int k = 0; k < N_REALS; k++)
+            kvd_table_real(t, kvd_kernels_real(e, reals[k].column));
+        kvd_table_text(t, !(kvd_kernels_real(e, "ok") > 0)        ? "no"
+                          : isnan(kvd_kernels_real(e, "rel_err")) ? "not checked"
+                                                                  : "yes");
+        kvd_table_text(t, kvd_kernels_text(e, "warnings"));
+    }
+    return 0;
+}
+
+/* ---- scheduling ----------------------------------------------------------------------------------- */
+
+static int schedule_table(const kvd_kernels_entries *all, kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t = kvd_section_table(s, "kernels-schedules", "Schedulers", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "case", "case");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "widths", "widths");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "impl", "implementation");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "schedule", "schedule");
+    kvd_table_add_column(t, KVD_CELL_REAL, 5, "median_us", "attention, us");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "plan_us", "scheduling, us");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "plan_cycles", "SM clocks");
+    kvd_table_add_column(t, KVD_CELL_REAL, 2, "plan_share", "share");
+    kvd_table_add_column(t, KVD_CELL_REAL, 5, "busy_max_us", "busiest SM, us");
+    kvd_table_add_column(t, KVD_CELL_REAL, 5, "busy_mean_us", "mean, us");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "imbalance", "max/mean");
+    kvd_table_note(t, "Scheduling and its share of attention are per layer. Prefill plans are made for 32 layers in one launch, since "
+                      "widths differ from layer to layer; a decode plan is one launch, and serves every layer of the same "
+                      "widths. Busy: from the first to the last work of a CTA");
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_kernels_entry *const e = &all->item[i];
+        const double plan = kvd_kernels_real(e, "plan_us"), us = kvd_kernels_real(e, "median_us");
+        if (isnan(plan))
+            continue;
+        kvd_table_text(t, e->place);
+        kvd_table_text(t, kvd_kernels_text(e, "widths"));
+        kvd_table_text(t, kvd_kernels_text(e, "impl"));
+        kvd_table_text(t, kvd_kernels_text(e, "schedule"));
+        kvd_table_real(t, us);
+        kvd_table_real(t, plan);
+        kvd_table_real(t, kvd_kernels_real(e, "plan_cycles"));
+        kvd_table_real(t, plan / us);
+        kvd_table_real(t, kvd_kernels_real(e, "busy_max_us"));
+        kvd_table_real(t, kvd_kernels_real(e, "busy_mean_us"));
+        kvd_table_real(t, kvd_kernels_real(e, "imbalance"));
+    }
+    t->only_files = t->n_rows == 0;
+    return 0;
+}
+
+/* ---- speed-up against p --------------------------------------------------------------------------- */
+
+/* Rows that belong on a curve over p: they answer a compressed question, and cuDNN was timed beside them. */
+static bool on_curve(const kvd_kernels_entry *e)
+{
+    return strcmp(kvd_kernels_text(e, "runs"), "dense") && !isnan(kvd_kernels_real(e, "speedup"));
+}
+
+static bool same_curve(const kvd_kernels_entry *a, const kvd_kernels_entry *b)
+{
+    return !strcmp(a->place, b->place) && !strcmp(a->series, b->series);
+}
+
+static int by_curve(const void *a, const void *b)
+{
+    const kvd_kernels_entry *const x = *(const kvd_kernels_entry *const *)a,
+                                   *const y = *(const kvd_kernels_entry *const *)b;
+    int order = strcmp(x->place, y->place);
+    order = order ? order : strcmp(x->series, y->series);
+    const double p = kvd_kernels_real(x, "case_p"), q = kvd_kernels_real(y, "case_p");
+    return order ? order : (p > q) - (p < q);
+}
+
+/* Panels for places with a curve of three points or more, largest first as the files have them. */
+static int speedup_figure(const kvd_kernels_entries *all, kvd_section *s, kvd_err *err)
+{
+    enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };
+    const kvd_kernels_entry **const e = calloc(all->n, sizeof *e);
+    size_t n = 0, panels = 0;
+    int status = -1;
+    if (!e)
+        return kvd_no_memory(err, "curves", (unsigned long long)all->n * sizeof *e);
+    kvd_table *const t =
+        kvd_section_table(s, "kernels-speedup", "Speed-up over cuDNN at full width against p", err);
+    if (!t)
+        goto done;
+    t->only_files = true;
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "panel", "panel");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "case", "case");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "case_p", "p");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "speedup", "speed-up");
+    for (size_t i = 0; i < all->n; i++)
+        if (on_curve(&all->item[i]))
+            e[n++] = &all->item[i];
+    qsort(e, n, sizeof *e, by_curve);
+    const char *place = NULL;
+    for (size_t i = 0, last; i < n; i = last) {
+        last = i;
+        while (last < n && same_curve(e[i], e[last]))
+            last++;
+        if (last - i < FEWEST_POINTS)
+            continue;
+        if (!place || strcmp(place, e[i]->place)) {
+            if (panels == MOST_PANELS)
+                break;
+            place = e[i]->place;
+            panels++;
+        }
+        for (size_t k = i; k < last; k++) {
+            kvd_table_int(t, (int64_t)panels);
+            kvd_table_text(t, e[k]->place);
+            kvd_table_text(t, e[k]->series);
+            kvd_table_real(t, kvd_kernels_real(e[k], "case_p"));
+            kvd_table_real(t, kvd_kernels_real(e[k], "speedup"));
+        }
+    }
+    const int columns = panels < 3 ? (int)panels : 3, rows = ((int)panels + 2) / 3;
+    status =
+        panels == 0
+            ? 0
+            : kvd_section_figure(
+                  s, "kernels-speedup", "kernels_speedup.gp", columns == 1 ? 480 : 350 * columns,
+                  150 + 300 * rows,
+                  "Time of cuDNN with every head at d_head over that of the implementation, same case, same "
+                  "run, against the fraction p of dimensions removed. Dashed: 1 / (1 - p), what fewer "
+                  "bytes or FLOP alone would give. Higher is better.",
+                  err, "csv='tables/kernels-speedup.csv'; panels=%zu; columns=%d", panels, columns);
+done:
+    free(e);
+    return status;
+}
+
+/* ---- rooflines ------------------------------------------------------------------------------------ */
+
+static const kvd_machine_rates *machine_of(const kvd_kernels_entry *e)
+{
+    const kvd_kernels_result *const k = &e->file->kernels;
+    const bool cpu =
+        !strcmp(kvd_kernels_text(e, "impl"), "cpu") || !strcmp(kvd_kernels_text(e, "impl"), "ref");
+    return &k->machine[cpu ? 0 : 1];
+}
+
+/* One figure per device; its roof is the median machine of that name (runs differ by little). */
+static int roofline_figure(const kvd_kernels_entries *all, const kvd_machine_rates *m, size_t number,
+                           kvd_section *s, kvd_err *err)
+{
+    char name[64], schedule[64], title[KVD_LABEL + 32];
+    snprintf(name, sizeof name, "kernels-roofline-%zu", number);
+    snprintf(title, sizeof title, "Rooflines on %s", m->device);
+    kvd_table *const t = kvd_section_table(s, name, title, err);
+    if (!t)
+        return -1;
+    t->only_files = true;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "implementation");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "phase", "phase");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "flop_per_byte", "FLOP/byte");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "tflops", "TFLOP/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "exp_tflops", "limit set by exponentials, TFLOP/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "p", "p");
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_kernels_entry *const e = &all->item[i];
+        if (strcmp(machine_of(e)->device, m->device) ||
+            kvd_kernels_real(e, "batch") * kvd_kernels_real(e, "seq_len") < 1)
+            continue;
+        const double flop = kvd_kernels_real(e, "flop");
+        snprintf(schedule, sizeof schedule, "%.40s", kvd_kernels_text(e, "impl"));
+        kvd_series_clean(schedule);
+        kvd_table_text(t, schedule);
+        kvd_table_text(t, kvd_kernels_text(e, "phase"));
+        kvd_table_real(t, flop / kvd_kernels_real(e, "bytes"));
+        kvd_table_real(t, flop / kvd_kernels_real(e, "median_us") * 1e-6);
+        kvd_table_real(t, flop / kvd_kernels_real(e, "exps") * m->exps * 1e-12);
+        kvd_table_real(t, kvd_kernels_real(e, "p"));
+    }
+    return kvd_section_figure(
+        s, name, "kernels_roofline.gp", 860, 520,
+        "Useful FLOP per second against useful FLOP per byte of Q, K, V and O. Roofs: read bandwidth and "
+        "matrix "
+        "products as measured in the same run. Circles: prefill, squares: decode; hollow at full width, "
+        "filled "
+        "where widths are cut. Small crosses: where exponentials, one per score, end the climb of a prefill "
+        "below the roof. Points of one case stand side by side, a little off their true place.",
+        err, "csv='tables/%s.csv'; bandwidth=%.6g; peak=%.6g", name, m->read_bytes * 1e-12, m->flop * 1e-12);
+}
+
+static int rooflines(const kvd_kernels_entries *all, kvd_section *s, kvd_err *err)
+{
+    enum { MOST = 4 };
+    const kvd_machine_rates *drawn[MOST];
+    size_t n = 0;
+    for (size_t i = 0; i < all->n && n < MOST; i++) {
+        const kvd_machine_rates *const m = machine_of(&all->item[i]);
+        bool again = !m->device[0];
+        for (size_t k = 0; k < n; k++)
+            again = again || !strcmp(drawn[k]->device, m->device);
+        if (again)
+            continue;
+        drawn[n++] = m;
+        if (roofline_figure(all, m, n, s, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- the section ---------------------------------------------------------------------------------- */
+
+int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
+{
+    kvd_kernels_entries all;
+    if (kvd_kernels_collect(r, &all, err))
+        return -1;
+    int status = 0;
+    if (all.n) {
+        size_t wrong = 0;
+        kvd_section *const s = kvd_report_section(report, "kernels", "Attention kernels", err);
+        for (size_t i = 0; i < all.n; i++)
+            wrong += !(kvd_kernels_real(&all.item[i], "ok") > 0);
+        if (s) {
+            kvd_text_raw(
+                &s->words,
+                "<p>Attention of one layer, timed and checked by kvdim-attn. Only the kernels are timed: no "
+                "projections, no other part of a layer.</p>\n");
+            if (wrong)
+                kvd_text_add(
+                    &s->words,
+                    "<p><strong>%zu of %zu rows are wrong</strong>: above the tolerance of their type.</p>\n",
+                    wrong, all.n);
+        }
+        status = !s || speedup_figure(&all, s, err) || rooflines(&all, s, err) || machine_table(r, s, err) ||
+                 rows_table(&all, s, err) || schedule_table(&all, s, err);
+    }
+    kvd_kernels_entries_release(&all);
+    return status ? -1 : 0;
+}

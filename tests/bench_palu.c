@@ -1,0 +1,190 @@
+/*
+ * Times Palu's decode kernel. bench_palu [REPEATS]: one CSV row per shape: median, 10th and 90th percentile of single launches
+ * (plan not included), and the two floors. Latents are normal numbers, larger than L2, so every launch reads memory.
+ */
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/half.h"
+#include "kernels/rivals/palu_decode.h"
+
+enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 }; /* distinct random numbers of the cache, repeated */
+
+static const double gemm_flops = 790e12, bytes_per_s = 4.3e12; /* rates of one H200: see results/h200 */
+
+static void ok(cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess)
+        return;
+    fprintf(stderr, "bench_palu: %s: %s\n", what, cudaGetErrorString(e));
+    exit(1);
+}
+
+static uint64_t seed = 88172645463325252u;
+
+static float any(void) /* sum of uniforms, variance 1 */
+{
+    double x = -6;
+    for (int i = 0; i < 12; i++) {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        x += (double)(seed >> 11) / 9007199254740992.0;
+    }
+    return (float)x;
+}
+
+static uint16_t *numbers(size_t n, int dtype, float gain)
+{
+    uint16_t *h = malloc(n * sizeof *h);
+    if (!h)
+        abort();
+    for (size_t i = 0; i < n; i++) {
+        const float x = gain * any();
+        kvd_from_f32((kvd_dtype)dtype, &x, h + i, 1);
+    }
+    return h;
+}
+
+static void *device(const void *from, size_t bytes)
+{
+    void *to = NULL;
+    ok(cudaMalloc(&to, bytes), "allocation");
+    ok(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copy");
+    return to;
+}
+
+static int by_size(const void *x, const void *y)
+{
+    const float a = *(const float *)x, b = *(const float *)y;
+    return (a > b) - (a < b);
+}
+
+static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int repeats, const uint16_t *random)
+{
+    const int max_pages = (len + 63) / 64, rows = max_pages * 64;
+    const size_t pages = (size_t)batch * (size_t)max_pages, cache = pages * kvd_palu_page_elements(s) * 2;
+    const size_t n_q = (size_t)batch * (size_t)s->n_heads * KVD_PALU_D_HEAD;
+    kvd_palu_decode_args a = {.dtype = dtype, .shape = *s, .batch = batch, .max_pages = max_pages};
+    int32_t *kv_len = malloc((size_t)batch * sizeof *kv_len), *table = malloc(pages * sizeof *table);
+    float *cosine = malloc((size_t)rows * HALF * sizeof *cosine),
+          *sine = malloc((size_t)rows * HALF * sizeof *sine);
+    float *us = malloc((size_t)repeats * sizeof *us);
+    if (!kv_len || !table || !cosine || !sine || !us)
+        abort();
+    for (int b = 0; b < batch; b++)
+        kv_len[b] = len;
+    for (size_t i = 0; i < pages; i++)
+        table[i] = (int32_t)i;
+    for (size_t i = pages; i-- > 1;) { /* pages of a served cache lie anywhere */
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const size_t j = (size_t)(seed >> 33) % (i + 1);
+        const int32_t t = table[i];
+        table[i] = table[j];
+        table[j] = t;
+    }
+    for (int t = 0; t < rows; t++)
+        for (int i = 0; i < HALF; i++) {
+            const double angle = t * pow(10000, -(double)i / HALF);
+            cosine[t * HALF + i] = (float)cos(angle);
+            sine[t * HALF + i] = (float)sin(angle);
+        }
+    a.n_clusters = kvd_palu_decode_clusters();
+    a.kv_len = device(kv_len, (size_t)batch * sizeof *kv_len);
+    a.page_table = device(table, pages * sizeof *table);
+    uint16_t *q = numbers(n_q, dtype, 1),
+             *up = numbers(kvd_palu_up_elements(s), dtype, 1 / sqrtf((float)s->rank_k));
+    a.q = device(q, n_q * 2);
+    a.up = device(up, kvd_palu_up_elements(s) * 2);
+    a.rope_cos = device(cosine, (size_t)rows * HALF * sizeof *cosine);
+    a.rope_sin = device(sine, (size_t)rows * HALF * sizeof *sine);
+    char *pool = NULL;
+    ok(cudaMalloc((void **)&pool, cache), "cache");
+    for (size_t done = 0; done < cache; done += 2 * (size_t)BLOCK) {
+        const size_t n = cache - done < 2 * (size_t)BLOCK ? cache - done : 2 * (size_t)BLOCK;
+        ok(cudaMemcpy(pool + done, random, n, cudaMemcpyHostToDevice), "copy");
+    }
+    a.pool = pool;
+    ok(cudaMalloc(&a.o, (size_t)batch * (size_t)s->n_heads * (size_t)s->rank_v * 2), "output");
+    ok(cudaMalloc(&a.workspace, kvd_palu_decode_workspace_bytes(s, batch, a.n_clusters)), "workspace");
+    ok(kvd_palu_decode_plan(&a, 0), "plan");
+
+    cudaEvent_t from, to;
+    ok(cudaEventCreate(&from), "event");
+    ok(cudaEventCreate(&to), "event");
+    for (int i = -5; i < repeats; i++) {
+        ok(cudaEventRecord(from, 0), "event");
+        ok(kvd_palu_decode(&a, 0), "launch");
+        ok(cudaEventRecord(to, 0), "event");
+        ok(cudaEventSynchronize(to), "run");
+        float ms;
+        ok(cudaEventElapsedTime(&ms, from, to), "time");
+        if (i >= 0)
+            us[i] = 1e3f * ms;
+    }
+    qsort(us, (size_t)repeats, sizeof *us, by_size);
+    const double tokens = (double)batch * len;
+    const double flop = tokens * s->n_kv_heads * s->rank_k * 256.0;
+    const double bytes = tokens * (s->n_kv_heads / 4) * (s->rank_k + s->rank_v) * 2.0;
+    const double rebuild = flop / gemm_flops * 1e6, read = bytes / bytes_per_s * 1e6,
+                 median = (double)us[repeats / 2];
+    printf("%s,%d,%d,%d,%d,%d,%d,%.1f,%.1f,%.1f,%.1f,%.1f,%.3f,%.1f,%.0f\n", kvd_dtype_name((kvd_dtype)dtype),
+           batch, len, s->n_heads, s->n_kv_heads, s->rank_k, s->rank_v, median, (double)us[repeats / 10],
+           (double)us[repeats * 9 / 10], rebuild, read, fmax(rebuild, read) / median, flop / median * 1e-6,
+           bytes / median * 1e-3);
+    fflush(stdout);
+
+    ok(cudaEventDestroy(from), "event");
+    ok(cudaEventDestroy(to), "event");
+    const void *gone[] = {a.kv_len,   a.page_table, a.q, a.pool,     a.up,
+                          a.rope_cos, a.rope_sin,   a.o, a.workspace};
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+        ok(cudaFree((void *)(uintptr_t)gone[i]), "free");
+    free(kv_len);
+    free(table);
+    free(cosine);
+    free(sine);
+    free(us);
+    free(q);
+    free(up);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        kvd_palu_shape shape;
+        int dtype, batch, len;
+    } all[] = {
+        {{32, 8, 256, 256}, KVD_BF16, 64, 8192},  {{32, 8, 208, 208}, KVD_BF16, 64, 8192},
+        {{32, 8, 192, 192}, KVD_BF16, 64, 8192},  {{32, 8, 256, 256}, KVD_F16, 64, 8192},
+        {{32, 8, 256, 256}, KVD_BF16, 16, 32768}, {{32, 8, 256, 256}, KVD_BF16, 1, 65536},
+        {{32, 8, 256, 256}, KVD_BF16, 1, 131072}, {{32, 8, 208, 208}, KVD_BF16, 1, 131072},
+        {{32, 32, 256, 256}, KVD_F16, 1, 4096},   {{32, 32, 256, 256}, KVD_F16, 1, 16384},
+        {{32, 32, 256, 256}, KVD_F16, 1, 65536},  {{32, 32, 256, 256}, KVD_F16, 1, 131072},
+        {{32, 32, 208, 208}, KVD_F16, 1, 65536},
+    };
+    const int repeats = argc > 1 ? atoi(argv[1]) : 50;
+    if (argc > 2 || repeats < 10) {
+        fprintf(stderr, "usage: bench_palu [REPEATS >= 10]\n");
+        return 2;
+    }
+    if (kvd_palu_decode_clusters() < 0) {
+        printf("skip bench_palu: no Hopper device\n");
+        return 0;
+    }
+    uint16_t *random = numbers(BLOCK, KVD_BF16, 1);
+    printf("dtype,batch,tokens,n_heads,n_kv_heads,rank_k,rank_v,median_us,p10_us,p90_us,rebuild_floor_us,"
+           "bytes_floor_us,"
+           "floor_share,tflops,gb_per_s\n");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (i > 0 && all[i].dtype != all[i - 1].dtype) {
+            free(random);
+            random = numbers(BLOCK, all[i].dtype, 1);
+        }
+        bench(&all[i].shape, all[i].dtype, all[i].batch, all[i].len, repeats, random);
+    }
+    free(random);
+    return 0;
+}

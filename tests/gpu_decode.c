@@ -1,0 +1,288 @@
+/*
+ * Decode attention on the device against double arithmetic on the rounded inputs: odd and ragged lengths, mixed widths,
+ * every group size, each schedule; NaN wherever the kernel must not read; the same bits in every run. Prints a line a
+ * case, or one skip line where there is no device.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "kernels/cuda/decode.h"
+
+typedef struct {
+    const char *name;
+    int dtype, n_heads, n_kv_heads, batch, sharp;
+    int len[8]; /* lengths, repeated over the batch */
+    int n_len;
+    int width[8][2]; /* (d_qk, d_v), repeated over the KV heads */
+    int n_width;
+} test_case;
+
+static const test_case cases[] = {
+    {"one token", KVD_BF16, 8, 8, 1, 0, {1}, 1, {{16, 16}}, 1},
+    {"odd lengths", KVD_BF16, 8, 2, 5, 0, {1, 7, 64, 65, 1000}, 5, {{64, 48}, {16, 128}}, 2},
+    {"odd lengths, f16", KVD_F16, 8, 2, 5, 0, {1, 7, 64, 65, 1000}, 5, {{64, 48}, {16, 128}}, 2},
+    {"every width", KVD_BF16, 32, 8, 3, 0, {129, 200, 8}, 3,
+     {{16, 128}, {32, 112}, {48, 96}, {64, 80}, {80, 64}, {96, 48}, {112, 32}, {128, 16}}, 8},
+    {"group 1", KVD_BF16, 32, 32, 3, 0, {333, 64, 1025}, 3, {{128, 128}, {48, 64}, {16, 16}}, 3},
+    {"group 3", KVD_BF16, 12, 4, 4, 0, {500, 33, 90, 63}, 4, {{80, 64}, {32, 96}}, 2},
+    {"group 8", KVD_BF16, 64, 8, 4, 0, {500, 33, 90, 63}, 4, {{80, 64}, {32, 96}, {128, 128}}, 3},
+    {"group 10", KVD_F16, 20, 2, 4, 0, {500, 33, 90, 63}, 4, {{80, 64}, {32, 96}}, 2},
+    {"group 16", KVD_BF16, 32, 2, 4, 0, {700, 1, 2049, 63}, 4, {{128, 128}, {32, 96}}, 2},
+    {"one long request", KVD_BF16, 32, 8, 1, 0, {20000}, 1, {{64, 48}, {80, 64}, {48, 64}}, 3},
+    {"one long, one head", KVD_BF16, 4, 1, 1, 0, {30011}, 1, {{128, 112}}, 1},
+    {"one long, many short", KVD_BF16, 32, 8, 40, 0, {9000, 17, 130, 5, 64, 300, 12, 99}, 8, {{64, 64}, {32, 80}}, 2},
+    {"many requests", KVD_BF16, 16, 4, 300, 0, {130, 70, 1, 256}, 4, {{32, 48}, {16, 32}}, 2},
+    {"sharp softmax", KVD_BF16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
+    {"sharp softmax, f16", KVD_F16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
+};
+
+static uint64_t seed = 1;
+
+static float uniform(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (float)(int32_t)(seed >> 32) * 0x1p-31f;
+}
+
+/* Sum of four uniforms, variance 1: near enough to normal. */
+static float normal(void)
+{
+    return (uniform() + uniform() + uniform() + uniform()) * 0.8660254f;
+}
+
+static void *host(size_t n, size_t size)
+{
+    void *p = calloc(n ? n : 1, size);
+    if (!p) {
+        printf("not ok gpu_decode: out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+static void check(cudaError_t e, const char *what)
+{
+    if (e != cudaSuccess) {
+        printf("not ok gpu_decode: %s: %s\n", what, cudaGetErrorString(e));
+        exit(1);
+    }
+}
+
+static void *device(const void *from, size_t bytes)
+{
+    void *p;
+    check(cudaMalloc(&p, bytes), "malloc");
+    check(from ? cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice) : cudaMemset(p, 0xff, bytes), "copy");
+    return p;
+}
+
+static void fill(int dtype, float *x, size_t n, float scale)
+{
+    uint16_t *bits = (uint16_t *)host(n, sizeof *bits);
+    for (size_t i = 0; i < n; i++)
+        x[i] = scale * normal();
+    kvd_from_f32((kvd_dtype)dtype, x, bits, n);
+    kvd_to_f32((kvd_dtype)dtype, bits, x, n);
+    free(bits);
+}
+
+/* PLAIN float32 in, PLAIN float64 out; lse [n_heads][batch]. */
+static void reference(const kvd_attn_map *map, const int32_t *len, int batch, const float *q, const float *k,
+                      const float *v, double *o, double *lse)
+{
+    size_t n_kv = 0, longest = 1;
+    for (int b = 0; b < batch; b++) {
+        n_kv += (size_t)len[b];
+        longest = (size_t)len[b] > longest ? (size_t)len[b] : longest;
+    }
+    double *s = (double *)host(longest, sizeof *s);
+    for (int h = 0; h < map->n_heads; h++) {
+        const int g = h / map->group;
+        const size_t d_qk = (size_t)map->d_qk[g], d_v = (size_t)map->d_v[g];
+        const float *kg = k, *vg = v;
+        for (int i = 0; i < g; i++) {
+            kg += n_kv * (size_t)map->d_qk[i];
+            vg += n_kv * (size_t)map->d_v[i];
+        }
+        for (int b = 0; b < batch; b++) {
+            const size_t n = (size_t)len[b];
+            double max = -INFINITY, sum = 0;
+            for (size_t t = 0; t < n; t++) {
+                s[t] = 0;
+                for (size_t i = 0; i < d_qk; i++)
+                    s[t] += (double)q[i] * (double)kg[t * d_qk + i];
+                s[t] *= (double)map->scale;
+                max = s[t] > max ? s[t] : max;
+            }
+            for (size_t i = 0; i < d_v; i++)
+                o[i] = 0;
+            for (size_t t = 0; t < n; t++) {
+                const double p = exp(s[t] - max);
+                sum += p;
+                for (size_t i = 0; i < d_v; i++)
+                    o[i] += p * (double)vg[t * d_v + i];
+            }
+            for (size_t i = 0; i < d_v; i++)
+                o[i] /= sum;
+            *lse++ = max + log(sum);
+            q += d_qk;
+            o += d_v;
+            kg += n * d_qk;
+            vg += n * d_v;
+        }
+    }
+    free(s);
+}
+
+static int run_case(const test_case *c)
+{
+    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
+    for (int g = 0; g < c->n_kv_heads; g++) {
+        heads.d_qk[g] = c->width[g % c->n_width][0];
+        heads.d_v[g] = c->width[g % c->n_width][1];
+    }
+    kvd_decode_args args = {.dtype = c->dtype, .batch = c->batch};
+    if (kvd_attn_map_make(&heads, &args.map)) {
+        printf("not ok decode, %s: map\n", c->name);
+        return 1;
+    }
+    const size_t batch = (size_t)c->batch, n_heads = (size_t)c->n_heads;
+    int32_t *len = (int32_t *)host(batch, sizeof *len), *one = (int32_t *)host(batch, sizeof *one);
+    size_t n_kv = 0, n_pages = 0;
+    int longest = 0;
+    for (size_t b = 0; b < batch; b++) {
+        len[b] = c->len[b % (size_t)c->n_len];
+        one[b] = 1;
+        n_kv += (size_t)len[b];
+        n_pages += ((size_t)len[b] + 63) / 64;
+        longest = len[b] > longest ? len[b] : longest;
+    }
+    args.max_pages = (longest + 63) / 64 + 3;
+
+    /* Pages in an order of their own, with gaps; entries that no token needs point far outside the pool. */
+    const size_t pool_pages = n_pages + n_pages / 2 + 7;
+    int32_t *order = (int32_t *)host(pool_pages, sizeof *order);
+    int32_t *table = (int32_t *)host(batch * (size_t)args.max_pages, sizeof *table);
+    for (size_t i = 0; i < pool_pages; i++)
+        order[i] = (int32_t)i;
+    for (size_t i = pool_pages - 1; i > 0; i--) {
+        const size_t j = (size_t)((uniform() * 0.5f + 0.5f) * (float)i);
+        const int32_t t = order[i];
+        order[i] = order[j];
+        order[j] = t;
+    }
+    for (size_t b = 0, used = 0; b < batch; b++)
+        for (int j = 0; j < args.max_pages; j++)
+            table[b * (size_t)args.max_pages + (size_t)j] = j < (len[b] + 63) / 64 ? order[used++] : 0x3fffffff;
+
+    size_t k_n = 0, v_n = 0;
+    for (int g = 0; g < c->n_kv_heads; g++) {
+        k_n += n_kv * (size_t)heads.d_qk[g];
+        v_n += n_kv * (size_t)heads.d_v[g];
+    }
+    const size_t q_n = batch * (size_t)args.map.q_pitch, o_n = batch * (size_t)args.map.o_pitch;
+    float *q = (float *)host(q_n, sizeof *q), *k = (float *)host(k_n, sizeof *k), *v = (float *)host(v_n, sizeof *v);
+    fill(c->dtype, q, q_n, c->sharp ? 12 : 1);
+    fill(c->dtype, k, k_n, 1);
+    fill(c->dtype, v, v_n, 1);
+    double *want = (double *)host(o_n, sizeof *want), *want_lse = (double *)host(batch * n_heads, sizeof *want_lse);
+    reference(&args.map, len, c->batch, q, k, v, want, want_lse);
+
+    const size_t pool_n = pool_pages * (size_t)args.map.page_elements;
+    uint16_t *q_rows = (uint16_t *)host(q_n, 2), *pool = (uint16_t *)host(pool_n, 2);
+    memset(pool, 0xff, pool_n * 2);
+    const kvd_attn_batch requests = {c->batch, one, len};
+    kvd_pack_q_decode(&args.map, &requests, c->dtype, q, q_rows);
+    kvd_pack_kv(&args.map, &requests, c->dtype, k, v, table, args.max_pages, pool);
+    args.q = device(q_rows, q_n * 2);
+    args.pool = device(pool, pool_n * 2);
+    args.kv_len = (int32_t *)device(len, batch * sizeof *len);
+    args.page_table = (int32_t *)device(table, batch * (size_t)args.max_pages * sizeof *table);
+    args.o = device(NULL, o_n * 2);
+    args.lse = (float *)device(NULL, batch * n_heads * sizeof(float));
+
+    uint16_t *o_bits = (uint16_t *)host(o_n, 2), *again = (uint16_t *)host(o_n, 2);
+    float *o = (float *)host(o_n, sizeof *o), *lse = (float *)host(batch * n_heads, sizeof *lse);
+    static const char *const schedule_name[] = {"none", "papers", "ours"};
+    const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
+    int failed = 0;
+    /* Ours also on more CTAs than there are SMs, and on few: both change where intervals are cut. */
+    for (int run = 0; run < 6; run++) {
+        const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
+        args.n_ctas = kvd_decode_ctas(&args.map);
+        if (run >= 3)
+            args.n_ctas = run == 3 ? 1 : run == 4 ? 7 : 1000;
+        const size_t bytes = kvd_decode_workspace_bytes(&args.map, c->batch, longest, args.n_ctas);
+        args.workspace = device(NULL, bytes);
+        args.busy = (unsigned long long *)device(NULL, (size_t)args.n_ctas * sizeof *args.busy);
+        check(kvd_decode_plan(&args, schedule, 0), "plan");
+        double err = 0, norm = 0, err_lse = 0;
+        int same = 1;
+        for (int repeat = 0; repeat < 10; repeat++) {
+            check(cudaMemset(args.o, 0xff, o_n * 2), "poison");
+            check(cudaMemset(args.lse, 0xff, batch * n_heads * sizeof(float)), "poison");
+            check(kvd_decode(&args, 0), "decode");
+            check(cudaMemcpy(again, args.o, o_n * 2, cudaMemcpyDeviceToHost), "decode");
+            if (repeat)
+                same = same && !memcmp(o_bits, again, o_n * 2);
+            else
+                memcpy(o_bits, again, o_n * 2);
+        }
+        check(cudaMemcpy(lse, args.lse, batch * n_heads * sizeof *lse, cudaMemcpyDeviceToHost), "lse");
+        kvd_unpack_o(&args.map, &requests, c->dtype, 1, o_bits, o);
+        for (size_t i = 0; i < o_n; i++) {
+            err += ((double)o[i] - want[i]) * ((double)o[i] - want[i]);
+            norm += want[i] * want[i];
+        }
+        for (size_t b = 0; b < batch; b++)
+            for (size_t h = 0; h < n_heads; h++) {
+                const double e = fabs((double)lse[b * n_heads + h] - want_lse[h * batch + b]);
+                err_lse = !(e <= err_lse) ? e : err_lse;
+            }
+        unsigned long long *busy = (unsigned long long *)host((size_t)args.n_ctas, sizeof *busy);
+        check(cudaMemcpy(busy, args.busy, (size_t)args.n_ctas * sizeof *busy, cudaMemcpyDeviceToHost), "busy");
+        int busy_ok = 1;
+        for (int i = 0; i < args.n_ctas; i++)
+            busy_ok = busy_ok && busy[i] < 1000000000ull;
+        err = sqrt(err / norm);
+        const int ok = err < limit && err_lse < 2e-3 && same && busy_ok;
+        failed += !ok;
+        if (ok)
+            printf("ok decode, %s, %s, %d CTAs\n", c->name, schedule_name[schedule], args.n_ctas);
+        else
+            printf("not ok decode, %s, %s, %d CTAs: relative error %.2e of %.0e, lse off by %.2e, %s bits, busy %s\n",
+                   c->name, schedule_name[schedule], args.n_ctas, err, limit, err_lse, same ? "the same" : "other",
+                   busy_ok ? "ok" : "wrong");
+        free(busy);
+        check(cudaFree(args.workspace), "free");
+        check(cudaFree(args.busy), "free");
+    }
+    check(cudaFree((void *)(uintptr_t)args.q), "free");
+    check(cudaFree((void *)(uintptr_t)args.pool), "free");
+    check(cudaFree((void *)(uintptr_t)args.kv_len), "free");
+    check(cudaFree((void *)(uintptr_t)args.page_table), "free");
+    check(cudaFree(args.o), "free");
+    check(cudaFree(args.lse), "free");
+    void *all[] = {len, one, order, table, q, k, v, want, want_lse, q_rows, pool, o_bits, again, o, lse};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    return failed;
+}
+
+/* With an argument: only the cases whose name contains it. */
+int main(int argc, char **argv)
+{
+    int devices = 0, failed = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip decode: no CUDA device\n");
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (argc < 2 || strstr(cases[i].name, argv[1]))
+            failed += run_case(&cases[i]);
+    return failed ? 1 : 0;
+}

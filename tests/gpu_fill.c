@@ -1,0 +1,123 @@
+/* Data made on the device against the same made on the host and packed there: every bit. Prints skip without a device. */
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/fill.h"
+#include "kernels/device_memory.h"
+#include "kernels/problem.h"
+#include "kernels/rivals/palu_layout.h"
+
+static int failures;
+
+static void die(const char *what)
+{
+    printf("not ok %s\n", what);
+    exit(1);
+}
+
+static void *host(size_t bytes)
+{
+    void *const p = malloc(bytes ? bytes : 1);
+    if (!p)
+        die("memory");
+    memset(p, 0xff, bytes);
+    return p;
+}
+
+/* The device's array against the host's. */
+static void compare(const char *name, const kvd_problem *p, const void *device, const uint16_t *want,
+                    size_t n)
+{
+    uint16_t *const got = host(n * 2);
+    size_t wrong = 0;
+    if (cudaMemcpy(got, device, n * 2, cudaMemcpyDeviceToHost))
+        die(name);
+    for (size_t i = 0; i < n; i++)
+        wrong += got[i] != want[i];
+    if (wrong) {
+        printf("not ok %s, %s, %s%s: %zu of %zu elements differ\n", name, kvd_phase_name[p->phase],
+               kvd_dtype_name(p->dtype), p->sharp ? ", sharp" : "", wrong, n);
+        failures++;
+    }
+    free(got);
+}
+
+static void run(kvd_phase phase, kvd_dtype dtype, bool sharp)
+{
+    kvd_err err = {""};
+    kvd_problem p = {.phase = phase,
+                     .dtype = dtype,
+                     .seed = 11,
+                     .sharp = sharp,
+                     .heads = {12, 3, 128, {16, 128, 48}, {64, 16, 112}}};
+    kvd_device_memory m = {{NULL}, 0};
+    kvd_attn_map map;
+    int max_pages;
+    size_t n_pages;
+    if (kvd_problem_lengths(&p, KVD_LENGTHS_LOGNORMAL, 5, 150, NULL, &err) ||
+        kvd_attn_map_make(&p.heads, &map))
+        die("case");
+    const kvd_attn_batch batch = kvd_problem_batch(&p);
+    int32_t q_start[5], *const table = kvd_scattered_pages(&p, &max_pages, &n_pages, &err);
+    const size_t n_q8 = kvd_blocked_rows(&batch, q_start), rows = phase == KVD_DECODE ? 5 : n_q8;
+    float *const q = kvd_problem_plain(&p, KVD_TENSOR_Q, &err),
+                 *const k = kvd_problem_plain(&p, KVD_TENSOR_K, &err),
+                 *const v = kvd_problem_plain(&p, KVD_TENSOR_V, &err);
+    const size_t n_q = rows * (size_t)map.q_pitch, n_pool = n_pages * (size_t)map.page_elements;
+    uint16_t *const q_want = host(n_q * 2), *const pool_want = host(n_pool * 2);
+    if (!table || !q || !k || !v)
+        die("memory");
+    (phase == KVD_DECODE ? kvd_pack_q_decode : kvd_pack_q)(&map, &batch, (int)dtype, q, q_want);
+    kvd_pack_kv(&map, &batch, (int)dtype, k, v, table, max_pages, pool_want);
+    kvd_fill_args f = {.dtype = (int)dtype,
+                       .sharp = sharp,
+                       .seed = p.seed,
+                       .map = map,
+                       .batch = 5,
+                       .n_q8 = (int32_t)n_q8,
+                       .max_pages = max_pages};
+    void *const dq = kvd_device_new(&m, n_q * 2, "Q", &err), *const pool =
+                                                                 kvd_device_new(&m, n_pool * 2, "pool", &err);
+    if (!dq || !pool || !(f.q_start = kvd_device_copy(&m, q_start, sizeof q_start, "starts", NULL, &err)) ||
+        !(f.q_len = kvd_device_copy(&m, p.q_len, 20, "lengths", NULL, &err)) ||
+        !(f.kv_len = kvd_device_copy(&m, p.kv_len, 20, "lengths", NULL, &err)) ||
+        !(f.page_table = kvd_device_copy(&m, table, 20 * (size_t)max_pages, "pages", NULL, &err)))
+        die(err.msg);
+    if (cudaMemset(dq, 0xff, n_q * 2) || cudaMemset(pool, 0xff, n_pool * 2))
+        die("memset");
+    f.longest = kvd_problem_longest(&p, true);
+    if ((phase == KVD_DECODE ? kvd_fill_q_rows : kvd_fill_q)(&f, dq, NULL))
+        die("fill Q");
+    f.longest = kvd_problem_longest(&p, false);
+    if (kvd_fill_kv(&f, pool, NULL))
+        die("fill K and V");
+    compare("Q", &p, dq, q_want, n_q);
+    compare("K and V", &p, pool, pool_want, n_pool);
+    free(table);
+    free(q);
+    free(k);
+    free(v);
+    free(q_want);
+    free(pool_want);
+    kvd_device_release(&m);
+    kvd_problem_release(&p);
+}
+
+int main(void)
+{
+    int n = 0;
+    if (cudaGetDeviceCount(&n) || n == 0) {
+        printf("skip fill: no CUDA device\n");
+        return 0;
+    }
+    for (int phase = 0; phase < KVD_N_PHASES; phase++)
+        for (int sharp = 0; sharp < 2; sharp++) {
+            run((kvd_phase)phase, KVD_F16, sharp);
+            run((kvd_phase)phase, KVD_BF16, sharp);
+        }
+    if (!failures)
+        printf("ok device data are the host's, bit for bit\n");
+    return failures != 0;
+}

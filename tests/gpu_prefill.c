@@ -1,0 +1,275 @@
+/*
+ * kvd_prefill_sm90 against the double reference: widths 16 .. 128 mixed, both types, groups, ragged batches, chunks whose keys begin
+ * before their queries, sharp softmax with outliers, static and dynamic lists, tiles of 64, 128 and 192 rows. Everything that must
+ * not be read holds NaN, and what must not be written is compared with the poison.
+ */
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "common/rng.h"
+#include "kernels/attention_ref.h"
+#include "kernels/cuda/prefill.h"
+
+enum { MAX_BATCH = 8, POISON = 0x7fff /* a NaN of both types */ };
+
+static int failed;
+
+static void *need(size_t bytes)
+{
+    void *p = calloc(1, bytes ? bytes : 1);
+    if (!p) {
+        fprintf(stderr, "out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+static void check(cudaError_t e, const char *what)
+{
+    if (e != cudaSuccess) {
+        printf("not ok %s: %s\n", what, cudaGetErrorString(e));
+        exit(1);
+    }
+}
+
+static void *on_device(const void *from, size_t bytes)
+{
+    void *p = NULL;
+    check(cudaMalloc(&p, bytes ? bytes : 16), "cudaMalloc");
+    if (from)
+        check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    return p;
+}
+
+typedef struct {
+    const char *name;
+    kvd_dtype dtype;
+    int n_heads, n_kv, d_head;
+    int d_qk, d_v; /* 0: mixed over the heads */
+    int tile_rows, listed, n_ctas;
+    double sharpness; /* of Q */
+    int lengths[MAX_BATCH][2];
+} scenario;
+
+/* Rounded to the type, some far out. */
+static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
+{
+    float *x = need(n * sizeof *x);
+    uint16_t *x16 = need(n * sizeof *x16);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)(scale * kvd_rng_normal(rng) * (kvd_rng_below(rng, 100) ? 1 : 6));
+    kvd_from_f32(dtype, x, x16, n);
+    kvd_to_f32(dtype, x16, x, n);
+    free(x16);
+    return x;
+}
+
+static uint16_t *poisoned(size_t n)
+{
+    uint16_t *p = need(n * sizeof *p);
+    for (size_t i = 0; i < n; i++)
+        p[i] = POISON;
+    return p;
+}
+
+static void run(const scenario *c)
+{
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 11, (uint64_t)(c->n_heads + c->tile_rows));
+    kvd_attn_heads heads = {.n_heads = c->n_heads, .n_kv_heads = c->n_kv, .d_head = c->d_head};
+    for (int g = 0; g < c->n_kv; g++) {
+        heads.d_qk[g] = c->d_qk ? c->d_qk : 16 * (1 + (g * 3 + 2) % 8);
+        heads.d_v[g] = c->d_v ? c->d_v : 16 * (1 + (g * 5 + 4) % 8);
+    }
+    kvd_attn_map map;
+    int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], q_start[MAX_BATCH];
+    kvd_attn_batch batch = {0, q_len, kv_len};
+    size_t n_q = 0, n_kv = 0;
+    int pages = 0, longest = 0;
+    for (; batch.batch < MAX_BATCH && c->lengths[batch.batch][0]; batch.batch++) {
+        const int b = batch.batch;
+        q_len[b] = c->lengths[b][0];
+        kv_len[b] = c->lengths[b][1];
+        n_q += (size_t)q_len[b];
+        n_kv += (size_t)kv_len[b];
+        pages += (kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+        longest = kv_len[b] > longest ? kv_len[b] : longest;
+    }
+    const size_t n_q8 = kvd_blocked_rows(&batch, q_start);
+    if (kvd_attn_map_make(&heads, &map)) {
+        printf("not ok %s: no map\n", c->name);
+        exit(1);
+    }
+    const int max_pages = (longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + 1;
+    int32_t *order = need((size_t)pages * sizeof *order),
+            *table = need((size_t)(batch.batch * max_pages) * sizeof *table);
+    for (int i = 0; i < pages; i++) {
+        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1);
+        order[i] = order[j];
+        order[j] = i + 1;
+    }
+    for (int b = 0, next = 0; b < batch.batch; b++)
+        for (int j = 0; j < max_pages; j++)
+            table[b * max_pages + j] = j * KVD_PAGE_TOKENS < kv_len[b] ? order[next++] : -1000000;
+    size_t sum_qk = 0, sum_v = 0;
+    for (int g = 0; g < c->n_kv; g++) {
+        sum_qk += (size_t)heads.d_qk[g];
+        sum_v += (size_t)heads.d_v[g];
+    }
+    float *q = values(n_q * (size_t)map.q_pitch, c->dtype, c->sharpness, &rng);
+    float *k = values(n_kv * sum_qk, c->dtype, 1, &rng), *v = values(n_kv * sum_v, c->dtype, 1, &rng);
+    const size_t pool_elements = (size_t)(pages + 2) * (size_t)map.page_elements;
+    const size_t q_elements = n_q8 * (size_t)map.q_pitch, o_elements = n_q8 * (size_t)map.o_pitch;
+    uint16_t *pool = poisoned(pool_elements), *q16 = poisoned(q_elements), *o = poisoned(o_elements);
+    kvd_pack_kv(&map, &batch, (int)c->dtype, k, v, table, max_pages, pool);
+    kvd_pack_q(&map, &batch, (int)c->dtype, q, q16);
+
+    kvd_prefill_tile *tile = need((size_t)c->n_heads * (n_q / 64 + MAX_BATCH) * sizeof *tile);
+    int n_tiles = 0;
+    for (int b = 0; b < batch.batch; b++)
+        for (int h = 0; h < c->n_heads; h++)
+            for (int row = 0; row < q_len[b]; row += c->tile_rows) {
+                const int left = q_len[b] - row, j = (int)kvd_rng_below(&rng, (uint64_t)n_tiles + 1);
+                tile[n_tiles++] = tile[j];
+                tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
+            }
+    int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
+    for (int i = 0; i <= c->n_ctas; i++) /* the last CTA has nothing to do */
+        first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
+    const int32_t zero = 0;
+    float *lse = need((size_t)c->n_heads * n_q8 * sizeof *lse);
+    for (size_t i = 0; i < (size_t)c->n_heads * n_q8; i++)
+        lse[i] = -12345.0F;
+    unsigned long long *busy = need((size_t)c->n_ctas * sizeof *busy);
+    memset(busy, 0xff, (size_t)c->n_ctas * sizeof *busy);
+    void *dev[] = {
+        on_device(q_start, sizeof q_start),
+        on_device(q_len, sizeof q_len),
+        on_device(kv_len, sizeof kv_len),
+        on_device(table, (size_t)(batch.batch * max_pages) * sizeof *table),
+        on_device(q16, q_elements * 2),
+        on_device(pool, pool_elements * 2),
+        on_device(o, o_elements * 2),
+        on_device(lse, (size_t)c->n_heads * n_q8 * sizeof *lse),
+        on_device(busy, (size_t)c->n_ctas * sizeof *busy),
+        on_device(tile, (size_t)n_tiles * sizeof *tile),
+        on_device(first, (size_t)(c->n_ctas + 1) * sizeof *first),
+        on_device(&zero, sizeof zero),
+    };
+    const kvd_prefill_args args = {
+        .dtype = (int)c->dtype,
+        .map = map,
+        .batch = batch.batch,
+        .max_pages = max_pages,
+        .n_q8 = (int32_t)n_q8,
+        .q_start = dev[0],
+        .q_len = dev[1],
+        .kv_len = dev[2],
+        .page_table = dev[3],
+        .q = dev[4],
+        .pool = dev[5],
+        .o = dev[6],
+        .lse = dev[7],
+        .busy = dev[8],
+        .work = {.tile = dev[9],
+                 .n_tiles = n_tiles,
+                 .first = c->listed ? dev[10] : NULL,
+                 .next = c->listed ? NULL : dev[11],
+                 .n_ctas = c->n_ctas},
+    };
+    check(kvd_prefill_sm90(&args, NULL), c->name);
+    check(cudaDeviceSynchronize(), c->name);
+    check(cudaMemcpy(o, dev[6], o_elements * 2, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    check(cudaMemcpy(lse, dev[7], (size_t)c->n_heads * n_q8 * sizeof *lse, cudaMemcpyDeviceToHost),
+          "cudaMemcpy");
+    check(cudaMemcpy(busy, dev[8], (size_t)c->n_ctas * sizeof *busy, cudaMemcpyDeviceToHost), "cudaMemcpy");
+
+    double *want = need(n_q * (size_t)map.o_pitch * sizeof *want),
+           *want_lse = need((size_t)c->n_heads * n_q * 8);
+    float *got = need(n_q * (size_t)map.o_pitch * sizeof *got);
+    kvd_err err = {""};
+    if (kvd_attention_ref(&heads, &batch, q, k, v, want, want_lse, &err)) {
+        printf("not ok %s: %s\n", c->name, err.msg);
+        exit(1);
+    }
+    kvd_unpack_o(&map, &batch, (int)c->dtype, 0, o, got);
+    double error = 0, norm = 0, off = 0;
+    for (size_t i = 0; i < n_q * (size_t)map.o_pitch; i++) {
+        error += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        norm += want[i] * want[i];
+    }
+    size_t touched = 0, never = 0, row = 0;
+    for (int b = 0; b < batch.batch; row += (size_t)q_len[b], b++)
+        for (size_t t = 0; t < ((size_t)q_len[b] + 7) / 8 * 8; t++) {
+            const size_t at = (size_t)q_start[b] + t;
+            const int there = t < (size_t)q_len[b];
+            for (size_t i = 0; !there && i < (size_t)map.o_pitch; i++)
+                touched += o[at * (size_t)map.o_pitch + i] != POISON;
+            for (size_t h = 0; h < (size_t)c->n_heads; h++) {
+                const double x = (double)lse[h * n_q8 + at];
+                if (there) {
+                    const double y = want_lse[h * n_q + row + t], d = fabs(x - y) / (1 + fabs(y));
+                    off = d > off || isnan(d) ? d : off;
+                } else {
+                    touched += lse[h * n_q8 + at] != -12345.0F;
+                }
+            }
+        }
+    for (int i = 0; i < c->n_ctas; i++)
+        never += busy[i] > 10000000000ULL || (c->listed && i == c->n_ctas - 1 && busy[i]);
+    const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
+    if (sqrt(error / norm) < limit && off < 1e-4 && !touched && !never) {
+        printf("ok prefill_sm90_%s\n", c->name);
+    } else {
+        printf("not ok prefill_sm90_%s: error %.2g, limit %.0e, lse off by %.2g, %zu touched, %zu times of "
+               "CTAs wrong\n",
+               c->name, sqrt(error / norm), limit, off, touched, never);
+        failed = 1;
+    }
+    void *host[] = {order, table, q, k, v, pool, q16, o, tile, first, lse, busy, want, want_lse, got};
+    for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
+        cudaFree(dev[i]);
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
+}
+
+int main(int argc, char **argv)
+{
+    /* name, type, query heads, KV heads, d_head, d_qk, d_v, rows, listed, CTAs, sharpness, (new, all) of each request */
+    static const scenario cases[] = {
+        {"dense", KVD_BF16, 2, 1, 128, 128, 128, 192, 0, 5, 1, {{300, 300}}},
+        {"dense_f16", KVD_F16, 2, 1, 128, 128, 128, 128, 0, 5, 1, {{257, 257}}},
+        {"one", KVD_BF16, 4, 4, 128, 64, 48, 192, 1, 3, 1, {{1, 1}}},
+        {"short", KVD_BF16, 4, 2, 128, 32, 80, 192, 1, 3, 1, {{3, 3}, {1, 9}, {8, 8}, {1, 64}, {1, 65}}},
+        {"mixed", KVD_BF16, 8, 8, 128, 0, 0, 192, 0, 11, 1, {{193, 193}, {64, 70}, {65, 65}, {7, 150}}},
+        {"mixed_f16", KVD_F16, 16, 8, 128, 0, 0, 64, 1, 11, 1, {{100, 333}, {191, 191}, {1, 129}}},
+        {"mixed_listed", KVD_BF16, 16, 8, 128, 0, 0, 128, 1, 9, 1, {{129, 129}, {127, 128}, {5, 6}}},
+        {"groups_of_3", KVD_BF16, 9, 3, 128, 0, 0, 192, 0, 132, 1, {{200, 200}, {20, 85}}},
+        {"group_of_8", KVD_F16, 8, 1, 64, 48, 64, 192, 0, 4, 1, {{140, 210}}},
+        {"narrow", KVD_F16, 2, 2, 128, 16, 16, 192, 0, 4, 1, {{200, 264}, {63, 63}}},
+        {"wide_v", KVD_BF16, 2, 1, 128, 16, 128, 192, 0, 4, 1, {{380, 380}}},
+        {"wide_qk", KVD_BF16, 2, 1, 128, 128, 16, 192, 0, 4, 1, {{380, 383}}},
+        {"sharp", KVD_BF16, 8, 8, 128, 0, 0, 192, 0, 8, 12, {{250, 250}, {70, 300}}},
+        {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, {{250, 250}, {70, 300}}},
+        {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, {{900, 1111}}},
+    };
+    const char *only = argc > 1 ? argv[1] : NULL;
+    int n_devices = 0;
+    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
+        printf("skip prefill_sm90: no CUDA device\n");
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (!only || !strcmp(only, cases[i].name))
+            run(&cases[i]);
+    const kvd_prefill_args empty = {0};
+    if (!only && kvd_prefill_sm90(&empty, NULL) != cudaErrorInvalidValue) {
+        printf("not ok prefill_sm90_refusal\n");
+        failed = 1;
+    }
+    return failed;
+}

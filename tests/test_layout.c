@@ -1,0 +1,343 @@
+/*
+ * kernels/layout and kernels/attention_plain: where everything lies, by its definition; packing there and back; what lies
+ * where nothing may be written.
+ */
+#include <limits.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention_case.h"
+#include "common/half.h"
+#include "kernels/layout.h"
+
+enum { POISON = 0x7fc1 }; /* NaN in both types */
+
+static const int d_qk[] = {16, 128, 48}, d_v[] = {32, 16, 112};
+static const int32_t q_len[] = {1, 8, 13, 64}, kv_len[] = {65, 8, 130, 64};
+
+static void make(attention_case *c, kvd_attn_map *map)
+{
+    case_make(c, 6, 3, 128, d_qk, d_v, 4, q_len, kv_len, 1, 1);
+    assert_int_equal(kvd_attn_map_make(&c->heads, map), 0);
+}
+
+static uint16_t *poisoned(size_t n)
+{
+    uint16_t *x = case_get(n, sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = POISON;
+    return x;
+}
+
+/* x after rounding to the type. */
+static uint16_t rounded(float x, int dtype)
+{
+    uint16_t y;
+    kvd_from_f32((kvd_dtype)dtype, &x, &y, 1);
+    return y;
+}
+
+static void test_map(void **state)
+{
+    (void)state;
+    attention_case c;
+    kvd_attn_map map;
+    make(&c, &map);
+    assert_int_equal(map.n_heads, 6);
+    assert_int_equal(map.n_kv_heads, 3);
+    assert_int_equal(map.group, 2);
+    assert_true(map.scale == (float)(1 / sqrt(128.)));
+    assert_int_equal(map.q_pitch, 2 * (16 + 128 + 48));
+    assert_int_equal(map.o_pitch, 2 * (32 + 16 + 112));
+    assert_int_equal(map.page_elements, 64 * (16 + 128 + 48 + 32 + 16 + 112));
+    for (int h = 0, q = 0, o = 0; h < 6; h++) {
+        assert_int_equal(map.q_offset[h], q);
+        assert_int_equal(map.o_offset[h], o);
+        q += d_qk[h / 2];
+        o += d_v[h / 2];
+    }
+    for (int g = 0, at = 0; g < 3; g++) {
+        assert_int_equal(map.d_qk[g], d_qk[g]);
+        assert_int_equal(map.d_v[g], d_v[g]);
+        assert_int_equal(map.kv_offset[g], at);
+        at += 64 * (d_qk[g] + d_v[g]);
+    }
+    case_release(&c);
+}
+
+static void refused(void (*spoil)(kvd_attn_heads *))
+{
+    kvd_attn_heads heads = {.n_heads = 8, .n_kv_heads = 2, .d_head = 64, .d_qk = {64, 16}, .d_v = {16, 128}};
+    kvd_attn_map map;
+    assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
+    spoil(&heads);
+    assert_int_equal(kvd_attn_map_make(&heads, &map), -1);
+}
+
+#define SPOIL(name, what)                                                                                    \
+    static void name(kvd_attn_heads *x)                                                                      \
+    {                                                                                                        \
+        what;                                                                                                \
+    }
+SPOIL(no_heads, x->n_heads = 0)
+SPOIL(many_heads, x->n_heads = 2 * KVD_HEADS_MAX)
+SPOIL(no_kv_heads, x->n_kv_heads = 0)
+SPOIL(negative_kv_heads, x->n_kv_heads = -2)
+SPOIL(many_kv_heads, x->n_kv_heads = 16)
+SPOIL(uneven_group, x->n_kv_heads = 3)
+SPOIL(narrow_head, x->d_head = 15)
+SPOIL(wide_head, x->d_head = 129)
+SPOIL(narrow_qk, x->d_qk[1] = 0)
+SPOIL(negative_qk, x->d_qk[0] = -16)
+SPOIL(odd_qk, x->d_qk[0] = 24)
+SPOIL(wide_qk, x->d_qk[0] = 144)
+SPOIL(narrow_v, x->d_v[1] = 0)
+SPOIL(odd_v, x->d_v[0] = 17)
+SPOIL(wide_v, x->d_v[1] = INT_MAX - 15)
+
+static void test_refused(void **state)
+{
+    (void)state;
+    void (*const all[])(kvd_attn_heads *) = {no_heads,      many_heads,   no_kv_heads, negative_kv_heads,
+                                             many_kv_heads, uneven_group, narrow_head, wide_head,
+                                             narrow_qk,     negative_qk,  odd_qk,      wide_qk,
+                                             narrow_v,      odd_v,        wide_v};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        refused(all[i]);
+}
+
+/* The largest there is: offsets do not overflow int32. */
+static void test_largest(void **state)
+{
+    (void)state;
+    kvd_attn_heads heads = {.n_heads = KVD_HEADS_MAX, .n_kv_heads = KVD_HEADS_MAX, .d_head = KVD_WIDTH_MAX};
+    kvd_attn_map map;
+    for (int g = 0; g < KVD_HEADS_MAX; g++)
+        heads.d_qk[g] = heads.d_v[g] = KVD_WIDTH_MAX;
+    assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
+    assert_int_equal(map.page_elements, 64 * 128 * 256);
+    assert_int_equal(map.kv_offset[127], 64 * 127 * 256);
+    assert_int_equal(map.q_pitch, 128 * 128);
+}
+
+/* Every element has its own place, the first 64 are an 8 x 8 core matrix, row-major. */
+static void test_blocked_index(void **state)
+{
+    (void)state;
+    enum { N = 24, D = 48 };
+    int seen[N * D] = {0};
+    for (size_t t = 0; t < N; t++)
+        for (size_t i = 0; i < D; i++) {
+            const size_t at = kvd_blocked_index(t, i, D);
+            assert_true(at < N * D && !seen[at]++);
+            if (t < 8 && i < 8)
+                assert_int_equal(at, t * 8 + i);
+            /* 8 tokens of all columns are contiguous, whatever the width. */
+            assert_int_equal(at / (8 * D), t / 8);
+        }
+}
+
+static void test_blocked_rows(void **state)
+{
+    (void)state;
+    int32_t start[4];
+    const kvd_attn_batch batch = {4, q_len, kv_len};
+    assert_int_equal(kvd_blocked_rows(&batch, start), 8 + 8 + 16 + 64);
+    assert_int_equal(start[0], 0);
+    assert_int_equal(start[1], 8);
+    assert_int_equal(start[2], 16);
+    assert_int_equal(start[3], 32);
+    assert_int_equal(kvd_blocked_rows(&batch, NULL), 96);
+}
+
+static void pack_q(int dtype)
+{
+    attention_case c;
+    kvd_attn_map map;
+    int32_t start[4];
+    make(&c, &map);
+    const size_t n8 = kvd_blocked_rows(&c.batch, start), n = n8 * (size_t)map.q_pitch;
+    uint16_t *x = poisoned(n);
+    kvd_pack_q(&map, &c.batch, dtype, c.q, x);
+    for (int h = 0; h < 6; h++) {
+        const size_t d = (size_t)d_qk[h / 2];
+        const float *q = c.q + c.plain.q_at[h];
+        for (int b = 0; b < 4; b++)
+            for (size_t t = 0; t < ((size_t)q_len[b] + 7) / 8 * 8; t++)
+                for (size_t i = 0; i < d; i++) {
+                    const size_t at =
+                        (size_t)map.q_offset[h] * n8 + kvd_blocked_index((size_t)start[b] + t, i, d);
+                    size_t row = t;
+                    for (int e = 0; e < b; e++)
+                        row += (size_t)q_len[e];
+                    assert_int_equal(x[at], t < (size_t)q_len[b] ? rounded(q[row * d + i], dtype) : 0);
+                    x[at] = POISON;
+                }
+    }
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(x[i], POISON); /* each element was met once */
+    free(x);
+    case_release(&c);
+}
+
+static void test_pack_q(void **state)
+{
+    (void)state;
+    pack_q(KVD_BF16);
+    pack_q(KVD_F16);
+}
+
+static void test_pack_q_decode(void **state)
+{
+    (void)state;
+    attention_case c;
+    kvd_attn_map map;
+    case_make(&c, 6, 3, 128, d_qk, d_v, 3, (int32_t[]){1, 1, 1}, kv_len, 1, 2);
+    assert_int_equal(kvd_attn_map_make(&c.heads, &map), 0);
+    uint16_t *x = poisoned(3 * (size_t)map.q_pitch);
+    kvd_pack_q_decode(&map, &c.batch, KVD_BF16, c.q, x);
+    for (int h = 0; h < 6; h++)
+        for (int b = 0; b < 3; b++)
+            for (int i = 0; i < d_qk[h / 2]; i++)
+                assert_int_equal(x[b * map.q_pitch + map.q_offset[h] + i],
+                                 rounded(c.q[c.plain.q_at[h] + (size_t)(b * d_qk[h / 2] + i)], KVD_BF16));
+    free(x);
+    case_release(&c);
+}
+
+static void pack_kv(int dtype)
+{
+    enum { MAX_PAGES = 4, PAGES = 12 };
+    /* Pages in no order; entries that no token needs are out of range. */
+    static const int32_t table[4 * MAX_PAGES] = {7, 2, 999, -1, 0, 999, -1, -1, 11, 5, 3, -1, 8, -1, -1, -1};
+    attention_case c;
+    kvd_attn_map map;
+    make(&c, &map);
+    const size_t n = PAGES * (size_t)map.page_elements;
+    uint16_t *pool = poisoned(n);
+    kvd_pack_kv(&map, &c.batch, dtype, c.k, c.v, table, MAX_PAGES, pool);
+    size_t first = 0;
+    for (int b = 0; b < 4; b++) {
+        for (size_t t = 0; t < ((size_t)kv_len[b] + 7) / 8 * 8; t++)
+            for (int g = 0; g < 3; g++)
+                for (int is_v = 0; is_v < 2; is_v++) {
+                    const size_t d = (size_t)(is_v ? d_v[g] : d_qk[g]);
+                    const float *x = is_v ? c.v + c.plain.v_at[g] : c.k + c.plain.k_at[g];
+                    uint16_t *page =
+                        pool + (size_t)table[(size_t)b * MAX_PAGES + t / 64] * (size_t)map.page_elements +
+                        map.kv_offset[g] + (is_v ? 64 * d_qk[g] : 0);
+                    for (size_t i = 0; i < d; i++) {
+                        uint16_t *at = page + kvd_blocked_index(t % 64, i, d);
+                        assert_int_equal(*at,
+                                         t < (size_t)kv_len[b] ? rounded(x[(first + t) * d + i], dtype) : 0);
+                        *at = POISON;
+                    }
+                }
+        first += (size_t)kv_len[b];
+    }
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(pool[i], POISON); /* nothing else was written */
+    free(pool);
+    case_release(&c);
+}
+
+static void test_pack_kv(void **state)
+{
+    (void)state;
+    pack_kv(KVD_BF16);
+    pack_kv(KVD_F16);
+}
+
+static void unpack(int decode)
+{
+    attention_case c;
+    kvd_attn_map map;
+    int32_t start[4];
+    case_make(&c, 6, 3, 128, d_qk, d_v, 4, decode ? (int32_t[]){1, 1, 1, 1} : q_len, kv_len, 1, 3);
+    assert_int_equal(kvd_attn_map_make(&c.heads, &map), 0);
+    const size_t rows = decode ? 4 : kvd_blocked_rows(&c.batch, start), pitch = (size_t)map.o_pitch;
+    uint16_t *x = poisoned(rows * pitch);
+    float *right = case_get(c.plain.o_elements, sizeof *right),
+          *out = case_get(c.plain.o_elements, sizeof *out);
+    for (size_t i = 0; i < c.plain.o_elements; i++)
+        right[i] = (float)(i % 251) - 125;
+    for (int h = 0; h < 6; h++) {
+        size_t first = 0;
+        for (int b = 0; b < 4; b++) {
+            for (size_t t = 0; t < (size_t)c.q_len[b]; t++)
+                for (size_t i = 0; i < (size_t)d_v[h / 2]; i++)
+                    x[(decode ? (size_t)b : (size_t)start[b] + t) * pitch + (size_t)map.o_offset[h] + i] =
+                        rounded(right[c.plain.o_at[h] + (first + t) * (size_t)d_v[h / 2] + i], KVD_BF16);
+            first += (size_t)c.q_len[b];
+        }
+    }
+    for (size_t i = 0; i < c.plain.o_elements; i++)
+        out[i] = NAN;
+    kvd_unpack_o(&map, &c.batch, KVD_BF16, decode, x, out);
+    assert_memory_equal(out, right, c.plain.o_elements * sizeof *out);
+    free(x);
+    free(right);
+    free(out);
+    case_release(&c);
+}
+
+static void test_unpack_o(void **state)
+{
+    (void)state;
+    unpack(0);
+    unpack(1);
+}
+
+/* The PLAIN layout: heads one after another, sizes are sums. */
+static void test_plain(void **state)
+{
+    (void)state;
+    attention_case c;
+    kvd_attn_map map;
+    make(&c, &map);
+    const kvd_attn_plain *p = &c.plain;
+    assert_int_equal(p->group, 2);
+    assert_int_equal(p->n_q, 86);
+    assert_int_equal(p->n_kv, 267);
+    assert_int_equal(p->max_q, 64);
+    assert_int_equal(p->max_kv, 130);
+    size_t q = 0, k = 0, v = 0, o = 0;
+    for (int h = 0; h < 6; h++) {
+        const size_t g = (size_t)h / 2, dq = (size_t)d_qk[g], dv = (size_t)d_v[g];
+        assert_int_equal(p->q_at[h], q);
+        assert_int_equal(p->o_at[h], o);
+        if (h % 2 == 0) {
+            assert_int_equal(p->k_at[g], k);
+            assert_int_equal(p->v_at[g], v);
+            k += 267 * dq;
+            v += 267 * dv;
+        }
+        q += 86 * dq;
+        o += 86 * dv;
+    }
+    assert_int_equal(p->q_elements, q);
+    assert_int_equal(p->k_elements, k);
+    assert_int_equal(p->v_elements, v);
+    assert_int_equal(p->o_elements, o);
+    case_release(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_map),           cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_largest),       cmocka_unit_test(test_blocked_index),
+        cmocka_unit_test(test_blocked_rows),  cmocka_unit_test(test_pack_q),
+        cmocka_unit_test(test_pack_q_decode), cmocka_unit_test(test_pack_kv),
+        cmocka_unit_test(test_unpack_o),      cmocka_unit_test(test_plain),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
