@@ -8,6 +8,7 @@
 
 #include "common/threads.h"
 #include "model/blocks.h"
+#include "model/layer.h"
 #include "model/weights.h"
 
 enum {
@@ -21,11 +22,6 @@ enum {
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
 };
-
-/* Matrices, gains and biases of one layer in float32; NULL where the model has none. */
-typedef struct {
-    const float *w[KVD_N_LAYER_PARTS], *b[KVD_N_LAYER_PARTS];
-} layer_weights;
 
 enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS, PER_LAYER = 2 * KVD_N_LAYER_PARTS };
 
@@ -67,7 +63,7 @@ static const kvd_weight *part_of(const kvd_forward *f, int layer, kvd_part part,
 }
 
 /* Every pointer goes into the file where it can, else into f->layer. */
-static void load_layer(kvd_forward *f, int layer, layer_weights *w)
+static void load_layer(kvd_forward *f, int layer, kvd_layer_weights *w)
 {
     const kvd_weight *part = part_of(f, layer, 0, 0);
     float *to[PER_LAYER], *end = f->layer;
@@ -329,112 +325,38 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static void normalise(const kvd_config *c, const float *x, const float *gain, const float *bias, size_t rows,
-                      size_t d, float *y)
-{
-    if (c->norm == KVD_NORM_LAYER)
-        kvd_layer_norm(x, gain, bias, c->norm_eps, rows, d, y);
-    else
-        kvd_rms_norm(x, gain, c->norm_eps, rows, d, y);
-}
-
-/* y = x W^T + b, or y += that. */
-static void project(const float *x, const layer_weights *w, kvd_part part, size_t rows, size_t in, size_t out,
-                    float *y, int add)
-{
-    kvd_linear(x, w->w[part], rows, in, out, y, add);
-    if (w->b[part])
-        kvd_add_bias(y, w->b[part], rows, out);
-}
-
 /* x -> q, k, v for `rows` rows from `first` on. Returns the first row with one that is not finite,
  * SIZE_MAX when there is none. */
-static size_t queries_keys_values(kvd_forward *f, const layer_weights *w, int keep_pre, size_t first,
+static size_t queries_keys_values(kvd_forward *f, const kvd_layer_weights *w, int keep_pre, size_t first,
                                   size_t rows)
 {
-    const kvd_config *c = &f->config;
-    const size_t width_q = f->width_q, width_k = f->width_k, d = f->d_model;
-    const size_t heads = (size_t)c->n_heads, kv_heads = (size_t)c->n_kv_heads, d_head = (size_t)c->d_head;
-    float *q = f->q + first * width_q, *k = f->k + first * width_k, *v = f->v + first * width_k;
-    const float *in = f->x + first * d;
-
-    if (c->order != KVD_ORDER_AFTER) {
-        float *normed = f->work + kvd_thread_index() * f->work_size;
-        normalise(c, in, w->w[KVD_PART_NORM_ATTENTION], w->b[KVD_PART_NORM_ATTENTION], rows, d, normed);
-        in = normed;
-    }
-    project(in, w, KVD_PART_Q, rows, d, width_q, q, 0);
-    project(in, w, KVD_PART_K, rows, d, width_k, k, 0);
-    project(in, w, KVD_PART_V, rows, d, width_k, v, 0);
-    if (c->qk_norm) {
-        kvd_rms_norm(q, w->w[KVD_PART_NORM_Q], c->norm_eps, rows * heads, d_head, q);
-        kvd_rms_norm(k, w->w[KVD_PART_NORM_K], c->norm_eps, rows * kv_heads, d_head, k);
-    }
-    if (keep_pre && rotates(f)) {
-        memcpy(f->q_pre + first * width_q, q, rows * width_q * sizeof *q);
-        memcpy(f->k_pre + first * width_k, k, rows * width_k * sizeof *k);
-    }
-    if (rotates(f)) {
-        kvd_rope_apply(c, f->cosine, f->sine, f->rope_row + first, rows, heads, q);
-        kvd_rope_apply(c, f->cosine, f->sine, f->rope_row + first, rows, kv_heads, k);
-    }
+    const size_t width_q = f->width_q, width_k = f->width_k;
+    const bool copy = keep_pre && rotates(f);
+    const kvd_layer_qkv out = {.q = f->q + first * width_q,
+                               .k = f->k + first * width_k,
+                               .v = f->v + first * width_k,
+                               .q_pre = copy ? f->q_pre + first * width_q : NULL,
+                               .k_pre = copy ? f->k_pre + first * width_k : NULL,
+                               .cosine = f->cosine,
+                               .sine = f->sine,
+                               .rope_row = f->rope_row + first};
+    kvd_layer_before_attention(&f->config, w, f->x + first * f->d_model, rows,
+                               f->work + kvd_thread_index() * f->work_size, &out);
 
     /* An infinite key can vanish in the softmax, so what is handed out is checked itself. */
-    const size_t bad = smaller(kvd_first_nonfinite_f32(q, rows * width_q) / width_q,
-                               smaller(kvd_first_nonfinite_f32(k, rows * width_k) / width_k,
-                                       kvd_first_nonfinite_f32(v, rows * width_k) / width_k));
+    const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
+                               smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
+                                       kvd_first_nonfinite_f32(out.v, rows * width_k) / width_k));
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
-/* x += F(in); gate and up are scratch [rows][d_ffn]. */
-static void feed_forward(const kvd_forward *f, const layer_weights *w, const float *in, size_t rows,
-                         float *gate, float *up, float *x)
-{
-    const size_t d = f->d_model, ffn = f->d_ffn;
-    if (f->config.activation == KVD_SWIGLU)
-        project(in, w, KVD_PART_GATE, rows, d, ffn, gate, 0);
-    project(in, w, KVD_PART_UP, rows, d, ffn, up, 0);
-    switch (f->config.activation) {
-    case KVD_SWIGLU:
-        kvd_swiglu(gate, up, rows * ffn);
-        up = gate;
-        break;
-    case KVD_GELU:
-        kvd_gelu(up, rows * ffn);
-        break;
-    case KVD_GELU_TANH:
-        kvd_gelu_tanh(up, rows * ffn);
-        break;
-    case KVD_RELU:
-        kvd_relu(up, rows * ffn);
-        break;
-    }
-    project(up, w, KVD_PART_DOWN, rows, ffn, d, x, 1);
-}
-
 /* x and o -> x behind the layer, for such rows; the same result. */
-static size_t rest_of_layer(kvd_forward *f, const layer_weights *w, size_t first, size_t rows)
+static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
-    const kvd_config *c = &f->config;
-    const size_t d = f->d_model;
-    const kvd_part second = c->shared_norm ? KVD_PART_NORM_ATTENTION : KVD_PART_NORM_FFN;
-    float *normed = f->work + kvd_thread_index() * f->work_size, *gate = normed + f->block * d;
-    float *up = gate + f->block * f->d_ffn, *x = f->x + first * d;
-    const float *in = normed;
-
-    if (c->order == KVD_ORDER_PARALLEL)
-        normalise(c, x, w->w[second], w->b[second], rows, d, normed);
-    project(f->o + first * f->width_q, w, KVD_PART_O, rows, f->width_q, d, x, 1);
-    if (c->order == KVD_ORDER_BEFORE) {
-        normalise(c, x, w->w[second], w->b[second], rows, d, normed);
-    } else if (c->order == KVD_ORDER_AFTER) {
-        normalise(c, x, w->w[KVD_PART_NORM_ATTENTION], w->b[KVD_PART_NORM_ATTENTION], rows, d, x);
-        in = x;
-    }
-    feed_forward(f, w, in, rows, gate, up, x);
-    if (c->order == KVD_ORDER_AFTER)
-        normalise(c, x, w->w[second], w->b[second], rows, d, x);
-    const size_t bad = kvd_first_nonfinite_f32(x, rows * d) / d;
+    float *x = f->x + first * f->d_model;
+    kvd_layer_behind_attention(&f->config, w, f->o + first * f->width_q, rows,
+                               f->work + kvd_thread_index() * f->work_size, x);
+    const size_t bad = kvd_first_nonfinite_f32(x, rows * f->d_model) / f->d_model;
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
@@ -468,7 +390,7 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, kvd_attentio
 {
     const size_t n = b->offset[b->n_sequences];
     const int keep_pre = door->wants_pre;
-    layer_weights w;
+    kvd_layer_weights w;
     char where[32];
     (void)snprintf(where, sizeof where, "layer %d", layer);
     load_layer(f, layer, &w);
@@ -548,7 +470,7 @@ static int final_norm(kvd_forward *f, const kvd_batch *b, float *hidden, kvd_err
     const size_t n = b->offset[b->n_sequences];
     const float *gain = once(f, KVD_PART_NORM_FINAL, 0), *bias = once(f, KVD_PART_NORM_FINAL, 1);
     if (gain)
-        normalise(&f->config, f->x, gain, bias, n, f->d_model, hidden);
+        kvd_layer_normalise(&f->config, f->x, gain, bias, n, hidden);
     else
         memcpy(hidden, f->x, n * f->d_model * sizeof *hidden);
     return check_finite(f, b, "final norm", hidden, f->d_model, err);
