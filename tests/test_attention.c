@@ -1,6 +1,6 @@
 /*
  * model/attention: one head against double-precision loops at lengths around the block of
- * queries, dense attention with groups and ragged batches, probabilities, and the tap.
+ * queries, dense attention with groups and ragged batches, probabilities, windows, and the tap.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -42,6 +42,15 @@ static double distance(const float *a, size_t lda, const double *b, size_t rows,
     return sqrt(d / s);
 }
 
+static const size_t windows[] = {0, 1, 40, 128, 200, 1000}; /* 0: none */
+enum { N_WINDOWS = sizeof windows / sizeof windows[0] };
+static size_t window; /* of the running test */
+
+static int sees(size_t query, size_t key)
+{
+    return key <= query && (window == 0 || key + window > query);
+}
+
 /* p [n][n] and out [n][d_v] from the definition. */
 static void reference(size_t n, size_t d_qk, size_t d_v, const float *q, size_t ldq, const float *k,
                       size_t ldk, const float *v, size_t ldv, double scale, double *p, double *out)
@@ -52,7 +61,7 @@ static void reference(size_t n, size_t d_qk, size_t d_v, const float *q, size_t 
             double s = 0;
             for (size_t j = 0; j < d_qk; j++)
                 s += (double)q[i * ldq + j] * (double)k[t * ldk + j];
-            p[i * n + t] = t <= i ? exp(scale * s) : 0;
+            p[i * n + t] = sees(i, t) ? exp(scale * s) : 0;
             sum += p[i * n + t];
         }
         for (size_t t = 0; t < n; t++)
@@ -73,8 +82,9 @@ static void test_head_against_reference(void **unused)
     (void)unused;
     const size_t widths[][2] = {{16, 16}, {64, 64}, {5, 33}, {48, 16}, {1, 1}};
     for (size_t a = 0; a < N_LENGTHS; a++)
-        for (size_t w = 0; w < 5; w++) {
-            const size_t n = lengths[a], d_qk = widths[w][0], d_v = widths[w][1];
+        for (size_t w = 0; w < 5 + N_WINDOWS; w++) {
+            window = w < 5 ? 0 : windows[w - 5];
+            const size_t n = lengths[a], d_qk = widths[w % 5][0], d_v = widths[w % 5][1];
             const size_t ldq = d_qk + 3, ldk = d_qk, ldv = d_v + 1, ldo = d_v + 2;
             float *q = random_floats(n * ldq), *k = random_floats(n * ldk), *v = random_floats(n * ldv);
             float *scores = random_floats(n * n), *out = random_floats(n * ldo),
@@ -82,14 +92,14 @@ static void test_head_against_reference(void **unused)
             double *p = malloc(n * n * sizeof *p), *exact = malloc(n * d_v * sizeof *exact);
             const float before = out[d_v];
             reference(n, d_qk, d_v, q, ldq, k, ldk, v, ldv, 0.25, p, exact);
-            kvd_attend_head(n, 0, d_qk, d_v, q, ldq, k, ldk, v, ldv, 0.25f, scores, out, ldo);
+            kvd_attend_head(n, window, d_qk, d_v, q, ldq, k, ldk, v, ldv, 0.25f, scores, out, ldo);
             assert_true(distance(out, ldo, exact, n, d_v) < 2e-6);
             assert_true(distance(scores, n, p, n, n) < 2e-6);
             for (size_t i = 0; i < n; i++) {
                 double sum = 0;
                 for (size_t t = 0; t < n; t++) {
                     sum += (double)scores[i * n + t];
-                    assert_true(t <= i || scores[i * n + t] == 0);
+                    assert_true(sees(i, t) || scores[i * n + t] == 0);
                 }
                 assert_true(fabs(sum - 1) < 1e-5);
             }
@@ -97,8 +107,8 @@ static void test_head_against_reference(void **unused)
 
             /* The same in blocks of 50 rows that keep no probabilities. */
             for (size_t first = 0; first < n; first += 50)
-                kvd_attend_rows(first, n - first < 50 ? n - first : 50, 0, d_qk, d_v, q + first * ldq, ldq, k,
-                                ldk, v, ldv, 0.25f, scores, rows + first * ldo, ldo);
+                kvd_attend_rows(first, n - first < 50 ? n - first : 50, window, d_qk, d_v, q + first * ldq,
+                                ldq, k, ldk, v, ldv, 0.25f, scores, rows + first * ldo, ldo);
             assert_true(distance(rows, ldo, exact, n, d_v) < 2e-6);
             free(q);
             free(k);
@@ -136,7 +146,8 @@ static void make_batch(batch *b, int heads, int kv_heads, int d)
                                .n_tokens = n,
                                .q = b->q,
                                .k = b->k,
-                               .v = b->v};
+                               .v = b->v,
+                               .window = window};
 }
 
 static void drop_batch(batch *b)
@@ -171,9 +182,10 @@ static void test_dense_groups_and_ragged_batches(void **unused)
     kvd_err err;
     kvd_dense_attention a;
     kvd_dense_attention_init(&a);
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4 * N_WINDOWS; i++) {
         batch b;
-        make_batch(&b, shapes[i][0], shapes[i][1], shapes[i][2]);
+        window = windows[i / 4];
+        make_batch(&b, shapes[i % 4][0], shapes[i % 4][1], shapes[i % 4][2]);
         assert_int_equal(a.door.run(&a.door, &b.in, b.out, &err), 0);
         check_batch(&b);
         drop_batch(&b);
@@ -217,6 +229,7 @@ static void test_probabilities(void **unused)
     for (size_t i = 0; i < 4; i++) {
         batch b;
         kvd_dense_attention a;
+        window = i < 2 ? 0 : 60;
         kvd_dense_attention_init(&a);
         make_batch(&b, shapes[i][0], shapes[i][1], shapes[i][2]);
         watch w = {.b = &b, .fail_at = -1};
@@ -266,6 +279,7 @@ static void test_tap_records_then_computes(void **unused)
     kvd_dense_attention a;
     kvd_tap t;
     kvd_dense_attention_init(&a);
+    window = 0;
     make_batch(&b, 4, 2, 8);
     tally y = {.out = b.out};
     a.door.wants_pre = 1;

@@ -170,6 +170,59 @@ static void test_linear(void **unused)
     }
 }
 
+/* Threaded or not, in place or not, and the mean does not matter. */
+static void test_layer_norm(void **unused)
+{
+    (void)unused;
+    const size_t shapes[][2] = {{1, 1}, {1, 2}, {3, 17}, {7, 64}, {300, 80}};
+    for (size_t a = 0; a < 5; a++) {
+        const size_t n = shapes[a][0], d = shapes[a][1];
+        float *x = random_floats(n * d, 2), *gain = random_floats(d, 1), *bias = random_floats(d, 1);
+        float *y = random_floats(n * d, 1);
+        double *exact = malloc(n * d * sizeof *exact);
+        assert_non_null(exact);
+        for (size_t i = 0; i < n; i++) {
+            double mean = 0, square = 0;
+            for (size_t j = 0; j < d; j++) {
+                x[i * d + j] += (float)i;
+                mean += (double)x[i * d + j] / (double)d;
+            }
+            for (size_t j = 0; j < d; j++)
+                square += pow((double)x[i * d + j] - mean, 2) / (double)d;
+            for (size_t j = 0; j < d; j++)
+                exact[i * d + j] =
+                    ((double)x[i * d + j] - mean) / sqrt(square + 1e-5) * (double)gain[j] + (double)bias[j];
+        }
+        kvd_layer_norm(x, gain, bias, 1e-5, n, d, y);
+        assert_true(distance(y, exact, n * d) < 3e-6);
+        kvd_layer_norm(x, gain, bias, 1e-5, n, d, x);
+        assert_memory_equal(x, y, n * d * sizeof *x);
+        free(x);
+        free(y);
+        free(gain);
+        free(bias);
+        free(exact);
+    }
+}
+
+static void test_add_bias(void **unused)
+{
+    (void)unused;
+    const size_t shapes[][2] = {{1, 1}, {5, 3}, {1000, 33}};
+    for (size_t a = 0; a < 3; a++) {
+        const size_t n = shapes[a][0], d = shapes[a][1];
+        float *y = random_floats(n * d, 1), *bias = random_floats(d, 1), *before = malloc(n * d * sizeof *y);
+        assert_non_null(before);
+        memcpy(before, y, n * d * sizeof *y);
+        kvd_add_bias(y, bias, n, d);
+        for (size_t i = 0; i < n * d; i++)
+            assert_true(y[i] == before[i] + bias[i % d]);
+        free(y);
+        free(bias);
+        free(before);
+    }
+}
+
 static kvd_config rope_config(int d_head, kvd_rope_layout layout, kvd_rope_scaling scaling)
 {
     kvd_config c = {.d_head = d_head, .rope_theta = 10000, .rope_layout = layout, .rope_scaling = scaling};
@@ -296,6 +349,67 @@ static void test_rope_frequencies(void **unused)
     assert_true(blended >= 3);
 }
 
+/* Divisors by the sequence's length, and one factor on cosine and sine: it multiplies scores by its square. */
+static void test_longrope(void **unused)
+{
+    (void)unused;
+    enum { D = 20, N = 300 };
+    kvd_config c = rope_config(D, KVD_ROPE_HALF, KVD_ROPE_LONGROPE);
+    const kvd_config plain = rope_config(D, KVD_ROPE_HALF, KVD_ROPE_DEFAULT);
+    for (size_t i = 0; i < D / 2; i++) {
+        c.rope_short[i] = 1 + 0.25 * (double)i;
+        c.rope_long[i] = 3 + (double)i;
+    }
+    c.rope_attention_factor = 1.25;
+    static float cosine[2][N * D / 2], sine[2][N * D / 2];
+    kvd_rope_tables(&c, 256, N, cosine[0], sine[0]);
+    kvd_rope_tables(&c, 257, N, cosine[1], sine[1]);
+    for (size_t i = 0; i < D / 2; i++) {
+        const double base = kvd_rope_frequency(&plain, 1, i);
+        assert_true(kvd_rope_frequency(&c, 1, i) == base / c.rope_short[i]);
+        assert_true(kvd_rope_frequency(&c, 256, i) == base / c.rope_short[i]);
+        assert_true(kvd_rope_frequency(&c, 257, i) == base / c.rope_long[i]);
+        for (size_t t = 0; t < N; t++)
+            for (int beyond = 0; beyond < 2; beyond++) {
+                const double angle = (double)t * base / (beyond ? c.rope_long[i] : c.rope_short[i]);
+                assert_true(fabs((double)cosine[beyond][t * D / 2 + i] - 1.25 * cos(angle)) < 1e-7);
+                assert_true(fabs((double)sine[beyond][t * D / 2 + i] - 1.25 * sin(angle)) < 1e-7);
+            }
+    }
+}
+
+/* gelu, its tanh form and relu, at lengths around the vector width, far out, and with what is no number. */
+static void test_activations(void **unused)
+{
+    (void)unused;
+    const size_t lengths[] = {1, 3, 16, 31, 40000};
+    for (size_t a = 0; a < 5; a++) {
+        const size_t n = lengths[a];
+        for (int kind = 0; kind < 3; kind++) {
+            float *x = random_floats(n, 4);
+            double *exact = malloc(n * sizeof *exact);
+            assert_non_null(exact);
+            for (size_t i = 0; i < n; i++) {
+                const double v = (double)x[i];
+                exact[i] = kind == 0   ? v * (1 + erf(v / sqrt(2))) / 2
+                           : kind == 1 ? v * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))) / 2
+                                       : fmax(v, 0);
+            }
+            (kind == 0 ? kvd_gelu : kind == 1 ? kvd_gelu_tanh : kvd_relu)(x, n);
+            assert_true(distance(x, exact, n) < 1e-6);
+            free(x);
+            free(exact);
+        }
+    }
+    const float far[] = {0, -0.0f, 60, -60, 1e20f, -1e20f, NAN};
+    for (int kind = 0; kind < 3; kind++)
+        for (size_t i = 0; i < 7; i++) {
+            float x = far[i];
+            (kind == 0 ? kvd_gelu : kind == 1 ? kvd_gelu_tanh : kvd_relu)(&x, 1);
+            assert_true(isnan(far[i]) ? isnan(x) : x == (far[i] > 0 ? far[i] : 0));
+        }
+}
+
 static void test_swiglu(void **unused)
 {
     (void)unused;
@@ -346,6 +460,23 @@ static void test_softmax(void **unused)
     }
 }
 
+/* Only row[from .. to-1] counts, whatever stands beside it. */
+static void test_softmax_of_a_window(void **unused)
+{
+    (void)unused;
+    for (size_t from = 0; from < 20; from++)
+        for (size_t to = from + 1; to <= 20; to++) {
+            float row[20], alone[20];
+            for (size_t j = 0; j < 20; j++)
+                row[j] = alone[j] = (float)(5 * uniform());
+            row[from ? from - 1 : to % 20] += from || to < 20 ? 1000 : 0;
+            kvd_softmax_row(row, from, to, 20, 0.5f);
+            kvd_softmax_row(alone + from, 0, to - from, to - from, 0.5f);
+            for (size_t j = 0; j < 20; j++)
+                assert_true(row[j] == (j >= from && j < to ? alone[j] : 0.0f));
+        }
+}
+
 static void test_softmax_of_extremes(void **unused)
 {
     (void)unused;
@@ -380,13 +511,18 @@ int main(void)
         cmocka_unit_test(test_exponential_at_the_ends),
         cmocka_unit_test(test_rms_norm),
         cmocka_unit_test(test_rms_norm_of_large_values),
+        cmocka_unit_test(test_layer_norm),
         cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_add_bias),
         cmocka_unit_test(test_rope_is_relative),
         cmocka_unit_test(test_rope_layouts_agree),
         cmocka_unit_test(test_rope_of_a_batch),
         cmocka_unit_test(test_rope_frequencies),
+        cmocka_unit_test(test_longrope),
         cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_activations),
         cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_softmax_of_a_window),
         cmocka_unit_test(test_softmax_of_extremes),
         cmocka_unit_test(test_first_nonfinite),
     };

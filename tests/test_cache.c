@@ -109,7 +109,10 @@ static void plain(const kvd_dims *dims, float *out)
                 const kvd_dims_head *x = &dims->head[KV + h / GROUP]; /* layer 1 */
                 const float *q = data.q + (t * HEADS + h) * D;
                 double p[150] = {0}, top = -INFINITY, sum = 0;
-                for (size_t u = data.offset[s]; u <= t; u++) {
+                size_t start = data.offset[s];
+                if (data.in.window && t + 1 > start + data.in.window)
+                    start = t + 1 - data.in.window;
+                for (size_t u = start; u <= t; u++) {
                     const float *k = data.k + (u * KV + h / GROUP) * D;
                     double score = 0;
                     for (int j = 0; j < x->d_qk; j++) {
@@ -123,12 +126,12 @@ static void plain(const kvd_dims *dims, float *out)
                     p[u - data.offset[s]] = score / sqrt(D);
                     top = fmax(top, score / sqrt(D));
                 }
-                for (size_t u = 0; u <= t - data.offset[s]; u++)
+                for (size_t u = start - data.offset[s]; u <= t - data.offset[s]; u++)
                     sum += p[u] = exp(p[u] - top);
                 double o[D] = {0};
                 for (int j = 0; j < x->d_v; j++) {
                     double oj = 0;
-                    for (size_t u = data.offset[s]; u <= t; u++) {
+                    for (size_t u = start; u <= t; u++) {
                         const float *v = data.v + (u * KV + h / GROUP) * D;
                         double vj = 0;
                         for (int i = 0; i < D; i++)
@@ -165,6 +168,28 @@ static void test_cut_against_plain_loops(void **state)
 }
 
 /* Cutting columns of R and setting them to zero at full width is the same. */
+/* A window is the model's, whatever the cache holds: the definition again, and not what it is without. */
+static void test_window(void **state)
+{
+    (void)state;
+    static float out[TOKENS * HEADS * D], want[TOKENS * HEADS * D];
+    const size_t windows[] = {1, 20, 130, 150};
+    kvd_err err;
+    kvd_dims dims;
+    set_widths(6, 9, 16, 4);
+    assert_int_equal(kvd_dims_build(&dims, &kvd_dims_zack, &spectrum, &widths, &err), 0);
+    for (size_t w = 0; w < 4; w++) {
+        data.in.window = windows[w];
+        run(&dims, KVD_F32, out, NULL);
+        plain(&dims, want);
+        data.in.window = 0;
+        assert_true(distance(out, want, TOKENS * HEADS * D) < 1e-5);
+        run(&dims, KVD_F32, want, NULL);
+        assert_int_equal(distance(out, want, TOKENS * HEADS * D) < 1e-6, windows[w] == 150);
+    }
+    kvd_dims_release(&dims);
+}
+
 static void test_cut_is_zero_padding(void **state)
 {
     (void)state;
@@ -325,6 +350,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_full_rank_is_dense),
         cmocka_unit_test(test_cut_against_plain_loops),
+        cmocka_unit_test(test_window),
         cmocka_unit_test(test_cut_is_zero_padding),
         cmocka_unit_test(test_ragged_output_product),
         cmocka_unit_test(test_one_head_cut_leaves_the_others),
