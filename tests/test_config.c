@@ -1,4 +1,5 @@
 /* model/config: what config.json files say is read; what the forward pass cannot do is refused. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -304,12 +305,278 @@ static void test_demo_file(void **state)
     assert_string_equal(err.msg, "cannot open 'data/models/none.json': No such file or directory");
 }
 
+/* ---- the other families --------------------------------------------------------------------------- */
+
+/* As published, without what has no effect on the arithmetic. */
+static const char mistral_01[] =
+    "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"bos_token_id\":1,"
+    "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
+    "\"max_position_embeddings\":32768,\"num_attention_heads\":32,\"num_hidden_layers\":32,"
+    "\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,\"rope_theta\":10000.0,\"sliding_window\":4096,"
+    "\"tie_word_embeddings\":false,\"vocab_size\":32000}";
+static const char qwen25[] =
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"attention_dropout\":0.0,"
+    "\"bos_token_id\":151643,\"eos_token_id\":151645,\"hidden_act\":\"silu\",\"hidden_size\":896,"
+    "\"intermediate_size\":4864,\"max_position_embeddings\":32768,\"max_window_layers\":21,"
+    "\"num_attention_heads\":14,\"num_hidden_layers\":24,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-06,"
+    "\"rope_theta\":1000000.0,\"sliding_window\":32768,\"tie_word_embeddings\":true,"
+    "\"use_sliding_window\":false,\"vocab_size\":151936}";
+static const char qwen3[] =
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"attention_bias\":false,"
+    "\"bos_token_id\":151643,\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\","
+    "\"hidden_size\":1024,\"intermediate_size\":3072,\"max_position_embeddings\":40960,"
+    "\"max_window_layers\":28,\"num_attention_heads\":16,\"num_hidden_layers\":28,\"num_key_value_heads\":8,"
+    "\"rms_norm_eps\":1e-06,\"rope_scaling\":null,\"rope_theta\":1000000,\"sliding_window\":null,"
+    "\"tie_word_embeddings\":true,\"use_sliding_window\":false,\"vocab_size\":151936}";
+static const char falcon_7b[] =
+    "{\"alibi\":false,\"apply_residual_connection_post_layernorm\":false,"
+    "\"architectures\":[\"FalconForCausalLM\"],\"bias\":false,\"bos_token_id\":11,\"eos_token_id\":11,"
+    "\"hidden_size\":4544,\"layer_norm_epsilon\":1e-05,\"model_type\":\"falcon\",\"multi_query\":true,"
+    "\"new_decoder_architecture\":false,\"num_attention_heads\":71,\"num_hidden_layers\":32,"
+    "\"num_kv_heads\":71,\"parallel_attn\":true,\"vocab_size\":65024}";
+static const char falcon_180b[] =
+    "{\"alibi\":false,\"architectures\":[\"FalconForCausalLM\"],\"bias\":false,\"hidden_size\":14848,"
+    "\"layer_norm_epsilon\":1e-05,\"model_type\":\"falcon\",\"multi_query\":true,"
+    "\"new_decoder_architecture\":true,\"num_attention_heads\":232,\"num_hidden_layers\":80,"
+    "\"num_kv_heads\":8,\"parallel_attn\":true,\"vocab_size\":65024}";
+static const char opt_350m[] =
+    "{\"_remove_final_layer_norm\":false,\"activation_function\":\"relu\","
+    "\"architectures\":[\"OPTForCausalLM\"],\"bos_token_id\":2,\"do_layer_norm_before\":false,"
+    "\"eos_token_id\":2,\"ffn_dim\":4096,\"hidden_size\":1024,\"max_position_embeddings\":2048,"
+    "\"model_type\":\"opt\",\"num_attention_heads\":16,\"num_hidden_layers\":24,\"prefix\":\"</s>\","
+    "\"vocab_size\":50272,\"word_embed_proj_dim\":512}";
+static const char opt_13b[] =
+    "{\"activation_function\":\"relu\",\"architectures\":[\"OPTForCausalLM\"],\"bos_token_id\":2,"
+    "\"do_layer_norm_before\":true,\"eos_token_id\":2,\"ffn_dim\":20480,\"hidden_size\":5120,"
+    "\"max_position_embeddings\":2048,\"model_type\":\"opt\",\"num_attention_heads\":40,"
+    "\"num_hidden_layers\":40,\"vocab_size\":50272,\"word_embed_proj_dim\":5120}";
+/* Phi-3 with heads of 4, so that the lists of factors are short. */
+static const char phi3[] =
+    "{\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\",\"bos_token_id\":1,"
+    "\"eos_token_id\":[3,4],\"hidden_act\":\"silu\",\"hidden_size\":16,\"intermediate_size\":32,"
+    "\"max_position_embeddings\":131072,\"num_attention_heads\":4,\"num_hidden_layers\":3,"
+    "\"original_max_position_embeddings\":4096,\"rms_norm_eps\":1e-05,\"rope_theta\":10000.0,"
+    "\"rope_scaling\":{\"long_factor\":[1.5,64.25],\"short_factor\":[1.0,1.25],\"type\":\"longrope\"},"
+    "\"sliding_window\":262144,\"tie_word_embeddings\":false,\"vocab_size\":64}";
+
+/* text with its first `from` replaced; `from` empty: `to` put behind the brace. */
+static const char *edit(const char *text, const char *from, const char *to)
+{
+    static char result[4096];
+    const char *at = from[0] ? strstr(text, from) : text + 1;
+    assert_non_null(at);
+    (void)snprintf(result, sizeof result, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    return result;
+}
+
+static kvd_config read_whole(const char *text)
+{
+    kvd_config c;
+    kvd_err err;
+    if (parse(text, &c, &err))
+        fail_msg("%s: %s", text, err.msg);
+    return c;
+}
+
+static void refuse_whole(const char *text, const char *message)
+{
+    kvd_config c;
+    kvd_err err;
+    if (parse(text, &c, &err) == 0 || !strstr(err.msg, message))
+        fail_msg("%s: '%s' lacks '%s'", text, err.msg, message);
+}
+
+static void test_mistral(void **state)
+{
+    (void)state;
+    kvd_config c = read_whole(mistral_01);
+    assert_string_equal(c.family, "mistral");
+    assert_int_equal(c.n_kv_heads, 8);
+    assert_int_equal(c.d_head, 128);
+    for (int l = 0; l < 32; l++)
+        assert_int_equal(kvd_config_window(&c, l), 4096);
+    assert_int_equal(kvd_config_d_embed(&c), 4096);
+    /* Left out, the library's defaults; null means none. */
+    c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", ""));
+    assert_int_equal(kvd_config_window(&c, 31), 4096);
+    c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", "\"sliding_window\":null,"));
+    assert_int_equal(kvd_config_window(&c, 31), 0);
+    c = read_whole(edit(mistral_01, "\"num_key_value_heads\":8,", ""));
+    assert_int_equal(c.n_kv_heads, 8);
+    c = read_whole(edit(mistral_01, "\"num_key_value_heads\":8,", "\"num_key_value_heads\":null,"));
+    assert_int_equal(c.n_kv_heads, 32);
+    refuse_whole(edit(mistral_01, "\"sliding_window\":4096", "\"sliding_window\":0"),
+                 "'sliding_window' is 0, not within");
+    refuse_whole(edit(mistral_01, "\"num_hidden_layers\":32", "\"num_hidden_layers\":513"),
+                 "513 layers, at most 512 when some of them have a window");
+    refuse_whole(edit(mistral_01, "", "\"layer_types\":[\"full_attention\"],"),
+                 "layer_types[0] is 'full_attention', but 'sliding_window' is set");
+    refuse_whole(edit(mistral_01, "", "\"quantization_config\":{\"bits\":4},"),
+                 "'quantization_config' is set, which is not supported");
+    refuse_whole(edit(mistral_01, "MistralFor", "LlamaFor"),
+                 "architectures is 'LlamaForCausalLM', model_type 'mistral' goes with MistralForCausalLM");
+}
+
+static void test_qwen(void **state)
+{
+    (void)state;
+    kvd_config c = read_whole(qwen25);
+    assert_true(c.bias_qkv && !c.bias_o && !c.bias_ffn && !c.qk_norm && c.tied_head);
+    assert_int_equal(c.d_head, 64);
+    assert_int_equal(kvd_config_window(&c, 23), 0);
+    c = read_whole(edit(qwen25, "\"use_sliding_window\":false", "\"use_sliding_window\":true"));
+    assert_int_equal(kvd_config_window(&c, 20), 0);
+    assert_int_equal(kvd_config_window(&c, 21), 32768);
+    c = read_whole(edit(qwen3, "", "\"rope_parameters\":null,"));
+    assert_true(c.qk_norm && !c.bias_qkv && !c.bias_o);
+    assert_int_equal(c.d_head, 128); /* twice hidden_size / num_attention_heads */
+    c = read_whole(edit(qwen3, "\"head_dim\":128,", ""));
+    assert_int_equal(c.d_head, 128);
+    c = read_whole(edit(qwen3, "\"attention_bias\":false", "\"attention_bias\":true"));
+    assert_true(c.bias_qkv && c.bias_o && !c.bias_ffn);
+    refuse_whole(edit(qwen25, "\"max_window_layers\":21", "\"max_window_layers\":-1"),
+                 "'max_window_layers' is not an integer from 0 on");
+    refuse_whole(edit(qwen25, "", "\"layer_types\":[\"full_attention\"],"),
+                 "'layer_types' names 1 layers, the model has 24");
+    const char *three = edit(qwen25, "\"num_hidden_layers\":24", "\"num_hidden_layers\":3");
+    char text[2048];
+    (void)snprintf(text, sizeof text, "%s", three);
+    static const char types[] =
+        "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"],";
+    refuse_whole(edit(text, "", types), "layer_types[1] is 'sliding_attention', but no window is set");
+    (void)snprintf(text, sizeof text, "%s", edit(text, "w\":false", "w\":true"));
+    c = read_whole(edit(text, "", types));
+    assert_int_equal(kvd_config_window(&c, 0), 0);
+    assert_int_equal(kvd_config_window(&c, 1), 32768);
+    assert_int_equal(kvd_config_window(&c, 2), 0);
+    refuse_whole(edit(text, "", "\"layer_types\":[1,2,3],"), "layer_types[0] is 'not a string'");
+    refuse_whole(edit(text, "", "\"layer_types\":{},"), "'layer_types' is not a list");
+}
+
+static void test_phi3(void **state)
+{
+    (void)state;
+    kvd_config c = read_whole(phi3);
+    assert_int_equal(c.rope_scaling, KVD_ROPE_LONGROPE);
+    assert_int_equal(c.n_kv_heads, 4);
+    assert_int_equal(c.rope_original_positions, 4096);
+    assert_true(c.rope_short[0] == 1 && c.rope_short[1] == 1.25 && c.rope_long[1] == 64.25);
+    /* sqrt(1 + ln 32 / ln 4096) */
+    assert_true(fabs(c.rope_attention_factor - 1.1902380714238083) < 1e-15);
+    assert_int_equal(c.eos_id, 3);
+    c = read_whole(edit(phi3, "\"type\"", "\"attention_factor\":1.5,\"type\""));
+    assert_true(c.rope_attention_factor == 1.5);
+    c = read_whole(edit(phi3, "131072", "4096"));
+    assert_true(c.rope_attention_factor == 1);
+    c = read_whole(edit(phi3, "\"longrope\"", "\"su\""));
+    assert_int_equal(c.rope_scaling, KVD_ROPE_LONGROPE);
+    c = read_whole(edit(phi3, "\"original_max_position_embeddings\":4096,", ""));
+    assert_int_equal(c.rope_original_positions, 4096);
+    static const char *const bad[][3] = {
+        {"\"longrope\"", "\"yarn\"", "rope type 'yarn', only default and longrope are supported"},
+        {"\"longrope\"", "\"linear\",\"factor\":2", "rope type 'linear', only default and longrope"},
+        {"[1.5,64.25]", "[1.5]", "'long_factor' has 1 factors, a head of 4 has 2 pairs"},
+        {"[1.5,64.25]", "[1.5,0]", "long_factor[1] is not a positive number"},
+        {"[1.5,64.25]", "[1.5,\"2\"]", "long_factor[1] is not a positive number"},
+        {"[1.0,1.25]", "{}", "'short_factor' is not a list"},
+        {"[1.0,1.25]", "null", "'short_factor' is missing"},
+        {"\"type\"", "\"original_max_position_embeddings\":8192,\"type\"",
+         "'original_max_position_embeddings' is 8192, but 4096 in the top level"},
+        {"\"original_max_position_embeddings\":4096", "\"original_max_position_embeddings\":1",
+         "'original_max_position_embeddings' is 1, from which no attention factor follows"},
+        {"\"type\"", "\"low_freq_factor\":1,\"type\"",
+         "'low_freq_factor' is not known for rope type 'longrope'"},
+        {"\"hidden_act\"", "\"partial_rotary_factor\":0.75,\"hidden_act\"",
+         "'partial_rotary_factor' is not 1"},
+        {"\"hidden_size\":16", "\"hidden_size\":4096",
+         "'short_factor' has 2 factors, a head of 1024 has 512 pairs"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        refuse_whole(edit(phi3, bad[i][0], bad[i][1]), bad[i][2]);
+}
+
+static void test_opt(void **state)
+{
+    (void)state;
+    kvd_config c = read_whole(opt_350m);
+    assert_int_equal(c.positions, KVD_POSITIONS_LEARNED);
+    assert_int_equal(c.norm, KVD_NORM_LAYER);
+    assert_int_equal(c.order, KVD_ORDER_AFTER);
+    assert_int_equal(c.activation, KVD_RELU);
+    assert_true(c.no_final_norm && c.bias_qkv && c.bias_o && c.bias_ffn && c.tied_head);
+    assert_true(c.norm_eps == 1e-5);
+    assert_int_equal(kvd_config_d_embed(&c), 512);
+    assert_int_equal(c.d_head, 64);
+    c = read_whole(opt_13b);
+    assert_int_equal(c.order, KVD_ORDER_BEFORE);
+    assert_int_equal(kvd_config_d_embed(&c), 5120);
+    assert_false(c.no_final_norm);
+    assert_int_equal(c.n_kv_heads, 40);
+    c = read_whole(edit(opt_13b, "", "\"_remove_final_layer_norm\":true,\"enable_bias\":false,"));
+    assert_true(c.no_final_norm && !c.bias_qkv && !c.bias_ffn);
+    c = read_whole(edit(opt_13b, "\"relu\"", "\"gelu\""));
+    assert_int_equal(c.activation, KVD_GELU);
+    static const char *const bad[][3] = {
+        {"\"relu\"", "\"silu\"",
+         "'activation_function' is 'silu', only 'gelu', 'gelu_new', 'gelu_pytorch_tanh' and 'relu' are "
+         "supported"},
+        {"\"hidden_size\":5120", "\"hidden_size\":5119",
+         "hidden_size 5119 is not a multiple of num_attention_heads 40"},
+        {"\"ffn_dim\":20480,", "", "'ffn_dim' is missing"},
+        {"\"do_layer_norm_before\":true", "\"do_layer_norm_before\":1", "is not true or false"},
+        {"\"word_embed_proj_dim\":5120", "\"word_embed_proj_dim\":-1",
+         "'word_embed_proj_dim' is -1, not within"},
+        {"\"ffn_dim\"", "\"layer_norm_elementwise_affine\":false,\"ffn_dim\"",
+         "'layer_norm_elementwise_affine' is false, only norms with weights are supported"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        refuse_whole(edit(opt_13b, bad[i][0], bad[i][1]), bad[i][2]);
+}
+
+static void test_falcon(void **state)
+{
+    (void)state;
+    kvd_config c = read_whole(falcon_7b);
+    assert_int_equal(c.n_kv_heads, 1); /* not the 71 that the file has */
+    assert_int_equal(c.d_head, 64);
+    assert_int_equal(c.d_ffn, 4 * 4544);
+    assert_int_equal(c.max_positions, 2048);
+    assert_int_equal(c.activation, KVD_GELU);
+    assert_int_equal(c.order, KVD_ORDER_PARALLEL);
+    assert_true(c.shared_norm && c.tied_head && !c.bias_qkv && !c.bias_ffn && c.rope_theta == 10000);
+    c = read_whole(falcon_180b);
+    assert_int_equal(c.n_kv_heads, 8);
+    assert_int_equal(c.order, KVD_ORDER_PARALLEL);
+    assert_false(c.shared_norm);
+    c = read_whole(edit(falcon_180b, "", "\"num_ln_in_parallel_attn\":1,\"ffn_hidden_size\":16384,"));
+    assert_true(c.shared_norm);
+    assert_int_equal(c.d_ffn, 16384);
+    c = read_whole(edit(falcon_7b, "\"parallel_attn\":true", "\"parallel_attn\":false"));
+    assert_int_equal(c.order, KVD_ORDER_BEFORE);
+    assert_false(c.shared_norm);
+    c = read_whole(edit(falcon_7b, "\"multi_query\":true", "\"multi_query\":false"));
+    assert_int_equal(c.n_kv_heads, 71);
+    refuse_whole(edit(falcon_7b, "\"alibi\":false", "\"alibi\":true"),
+                 "'alibi' is true, only RoPE is supported");
+    refuse_whole(edit(falcon_180b, "\"parallel_attn\":true", "\"parallel_attn\":false"),
+                 "'parallel_attn' is false, but 'new_decoder_architecture' is true");
+    refuse_whole(edit(falcon_7b, "", "\"num_ln_in_parallel_attn\":2,"),
+                 "'num_ln_in_parallel_attn' is 2, with this architecture it can be 1");
+    refuse_whole(edit(falcon_180b, "", "\"num_ln_in_parallel_attn\":3,"), "it can be 1 or 2");
+    refuse_whole(edit(falcon_180b, "\"num_kv_heads\":8", "\"num_kv_heads\":7"),
+                 "num_attention_heads 232 is not a multiple of num_key_value_heads 7");
+    refuse_whole(edit(falcon_7b, "\"hidden_size\":4544", "\"hidden_size\":16777216"),
+                 "'hidden_size' is 16777216, four times that is more than 16777216");
+    refuse_whole(edit(falcon_7b, "\"layer_norm_epsilon\":1e-05,", ""), "'layer_norm_epsilon' is missing");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),  cmocka_unit_test(test_given),         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_refused_whole), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_demo_file),
+        cmocka_unit_test(test_demo_file), cmocka_unit_test(test_mistral),       cmocka_unit_test(test_qwen),
+        cmocka_unit_test(test_phi3),      cmocka_unit_test(test_opt),           cmocka_unit_test(test_falcon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

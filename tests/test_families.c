@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "forward_case.h"
+#include "model/weights.h"
 
 static const char folder[] = "tests/data/families";
 
@@ -28,6 +29,187 @@ static void test_transformers(void **state)
     compare_with_reference(name, model, 37);
 }
 
+enum { N_PARTS_OF_RUN = 3, N_BATCH = 9 + 50 + 25 };
+static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
+
+static kvd_checkpoint *open_family(const char *name)
+{
+    kvd_err err = {""};
+    char model[256];
+    (void)snprintf(model, sizeof model, "%s/%s", folder, name);
+    kvd_checkpoint *checkpoint = kvd_checkpoint_open(model, &err);
+    if (!checkpoint)
+        fail_msg("%s", err.msg);
+    return checkpoint;
+}
+
+/* Sequences do not see each other: neither keys nor, with longrope, whether another one is long. */
+static void test_batch(void **state)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = open_family(*state);
+    uint32_t *id = some_ids(N_BATCH, (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, 3);
+    const kvd_batch b = {.n_sequences = N_PARTS_OF_RUN, .offset = batch_offset, .id = id};
+    capture all, one;
+    assert_int_equal(run(checkpoint, &b, -1, &all, &err), 0);
+    for (size_t s = 0; s < N_PARTS_OF_RUN; s++) {
+        const size_t at = batch_offset[s], n = batch_offset[s + 1] - at, alone[2] = {0, n};
+        const kvd_batch single = {.n_sequences = 1, .offset = alone, .id = id + at};
+        assert_int_equal(run(checkpoint, &single, -1, &one, &err), 0);
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            const size_t layers = kind == LOGITS ? 1 : (size_t)all.c->n_layers, width = width_of(all.c, kind);
+            double error = 0, square = 0;
+            for (size_t l = 0; l < layers; l++)
+                for (size_t i = 0; i < n * width; i++) {
+                    const double x = (double)all.x[kind][(l * N_BATCH + at) * width + i];
+                    const double y = (double)one.x[kind][l * n * width + i];
+                    error += (x - y) * (x - y);
+                    square += y * y;
+                }
+            assert_near(*state, kind_name[kind], error, square);
+        }
+        capture_release(&one);
+    }
+    capture_release(&all);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
+/* Cut in two at any layer, the result has the same bits. */
+static void test_two_parts(void **state)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *checkpoint = open_family(*state);
+    const kvd_config *c = kvd_checkpoint_config(checkpoint);
+    const size_t size = N_BATCH * (size_t)c->d_model;
+    uint32_t *id = some_ids(N_BATCH, (size_t)c->vocab_size, 4);
+    float *whole = malloc(size * sizeof *whole), *parts = malloc(size * sizeof *parts);
+    float *residual = malloc(size * sizeof *residual);
+    assert_non_null(whole);
+    assert_non_null(parts);
+    assert_non_null(residual);
+    const kvd_batch b = {.n_sequences = N_PARTS_OF_RUN, .offset = batch_offset, .id = id};
+    kvd_dense_attention dense;
+    kvd_dense_attention_init(&dense);
+    kvd_forward *f = kvd_forward_new(checkpoint, N_BATCH, 50, &err);
+    if (!f)
+        fail_msg("%s", err.msg);
+    assert_int_equal(kvd_forward_run(f, &b, &dense.door, -1, whole, &err), 0);
+    for (int layer = 0; layer < c->n_layers; layer++) {
+        assert_int_equal(kvd_forward_residual(f, &b, &dense.door, layer, residual, &err), 0);
+        assert_int_equal(kvd_forward_run_from(f, &b, &dense.door, layer, residual, parts, &err), 0);
+        assert_memory_equal(whole, parts, size * sizeof *parts);
+    }
+    kvd_forward_free(f);
+    kvd_dense_attention_release(&dense);
+    free(whole);
+    free(parts);
+    free(residual);
+    free(id);
+    kvd_checkpoint_close(checkpoint);
+}
+
+/* W_V and W_O by head, from tensors that hold more than them. */
+static void test_slices_of_shared_tensors(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    static const char *const names[] = {"falcon-11b", "phi3-long", "qwen2-window", "opt-after"};
+    for (size_t i = 0; i < 4; i++) {
+        kvd_checkpoint *checkpoint = open_family(names[i]);
+        const kvd_config *c = kvd_checkpoint_config(checkpoint);
+        const size_t d = (size_t)c->d_model, rows = (size_t)c->n_kv_heads * (size_t)c->d_head;
+        const size_t width = (size_t)c->n_heads * (size_t)c->d_head;
+        float *w_v = malloc(rows * d * sizeof *w_v), *w_o = malloc(width * d * sizeof *w_o);
+        float *part = malloc(width * d * sizeof *part);
+        kvd_weight w;
+        assert_non_null(w_v);
+        assert_non_null(w_o);
+        assert_non_null(part);
+        kvd_forward *f = kvd_forward_new(checkpoint, 1, 1, &err);
+        assert_non_null(f);
+        assert_int_equal(kvd_forward_weights_v(f, 0, w_v, &err), 0);
+        assert_int_equal(kvd_forward_weights_o(f, 0, w_o, &err), 0);
+        assert_int_equal(kvd_weight_find(checkpoint, KVD_PART_V, false, 0, &w, &err), 0);
+        kvd_weight_read(&w, 0, w.n, part);
+        assert_memory_equal(w_v, part, rows * d * sizeof *part);
+        assert_int_equal(kvd_weight_find(checkpoint, KVD_PART_O, false, 0, &w, &err), 0);
+        kvd_weight_read(&w, 0, w.n, part);
+        for (size_t j = 0; j < width * d; j++)
+            assert_true(w_o[j] == part[j % d * width + j / d]);
+        kvd_forward_free(f);
+        free(w_v);
+        free(w_o);
+        free(part);
+        kvd_checkpoint_close(checkpoint);
+    }
+}
+
+/* A tensor that another configuration would need is refused, not left out in silence. */
+static void test_configuration_decides(void **state)
+{
+    (void)state;
+    static const char *const cases[][4] = {
+        /* folder, what is changed, into what, message */
+        {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
+         "self_attn.k_proj.bias' is not part of this llama model of 2 layers"},
+        {"opt-nobias", "\"enable_bias\": false", "\"enable_bias\": true", "q_proj.bias' is missing"},
+        {"opt-after", "\"word_embed_proj_dim\": 20", "\"word_embed_proj_dim\": 48",
+         "model.decoder.project_in.weight' is not part of this opt model"},
+        {"falcon-40b", "\"num_kv_heads\": 2", "\"num_kv_heads\": 3",
+         "query_key_value.weight' has shape [160][96], the configuration needs [192][96]"},
+        {"falcon-11b", "\"num_ln_in_parallel_attn\": 1", "\"num_ln_in_parallel_attn\": 2",
+         "input_layernorm.bias' is not part of this falcon model"},
+        {"qwen3-gqa", "qwen3\"", "qwen2\"",
+         "architectures is 'Qwen3ForCausalLM', model_type 'qwen2' goes with"},
+        {"phi3-window", "\"intermediate_size\": 48", "\"intermediate_size\": 24",
+         "gate_up_proj.weight' has shape [96][160], the configuration needs [48][160]"},
+    };
+    char dir[] = "/tmp/kvdim-families.XXXXXX", command[1024];
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvd_err err = {""};
+        (void)snprintf(command, sizeof command,
+                       "rm -rf %s/m && cp -r %s/%s %s/m && sed -i 's/%s/%s/' %s/m/config.json", dir, folder,
+                       cases[i][0], dir, cases[i][1], cases[i][2], dir);
+        assert_int_equal(system(command), 0);
+        (void)snprintf(command, sizeof command, "%s/m", dir);
+        kvd_checkpoint *checkpoint = kvd_checkpoint_open(command, &err);
+        kvd_forward *f = checkpoint ? kvd_forward_new(checkpoint, 1, 1, &err) : NULL;
+        if (f || !strstr(err.msg, cases[i][3]))
+            fail_msg("%s: '%s' lacks '%s'", cases[i][0], err.msg, cases[i][3]);
+        kvd_checkpoint_close(checkpoint);
+    }
+    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* Two matrices without a gate, and keys within the window alone. */
+static void test_flop_counts(void **state)
+{
+    (void)state;
+    kvd_config c = {.n_layers = 2,
+                    .n_heads = 4,
+                    .n_kv_heads = 2,
+                    .d_head = 16,
+                    .d_model = 64,
+                    .d_ffn = 96,
+                    .vocab_size = 300,
+                    .activation = KVD_GELU,
+                    .window = 3,
+                    .window_layers = {1}};
+    const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
+    assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
+    /* 1, 2, 3, 3, 3 keys in layer 0, 1 .. 5 in layer 1 */
+    assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) < 1e-6);
+    c.d_embed = 32;
+    assert_true(kvd_head_flop_per_token(&c) == 2.0 * 32 * 300 + 2.0 * 32 * 64);
+}
+
+#define WITH(name, test)                                                                                     \
+    {                                                                                                        \
+#test " " name, test, NULL, NULL, (void *)(uintptr_t)name                                            \
+    }
 #define FAMILY(name)                                                                                         \
     {                                                                                                        \
         name, test_transformers, NULL, NULL, (void *)(uintptr_t)name                                         \
@@ -36,11 +218,38 @@ static void test_transformers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        FAMILY("llama-biases"), FAMILY("mistral-window"), FAMILY("mistral-full"), FAMILY("qwen2-gqa"),
-        FAMILY("qwen2-window"), FAMILY("qwen3-gqa"),      FAMILY("qwen3-mqa"),    FAMILY("phi3-short"),
-        FAMILY("phi3-long"),    FAMILY("phi3-window"),    FAMILY("opt-before"),   FAMILY("opt-after"),
-        FAMILY("opt-nobias"),   FAMILY("falcon-7b"),      FAMILY("falcon-40b"),   FAMILY("falcon-11b"),
+        FAMILY("llama-biases"),
+        FAMILY("mistral-window"),
+        FAMILY("mistral-full"),
+        FAMILY("qwen2-gqa"),
+        FAMILY("qwen2-window"),
+        FAMILY("qwen3-gqa"),
+        FAMILY("qwen3-mqa"),
+        FAMILY("phi3-short"),
+        FAMILY("phi3-long"),
+        FAMILY("phi3-window"),
+        FAMILY("opt-before"),
+        FAMILY("opt-after"),
+        FAMILY("opt-nobias"),
+        FAMILY("falcon-7b"),
+        FAMILY("falcon-40b"),
+        FAMILY("falcon-11b"),
         FAMILY("falcon-mha"),
+        WITH("mistral-window", test_batch),
+        WITH("qwen2-window", test_batch),
+        WITH("phi3-long", test_batch),
+        WITH("opt-before", test_batch),
+        WITH("opt-after", test_batch),
+        WITH("falcon-40b", test_batch),
+        WITH("phi3-long", test_two_parts),
+        WITH("qwen3-mqa", test_two_parts),
+        WITH("opt-after", test_two_parts),
+        WITH("opt-nobias", test_two_parts),
+        WITH("falcon-7b", test_two_parts),
+        WITH("falcon-40b", test_two_parts),
+        cmocka_unit_test(test_slices_of_shared_tensors),
+        cmocka_unit_test(test_configuration_decides),
+        cmocka_unit_test(test_flop_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,7 +96,7 @@ static int check_tensors(const kvd_checkpoint *c, kvd_err *err)
 {
     for (size_t i = 0; i < c->shards.n_entries; i++)
         if (!kvd_family_knows(&c->config, c->shards.entries[i].tensor))
-            return kvd_fail(err, "tensor '%s' is not part of a %s model of %d layers with this configuration",
+            return kvd_fail(err, "tensor '%s' is not part of this %s model of %d layers",
                             c->shards.entries[i].tensor, c->config.family, c->config.n_layers);
     const bool embedding = is_stored(c, c->embedding_name), head = is_stored(c, c->head_name);
     if (c->config.tied_head && !embedding && !head)
