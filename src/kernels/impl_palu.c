@@ -1,7 +1,7 @@
 /*
  * `palu`: Palu's decode path, the rival that rebuilds K at every step. Its cache holds as many numbers per token as the case's
- * widths, spread evenly over groups of 4 KV heads: rank_k = the mean of 4 d_qk, rank_v of 4 d_v, to the nearest multiple of 16;
- * what the kernel's largest rank leaves over of one goes to the other.
+ * widths, spread evenly over groups of 4 KV heads: rank_k + rank_v = the mean of 4 (d_qk + d_v) to the nearest multiple of 16, shared
+ * out as d_qk and d_v are, but neither above the largest rank that the kernel takes.
  * What it computes is another attention, on K rebuilt from the latents and turned, and it is checked against just that.
  */
 #ifdef KVD_CUDA
@@ -30,22 +30,20 @@ typedef struct {
 
 /* ---- the case in latents ------------------------------------------------------------------------ */
 
-static int rank_of(const int *width, int n)
+static int to_step(double rank)
 {
-    const double mean = kvd_heads_mean(width, n) * KVD_PALU_GROUP;
-    const int rank = (int)(mean / KVD_PALU_RANK_STEP + 0.5) * KVD_PALU_RANK_STEP;
-    return rank < KVD_PALU_RANK_STEP ? KVD_PALU_RANK_STEP : rank;
+    const int r = (int)(rank / KVD_PALU_RANK_STEP + 0.5) * KVD_PALU_RANK_STEP;
+    return r < KVD_PALU_RANK_STEP ? KVD_PALU_RANK_STEP : r;
 }
 
 static kvd_palu_shape shape_of(const kvd_problem *p)
 {
     const kvd_attn_heads *const h = &p->heads;
-    int k = rank_of(h->d_qk, h->n_kv_heads), v = rank_of(h->d_v, h->n_kv_heads);
-    const int over_k = k > KVD_PALU_RANK_MAX ? k - KVD_PALU_RANK_MAX : 0,
-              over_v = v > KVD_PALU_RANK_MAX ? v - KVD_PALU_RANK_MAX : 0;
-    k += over_v - over_k;
-    v += over_k - over_v;
-    return (kvd_palu_shape){h->n_heads, h->n_kv_heads, k, v};
+    const double d_qk = kvd_heads_mean(h->d_qk, h->n_kv_heads), d_v = kvd_heads_mean(h->d_v, h->n_kv_heads);
+    const int both = to_step(KVD_PALU_GROUP * (d_qk + d_v)), most = KVD_PALU_RANK_MAX;
+    int k = to_step(KVD_PALU_GROUP * d_qk);
+    k = k > most ? most : both - k > most ? both - most : k;
+    return (kvd_palu_shape){h->n_heads, h->n_kv_heads, k, both - k < KVD_PALU_RANK_STEP ? KVD_PALU_RANK_STEP : both - k};
 }
 
 static int can(const kvd_problem *p, kvd_err *why)
