@@ -16,6 +16,9 @@ echo "== spectra: svd, tsqr, gram, dsyrk"
 "$B/tests/bench_spectrum"
 echo "== dump and read back against plain write and read"
 "$B/tests/bench_dump" "$T"
+echo "== attention on the CPU against matrix products and reading memory, one thread, then all"
+OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 "$B/tests/bench_attention"
+"$B/tests/bench_attention"
 echo "== peak memory of kvdim-collect"
 for n in 4096 65536; do
   for what in --moments --dtype=f16; do

@@ -163,6 +163,47 @@ static void test_sharp(void **state)
     against_reference(&c, 5e-6, "rising");
 }
 
+/*
+ * The exponential, through two keys with scores 0 and -x and values 0 and 1: the output is w / (1 + w). One unit in the last
+ * place for w and half of one for each of sum, reciprocal and product make 2.5 * 2^-23 at most.
+ */
+static void test_exponential(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    const kvd_attn_heads heads = {.n_heads = 1, .n_kv_heads = 1, .d_head = 1, .d_qk = {1}, .d_v = {1}};
+    int32_t *q_len = case_get(N, sizeof *q_len), *kv_len = case_get(N, sizeof *kv_len);
+    float *q = case_get(N, sizeof *q), *k = case_get(2 * N, sizeof *k), *v = case_get(2 * N, sizeof *v);
+    float *out = case_get(N, sizeof *out);
+    const float log2_e = 1.44269504f;
+    kvd_err err;
+    for (size_t i = 0; i < N; i++) {
+        q_len[i] = 1;
+        kv_len[i] = 2;
+        q[i] = 1;
+        k[2 * i + 1] = -100 * (float)i / N;
+        v[2 * i + 1] = 1;
+    }
+    for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
+        const kvd_attn_batch batch = {N, q_len, kv_len};
+        assert_int_equal(kvd_attention_cpu(&heads, &batch, (kvd_cpu_isa)isa, q, k, v, out, &err), 0);
+        for (size_t i = 0; i < N; i++) {
+            const float score = log2_e * k[2 * i + 1]; /* rounded as the kernel rounds it */
+            const double w = exp2((double)score), right = w / (1 + w);
+            if (score >= -126)
+                assert_true(fabs((double)out[i] - right) < 3e-7 * right);
+            else
+                assert_true(out[i] >= 0 && (double)out[i] < 1.2e-38);
+        }
+    }
+    free(q_len);
+    free(kv_len);
+    free(q);
+    free(k);
+    free(v);
+    free(out);
+}
+
 /* Columns of zeros add nothing to a score; columns of V are worked out alone. */
 static void test_zero_columns(void **state)
 {
@@ -410,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_sharp),        cmocka_unit_test(test_convex),  cmocka_unit_test(test_apart),
         cmocka_unit_test(test_zero_columns), cmocka_unit_test(test_chunks),  cmocka_unit_test(test_nan),
         cmocka_unit_test(test_infinite),     cmocka_unit_test(test_refused), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_exponential),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,15 +59,15 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/* S of a tile of keys k. When masked, key m becomes -inf in rows whose limit is below keys[m]. v, v_bytes: what to ask for. */
+/* S of a tile of keys k. When masked, key m becomes -inf in rows whose limit is below keys[m]. V is asked
+ * for from v on, v_step bytes for each line of a key. */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d, int masked,
                         const float *keys, const float *limit, float *s, float *max, const float *v,
-                        size_t v_bytes)
+                        size_t v_step)
 {
     const size_t mr = TILE(nv);
     vf acc[MR_MOST][NV];
     uintptr_t line = (uintptr_t)v;
-    const uintptr_t step = (v_bytes * 16 + d - 1) / d; /* for every line of a key */
     UNROLL
     for (size_t m = 0; m < mr; m++) {
         UNROLL
@@ -80,7 +80,7 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
             UNROLL
             for (size_t m = 0; m < mr; m++)
                 __builtin_prefetch((const void *)((uintptr_t)(k[m] + i) + AHEAD));
-            ask_for(&line, (uintptr_t)v + (i / 16 + 1) * step);
+            ask_for(&line, (uintptr_t)v + (i / 16 + 1) * v_step);
         }
         UNROLL
         for (size_t n = 0; n < nv; n++)
@@ -120,6 +120,7 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
 {
     const size_t mr = TILE(nv), d = task->d_qk, d_v = task->d_v;
     const float *k = task->k + key * d, *v = task->v + key * d_v;
+    const size_t v_step = nv == 1 ? (mr * d_v * sizeof *v * 16 + d - 1) / d : 0;
     for (size_t j = 0; j < n_keys; j += mr) {
         const float *row[MR_MOST];
         float keys[MR_MOST];
@@ -130,8 +131,7 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
             row[m] = k + at * d;
             keys[m] = masked ? (float)(ptrdiff_t)(key + at + 1 - p->common) : 0;
         }
-        scores_tile(nv, p->q, row, d, masked, keys, p->limit, s + j * nv * VL, max, v + j * d_v,
-                    mr * d_v * sizeof *v);
+        scores_tile(nv, p->q, row, d, masked, keys, p->limit, s + j * nv * VL, max, v + j * d_v, v_step);
     }
 }
 
@@ -260,6 +260,21 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
         output_seen(s, v, task->d_v, key, seen, n_keys, p);
     }
 }
+
+/* One function for each number of vectors: inlined together they take compilers to their limits. */
+#define BLOCK(nv)                                                                                            \
+    __attribute__((noinline)) static void block_##nv(const kvd_cpu_task *task, size_t key, size_t n_keys,    \
+                                                     float *s, panel *p)                                     \
+    {                                                                                                        \
+        block(nv, task, key, n_keys, s, p);                                                                  \
+    }
+BLOCK(1)
+BLOCK(2)
+#if NV == 3
+BLOCK(3)
+#elif NV != 2
+#error "panels are of 2 or 3 vectors"
+#endif
 
 typedef float four __attribute__((vector_size(16)));
 
@@ -390,14 +405,12 @@ static void run(const kvd_cpu_task *task, float scale, float *scratch)
                 continue;
             const size_t n_keys = end - key < KEYS ? end - key : KEYS;
             if (p->nv == 1)
-                block(1, task, key, n_keys, scratch, p);
-#if NV > 1
+                block_1(task, key, n_keys, scratch, p);
             else if (p->nv == 2)
-                block(2, task, key, n_keys, scratch, p);
-#endif
-#if NV > 2
+                block_2(task, key, n_keys, scratch, p);
+#if NV == 3
             else
-                block(3, task, key, n_keys, scratch, p);
+                block_3(task, key, n_keys, scratch, p);
 #endif
         }
     for (size_t i = 0; i < n_panels; i++)

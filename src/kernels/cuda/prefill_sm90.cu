@@ -26,6 +26,12 @@
 #ifndef KVD_TURNS
 #define KVD_TURNS 1
 #endif
+#ifndef KVD_POLY
+#define KVD_POLY 0
+#endif
+#ifndef KVD_EXP_TURNS
+#define KVD_EXP_TURNS 0
+#endif
 
 namespace {
 
@@ -39,7 +45,8 @@ enum {
     Q_BYTES = 64 * KVD_WIDTH_MAX * 2, /* of one warpgroup */
     TILES = 3,                        /* handed on ahead of time */
     BAR_TURN = 1,                     /* named barriers BAR_TURN .. + WARPGROUPS - 1 */
-    BAR_END = BAR_TURN + WARPGROUPS
+    BAR_EXP = BAR_TURN + WARPGROUPS,
+    BAR_END = BAR_EXP + WARPGROUPS
 };
 
 /* P and sums may reach this before the reference moves; a float16 P holds it. */
@@ -290,6 +297,17 @@ __device__ __forceinline__ void turn_end(const worker &w)
         bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
 }
 
+__device__ __forceinline__ void exp_begin(const worker &w)
+{
+    if (KVD_EXP_TURNS)
+        bar_sync(BAR_EXP + group_of(w), 256);
+}
+__device__ __forceinline__ void exp_end(const worker &w)
+{
+    if (KVD_EXP_TURNS)
+        bar_arrive(BAR_EXP + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
+}
+
 /* One turn at the tensor cores: O += P V if PV, then S = Q K^T over DQ dims. Straight code from the first wgmma to the wait:
  * the compiler runs them one at a time when a branch stands between, or when registers are short. */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
@@ -366,17 +384,51 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
     }
 }
 
-/* S becomes exp2(S c - m); sums[r] its sum over this thread's columns of row r. */
-template <int N2>
-__device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2], float (&sums)[2])
+/* exp2(s c - m) on the FMA pipe, for a share of the elements, where the exponential units bind. c252 and m252 are c / 252 and
+ * 1/2 - m / 252: the multiply-add then saturates, which keeps the exponent within -126 .. 126 (what leaves the range upwards
+ * is found by SUM_LIMIT). The polynomial is the minimax one of degree 3, off by 7.5e-5 at most. */
+__device__ __forceinline__ float exp2_fma(float s, float c252, float m252)
 {
+    const float magic = 12582912.0f - 126.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    float y;
+    asm volatile("fma.rn.ftz.sat.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(s), "f"(c252), "f"(m252));
+    const float t = fmaf(y, 252.0f, magic), f = fmaf(y, 252.0f, -(t - magic));
+    const float p = fmaf(fmaf(fmaf(0.05517167f, f, 0.24261113f), f, 0.69326097f), f, 0.99992806f);
+    return __int_as_float(__float_as_int(p) + (__float_as_int(t) << 23));
+}
+/* Element i of S is one of SHARE in 16 that the FMA pipe does. */
+template <int SHARE> __device__ __forceinline__ constexpr bool on_fma(int i)
+{
+    return (i / 4 * 4 + (i + i / 4 * 2) % 4) % 16 * SHARE % 16 < SHARE;
+}
+
+/* S becomes exp2(S c - m); sums[r] its sum over this thread's columns of row r. While TURN, the warpgroups take turns at the
+ * exponential units: one alone keeps them busy, and two at once would end, and leave them idle, at the same time. */
+template <int SHARE, bool TURN, int N2>
+__device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2], float (&sums)[2], const worker &w)
+{
+    const float c252 = c * (1 / 252.0f), m252[2] = {0.5f - m[0] * (1 / 252.0f), 0.5f - m[1] * (1 / 252.0f)};
+#pragma unroll
+    for (int i = 0; i < N2; i++)
+        S[i] = on_fma<SHARE>(i) ? exp2_fma(S[i], c252, m252[i / 2 % 2]) : fmaf(S[i], c, -m[i / 2 % 2]);
+    if (TURN) {
+        hold(S);
+        exp_begin(w);
+        hold(S);
+    }
+#pragma unroll
+    for (int i = 0; i < N2; i++)
+        if (!on_fma<SHARE>(i))
+            S[i] = exp2_fast(S[i]);
+    if (TURN) {
+        hold(S);
+        exp_end(w);
+    }
     float even[2] = {0, 0}, odd[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < N2; i += 4)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            S[i + 2 * r] = exp2_fast(fmaf(S[i + 2 * r], c, -m[r]));
-            S[i + 2 * r + 1] = exp2_fast(fmaf(S[i + 2 * r + 1], c, -m[r]));
             even[r] += S[i + 2 * r];
             odd[r] += S[i + 2 * r + 1];
         }
@@ -436,6 +488,8 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         release_slot(w);
         turn_begin(w);
         turn_end(w);
+        exp_begin(w);
+        exp_end(w);
     }
     if (!active) {
         turn_begin(w);
@@ -461,13 +515,14 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         bool exact = masked;
         float sums[2];
         if (!masked) {
-            exponentiate(S, c, m, sums);
+            exponentiate<KVD_POLY, KVD_EXP_TURNS>(S, c, m, sums, w);
             exact = __any_sync(~0u, !(sums[0] + sums[1] <= SUM_LIMIT));
             if (exact)
                 again_qk<BF16>(S, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), d_qk);
         }
         if (exact) {
             if (masked) {
+                exp_begin(w);
                 const int thread = (int)thread_of_group();
                 const int seen = tile_of(w).position + 64 * group_of(w) + thread / 32 * 16 + thread % 32 / 4 - j * N -
                                  (thread & 3) * 2;
@@ -493,7 +548,9 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
                     O[i + 2 * r + 1] *= fall;
                 }
             }
-            exponentiate(S, c, m, sums);
+            exponentiate<0, false>(S, c, m, sums, w);
+            if (masked)
+                exp_end(w);
         }
         l[0] += sums[0];
         l[1] += sums[1];
@@ -560,8 +617,10 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
     } else {
         registers_up<REGISTERS>();
         worker w = {(uint32_t)group << 9};
-        if (group == WARPGROUPS - 1)
+        if (group == WARPGROUPS - 1) {
             turn_end(w);
+            exp_end(w);
+        }
         for (;;) {
             mbar_wait(kvd_smem(&SH.tile_full[w.bits >> 5 & 3]), w.bits >> 7 & 1);
             const int d_v = uniform(tile_of(w).d_v);
@@ -580,8 +639,10 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
             release(&SH.tile_empty[w.bits >> 5 & 3]);
             step_tile(w);
         }
-        if (group == 0)
+        if (group == 0) {
             turn_begin(w);
+            exp_begin(w);
+        }
         bar_sync(BAR_END, 128 * WARPGROUPS);
         if (threadIdx.x == 0 && a.busy)
             a.busy[blockIdx.x] = SH.begun ? global_ns() - SH.begun : 0;

@@ -246,7 +246,7 @@ __device__ __forceinline__ void mma_16816(float *x, const uint32_t (&a)[4], uint
 __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 /* Two floats to 16 bits each, lo in the low half. */
