@@ -100,7 +100,38 @@ static void one(const char *name, const kvd_attn_heads *heads, const kvd_attn_ba
         check(cudaEventRecord(e[1], 0), "record");
         check(cudaEventSynchronize(e[1]), "wait");
         check(cudaEventElapsedTime(&ms, e[0], e[1]), "elapsed");
-        printf("# %s %s: plan %.1f us\n", name, schedule_name[schedule], 1e3 * (double)ms / RUNS);
+        /* 32 layers in one launch, each into lists of its own */
+        enum { LAYERS = 32 };
+        const size_t each = kvd_prefill_plan_layer_bytes(),
+                     sb = kvd_prefill_plan_bytes(&a.map, batch, n_ctas);
+        char *host = malloc(LAYERS * each);
+        kvd_prefill_tile *tiles = device(NULL, LAYERS * n_max * sizeof *tiles);
+        int32_t *firsts = device(NULL, LAYERS * (size_t)(n_ctas + 1) * sizeof *firsts),
+                *nexts = device(NULL, LAYERS * sizeof *nexts);
+        char *scratches = device(NULL, LAYERS * sb);
+        for (int l = 0; l < LAYERS; l++)
+            check(kvd_prefill_plan_describe(&a, batch, schedule, &kvd_prefill_cost_h200,
+                                            tiles + (size_t)l * n_max, firsts + l * (n_ctas + 1), nexts + l,
+                                            scratches + (size_t)l * sb, host + (size_t)l * each),
+                  "describe");
+        void *layers = device(host, LAYERS * each);
+        float ms32;
+        for (int i = 0; i < 2 * RUNS; i++) {
+            if (i == RUNS)
+                check(cudaEventRecord(e[0], 0), "record");
+            check(kvd_prefill_plan_layers(layers, LAYERS, 0), "plan of layers");
+        }
+        check(cudaEventRecord(e[1], 0), "record");
+        check(cudaEventSynchronize(e[1]), "wait");
+        check(cudaEventElapsedTime(&ms32, e[0], e[1]), "elapsed");
+        printf("# %s %s: plan %.1f us; %d layers in one launch %.1f us\n", name, schedule_name[schedule],
+               1e3 * (double)ms / RUNS, LAYERS, 1e3 * (double)ms32 / RUNS);
+        free(host);
+        cudaFree(tiles);
+        cudaFree(firsts);
+        cudaFree(nexts);
+        cudaFree(scratches);
+        cudaFree(layers);
     }
     free(seen);
     free(t);

@@ -8,6 +8,10 @@
 #ifndef KVD_COMMON_ERR_H
 #define KVD_COMMON_ERR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct {
     char msg[512]; /* zero-terminated; longer text is cut with "..." at the end */
 } kvd_err;
@@ -33,5 +37,9 @@ int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /* The one message for memory that cannot be had; bytes is what was asked for. */
 int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

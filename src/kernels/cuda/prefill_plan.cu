@@ -329,7 +329,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
 }
 
-__global__ void __launch_bounds__(THREADS, 1) plan_kernel(const __grid_constant__ plan_args p)
+__device__ __forceinline__ void plan(const plan_args &p)
 {
     __shared__ int32_t near_q[LENGTHS_SHARED], near_kv[LENGTHS_SHARED], near_before[LENGTHS_SHARED + 1],
         longest;
@@ -363,6 +363,17 @@ __global__ void __launch_bounds__(THREADS, 1) plan_kernel(const __grid_constant_
     }
 }
 
+__global__ void __launch_bounds__(THREADS, 1) plan_kernel(const __grid_constant__ plan_args p)
+{
+    plan(p);
+}
+
+/* One CTA a layer. */
+__global__ void __launch_bounds__(THREADS, 1) plan_layers_kernel(const plan_args *p)
+{
+    plan(p[blockIdx.x]);
+}
+
 size_t round256(size_t n)
 {
     return (n + 255) / 256 * 256;
@@ -394,15 +405,20 @@ extern "C" size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_
 extern "C" size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas)
 {
     const size_t units = (size_t)batch->batch * (size_t)map->n_heads;
-    return round256((units + 1) * sizeof(int32_t)) +
+    return round256((units + 1) * sizeof(int32_t)) + round256(((size_t)batch->batch + 1) * sizeof(int32_t)) +
            round256(max_pieces(map, n_ctas) * sizeof(kvd_prefill_tile)) +
            round256(max_pieces(map, n_ctas) * sizeof(int32_t));
 }
 
-extern "C" cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
-                                        kvd_schedule schedule, const kvd_prefill_cost *cost,
-                                        kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
-                                        cudaStream_t stream)
+extern "C" size_t kvd_prefill_plan_layer_bytes(void)
+{
+    return sizeof(plan_args);
+}
+
+extern "C" cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,
+                                                 kvd_schedule schedule, const kvd_prefill_cost *cost,
+                                                 kvd_prefill_tile *tile, int32_t *first, int32_t *next,
+                                                 void *scratch, void *layer)
 {
     const int n_ctas = args->work.n_ctas;
     if (n_ctas < 1 || n_ctas > CTAS_MAX || args->batch != batch->batch || batch->batch < 1 || !tile ||
@@ -444,10 +460,32 @@ extern "C" cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_b
     at += round256(max_pieces(&args->map, n_ctas) * sizeof(kvd_prefill_tile));
     p.owner = (int32_t *)at;
 
-    plan_kernel<<<1, THREADS, 0, stream>>>(p);
+    memcpy(layer, &p, sizeof p);
     args->work.tile = tile;
     args->work.n_tiles = (int32_t)tiles;
     args->work.first = schedule == KVD_SCHEDULE_OURS ? NULL : first;
     args->work.next = next;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
+                                        kvd_schedule schedule, const kvd_prefill_cost *cost,
+                                        kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
+                                        cudaStream_t stream)
+{
+    plan_args p;
+    const cudaError_t e =
+        kvd_prefill_plan_describe(args, batch, schedule, cost, tile, first, next, scratch, &p);
+    if (e != cudaSuccess)
+        return e;
+    plan_kernel<<<1, THREADS, 0, stream>>>(p);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_prefill_plan_layers(const void *layers, int n_layers, cudaStream_t stream)
+{
+    if (!layers || n_layers < 1)
+        return cudaErrorInvalidValue;
+    plan_layers_kernel<<<(unsigned)n_layers, THREADS, 0, stream>>>((const plan_args *)layers);
     return cudaGetLastError();
 }

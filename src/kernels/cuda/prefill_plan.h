@@ -26,7 +26,7 @@ extern const kvd_prefill_cost kvd_prefill_cost_h200; /* fitted; results/h200/ sa
 
 /* Most tiles that any of the schedulers makes for this batch; the caller allocates `tile` of that size. */
 size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batch);
-/* Bytes of device scratch that kvd_prefill_plan needs (sort keys, counters). */
+/* Bytes of device scratch that kvd_prefill_plan needs (prefix sums, pieces of the last round), per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
 /*
@@ -37,6 +37,18 @@ size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *bat
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch, kvd_schedule schedule,
                              const kvd_prefill_cost *cost, kvd_prefill_tile *tile, int32_t *first,
                              int32_t *next, void *scratch, cudaStream_t stream);
+
+/*
+ * The plans of many layers in one launch, since widths differ from layer to layer and lengths do not: describe every layer once
+ * (same arguments; `layer` is kvd_prefill_plan_layer_bytes of host memory), copy the descriptions to the device one
+ * after another, and launch with each step. n_tiles holds as long as the lengths do.
+ */
+size_t kvd_prefill_plan_layer_bytes(void);
+cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,
+                                      kvd_schedule schedule, const kvd_prefill_cost *cost,
+                                      kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
+                                      void *layer);
+cudaError_t kvd_prefill_plan_layers(const void *layers, int n_layers, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,576 @@
+/*
+ * cuDNN's attention (kernels/rivals/cudnn.h) against a double reference, every candidate of every shape; and, with
+ * argument "time", how long the anchor shapes take. gpu_cudnn [CASE | time [prefill | decode]] [-v]
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "kernels/attention_ref.h"
+#include "kernels/cuda/device.h"
+#include "kernels/rivals/cudnn.h"
+
+#ifndef KVD_CUDA
+
+int main(void)
+{
+    puts("skip cudnn: built without CUDA");
+    return 0;
+}
+
+#else
+
+#include <cuda_runtime_api.h>
+
+enum { D_HEAD = 128 };
+
+static int failures;
+
+#define CUDA(call)                                                                                           \
+    do {                                                                                                     \
+        cudaError_t e_ = (call);                                                                             \
+        if (e_ != cudaSuccess) {                                                                             \
+            printf("not ok %s: %s\n", #call, cudaGetErrorString(e_));                                        \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+static void *must(void *p)
+{
+    if (!p) {
+        puts("not ok memory");
+        exit(1);
+    }
+    return p;
+}
+
+static uint64_t rng_state = 1;
+
+static double uniform(void)
+{
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(rng_state >> 33) + 0.5) / 2147483648.0;
+}
+
+static float normal(void)
+{
+    return (float)(sqrt(-2.0 * log(uniform())) * cos(6.283185307179586 * uniform()));
+}
+
+/* ---- against the reference ------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    kvd_cudnn_shape s;
+    int token_major; /* memory is [batch][token][head][dim] instead of [batch][head][token][dim] */
+    float sharp;     /* queries are scaled by it: larger is a sharper softmax */
+} test_case;
+
+static size_t span(kvd_cudnn_stride st, int batch, int heads, int tokens, int d)
+{
+    return (size_t)((batch - 1) * st.batch + (heads - 1) * st.head + (tokens - 1) * st.token + d);
+}
+
+static kvd_cudnn_stride token_major(int heads, int tokens, int d)
+{
+    return (kvd_cudnn_stride){(int64_t)heads * tokens * d, d, (int64_t)heads * d};
+}
+
+static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
+{
+    float *x = must(malloc(n * sizeof *x));
+    for (size_t i = 0; i < n; i++)
+        x[i] = gain * normal() * (i % 97 == 0 ? 8.0F : 1.0F);
+    kvd_from_f32((kvd_dtype)dtype, x, half, n);
+    kvd_to_f32((kvd_dtype)dtype, half, x, n);
+    return x;
+}
+
+/* Rows [heads][n][d] of request b, first row t, from memory of any strides: PLAIN of kernels/layout.h. */
+static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int t, int n, int d)
+{
+    float *out = must(malloc((size_t)heads * (size_t)n * (size_t)d * sizeof *out)), *to = out;
+    for (int h = 0; h < heads; h++)
+        for (int r = t; r < t + n; r++, to += d)
+            memcpy(to, x + b * st.batch + h * st.head + r * st.token, (size_t)d * sizeof *to);
+    return out;
+}
+
+/* Queries t .. t + n - 1 of request b, the last of kv_len tokens, by the reference; to want [n_heads][q_len][d_v]. */
+static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v, int b, int t,
+                      int n, int kv_len, double *want)
+{
+    kvd_attn_heads heads = {.n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .d_head = D_HEAD};
+    const int32_t one_q = n, one_kv = kv_len;
+    const kvd_attn_batch batch = {.batch = 1, .q_len = &one_q, .kv_len = &one_kv};
+    kvd_err err = {""};
+    for (int g = 0; g < s->n_kv_heads; g++) {
+        heads.d_qk[g] = s->d_qk;
+        heads.d_v[g] = s->d_v;
+    }
+    float *pq = gather(q, s->q, b, s->n_heads, t, n, s->d_qk),
+          *pk = gather(k, s->k, b, s->n_kv_heads, 0, kv_len, s->d_qk);
+    float *pv = gather(v, s->v, b, s->n_kv_heads, 0, kv_len, s->d_v);
+    const size_t row = (size_t)s->d_v, rows = (size_t)n;
+    double *out = must(malloc((size_t)s->n_heads * rows * row * sizeof *out));
+    if (kvd_attention_ref(&heads, &batch, pq, pk, pv, out, NULL, &err)) {
+        printf("not ok cudnn reference: %s\n", err.msg);
+        exit(1);
+    }
+    for (size_t h = 0; h < (size_t)s->n_heads; h++)
+        memcpy(want + (h * (size_t)s->q_len + (size_t)t) * row, out + h * rows * row,
+               rows * row * sizeof *out);
+    free(pq), free(pk), free(pv), free(out);
+}
+
+/* Relative Frobenius error over the rows that exist; NaN anywhere in them gives NaN. */
+static double error_of(const kvd_cudnn_shape *s, const double *want, const float *got, const int32_t *q_len)
+{
+    double num = 0.0, den = 0.0;
+    for (int b = 0; b < s->batch; b++)
+        for (int h = 0; h < s->n_heads; h++)
+            for (int t = 0; t < q_len[b]; t++)
+                for (int i = 0; i < s->d_v; i++) {
+                    const double w =
+                        want[((size_t)(b * s->n_heads + h) * (size_t)s->q_len + (size_t)t) * (size_t)s->d_v +
+                             (size_t)i];
+                    const double d = (double)got[b * s->o.batch + h * s->o.head + t * s->o.token + i] - w;
+                    num += d * d;
+                    den += w * w;
+                }
+    return sqrt(num / den);
+}
+
+static void check(test_case *tc, int verbose)
+{
+    kvd_cudnn_shape *s = &tc->s;
+    kvd_err err = {""};
+    kvd_cudnn_plan *plan;
+    s->scale = 1.0F / sqrtf((float)D_HEAD);
+    kvd_cudnn_packed(s);
+    if (tc->token_major) {
+        s->q = token_major(s->n_heads, s->q_len, s->d_qk);
+        s->o = token_major(s->n_heads, s->q_len, s->d_v);
+        s->k = token_major(s->n_kv_heads, s->kv_len, s->d_qk);
+        s->v = token_major(s->n_kv_heads, s->kv_len, s->d_v);
+    }
+    if (kvd_cudnn_open(s, &plan, &err)) {
+        printf("not ok cudnn %s: %s\n", tc->name, err.msg);
+        failures++;
+        return;
+    }
+    const size_t nq = span(s->q, s->batch, s->n_heads, s->q_len, s->d_qk),
+                 nk = span(s->k, s->batch, s->n_kv_heads, s->kv_len, s->d_qk);
+    const size_t nv = span(s->v, s->batch, s->n_kv_heads, s->kv_len, s->d_v),
+                 no = span(s->o, s->batch, s->n_heads, s->q_len, s->d_v);
+    uint16_t *hq = must(malloc(nq * 2)), *hk = must(malloc(nk * 2)), *hv = must(malloc(nv * 2)),
+             *ho = must(malloc(no * 2));
+    float *q = random_rounded(nq, s->dtype, tc->sharp, hq), *k = random_rounded(nk, s->dtype, 1.0F, hk);
+    float *v = random_rounded(nv, s->dtype, 1.0F, hv), *o = must(malloc(no * sizeof *o));
+    int32_t *q_len = must(malloc((size_t)s->batch * 4)), *kv_len = must(malloc((size_t)s->batch * 4));
+    double *want = must(
+        malloc((size_t)s->batch * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v * sizeof *want));
+    for (int b = 0; b < s->batch; b++) {
+        q_len[b] = s->q_len;
+        kv_len[b] = s->kv_len;
+        if (s->ragged && b > 0) {
+            kv_len[b] = 1 + (int)(uniform() * (double)s->kv_len);
+            q_len[b] = s->q_len == 1
+                           ? 1
+                           : 1 + (int)(uniform() * (double)(s->q_len < kv_len[b] ? s->q_len : kv_len[b]));
+        }
+        double *to = want + (size_t)b * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v;
+        if (s->causal)
+            reference(s, q, k, v, b, 0, q_len[b], kv_len[b], to);
+        for (int t = 0; !s->causal && t < q_len[b]; t++) /* a last query sees all */
+            reference(s, q, k, v, b, t, 1, kv_len[b], to);
+    }
+
+    kvd_cudnn_io io = {0};
+    void *dq, *dk, *dv, *dl, *dm;
+    CUDA(cudaMalloc(&dq, nq * 2));
+    CUDA(cudaMalloc(&dk, nk * 2));
+    CUDA(cudaMalloc(&dv, nv * 2));
+    CUDA(cudaMalloc(&io.o, no * 2));
+    CUDA(cudaMalloc(&dl, (size_t)s->batch * 4));
+    CUDA(cudaMalloc(&dm, (size_t)s->batch * 4));
+    CUDA(cudaMemcpy(dq, hq, nq * 2, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(dk, hk, nk * 2, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(dv, hv, nv * 2, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(dl, q_len, (size_t)s->batch * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(dm, kv_len, (size_t)s->batch * 4, cudaMemcpyHostToDevice));
+    io.q = dq, io.k = dk, io.v = dv, io.q_len = dl, io.kv_len = dm;
+    const double tolerance = s->dtype == KVD_BF16 ? 4e-3 : 1e-3;
+    int ran = 0, bad = 0;
+    double worst = 0.0;
+    for (int i = 0; i < kvd_cudnn_count(plan); i++) {
+        double us;
+        if (kvd_cudnn_choose(plan, i, &err)) {
+            if (verbose)
+                printf("#   refused: %s\n", err.msg);
+            continue;
+        }
+        if (verbose)
+            printf("#   %s, workspace %zu: ", kvd_cudnn_candidate(plan, i, &us), kvd_cudnn_workspace(plan));
+        fflush(stdout);
+        io.workspace = NULL;
+        if (kvd_cudnn_workspace(plan) > 0)
+            CUDA(cudaMalloc(&io.workspace, kvd_cudnn_workspace(plan)));
+        CUDA(cudaMemset(io.o, 0xff, no * 2));
+        if (kvd_cudnn_run(plan, &io, NULL, &err)) {
+            printf("not ok cudnn %s: %s\n", tc->name, err.msg);
+            bad++;
+        } else {
+            CUDA(cudaDeviceSynchronize());
+            CUDA(cudaMemcpy(ho, io.o, no * 2, cudaMemcpyDeviceToHost));
+            kvd_to_f32((kvd_dtype)s->dtype, ho, o, no);
+            const double e = error_of(s, want, o, q_len);
+            if (!(e < tolerance)) {
+                printf("not ok cudnn %s: error %.2e, %s\n", tc->name, e, kvd_cudnn_candidate(plan, i, &us));
+                bad++;
+            } else {
+                ran++;
+                worst = fmax(worst, e);
+            }
+            if (verbose)
+                printf("%.2e\n", e);
+        }
+        CUDA(cudaFree(io.workspace));
+    }
+    failures += bad || !ran;
+    if (!bad && ran)
+        printf("ok cudnn %s: %d candidates, error %.1e\n", tc->name, ran, worst);
+    else if (!ran)
+        printf("not ok cudnn %s: no candidate ran\n", tc->name);
+    CUDA(cudaFree(dq));
+    CUDA(cudaFree(dk));
+    CUDA(cudaFree(dv));
+    CUDA(cudaFree(io.o));
+    CUDA(cudaFree(dl));
+    CUDA(cudaFree(dm));
+    kvd_cudnn_close(plan);
+    free(hq), free(hk), free(hv), free(ho), free(q), free(k), free(v), free(o), free(q_len), free(kv_len),
+        free(want);
+}
+
+/* What must be refused, and with which words. */
+static void check_refusals(void)
+{
+    static const struct {
+        const char *what, *words;
+        kvd_cudnn_shape s;
+    } c[] = {
+        {"width",
+         "widths 20 and 64",
+         {.dtype = KVD_BF16,
+          .batch = 1,
+          .n_heads = 2,
+          .n_kv_heads = 1,
+          .d_qk = 20,
+          .d_v = 64,
+          .q_len = 4,
+          .kv_len = 4,
+          .scale = 1.0F}},
+        {"heads",
+         "3 heads, 2 kv heads",
+         {.dtype = KVD_BF16,
+          .batch = 1,
+          .n_heads = 3,
+          .n_kv_heads = 2,
+          .d_qk = 64,
+          .d_v = 64,
+          .q_len = 4,
+          .kv_len = 4,
+          .scale = 1.0F}},
+        {"lengths",
+         "5 queries, 4 keys",
+         {.dtype = KVD_BF16,
+          .batch = 1,
+          .n_heads = 2,
+          .n_kv_heads = 1,
+          .d_qk = 64,
+          .d_v = 64,
+          .q_len = 5,
+          .kv_len = 4,
+          .causal = 1,
+          .scale = 1.0F}},
+        {"dtype",
+         "dtype 0",
+         {.dtype = KVD_F32,
+          .batch = 1,
+          .n_heads = 2,
+          .n_kv_heads = 1,
+          .d_qk = 64,
+          .d_v = 64,
+          .q_len = 4,
+          .kv_len = 4,
+          .scale = 1.0F}},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        kvd_cudnn_shape s = c[i].s;
+        kvd_cudnn_plan *plan;
+        kvd_err err = {""};
+        kvd_cudnn_packed(&s);
+        const int rc = kvd_cudnn_open(&s, &plan, &err);
+        if (rc != -1 || plan || !strstr(err.msg, c[i].words)) {
+            printf("not ok cudnn refuses a wrong %s: %d '%s'\n", c[i].what, rc, err.msg);
+            failures++;
+            kvd_cudnn_close(plan);
+        } else {
+            printf("ok cudnn refuses a wrong %s\n", c[i].what);
+        }
+    }
+}
+
+/* ---- timing ----------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* n random 16-bit numbers on the device: a block of 2^22 repeated, begun elsewhere by every call. */
+static void *random_device(size_t n, int dtype)
+{
+    const size_t block = (size_t)1 << 22;
+    static uint16_t *host;
+    static size_t begin;
+    if (!host) {
+        float *x = must(malloc(block * sizeof *x));
+        host = must(malloc(2 * block * 2));
+        for (size_t i = 0; i < block; i++)
+            x[i] = normal();
+        kvd_from_f32((kvd_dtype)dtype, x, host, block);
+        for (size_t i = 0; i < block; i++)
+            host[block + i] = host[i];
+        free(x);
+    }
+    begin = (begin + 1234577) % block;
+    char *d;
+    CUDA(cudaMalloc((void **)&d, n * 2));
+    for (size_t at = 0; at < n; at += block)
+        CUDA(cudaMemcpy(d + at * 2, host + begin, (n - at < block ? n - at : block) * 2,
+                        cudaMemcpyHostToDevice));
+    return d;
+}
+
+enum { COLD = 31, HOT = 15, HOT_RUN = 10 };
+
+static void measure(kvd_cudnn_plan *plan, kvd_cudnn_io *io, void *scratch, size_t scratch_bytes, double *hot,
+                    double *cold, double *mhz)
+{
+    float ms[COLD];
+    cudaEvent_t begin, end;
+    kvd_err err;
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    io->workspace = NULL;
+    if (kvd_cudnn_workspace(plan) > 0)
+        CUDA(cudaMalloc(&io->workspace, kvd_cudnn_workspace(plan)));
+    for (int i = -3; i < COLD; i++) {
+        CUDA(cudaMemset(scratch, i & 0xff, scratch_bytes));
+        CUDA(cudaEventRecord(begin, NULL));
+        if (kvd_cudnn_run(plan, io, NULL, &err)) {
+            printf("not ok %s\n", err.msg);
+            exit(1);
+        }
+        CUDA(cudaEventRecord(end, NULL));
+        CUDA(cudaEventSynchronize(end));
+        if (i >= 0)
+            CUDA(cudaEventElapsedTime(&ms[i], begin, end));
+    }
+    qsort(ms, COLD, sizeof *ms, ascending);
+    *cold = (double)ms[COLD / 2] * 1e3;
+    CUDA(cudaMemset(scratch, 0, 2 * sizeof(kvd_clock_stamp)));
+    CUDA((cudaError_t)kvd_clock_stamp_launch(scratch, NULL));
+    for (int i = 0; i < HOT; i++) {
+        CUDA(cudaEventRecord(begin, NULL));
+        for (int j = 0; j < HOT_RUN; j++)
+            if (kvd_cudnn_run(plan, io, NULL, &err))
+                exit(1);
+        CUDA(cudaEventRecord(end, NULL));
+        CUDA(cudaEventSynchronize(end));
+        CUDA(cudaEventElapsedTime(&ms[i], begin, end));
+    }
+    qsort(ms, HOT, sizeof *ms, ascending);
+    *hot = (double)ms[HOT / 2] * 1e3 / HOT_RUN;
+    CUDA((cudaError_t)kvd_clock_stamp_launch((kvd_clock_stamp *)scratch + 1, NULL));
+    kvd_clock_stamp *stamps = must(malloc(2 * sizeof *stamps));
+    CUDA(cudaMemcpy(stamps, scratch, 2 * sizeof *stamps, cudaMemcpyDeviceToHost));
+    *mhz = kvd_clock_between(stamps, stamps + 1);
+    free(stamps);
+    CUDA(cudaFree(io->workspace));
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+}
+
+static void time_one(int batch, int q_len, int kv_len, int d_qk, int d_v, int ragged, int list)
+{
+    kvd_cudnn_shape s = {.dtype = KVD_BF16,
+                         .batch = batch,
+                         .n_heads = 32,
+                         .n_kv_heads = 8,
+                         .d_qk = d_qk,
+                         .d_v = d_v,
+                         .q_len = q_len,
+                         .kv_len = kv_len,
+                         .causal = 1,
+                         .ragged = ragged,
+                         .scale = 1.0F / sqrtf(128.0F)};
+    kvd_cudnn_plan *plan;
+    kvd_err err = {""};
+    int l2 = 0;
+    double first[3], best[3], us;
+    kvd_cudnn_packed(&s);
+    CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, 0));
+    if (kvd_cudnn_open(&s, &plan, &err)) {
+        printf("%s %dx%d d %d,%d: %s\n", q_len == 1 ? "decode" : "prefill", batch, kv_len, d_qk, d_v,
+               err.msg);
+        return;
+    }
+    const size_t nq = (size_t)batch * 32 * (size_t)q_len, nkv = (size_t)batch * 8 * (size_t)kv_len,
+                 flush = 2 * (size_t)l2;
+    int32_t *lens = must(malloc((size_t)batch * 4));
+    for (int b = 0; b < batch; b++)
+        lens[b] = kv_len;
+    void *q = random_device(nq * (size_t)d_qk, KVD_BF16), *k = random_device(nkv * (size_t)d_qk, KVD_BF16);
+    void *v = random_device(nkv * (size_t)d_v, KVD_BF16), *o = random_device(nq * (size_t)d_v, KVD_BF16),
+         *scratch, *dl;
+    CUDA(cudaMalloc(&scratch, flush));
+    CUDA(cudaMalloc(&dl, (size_t)batch * 4));
+    CUDA(cudaMemcpy(dl, lens, (size_t)batch * 4, cudaMemcpyHostToDevice));
+    kvd_cudnn_io io = {.q = q, .k = k, .v = v, .o = o, .q_len = dl, .kv_len = dl};
+    char name[256];
+    snprintf(name, sizeof name, "%s", kvd_cudnn_name(plan));
+    measure(plan, &io, scratch, flush, &first[0], &first[1], &first[2]);
+    if (kvd_cudnn_tune(plan, &io, NULL, &err)) {
+        printf("not ok tune: %s\n", err.msg);
+        exit(1);
+    }
+    measure(plan, &io, scratch, flush, &best[0], &best[1], &best[2]);
+    printf("%s %d x %d d %d,%d%s: first %.1f us hot at %.0f MHz, %.1f cold (%s); tuned %.1f hot at %.0f MHz, "
+           "%.1f cold (%s)\n",
+           q_len == 1 ? "decode" : "prefill", batch, kv_len, d_qk, d_v, ragged ? " ragged" : "", first[0],
+           first[2], first[1], name + 7, best[0], best[2], best[1], kvd_cudnn_name(plan) + 7);
+    for (int i = 0; list && i < kvd_cudnn_count(plan); i++) {
+        const char *n = kvd_cudnn_candidate(plan, i, &us);
+        printf("#   %9.1f %s\n", us, n);
+    }
+    fflush(stdout);
+    kvd_cudnn_close(plan);
+    CUDA(cudaFree(q));
+    CUDA(cudaFree(k));
+    CUDA(cudaFree(v));
+    CUDA(cudaFree(o));
+    CUDA(cudaFree(scratch));
+    CUDA(cudaFree(dl));
+    free(lens);
+}
+
+static void time_prefill(int list)
+{
+    static const int widths[] = {128, 64, 48}, shapes[][2] = {{1, 16384}, {2, 8192}};
+    for (size_t i = 0; i < 2; i++)
+        for (size_t w = 0; w < 3; w++)
+            time_one(shapes[i][0], shapes[i][1], shapes[i][1], widths[w], widths[w], 0, list);
+    time_one(1, 16384, 16384, 64, 48, 0, list);
+    time_one(2, 8192, 8192, 128, 128, 1, list);
+}
+
+static void time_decode(int list)
+{
+    static const int widths[] = {128, 64}, shapes[][2] = {{1, 8192}, {1, 131072}, {16, 8192}, {64, 8192}};
+    for (size_t i = 0; i < 4; i++)
+        for (size_t w = 0; w < 2; w++)
+            time_one(shapes[i][0], 1, shapes[i][1], widths[w], widths[w], 0, list);
+    time_one(64, 1, 8192, 64, 48, 0, list);
+    time_one(16, 1, 8192, 128, 128, 1, list);
+}
+
+int main(int argc, char **argv)
+{
+    int devices = 0, version = 0;
+    kvd_err err = {""};
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+        puts("skip cudnn: no CUDA device");
+        return 0;
+    }
+    if (kvd_cudnn_version(&version, &err)) {
+        printf("skip cudnn: %s\n", err.msg);
+        return 0;
+    }
+    const int verbose = argc > 1 && strcmp(argv[argc - 1], "-v") == 0;
+    if (argc > 1 && strcmp(argv[1], "time") == 0) {
+        if (argc < 3 || strcmp(argv[2], "decode") != 0)
+            time_prefill(verbose);
+        if (argc < 3 || strcmp(argv[2], "prefill") != 0)
+            time_decode(verbose);
+        return 0;
+    }
+#define SHAPE(type, b, h, g, dqk, dv, ql, kvl)                                                               \
+    .dtype = type, .batch = b, .n_heads = h, .n_kv_heads = g, .d_qk = dqk, .d_v = dv, .q_len = ql,           \
+    .kv_len = kvl
+    test_case cases[] = {
+        {"prefill 1x128 4/2 heads 128,128",
+         {SHAPE(KVD_BF16, 1, 4, 2, 128, 128, 128, 128), .causal = 1},
+         0,
+         1.0F},
+        {"prefill 2x200 8/2 heads 64,48", {SHAPE(KVD_BF16, 2, 8, 2, 64, 48, 200, 200), .causal = 1}, 0, 1.0F},
+        {"prefill 1x333 3/3 heads 48,96, f16",
+         {SHAPE(KVD_F16, 1, 3, 3, 48, 96, 333, 333), .causal = 1},
+         0,
+         1.0F},
+        {"prefill 1x257 8/1 heads 24,16", {SHAPE(KVD_BF16, 1, 8, 1, 24, 16, 257, 257), .causal = 1}, 0, 1.0F},
+        {"prefill 1x1024 4/1 heads 80,112, sharp",
+         {SHAPE(KVD_BF16, 1, 4, 1, 80, 112, 1024, 1024), .causal = 1},
+         0,
+         4.0F},
+        {"prefill 1x130 token-major", {SHAPE(KVD_BF16, 1, 4, 2, 64, 64, 130, 130), .causal = 1}, 1, 1.0F},
+        {"prefill 33 after 97, 4/2 heads 64,64",
+         {SHAPE(KVD_BF16, 1, 4, 2, 64, 64, 33, 130), .causal = 1},
+         0,
+         1.0F},
+        {"prefill ragged 4x300 8/2 heads 64,48",
+         {SHAPE(KVD_BF16, 4, 8, 2, 64, 48, 300, 300), .causal = 1, .ragged = 1},
+         0,
+         1.0F},
+        {"no mask 2x100x150 4/2 heads 64,64",
+         {SHAPE(KVD_BF16, 2, 4, 2, 64, 64, 100, 150), .causal = 0},
+         0,
+         1.0F},
+        {"decode 1x1000 32/8 heads 128,128",
+         {SHAPE(KVD_BF16, 1, 32, 8, 128, 128, 1, 1000), .causal = 1},
+         0,
+         1.0F},
+        {"decode 3x77 8/2 heads 64,48", {SHAPE(KVD_BF16, 3, 8, 2, 64, 48, 1, 77), .causal = 1}, 0, 1.0F},
+        {"decode 2x1 4/4 heads 32,64", {SHAPE(KVD_BF16, 2, 4, 4, 32, 64, 1, 1), .causal = 1}, 0, 1.0F},
+        {"decode 1x4097 8/1 heads 16,128, f16",
+         {SHAPE(KVD_F16, 1, 8, 1, 16, 128, 1, 4097), .causal = 1},
+         0,
+         1.0F},
+        {"decode token-major 2x513 16/4 heads 96,80",
+         {SHAPE(KVD_BF16, 2, 16, 4, 96, 80, 1, 513), .causal = 1},
+         1,
+         1.0F},
+        {"decode ragged 5x700 8/2 heads 128,128",
+         {SHAPE(KVD_BF16, 5, 8, 2, 128, 128, 1, 700), .causal = 1, .ragged = 1},
+         0,
+         1.0F},
+        {"decode ragged 3x700 8/2 heads 64,40",
+         {SHAPE(KVD_BF16, 3, 8, 2, 64, 40, 1, 700), .causal = 1, .ragged = 1},
+         0,
+         1.0F},
+    };
+    const int only = argc > 1 && argv[1][0] != '-' ? atoi(argv[1]) : -1;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (only < 0 || (size_t)only == i)
+            check(&cases[i], verbose);
+    check_refusals();
+    return failures != 0;
+}
+
+#endif
