@@ -15,9 +15,7 @@
  *
  * Grid: n_ctas, persistent; tiles are taken from the list one by one.
  */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
 
 extern "C" {
@@ -35,47 +33,6 @@ struct params {
     int32_t stages, q_bytes, stage_bytes; /* shared memory of a worker: Q, then stages of K and V */
     int32_t worker_bytes;
 };
-
-template <bool BF> __device__ __forceinline__ uint32_t pack(float lo, float hi)
-{
-    if (BF) {
-        __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
-        return *reinterpret_cast<uint32_t *>(&v);
-    }
-    __half2 v = __floats2half2_rn(lo, hi);
-    return *reinterpret_cast<uint32_t *>(&v);
-}
-
-template <bool BF>
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    if (BF)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                     "{%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                     "{%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void ldmatrix(uint32_t from, uint32_t (&r)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
 
 __device__ __forceinline__ float exp2_approx(float x)
 {
@@ -133,10 +90,10 @@ struct job {
 };
 
 /* K and V of 64 keys, of which the groups of 8 beyond kv_len become zero. */
-__device__ __forceinline__ void fetch_block(const job &w, int tid, int d_qk, int d_v, int page, int block,
-                                            uint32_t to)
+__device__ __forceinline__ void fetch_block(const job &w, int tid, int block, uint32_t to)
 {
-    const uint16_t *from = w.pool + (size_t)page * (size_t)w.page_elements;
+    const int d_qk = w.d_qk, d_v = w.d_v;
+    const uint16_t *from = w.pool + (size_t)__ldg(w.pages + block) * (size_t)w.page_elements;
     const int groups = (w.kv_len - block * KEYS + 7) / 8;
     const int pieces = 8 * (d_qk + d_v); /* a group of 8 tokens is d pieces of 16 bytes */
     if (groups >= 8) {
@@ -169,17 +126,14 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const uint32_t (&weigh
 /* Rows row0 .. row0 + 64 ROWS16 - 1 of the tile; a warp has 16 ROWS16 of them. */
 template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(const job &w, int row0)
 {
-    const int worker = (int)threadIdx.x / WORKER_THREADS, tid = (int)threadIdx.x % WORKER_THREADS;
-    const int warp = tid / 32, lane = tid % 32, r = lane / 4, c = lane % 4;
-    const int in_matrix = lane % 8, matrix = lane / 8;
-    const int d_qk = w.d_qk, d_v = w.d_v, n_rows = min(w.n_rows - row0, 64 * ROWS16);
-    const int warp_row = 16 * ROWS16 * warp;      /* first row of the warp, in the pass */
-    const int warp_pos = w.pos + row0 + warp_row; /* and its position                   */
+    const int tid = thread_now() % WORKER_THREADS;
+    const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
-    const bool working = warp_row < n_rows;
-    const float scale_log2 = w.scale_log2;
+    /* What a warp needs now and then is computed from thread_now() and the job when it is needed: O and S leave no registers. */
+    const auto warp_row = [] { return 16 * ROWS16 * (thread_now() % WORKER_THREADS / 32); };
 
-    worker_barrier(worker); /* all have read what the last pass left in shared memory */
+    worker_barrier(thread_now() /
+                   WORKER_THREADS); /* all have read what the last pass left in shared memory */
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
         const int pieces = 8 * ROWS16 * d_qk, there = (n_rows + 7) / 8 * d_qk;
@@ -187,8 +141,7 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
         for (int i = tid; i < pieces; i += WORKER_THREADS)
             copy16(w.q_smem + (uint32_t)(16 * i), i < there ? from + 8 * i : from, i < there);
     }
-    fetch_block(w, tid, d_qk, d_v, __ldg(w.pages), 0, w.kv_smem);
-    int next_page = n_blocks > 1 ? __ldg(w.pages + 1) : 0;
+    fetch_block(w, tid, 0, w.kv_smem);
 
     float o[ROWS16][D_V / 8][4], m[ROWS16][2], l[ROWS16][2];
 #pragma unroll
@@ -201,24 +154,15 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
         m[t][0] = m[t][1] = -INFINITY;
         l[t][0] = l[t][1] = 0;
     }
-    const uint32_t q_at =
-        w.q_smem + (uint32_t)((warp_row / 8 + matrix % 2) * d_qk * 16 + matrix / 2 * 128 + in_matrix * 16);
-    const uint32_t k_in = (uint32_t)(matrix / 2 * d_qk * 16 + matrix % 2 * 128 + in_matrix * 16);
-    const uint32_t v_in =
-        (uint32_t)(KEYS * d_qk * 2 + matrix % 2 * d_v * 16 + matrix / 2 * 128 + in_matrix * 16);
-    uint32_t stage = w.kv_smem, other = w.kv_smem + (uint32_t)((w.stages - 1) * w.stage_bytes);
-
 #pragma unroll 1
     for (int block = 0; block < n_blocks; block++) {
         copies_done();
-        worker_barrier(worker);
+        worker_barrier(thread_now() / WORKER_THREADS);
         const bool more = block + 1 < n_blocks;
-        if (more && w.stages > 1) {
-            fetch_block(w, tid, d_qk, d_v, next_page, block + 1, other);
-            if (block + 2 < n_blocks)
-                next_page = __ldg(w.pages + block + 2);
-        }
-        if (working && block * KEYS <= warp_pos + 16 * ROWS16 - 1) {
+        if (more && w.stages > 1)
+            fetch_block(w, tid, block + 1, w.kv_smem + (uint32_t)((block + 1) % 2 * w.stage_bytes));
+        const uint32_t stage = w.kv_smem + (uint32_t)(w.stages > 1 ? block % 2 * w.stage_bytes : 0);
+        if (warp_row() < n_rows && block * KEYS <= w.pos + row0 + warp_row() + 16 * ROWS16 - 1) {
             float s[ROWS16][8][4];
 #pragma unroll
             for (int t = 0; t < ROWS16; t++)
@@ -227,7 +171,10 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         s[t][n][e] = 0;
-            uint32_t q_step = q_at, k_step = stage + k_in;
+            const int lane = thread_now() % 32, matrix = lane / 8;
+            uint32_t q_step = w.q_smem + (uint32_t)((warp_row() / 8 + matrix % 2) * d_qk * 16 +
+                                                    matrix / 2 * 128 + lane % 8 * 16);
+            uint32_t k_step = stage + (uint32_t)(matrix / 2 * d_qk * 16 + matrix % 2 * 128 + lane % 8 * 16);
 #pragma unroll 2
             for (int k = 0; k < d_qk / 16; k++, q_step += 256, k_step += 256) {
                 uint32_t a[ROWS16][4];
@@ -245,17 +192,20 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                     }
                 }
             }
-            if (block * KEYS + KEYS - 1 > warp_pos) {
+            if (const int row_pos = w.pos + row0 + warp_row(); block * KEYS + KEYS - 1 > row_pos) {
+                /* Key block KEYS + 8 n + 2 c + e % 2 is hidden from row 16 t + r + 8 (e / 2). */
+                const int ahead = block * KEYS - row_pos + thread_now() % 4 * 2 - thread_now() % 32 / 4;
 #pragma unroll
                 for (int t = 0; t < ROWS16; t++)
 #pragma unroll
                     for (int n = 0; n < 8; n++)
 #pragma unroll
                         for (int e = 0; e < 4; e++)
-                            if (block * KEYS + 8 * n + 2 * c + e % 2 > warp_pos + 16 * t + r + e / 2 * 8)
+                            if (ahead > 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
             /* The maximum that is subtracted may lag by 2^8; P then stays below 256. */
+            const float scale_log2 = w.scale_log2;
             float top[ROWS16][2];
             bool grown = false;
 #pragma unroll
@@ -300,42 +250,33 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                             l[t][i] += s[t][n][e];
                         }
                 }
-            /* The last 16 dims of the body are left out where the head has an odd multiple of 16. */
-            const uint32_t v_at = stage + v_in;
-            uint32_t weight[4][ROWS16][4];
+            const int d_v = w.d_v;
+            uint32_t v_at = stage + (uint32_t)(KEYS * d_qk * 2 + thread_now() % 16 / 8 * d_v * 16 +
+                                               thread_now() % 32 / 16 * 128 + thread_now() % 8 * 16);
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < 4; k++, v_at += (uint32_t)(32 * d_v)) {
+                uint32_t weight[ROWS16][4];
 #pragma unroll
                 for (int t = 0; t < ROWS16; t++) {
-                    weight[k][t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
-                    weight[k][t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
-                    weight[k][t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
-                    weight[k][t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
+                    weight[t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
+                    weight[t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
+                    weight[t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
+                    weight[t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
                 }
 #pragma unroll
-                for (int n = 0; n < D_V / 16 - 1; n++)
-                    add_values<BF, ROWS16>(v_at + (uint32_t)(k * 32 * d_v + n * 256), weight[k], o, n);
-            }
-            if (d_v == D_V) {
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    add_values<BF, ROWS16>(v_at + (uint32_t)(k * 32 * d_v + (D_V / 16 - 1) * 256), weight[k],
-                                           o, D_V / 16 - 1);
+                for (int n = 0; n < D_V / 16; n++)
+                    if (n < D_V / 16 - 1 || d_v == D_V)
+                        add_values<BF, ROWS16>(v_at + (uint32_t)(n * 256), weight, o, n);
             }
         }
-        if (w.stages > 1) {
-            const uint32_t swap = stage;
-            stage = other;
-            other = swap;
-        } else if (more) {
-            worker_barrier(worker);
-            fetch_block(w, tid, d_qk, d_v, next_page, block + 1, stage);
-            if (block + 2 < n_blocks)
-                next_page = __ldg(w.pages + block + 2);
+        if (more && w.stages == 1) {
+            worker_barrier(thread_now() / WORKER_THREADS);
+            fetch_block(w, tid, block + 1, w.kv_smem);
         }
     }
-    if (!working)
+    if (warp_row() >= n_rows)
         return;
+    const int c = thread_now() % 4, d_v = w.d_v;
 #pragma unroll
     for (int t = 0; t < ROWS16; t++)
 #pragma unroll
@@ -343,10 +284,10 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
             float sum = l[t][i];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            const int row = warp_row + 16 * t + 8 * i + r;
+            const int row = warp_row() + 16 * t + 8 * i + thread_now() % 32 / 4;
             if (row >= n_rows)
                 continue;
-            const float inverse = 1.0f / sum;
+            const float inverse = __frcp_rn(sum);
             uint16_t *to = w.o + (size_t)(row0 + row) * (size_t)w.o_pitch + 2 * c;
 #pragma unroll
             for (int n = 0; n < D_V / 8; n++)
