@@ -10,7 +10,7 @@
 #include "kernels/attention_cpu.h"
 #include "kernels/values.h"
 
-enum { REPEATS = 5, GEMM_N = 1536, LINE = 4096 };
+enum { REPEATS = 3, GEMM_N = 1536, LINE = 4096 };
 static const size_t floats = (size_t)32 << 20; /* 128 MiB */
 
 static double now(void)

@@ -5,7 +5,7 @@
 #include "kernels/floors.h"
 
 /*
- * With all threads, the best of 5: sgemm of 1536^3, memcpy and a sum over 128 MiB, exp of float32 by a polynomial of degree 5
+ * With all threads, the best of 3: sgemm of 1536^3, memcpy and a sum over 128 MiB, exp of float32 by a polynomial of degree 5
  * in registers (the vector units' rate; libm's is lower). Takes some tenths of a second.
  */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);

@@ -43,7 +43,8 @@ static kvd_palu_shape shape_of(const kvd_problem *p)
     const int both = to_step(KVD_PALU_GROUP * (d_qk + d_v)), most = KVD_PALU_RANK_MAX;
     int k = to_step(KVD_PALU_GROUP * d_qk);
     k = k > most ? most : both - k > most ? both - most : k;
-    return (kvd_palu_shape){h->n_heads, h->n_kv_heads, k, both - k < KVD_PALU_RANK_STEP ? KVD_PALU_RANK_STEP : both - k};
+    return (kvd_palu_shape){h->n_heads, h->n_kv_heads, k,
+                            both - k < KVD_PALU_RANK_STEP ? KVD_PALU_RANK_STEP : both - k};
 }
 
 static int can(const kvd_problem *p, kvd_err *why)
