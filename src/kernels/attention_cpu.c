@@ -8,8 +8,9 @@
 #include "kernels/attention_plain.h"
 
 /* A task's keys are cut so that every thread gets about PIECES pieces when there are few tasks; a piece has at least
- * MIN_BLOCKS blocks of keys. */
-enum { PIECES = 4, MIN_BLOCKS = 4 };
+ * MIN_BLOCKS blocks of keys. In decode, where partial results are small, it has at most MAX_BLOCKS on any number of
+ * threads: the rounding of float32 sums grows with the square root of their length. */
+enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
 kvd_cpu_isa kvd_cpu_isa_best(void)
 {
@@ -99,8 +100,11 @@ static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first,
 static size_t pieces_of(const plan *x, const piece *p, double wanted)
 {
     const size_t least = MIN_BLOCKS * x->kernel->key_block, most = (p->task.key_end + least - 1) / least;
+    const size_t longest = MAX_BLOCKS * x->kernel->key_block;
+    const size_t fewest = p->task.rows <= x->kernel->row_unit ? (p->task.key_end + longest - 1) / longest : 1;
     const double n = ceil(p->cost / wanted);
-    return n < 2 ? 1 : n > (double)most ? most : (size_t)n;
+    const size_t wished = n < 2 ? 1 : n > (double)most ? most : (size_t)n;
+    return wished > fewest ? wished : fewest;
 }
 
 /* Walks over all tasks. With wanted 0 only counts them and adds up their cost; otherwise cuts them into pieces, which are

@@ -397,13 +397,15 @@ static void run(const kvd_cpu_task *task, float scale, float *scratch)
     const size_t per_panel = (scratch_floats(task->d_qk, task->d_v) - S_FLOATS) / PANELS;
     for (size_t i = 0; i < n_panels; i++)
         make_panel(task, i * PANEL, scale, scratch + S_FLOATS + i * per_panel, &panels[i]);
-    for (size_t key = task->key; key < task->key_end; key += KEYS)
+    /* Decode finds V nearer when less of it is asked for at a time. */
+    const size_t step = task->rows <= VL ? KEYS / 2 : KEYS;
+    for (size_t key = task->key; key < task->key_end; key += step)
         for (size_t i = 0; i < n_panels; i++) {
             panel *p = &panels[i];
             const size_t end = task->key_end < p->end ? task->key_end : p->end;
             if (key >= end)
                 continue;
-            const size_t n_keys = end - key < KEYS ? end - key : KEYS;
+            const size_t n_keys = end - key < step ? end - key : step;
             if (p->nv == 1)
                 block_1(task, key, n_keys, scratch, p);
             else if (p->nv == 2)
