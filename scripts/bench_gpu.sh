@@ -1,7 +1,7 @@
 #!/bin/sh
 # What `make bench-gpu` runs: scripts/bench_gpu.sh OUT_DIR [SAMPLES], with ATTN=the program (default build/bin/kvdim-attn). Every file
-# is one run of kvdim-attn with its own measured ceilings and its own rivals; docs/kernels.md says how to read them. About
-# two and a half minutes on an H200 with the default of 30 samples.
+# is one run of kvdim-attn with its own measured ceilings and its own rivals; docs/kernels.md says how to read them. Between
+# three and four minutes on an H200 with the default of 30 samples, a third of it cuDNN looking for its fastest engines.
 #
 #   prefill           1 x 16384 and 2 x 8192 against cuDNN: equal widths 128 to 32, kvdim25m and wide at p = 0.1 to 0.8
 #   decode            64 x 8192 and 1 x 131072, the same
@@ -40,12 +40,13 @@ equal="--dims 128 --dims 96 --dims 64 --dims 48 --dims 32"
 lists=
 for p in 10 20 30 40 50 60 70 80; do lists="$lists --dims $W/kvdim25m-p$p.csv --dims $W/wide-p$p.csv"; done
 few="--dims 128 --dims $W/kvdim25m-p50.csv --dims $W/kvdim25m-p60.csv --dims $W/wide-p50.csv --dims $W/wide-p60.csv"
+rivals="--dims 128 --dims $W/kvdim25m-p50.csv --dims $W/kvdim25m-p60.csv --dims $W/wide-p50.csv"
 two="--dims 128 --dims $W/kvdim25m-p50.csv"
 
 run prefill --phase prefill --size 1x16384,2x8192 --impl cuda,cudnn $equal $lists
 run decode --phase decode --size 64x8192,1x131072 --impl cuda,cudnn $equal $lists
-run rivals-prefill --phase prefill --size 1x16384,2x8192 --impl cuda,cuda-mma,cuda-dense,cudnn,cudnn-padded,cudnn-grouped $few
-run rivals-decode --phase decode --size 64x8192,1x131072 --impl cuda,cuda-dense,cudnn,cudnn-padded,cudnn-grouped,palu $few
+run rivals-prefill --phase prefill --size 1x16384,2x8192 --impl cuda,cuda-mma,cuda-dense,cudnn,cudnn-padded,cudnn-grouped $rivals
+run rivals-decode --phase decode --size 64x8192,1x131072 --impl cuda,cuda-dense,cudnn,cudnn-padded,cudnn-grouped,palu $rivals
 run mha --phase decode --size 1x65536 --heads 32 --kv-heads 32 --impl cuda,cuda-dense,cudnn,palu --dims 64
 run schedules-prefill --phase prefill --size 1x8192,1x16384 --schedule none,papers,ours --impl cuda,cudnn $few
 run schedules-prefill-ragged --phase prefill --size 16x2048 --ragged lognormal --schedule none,papers,ours --impl cuda,cudnn $few
