@@ -90,10 +90,10 @@ struct job {
 };
 
 /* K and V of 64 keys, of which the groups of 8 beyond kv_len become zero. */
-__device__ __forceinline__ void fetch_block(const job &w, int tid, int block, uint32_t to)
+__device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int block, uint32_t to)
 {
     const int d_qk = w.d_qk, d_v = w.d_v;
-    const uint16_t *from = w.pool + (size_t)__ldg(w.pages + block) * (size_t)w.page_elements;
+    const uint16_t *from = w.pool + (size_t)page * (size_t)w.page_elements;
     const int groups = (w.kv_len - block * KEYS + 7) / 8;
     const int pieces = 8 * (d_qk + d_v); /* a group of 8 tokens is d pieces of 16 bytes */
     if (groups >= 8) {
@@ -109,31 +109,49 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int block, ui
     }
 }
 
-/* O += P V for 16 keys and dims 16 n .. + 15. */
-template <bool BF, int ROWS16, int TILES>
-__device__ __forceinline__ void add_values(uint32_t v_at, const uint32_t (&weight)[ROWS16][4],
-                                           float (&o)[ROWS16][TILES][4], int n)
+/* O += P V for the 64 keys of a block; N16 times 16 dims. v_at is the lane's row of the first fragment. */
+template <bool BF, int ROWS16, int N16, int TILES>
+__device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
+                                           float (&o)[ROWS16][TILES][4])
 {
-    uint32_t b[4];
-    ldmatrix_trans(v_at, b);
 #pragma unroll
-    for (int t = 0; t < ROWS16; t++) {
-        mma<BF>(o[t][2 * n], weight[t], b[0], b[1]);
-        mma<BF>(o[t][2 * n + 1], weight[t], b[2], b[3]);
+    for (int k = 0; k < 4; k++) {
+        uint32_t weight[ROWS16][4];
+#pragma unroll
+        for (int t = 0; t < ROWS16; t++) {
+            weight[t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
+            weight[t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
+            weight[t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
+            weight[t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < N16; n++) {
+            uint32_t b[4];
+            ldmatrix_trans(v_at + (uint32_t)(k * 512 * N16 + n * 256), b);
+#pragma unroll
+            for (int t = 0; t < ROWS16; t++) {
+                mma<BF>(o[t][2 * n], weight[t], b[0], b[1]);
+                mma<BF>(o[t][2 * n + 1], weight[t], b[2], b[3]);
+            }
+        }
     }
 }
 
 /* Rows row0 .. row0 + 64 ROWS16 - 1 of the tile; a warp has 16 ROWS16 of them. */
 template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(const job &w, int row0)
 {
-    const int tid = thread_now() % WORKER_THREADS;
+    const int tid = (int)threadIdx.x % WORKER_THREADS;
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
-    /* What a warp needs now and then is computed from thread_now() and the job when it is needed: O and S leave no registers. */
-    const auto warp_row = [] { return 16 * ROWS16 * (thread_now() % WORKER_THREADS / 32); };
+    /* The widest body has no registers left beside O and S: what a warp needs now and then it computes each time anew. */
+    constexpr bool FULL = ROWS16 == 2 && D_V == 128;
+    const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
+    const float kept_scale = w.scale_log2;
+    const auto thread = [] { return FULL ? thread_now() : (int)threadIdx.x; };
+    const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
+    const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    worker_barrier(thread_now() /
-                   WORKER_THREADS); /* all have read what the last pass left in shared memory */
+    worker_barrier(thread() / WORKER_THREADS); /* all have read what the last pass left in shared memory */
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
         const int pieces = 8 * ROWS16 * d_qk, there = (n_rows + 7) / 8 * d_qk;
@@ -141,7 +159,7 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
         for (int i = tid; i < pieces; i += WORKER_THREADS)
             copy16(w.q_smem + (uint32_t)(16 * i), i < there ? from + 8 * i : from, i < there);
     }
-    fetch_block(w, tid, 0, w.kv_smem);
+    fetch_block(w, tid, __ldg(w.pages), 0, w.kv_smem);
 
     float o[ROWS16][D_V / 8][4], m[ROWS16][2], l[ROWS16][2];
 #pragma unroll
@@ -156,13 +174,15 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
     }
 #pragma unroll 1
     for (int block = 0; block < n_blocks; block++) {
-        copies_done();
-        worker_barrier(thread_now() / WORKER_THREADS);
         const bool more = block + 1 < n_blocks;
-        if (more && w.stages > 1)
-            fetch_block(w, tid, block + 1, w.kv_smem + (uint32_t)((block + 1) % 2 * w.stage_bytes));
-        const uint32_t stage = w.kv_smem + (uint32_t)(w.stages > 1 ? block % 2 * w.stage_bytes : 0);
-        if (warp_row() < n_rows && block * KEYS <= w.pos + row0 + warp_row() + 16 * ROWS16 - 1) {
+        const int next_page = more ? __ldg(w.pages + block + 1) : 0, stages = w.stages;
+        copies_done();
+        worker_barrier(thread() / WORKER_THREADS);
+        if (more && stages > 1)
+            fetch_block(w, tid, next_page, block + 1,
+                        w.kv_smem + (uint32_t)((block + 1) % 2 * w.stage_bytes));
+        const uint32_t stage = w.kv_smem + (uint32_t)(stages > 1 ? block % 2 * w.stage_bytes : 0);
+        if (warp_row() < n_rows && block * KEYS <= pass_pos() + warp_row() + 16 * ROWS16 - 1) {
             float s[ROWS16][8][4];
 #pragma unroll
             for (int t = 0; t < ROWS16; t++)
@@ -171,11 +191,11 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         s[t][n][e] = 0;
-            const int lane = thread_now() % 32, matrix = lane / 8;
+            const int lane = thread() % 32, matrix = lane / 8;
             uint32_t q_step = w.q_smem + (uint32_t)((warp_row() / 8 + matrix % 2) * d_qk * 16 +
                                                     matrix / 2 * 128 + lane % 8 * 16);
             uint32_t k_step = stage + (uint32_t)(matrix / 2 * d_qk * 16 + matrix % 2 * 128 + lane % 8 * 16);
-#pragma unroll 2
+#pragma unroll(FULL ? 2 : 4)
             for (int k = 0; k < d_qk / 16; k++, q_step += 256, k_step += 256) {
                 uint32_t a[ROWS16][4];
 #pragma unroll
@@ -192,9 +212,9 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                     }
                 }
             }
-            if (const int row_pos = w.pos + row0 + warp_row(); block * KEYS + KEYS - 1 > row_pos) {
+            if (const int row_pos = pass_pos() + warp_row(); block * KEYS + KEYS - 1 > row_pos) {
                 /* Key block KEYS + 8 n + 2 c + e % 2 is hidden from row 16 t + r + 8 (e / 2). */
-                const int ahead = block * KEYS - row_pos + thread_now() % 4 * 2 - thread_now() % 32 / 4;
+                const int ahead = block * KEYS - row_pos + thread() % 4 * 2 - thread() % 32 / 4;
 #pragma unroll
                 for (int t = 0; t < ROWS16; t++)
 #pragma unroll
@@ -205,7 +225,7 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                                 s[t][n][e] = -INFINITY;
             }
             /* The maximum that is subtracted may lag by 2^8; P then stays below 256. */
-            const float scale_log2 = w.scale_log2;
+            const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;
 #pragma unroll
@@ -250,33 +270,22 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                             l[t][i] += s[t][n][e];
                         }
                 }
-            const int d_v = w.d_v;
-            uint32_t v_at = stage + (uint32_t)(KEYS * d_qk * 2 + thread_now() % 16 / 8 * d_v * 16 +
-                                               thread_now() % 32 / 16 * 128 + thread_now() % 8 * 16);
-#pragma unroll
-            for (int k = 0; k < 4; k++, v_at += (uint32_t)(32 * d_v)) {
-                uint32_t weight[ROWS16][4];
-#pragma unroll
-                for (int t = 0; t < ROWS16; t++) {
-                    weight[t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
-                    weight[t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
-                    weight[t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
-                    weight[t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
-                }
-#pragma unroll
-                for (int n = 0; n < D_V / 16; n++)
-                    if (n < D_V / 16 - 1 || d_v == D_V)
-                        add_values<BF, ROWS16>(v_at + (uint32_t)(n * 256), weight, o, n);
-            }
+            const int d_v = FULL ? w.d_v : kept_d_v;
+            const uint32_t v_at = stage + (uint32_t)(KEYS * d_qk * 2 + thread() % 16 / 8 * d_v * 16 +
+                                                     thread() % 32 / 16 * 128 + thread() % 8 * 16);
+            if (d_v == D_V)
+                add_values<BF, ROWS16, D_V / 16>(v_at, s, o);
+            else
+                add_values<BF, ROWS16, D_V / 16 - 1>(v_at, s, o);
         }
-        if (more && w.stages == 1) {
-            worker_barrier(thread_now() / WORKER_THREADS);
-            fetch_block(w, tid, block + 1, w.kv_smem);
+        if (more && stages == 1) {
+            worker_barrier(thread() / WORKER_THREADS);
+            fetch_block(w, tid, next_page, block + 1, w.kv_smem);
         }
     }
     if (warp_row() >= n_rows)
         return;
-    const int c = thread_now() % 4, d_v = w.d_v;
+    const int c = thread() % 4, d_v = FULL ? w.d_v : kept_d_v;
 #pragma unroll
     for (int t = 0; t < ROWS16; t++)
 #pragma unroll
@@ -284,7 +293,7 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
             float sum = l[t][i];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            const int row = warp_row() + 16 * t + 8 * i + thread_now() % 32 / 4;
+            const int row = warp_row() + 16 * t + 8 * i + thread() % 32 / 4;
             if (row >= n_rows)
                 continue;
             const float inverse = __frcp_rn(sum);
