@@ -498,6 +498,12 @@ typedef struct {
     uint32_t *is_last;  /* shared: this CTA was the last to arrive      */
 } merge_area;
 
+/* When this CTA began, kept in shared memory behind is_last. */
+static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
+{
+    return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
+}
+
 template <int HALVES>
 static __device__ __forceinline__ void put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
                                                  int d_v, int lane)
@@ -766,7 +772,8 @@ static __global__ void __launch_bounds__(32 * (N_WARPS + 1), 1) decode_kernel(co
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-    const unsigned long long start = p.args.busy ? now_ns() : 0;
+    if (p.args.busy && threadIdx.x == 0)
+        started(area) = now_ns();
     __syncthreads();
     if (warp == N_WARPS)
         produce(p, pipe, lane);
@@ -775,7 +782,7 @@ static __global__ void __launch_bounds__(32 * (N_WARPS + 1), 1) decode_kernel(co
     if (p.args.busy) {
         __syncthreads();
         if (threadIdx.x == 0)
-            p.args.busy[blockIdx.x] = p.work.cta[blockIdx.x].count ? now_ns() - start : 0;
+            p.args.busy[blockIdx.x] = p.work.cta[blockIdx.x].count ? now_ns() - started(area) : 0;
     }
 }
 
