@@ -25,8 +25,14 @@
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/decode_work.h"
 
+#ifndef PDL
+#define PDL 1
+#endif
+#ifndef WARPS
+#define WARPS 8
+#endif
 enum {
-    N_WARPS = 8,          /* that consume; one more produces             */
+    N_WARPS = WARPS,          /* that consume; one more produces             */
     PAGES_IN_FLIGHT = 64, /* of the ring at most, a power of 2           */
     LAZY = 8              /* log2 by which P may pass 1 before rescaling */
 };
@@ -75,7 +81,7 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
     } while (!done);
 }
 
-/* Copies `bytes` to each of shared memory ring + k and ring + v; every lane calls. `full` counts to FULL_ARRIVALS. */
+/* Copies of pages, which complete on their barriers `full`; those count to FULL_ARRIVALS. */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -88,37 +94,45 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
                  : "memory");
 }
 
-/* A full page is one copy; of the last page of a request only the groups that hold tokens are there to be read. */
-static __device__ __forceinline__ void copy_page(uint32_t to, const char *from, int k_bytes, int v_bytes, int groups,
-                                                 uint32_t full, uint64_t policy, int lane)
+/* Lanes 0 .. now - 1 have a page each. A full page is one copy; of the last page of a request only the groups
+ * that hold tokens are there to be read. */
+static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes, int v_bytes, int groups,
+                                                  uint32_t full, uint64_t policy, int lane, int now)
 {
-    if (lane)
+    if (lane >= now)
         return;
-    const int bytes = (k_bytes + v_bytes) * groups / 8;
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(bytes) : "memory");
+    const int k_part = k_bytes / 8 * groups, v_part = v_bytes / 8 * groups;
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(k_part + v_part) : "memory");
     if (groups == 8) {
-        bulk_copy(to, from, bytes, full, policy);
+        bulk_copy(to, from, k_bytes + v_bytes, full, policy);
     } else {
-        bulk_copy(to, from, k_bytes / 8 * groups, full, policy);
-        bulk_copy(to + (uint32_t)k_bytes, from + k_bytes, v_bytes / 8 * groups, full, policy);
+        bulk_copy(to, from, k_part, full, policy);
+        bulk_copy(to + (uint32_t)k_bytes, from + k_bytes, v_part, full, policy);
     }
 }
 #else
 enum { FULL_ARRIVALS = 33 };
 
-static __device__ __forceinline__ void copy_page(uint32_t to, const char *from, int k_bytes, int v_bytes, int groups,
-                                                 uint32_t full, uint64_t, int lane)
+/* Without a copy engine all lanes copy each page. */
+static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes, int v_bytes, int groups,
+                                                  uint32_t full, uint64_t, int lane, int now)
 {
-    for (int part = 0; part < 2; part++) {
-        const int bytes = (part ? v_bytes : k_bytes) / 8 * groups, skip = part ? k_bytes : 0;
-        for (int i = 16 * lane; i < bytes; i += 512)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)(skip + i)),
-                         "l"(from + skip + i)
-                         : "memory");
+    __syncwarp();
+    for (int page = 0; page < now; page++) {
+        const uint32_t to1 = __shfl_sync(~0u, to, page), full1 = __shfl_sync(~0u, full, page);
+        const char *from1 = (const char *)__shfl_sync(~0u, (unsigned long long)from, page);
+        const int groups1 = __shfl_sync(~0u, groups, page);
+        for (int part = 0; part < 2; part++) {
+            const int bytes = (part ? v_bytes : k_bytes) / 8 * groups1, skip = part ? k_bytes : 0;
+            for (int i = 16 * lane; i < bytes; i += 512)
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to1 + (uint32_t)(skip + i)),
+                             "l"(from1 + skip + i)
+                             : "memory");
+        }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full1) : "memory");
+        if (!lane)
+            pipe_arrive(full1);
     }
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
-    if (!lane)
-        pipe_arrive(full);
 }
 #endif
 
@@ -278,75 +292,93 @@ static __device__ __forceinline__ kvd_decode_segment load_segment(const kvd_deco
     return u.segment;
 }
 
-static __device__ __forceinline__ int n_pages(const kvd_decode_segment &s)
+static __device__ __forceinline__ int pages_of(int n_tokens)
 {
-    return (s.n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
 /* Entry lane of the page table from page `from` of the segment on. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s, int from, int lane)
 {
     const int i = from + lane;
-    return i < n_pages(s)
+    return i < pages_of(s.n_tokens)
                ? __ldg(p.args.page_table + (size_t)s.request * (size_t)p.args.max_pages + (size_t)(s.page + i))
                : 0;
 }
 
-static __device__ void produce(const params &p, const pipes &pipe, const kvd_decode_cta &cta, int lane)
+/*
+ * Pages go in batches, one lane a page: the bookkeeping of a page is a hundred dependent instructions, more time than
+ * the narrow heads' bytes take. A batch is a third of the ring at most.
+ */
+static __device__ void produce(const params &p, const pipes &pipe, int lane)
 {
+    const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
+    kvd_decode_segment s = load_segment(&cta->first_segment), s1 = s;
+    const int2 count_next = __ldg(reinterpret_cast<const int2 *>(cta));
+    const int n_segments = count_next.x;
+    if (!n_segments)
+        return;
+    const kvd_decode_segment *list = p.work.list + count_next.y;
     const uint64_t policy = read_once_policy();
-    const kvd_decode_segment *list = p.work.list + cta.next;
     const int ring = p.ring_bytes;
     /* The ring holds pages oldest .. n - 1, the oldest at byte `tail`; the next one goes to `head`. */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
-    kvd_decode_segment s = cta.first_segment, s1 = s;
-    if (cta.count > 1)
+    if (n_segments > 1)
         s1 = load_segment(list);
     int32_t pages = load_pages(p, s, 0, lane);
-    for (int k = 0; k < cta.count; k++) {
+    for (int k = 0; k < n_segments; k++) {
         /* The list and the page table are two dependent reads: each is begun one segment ahead. */
-        const int32_t pages1 = k + 1 < cta.count ? load_pages(p, s1, 0, lane) : 0;
+        const int32_t pages1 = k + 1 < n_segments ? load_pages(p, s1, 0, lane) : 0;
         kvd_decode_segment s2 = s1;
-        if (k + 2 < cta.count)
+        if (k + 2 < n_segments)
             s2 = load_segment(list + k + 1);
 
-        const int d_qk = p.args.map.d_qk[s.head], d_v = p.args.map.d_v[s.head];
-        const int bytes = 2 * KVD_PAGE_TOKENS * (d_qk + d_v), count = n_pages(s);
+        const int k_bytes = 2 * KVD_PAGE_TOKENS * p.args.map.d_qk[s.head];
+        const int v_bytes = 2 * KVD_PAGE_TOKENS * p.args.map.d_v[s.head];
+        const int bytes = k_bytes + v_bytes, count = pages_of(s.n_tokens);
         const char *pool = (const char *)p.args.pool + 2 * (size_t)p.args.map.kv_offset[s.head];
-        for (int j = 0; j < count; j++, n++) {
-            if (j && j % 32 == 0)
-                pages = load_pages(p, s, j, lane);
+        int batch = 8;
+        while (3 * batch * bytes > ring && batch > 1)
+            batch /= 2;
+        for (int j0 = 0; j0 < count; j0 += batch) {
+            const int now = min(batch, count - j0);
+            if (j0 && j0 % 32 == 0)
+                pages = load_pages(p, s, j0, lane);
+            int fit; /* pages that go to `head` on; the rest to the start of the ring */
             for (;;) {
                 if (oldest == n)
                     head = tail = 0;
-                if (n - oldest < PAGES_IN_FLIGHT) {
+                fit = now;
+                if (n + (uint32_t)now - oldest <= PAGES_IN_FLIGHT) {
                     if (oldest == n || head > tail) {
-                        if (ring - head >= bytes)
+                        fit = __popc(__ballot_sync(~0u, lane < now && head + (lane + 1) * bytes <= ring));
+                        if ((now - fit) * bytes <= tail)
                             break;
-                        if (tail >= bytes) {
-                            head = 0;
-                            break;
-                        }
-                    } else if (tail - head >= bytes) {
+                    } else if (tail - head >= now * bytes) {
                         break;
                     }
                 }
-                pipe_wait(pipe.empty + 8 * (oldest % PAGES_IN_FLIGHT), oldest / PAGES_IN_FLIGHT & 1);
-                oldest++;
+                const int some = min(batch, (int)(n - oldest));
+                const uint32_t mine = oldest + (uint32_t)lane;
+                if (lane < some)
+                    pipe_wait(pipe.empty + 8 * (mine % PAGES_IN_FLIGHT), mine / PAGES_IN_FLIGHT & 1);
+                __syncwarp();
+                oldest += (uint32_t)some;
                 if (oldest != n)
                     tail = (int)pipe.offset[oldest % PAGES_IN_FLIGHT];
             }
-            const int32_t page = __shfl_sync(~0u, pages, j % 32);
-            const uint32_t full = pipe.full + 8 * (n % PAGES_IN_FLIGHT);
-            const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * j);
-            if (!lane)
-                pipe.offset[n % PAGES_IN_FLIGHT] = (uint32_t)head;
-            __syncwarp();
-            copy_page(pipe.ring + (uint32_t)head,
-                      pool + 2 * (size_t)page * (size_t)p.args.map.page_elements, 2 * KVD_PAGE_TOKENS * d_qk,
-                      2 * KVD_PAGE_TOKENS * d_v, (tokens + 7) / 8, full, policy, lane);
-            head += bytes;
+            const int32_t page = __shfl_sync(~0u, pages, (j0 + lane) % 32);
+            const uint32_t mine = (n + (uint32_t)lane) % PAGES_IN_FLIGHT;
+            const int at = lane < fit ? head + lane * bytes : (lane - fit) * bytes;
+            const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * (j0 + lane));
+            const char *from = pool + 2 * (size_t)page * (size_t)p.args.map.page_elements;
+            if (lane < now)
+                pipe.offset[mine] = (uint32_t)at;
+            copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, (tokens + 7) / 8, pipe.full + 8 * mine, policy,
+                       lane, now);
+            n += (uint32_t)now;
+            head = fit == now ? head + now * bytes : (now - fit) * bytes;
         }
         s = s1;
         s1 = s2;
@@ -358,13 +390,13 @@ static __device__ void produce(const params &p, const pipes &pipe, const kvd_dec
 
 /* Query rows of the segment as A operand: [k step][row lane/4 dims 0-7, dims 8-15, then row + 8 likewise]. */
 template <int HALVES>
-static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p,
-                                              const kvd_decode_segment &s, int lane)
+static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p, int request,
+                                              int head, int lane)
 {
     const kvd_attn_map &map = p.args.map;
-    const int d_qk = map.d_qk[s.head];
-    const uint16_t *from = (const uint16_t *)p.args.q + (size_t)s.request * (size_t)map.q_pitch +
-                           map.q_offset[s.head * map.group] + lane % 4 * 2;
+    const int d_qk = map.d_qk[head];
+    const uint16_t *from = (const uint16_t *)p.args.q + (size_t)request * (size_t)map.q_pitch +
+                           map.q_offset[head * map.group] + lane % 4 * 2;
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         const int row = lane / 4 + 8 * h;
@@ -466,6 +498,12 @@ typedef struct {
     uint32_t *is_last;  /* shared: this CTA was the last to arrive      */
 } merge_area;
 
+/* When this CTA began, kept in shared memory behind is_last. */
+static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
+{
+    return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
+}
+
 template <int HALVES>
 static __device__ __forceinline__ void put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
                                                  int d_v, int lane)
@@ -514,7 +552,7 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
 /* The segment's result from the warps' results; a whole interval is written out, a cut one goes to its slot. */
 template <typename T>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area, const kvd_decode_segment &s,
-                                                   int places, int tid)
+                                                   int places, bool is_whole, int tid)
 {
     const int group = p.args.map.group, d_v = p.args.map.d_v[s.head], pair = tid % (KVD_WIDTH_MAX / 2);
     const int cta = (int)blockIdx.x, slot = 2 * cta + (cta == s.first_cta);
@@ -537,7 +575,7 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
                 o.x = fmaf(x.x, f, o.x);
                 o.y = fmaf(x.y, f, o.y);
             }
-        if (s.live == 1) {
+        if (is_whole) {
             put_result<T>(p, s, row, pair, o, max, sum);
         } else {
             const size_t at = (size_t)slot * group + row;
@@ -548,49 +586,91 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
     }
 }
 
-/* The interval's result from the slots of its CTAs, by the last CTA that arrived. */
-template <typename T>
-static __device__ __forceinline__ void merge_ctas(const params &p, const kvd_decode_segment &s, int tid)
+/*
+ * The slots of an interval's CTAs into the merge area, by the last CTA that arrived. A warp has one head and every
+ * `split`-th slot, a lane 4 dims. Returns split, the places that are left to be merged.
+ */
+static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area, const kvd_decode_segment &s,
+                                                  int warp, int lane)
 {
-    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head], pair = tid % (KVD_WIDTH_MAX / 2);
+    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head];
+    const int split = max(1, N_WARPS / group), sub = warp % split;
     const float2 *slot_ml = reinterpret_cast<const float2 *>(p.work.slot_ml);
-    if (2 * pair >= d_v)
-        return;
-    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += 32 * N_WARPS / (KVD_WIDTH_MAX / 2)) {
+    for (int row = warp / split; row < group; row += N_WARPS / split) {
         float max = -INFINITY, sum = 0;
-        float2 o = make_float2(0, 0);
-#pragma unroll 4
-        for (int k = 0; k < s.span; k++)
-            max = fmaxf(max, __ldcg(slot_ml + (size_t)(2 * (s.first_cta + k) + (k == 0)) * group + row).x);
-#pragma unroll 4
-        for (int k = 0; k < s.span; k++) {
-            const size_t at = (size_t)(2 * (s.first_cta + k) + (k == 0)) * group + row;
-            const float2 ml = __ldcg(slot_ml + at);
-            const float2 x = __ldcg(reinterpret_cast<const float2 *>(p.work.slot_o + at * p.d_v_max) + pair);
-            const float f = exp2_fast((ml.x - max) * p.scale_log2);
-            /* A CTA without work has max = -inf, and its slot anything, hence no product with it. */
-            sum = ml.x == -INFINITY ? sum : fmaf(ml.y, f, sum);
-            o.x = ml.x == -INFINITY ? o.x : fmaf(x.x, f, o.x);
-            o.y = ml.x == -INFINITY ? o.y : fmaf(x.y, f, o.y);
+        float4 o = make_float4(0, 0, 0, 0);
+        for (int k0 = sub; k0 < s.span; k0 += 4 * split) {
+            float2 ml[4];
+            float4 x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int k = k0 + i * split;
+                const size_t at = (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
+                ml[i] = k < s.span ? __ldcg(slot_ml + at) : make_float2(-INFINITY, 0);
+                x[i] = k < s.span && 4 * lane < d_v
+                           ? __ldcg(reinterpret_cast<const float4 *>(p.work.slot_o + at * (size_t)p.d_v_max) + lane)
+                           : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                /* A CTA without work has max = -inf, and its slot holds anything. */
+                if (ml[i].x != -INFINITY) {
+                    const float top = fmaxf(max, ml[i].x);
+                    const float f = exp2_fast((max - top) * p.scale_log2);
+                    const float g = exp2_fast((ml[i].x - top) * p.scale_log2);
+                    max = top;
+                    sum = fmaf(ml[i].y, g, sum * f);
+                    o.x = fmaf(x[i].x, g, o.x * f);
+                    o.y = fmaf(x[i].y, g, o.y * f);
+                    o.z = fmaf(x[i].z, g, o.z * f);
+                    o.w = fmaf(x[i].w, g, o.w * f);
+                }
         }
-        put_result<T>(p, s, row, pair, o, max, sum);
+        if (4 * lane < d_v)
+            reinterpret_cast<float4 *>(area.o + (size_t)((sub * group + row) * p.o_pitch))[lane] = o;
+        if (lane == 0)
+            area.ml[sub * KVD_GROUP_MAX + row] = make_float2(max, sum);
     }
+    return split;
+}
+
+/* A segment held by a warp, word i in lane i: all of it in registers of every lane would make the page loop spill. */
+static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
+{
+    return __ldg(reinterpret_cast<const int32_t *>(at) + lane % 8);
+}
+
+static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
+{
+    kvd_decode_segment s;
+    s.request = __shfl_sync(~0u, word, 0);
+    s.head = __shfl_sync(~0u, word, 1);
+    s.page = __shfl_sync(~0u, word, 2);
+    s.n_tokens = __shfl_sync(~0u, word, 3);
+    s.first_cta = __shfl_sync(~0u, word, 4);
+    s.span = __shfl_sync(~0u, word, 5);
+    s.live = __shfl_sync(~0u, word, 6);
+    s.unused = 0;
+    return s;
 }
 
 template <typename T, int HALVES>
-static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, const kvd_decode_cta &cta,
-                               int warp, int lane)
+static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp, int lane)
 {
-    const kvd_decode_segment *list = p.work.list + cta.next;
-    kvd_decode_segment s = cta.first_segment, s1 = s;
+    const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
+    int32_t word = load_segment_word(&cta->first_segment, lane), word1 = 0;
+    const int2 list = __ldg(reinterpret_cast<const int2 *>(cta)); /* count, next */
+    if (!list.x)
+        return;
     uint32_t q[8][2 * HALVES];
     uint32_t n0 = 0; /* pages of the CTA before this segment */
-    load_q<HALVES>(q, p, s, lane);
-    for (int k = 0; k < cta.count; k++) {
-        if (k + 1 < cta.count)
-            s1 = load_segment(list + k);
-        const int d_qk = p.args.map.d_qk[s.head], d_v = p.args.map.d_v[s.head];
-        const uint32_t count = (uint32_t)n_pages(s);
+    load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
+    for (int k = 0; k < list.x; k++) {
+        if (k + 1 < list.x)
+            word1 = load_segment_word(p.work.list + list.y + k, lane);
+        const int head = __shfl_sync(~0u, word, 1), n_tokens = __shfl_sync(~0u, word, 3);
+        const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
+        const uint32_t count = (uint32_t)pages_of(n_tokens);
         /* This warp's first page, counted from the segment's: its place in the merge. */
         const uint32_t place = ((uint32_t)warp - n0) % N_WARPS;
         state<HALVES> st;
@@ -607,7 +687,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         for (uint32_t j = place; j < count; j += N_WARPS) {
             const uint32_t at = (n0 + j) % PAGES_IN_FLIGHT;
             pipe_wait(pipe.full + 8 * at, (n0 + j) / PAGES_IN_FLIGHT & 1);
-            const int tokens = s.n_tokens - KVD_PAGE_TOKENS * (int)j;
+            const int tokens = n_tokens - KVD_PAGE_TOKENS * (int)j;
             consume_page<T, HALVES>(st, q, pipe.ring + pipe.offset[at], d_qk, d_v, tokens, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
             if (tokens < KVD_PAGE_TOKENS) /* the stores that cleared V come before the next copy to this place */
@@ -621,17 +701,16 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             pipe_wait(area.free, (uint32_t)(k - 1) & 1);
         if (place < count)
             put_state<HALVES>(st, p, area, (int)place, d_v, lane);
-        if (k + 1 < cta.count)
-            load_q<HALVES>(q, p, s1, lane);
+        const kvd_decode_segment s = whole_segment(word);
+        if (k + 1 < list.x)
+            load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
         consumers_sync();
-        merge_warps<T>(p, area, s, (int)min(count, (uint32_t)N_WARPS), 32 * warp + lane);
-        __syncwarp();
-        if (!lane)
-            pipe_arrive(area.free);
+        const int tid = 32 * warp + lane;
+        merge_warps<T>(p, area, s, (int)min(count, (uint32_t)N_WARPS), s.live == 1, tid);
         if (s.live > 1) {
-            __threadfence();
             consumers_sync();
-            if (warp == 0 && lane == 0) {
+            if (tid == 0) {
+                __threadfence();
                 const uint32_t before = atomicAdd(p.work.arrived + s.first_cta, 1u);
                 *area.is_last = before + 1 == (uint32_t)s.live;
                 if (*area.is_last)
@@ -639,11 +718,17 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 __threadfence();
             }
             consumers_sync();
-            if (*area.is_last)
-                merge_ctas<T>(p, s, 32 * warp + lane);
+            if (*area.is_last) {
+                const int places = merge_slots(p, area, s, warp, lane);
+                consumers_sync();
+                merge_warps<T>(p, area, s, places, true, tid);
+            }
         }
+        __syncwarp();
+        if (!lane)
+            pipe_arrive(area.free);
         n0 += count;
-        s = s1;
+        word = word1;
     }
 }
 
@@ -661,20 +746,7 @@ template <typename T, int HALVES>
 static __global__ void __launch_bounds__(32 * (N_WARPS + 1), 1) decode_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(128) char smem[];
-    const unsigned long long start = p.args.busy ? now_ns() : 0;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    kvd_decode_cta cta;
-    {
-        const int4 *from = reinterpret_cast<const int4 *>(p.work.cta + blockIdx.x);
-        union {
-            int4 word[3];
-            kvd_decode_cta cta;
-        } u;
-        u.word[0] = __ldg(from);
-        u.word[1] = __ldg(from + 1);
-        u.word[2] = __ldg(from + 2);
-        cta = u.cta;
-    }
     merge_area area;
     pipes pipe;
     pipe.ring = smem_address(smem);
@@ -695,15 +767,22 @@ static __global__ void __launch_bounds__(32 * (N_WARPS + 1), 1) decode_kernel(co
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
     }
+#if __CUDA_ARCH__ >= 900
+    /* Nothing that a kernel before wrote is touched above this line. */
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (p.args.busy && threadIdx.x == 0)
+        started(area) = now_ns();
     __syncthreads();
     if (warp == N_WARPS)
-        produce(p, pipe, cta, lane);
-    else if (cta.count)
-        consume<T, HALVES>(p, pipe, area, cta, warp, lane);
+        produce(p, pipe, lane);
+    else
+        consume<T, HALVES>(p, pipe, area, warp, lane);
     if (p.args.busy) {
         __syncthreads();
         if (threadIdx.x == 0)
-            p.args.busy[blockIdx.x] = cta.count ? now_ns() - start : 0;
+            p.args.busy[blockIdx.x] = p.work.cta[blockIdx.x].count ? now_ns() - started(area) : 0;
     }
 }
 
@@ -737,8 +816,10 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
 
 template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStream_t stream)
 {
-    int device, most;
+    int device, most, major;
     cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (e != cudaSuccess)
@@ -755,9 +836,18 @@ template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStrea
     e = cudaFuncSetAttribute(decode_kernel<T, HALVES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    decode_kernel<T, HALVES>
-        <<<(unsigned)p->args.n_ctas, 32 * (N_WARPS + 1), (size_t)bytes, stream>>>(*p);
-    return cudaGetLastError();
+    /* On Hopper the launch overlaps the end of the kernel before. */
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)p->args.n_ctas);
+    config.blockDim = dim3(32 * (N_WARPS + 1));
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = major >= 9 && PDL ? 1 : 0;
+    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES>, *p);
 }
 
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
