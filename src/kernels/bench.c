@@ -16,6 +16,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/fill.h"
 #endif
 
 enum { RIVALS_MAX = 256 };
@@ -53,8 +54,10 @@ static int open_cuda(kvd_bench *b, kvd_err *err)
         e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
     if (!e) {
         memcpy(b->driver, info.driver, sizeof b->driver);
-        b->flush_bytes = 2 * info.l2_bytes;
+        b->flush_bytes = 4 * info.l2_bytes;
         e = cudaMalloc(&b->flush, b->flush_bytes);
+        if (!e)
+            e = cudaMemsetAsync(b->flush, 1, b->flush_bytes, b->stream);
     }
     for (int i = 0; !e && i < RIVALS_MAX; i++)
         for (int k = 0; !e && k < 2; k++)
@@ -190,7 +193,7 @@ static int queue(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *r, i
 {
     cudaError_t e = cudaSuccess;
     if (plan->cold)
-        e = cudaMemsetAsync(b->flush, round & 0xff, b->flush_bytes, b->stream);
+        e = kvd_l2_flush(b->flush, b->flush_bytes, b->stream);
     if (!e && r->prepare && r->prepare(r->ctx, b->stream, err))
         return kvd_in(err, "%s", r->name);
     if (!e)

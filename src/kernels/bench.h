@@ -1,7 +1,7 @@
 /*
  * Timing. Several rivals take turns, a launch each, in a new order every round, so that clocks and neighbours treat all alike:
- * warm-up rounds, then rounds that count. On a GPU each launch stands between two events, the L2 cache is overwritten before it unless the plan says
- * hot, and what can be captured is replayed as a CUDA graph. The card is read, never set.
+ * warm-up rounds, then rounds that count. On a GPU each launch stands between two events, the L2 cache is emptied of what it reads (by reading other memory)
+ * before it unless the plan says hot, and what can be captured is replayed as a CUDA graph. The card is read, never set.
  */
 #ifndef KVD_KERNELS_BENCH_H
 #define KVD_KERNELS_BENCH_H
@@ -13,7 +13,7 @@
 
 typedef struct {
     int warmup, samples; /* rounds                                                                */
-    bool cold;           /* caches are overwritten before each launch                             */
+    bool cold;           /* caches hold other data before each launch                             */
 } kvd_bench_plan;
 
 /* One rival. launch puts its work on `stream` (a cudaStream_t; NULL for the CPU, where it has done it on return). */

@@ -29,7 +29,7 @@ static const kvd_column columns[] = {
     {"p", KVD_COL_REAL, "1", "the same of the widths of the answer that this row gave: 0 for dense"},
     {"mean_d_qk", KVD_COL_REAL, "1", "mean d_qk of that answer"},
     {"mean_d_v", KVD_COL_REAL, "1", "mean d_v of that answer"},
-    {"l2", KVD_COL_TEXT, "1", "cold: caches overwritten before each sample; hot: not"},
+    {"l2", KVD_COL_TEXT, "1", "cold: caches hold other data before each sample; hot: not"},
     {"graph", KVD_COL_INT, "1", "1: samples are replays of a CUDA graph"},
     {"warmup", KVD_COL_INT, "1", "rounds thrown away"},
     {"samples", KVD_COL_INT, "1", "samples kept"},
