@@ -1,5 +1,5 @@
 /*
- * Benchmark data from kernels/values.h. A thread makes 8 neighbouring dims of one token: one hash per element, one store of 16
+ * Benchmark data from kernels/timing/values.h. A thread makes 8 neighbouring dims of one token: one hash per element, one store of 16
  * bytes. Bound by the integer pipe, some 40 instructions per element: about 1e11 elements per second on an H200.
  *
  * Grid: x over (token, group of 8 dims), y over heads, z over requests.
@@ -9,7 +9,7 @@
 
 #include "common/half.h"
 #include "kernels/cuda/fill.h"
-#include "kernels/values.h"
+#include "kernels/timing/values.h"
 
 enum { THREADS = 256 };
 

@@ -1,5 +1,5 @@
 /*
- * Q, K and V of a benchmark made on the device, element by element from kernels/values.h, in the layouts that kernels read.
+ * Q, K and V of a benchmark made on the device, element by element from kernels/timing/values.h, in the layouts that kernels read.
  * The same bits as kvd_problem_rows gives on the host. Layouts of kernels/layout.h; bf16 or fp16.
  */
 #ifndef KVD_KERNELS_CUDA_FILL_H
