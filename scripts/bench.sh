@@ -16,6 +16,10 @@ echo "== spectra: svd, tsqr, gram, dsyrk"
 "$B/tests/bench_spectrum"
 echo "== dump and read back against plain write and read"
 "$B/tests/bench_dump" "$T"
+if [ -x "$B/tests/bench_append" ]; then
+  echo "== append and prefill by mma.sync on the GPU"
+  "$B/tests/bench_append"
+fi
 echo "== peak memory of kvdim-collect"
 for n in 4096 65536; do
   for what in --moments --dtype=f16; do
