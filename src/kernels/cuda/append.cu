@@ -83,7 +83,7 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
 }
 
 template <bool BF, int SLABS, int ROPE>
-__global__ void __launch_bounds__(32 * PREFILL_WARPS, ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
+__global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
     append_prefill(const __grid_constant__ params p)
 {
     /* Two heads at a time share the angles and the fragments of R; the general forms of RoPE need the registers. */
@@ -368,8 +368,9 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     int warps = (cta_room - r_bytes) / (2 * STAGE_BYTES);
     if (warps < 1)
         warps = 1;
-    if (warps > PREFILL_WARPS)
-        warps = PREFILL_WARPS;
+    const int most = room > 164 * 1024 ? (int)PREFILL_WARPS : (int)PREFILL_WARPS - 2; /* as BOUND_WARPS */
+    if (warps > most)
+        warps = most;
     const int bytes = r_bytes + warps * 2 * STAGE_BYTES;
     e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)

@@ -18,6 +18,13 @@ enum {
     DECODE_WARPS = 8
 };
 
+/* Devices before sm_90 have shared memory for 4 warps beside R, and their code wants the registers of the others. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+enum { BOUND_WARPS = PREFILL_WARPS - 2 };
+#else
+enum { BOUND_WARPS = PREFILL_WARPS };
+#endif
+
 /* How RoPE is done: which lane holds the partner of an element. */
 enum rope_kind {
     ROPE_NONE,
