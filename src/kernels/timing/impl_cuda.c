@@ -168,9 +168,10 @@ static int describe_plans(state *s, void *stream, kvd_err *err)
         void *const next = first ? kvd_device_new(&s->memory, sizeof(int32_t), "tiles", err) : NULL;
         void *const work = next ? kvd_device_new(&s->memory, scratch, "scheduling", err) : NULL;
         status = !work ? -1
-                       : kvd_cuda_check(kvd_prefill_plan_describe(&args, &s->batch, s->schedule,
-                                                                  &kvd_prefill_cost_h200, tile, first, next,
-                                                                  work, layers + l * bytes),
+                       : kvd_cuda_check(kvd_prefill_plan_describe(
+                                            &args, &s->batch, s->schedule,
+                                            s->mma ? &kvd_prefill_cost_mma : &kvd_prefill_cost_sm90, tile,
+                                            first, next, work, layers + l * bytes),
                                         "scheduling", err);
         if (!status && l == 0)
             s->prefill = args;
