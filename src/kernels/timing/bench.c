@@ -189,7 +189,7 @@ static int time_cpu(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *r
 }
 
 #ifdef KVD_CUDA
-static int queue(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *r, int i, int round, kvd_err *err)
+static int queue(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *r, int i, kvd_err *err)
 {
     cudaError_t e = cudaSuccess;
     if (plan->cold)
@@ -273,7 +273,7 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
 {
 #ifdef KVD_CUDA
     if (r->cuda) {
-        if (queue(b, plan, r, i, 0, err))
+        if (queue(b, plan, r, i, err))
             return -1;
         const cudaError_t e = cudaStreamSynchronize(b->stream);
         if (e)
@@ -309,7 +309,7 @@ static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
     double us = NAN;
 #ifdef KVD_CUDA
     for (int i = 0; i < n; i++)
-        if (rival[order[i]].cuda && queue(b, plan, &rival[order[i]], order[i], round, err))
+        if (rival[order[i]].cuda && queue(b, plan, &rival[order[i]], order[i], err))
             return -1;
 #endif
     if (sample >= 0)
