@@ -737,8 +737,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
         n1 = n0 + (uint32_t)pages_of(n_tokens);
         /* Of many short intervals each warp takes some whole, side by side, if the ring holds a few at once. */
-        const bool is_short = __shfl_sync(~0u, word, 6) == 1 && n1 - n0 <= SHORT &&
-                              (int)(n1 - n0) * 8 * KVD_PAGE_TOKENS * (d_qk + d_v) <= p.ring_bytes;
+        const bool is_short = n_tokens <= SHORT * KVD_PAGE_TOKENS && __shfl_sync(~0u, word, 6) == 1 &&
+                              8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
         /* This warp's first page, counted from the segment's: its place in the merge. */
