@@ -1,6 +1,7 @@
 /*
  * Work lists for decode, made on the device from kv_len by one CTA; nothing is read back, so a captured graph replans by
- * itself when the lengths change. One plan serves all layers of equal widths.
+ * itself when the lengths change. One plan serves all layers of equal widths; the plans of layers of different widths are made
+ * in one launch, a CTA each.
  *
  * NONE    task t = (request, KV head) goes to CTA t mod n_ctas.
  *
@@ -13,6 +14,8 @@
  *         SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST) with groups8 the groups of 8 tokens that are read, in units of
  *         16 bytes. Cuts are rounded to pages.
  */
+#include <string.h>
+
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/decode_work.h"
@@ -72,7 +75,7 @@ static __device__ void put_count(const params &p, int c, int count, int next)
 
 /* ---- none ------------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(N_THREADS) plan_none(const __grid_constant__ params p)
+static __device__ __forceinline__ void plan_none(const params &p)
 {
     const int tasks = p.batch * p.n_kv_heads, n = p.n_ctas;
     /* CTA c has tasks / n tasks, and one more when c < tasks % n. */
@@ -106,7 +109,7 @@ static __device__ void sort_falling(u64 *key, int n)
         }
 }
 
-static __global__ void __launch_bounds__(N_THREADS) plan_papers(const __grid_constant__ params p)
+static __device__ __forceinline__ void plan_papers(const params &p)
 {
     extern __shared__ u64 smem_keys[];
     __shared__ u64 load[CTAS_MAX], sorted[CTAS_MAX], lowest[N_THREADS / 32];
@@ -288,7 +291,7 @@ static __device__ int first_at(const int2 *start, int n, int task, int page)
     return low;
 }
 
-static __global__ void __launch_bounds__(N_THREADS) plan_ours(const __grid_constant__ params p)
+static __device__ __forceinline__ void plan_ours(const params &p)
 {
     extern __shared__ u64 smem_keys[];
     __shared__ int2 start[CTAS_MAX + 1];
@@ -354,11 +357,41 @@ static __global__ void __launch_bounds__(N_THREADS) plan_ours(const __grid_const
     }
 }
 
+/* ---- kernels ---------------------------------------------------------------------------------- */
+
+template <int SCHEDULE> static __device__ __forceinline__ void plan(const params &p)
+{
+    if constexpr (SCHEDULE == KVD_SCHEDULE_NONE)
+        plan_none(p);
+    else if constexpr (SCHEDULE == KVD_SCHEDULE_PAPERS)
+        plan_papers(p);
+    else
+        plan_ours(p);
+}
+
+template <int SCHEDULE>
+static __global__ void __launch_bounds__(N_THREADS) plan_kernel(const __grid_constant__ params p)
+{
+    plan<SCHEDULE>(p);
+}
+
+/* One CTA a layer. */
+template <int SCHEDULE>
+static __global__ void __launch_bounds__(N_THREADS) plan_layers_kernel(const params *p)
+{
+    plan<SCHEDULE>(p[blockIdx.x]);
+}
+
 /* ---- host ------------------------------------------------------------------------------------- */
 
-cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule, cudaStream_t stream)
+size_t kvd_decode_plan_layer_bytes(void)
 {
-    cudaError_t e = kvd_decode_check(args);
+    return sizeof(params);
+}
+
+cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule, void *layer)
+{
+    const cudaError_t e = kvd_decode_check(args);
     if (e != cudaSuccess)
         return e;
     const kvd_attn_map *map = &args->map;
@@ -366,39 +399,71 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule, 
     if (tasks >= 1 << 24 || args->n_ctas > CTAS_MAX || (schedule == KVD_SCHEDULE_PAPERS && tasks > 0xffff))
         return cudaErrorInvalidValue;
     params p;
+    memset(&p, 0, sizeof p);
     kvd_decode_work_lay(map, args->batch, args->n_ctas, args->workspace, &p.work);
     p.kv_len = args->kv_len;
     p.batch = args->batch;
     p.n_kv_heads = map->n_kv_heads;
     p.n_ctas = args->n_ctas;
     p.group = map->group;
-    p.cost_before[0] = 0;
     const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;
     for (int g = 0; g < map->n_kv_heads; g++)
         p.cost_before[g + 1] = p.cost_before[g] + map->d_qk[g] + map->d_v[g] + per_group;
+    memcpy(layer, &p, sizeof p);
+    return cudaSuccess;
+}
 
-    size_t keys = schedule == KVD_SCHEDULE_PAPERS ? kvd_decode_pow2(tasks) : (size_t)args->batch + 1;
-    if (schedule == KVD_SCHEDULE_NONE || keys > SMEM_KEYS)
+/* Of one layer by value, or of n_layers of them that lie on the device. */
+template <int SCHEDULE>
+static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
+{
+    const size_t tasks = (size_t)p.batch * (size_t)p.n_kv_heads;
+    size_t keys = SCHEDULE == KVD_SCHEDULE_PAPERS ? kvd_decode_pow2(tasks) : (size_t)p.batch + 1;
+    if (SCHEDULE == KVD_SCHEDULE_NONE || keys > SMEM_KEYS)
         keys = 0;
     const size_t bytes = keys * sizeof(u64);
+    const cudaError_t e = layers
+                              ? cudaFuncSetAttribute(plan_layers_kernel<SCHEDULE>,
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)
+                              : cudaFuncSetAttribute(plan_kernel<SCHEDULE>,
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess)
+        return e;
+    if (layers)
+        plan_layers_kernel<SCHEDULE><<<(unsigned)n_layers, N_THREADS, bytes, stream>>>(layers);
+    else
+        plan_kernel<SCHEDULE><<<1, N_THREADS, bytes, stream>>>(p);
+    return cudaGetLastError();
+}
+
+static cudaError_t launch_any(const kvd_decode_args *args, kvd_schedule schedule, const params *layers,
+                              int n_layers, cudaStream_t stream)
+{
+    params p;
+    const cudaError_t e = kvd_decode_plan_describe(args, schedule, &p);
+    if (e != cudaSuccess)
+        return e;
     switch (schedule) {
     case KVD_SCHEDULE_NONE:
-        plan_none<<<1, N_THREADS, 0, stream>>>(p);
-        break;
+        return launch<KVD_SCHEDULE_NONE>(p, layers, n_layers, stream);
     case KVD_SCHEDULE_PAPERS:
-        e = cudaFuncSetAttribute(plan_papers, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (e != cudaSuccess)
-            return e;
-        plan_papers<<<1, N_THREADS, bytes, stream>>>(p);
-        break;
+        return launch<KVD_SCHEDULE_PAPERS>(p, layers, n_layers, stream);
     case KVD_SCHEDULE_OURS:
-        e = cudaFuncSetAttribute(plan_ours, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (e != cudaSuccess)
-            return e;
-        plan_ours<<<1, N_THREADS, bytes, stream>>>(p);
-        break;
+        return launch<KVD_SCHEDULE_OURS>(p, layers, n_layers, stream);
     default:
         return cudaErrorInvalidValue;
     }
-    return cudaGetLastError();
+}
+
+cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule, cudaStream_t stream)
+{
+    return launch_any(args, schedule, NULL, 1, stream);
+}
+
+cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule schedule, const void *layers,
+                                   int n_layers, cudaStream_t stream)
+{
+    if (!layers || n_layers < 1)
+        return cudaErrorInvalidValue;
+    return launch_any(args, schedule, (const params *)layers, n_layers, stream);
 }

@@ -15,9 +15,7 @@
 #include "kernels/timing/device_memory.h"
 #include "kernels/timing/impl.h"
 
-enum {
-    LAYERS = 32
-}; /* of the model whose prefill plans are made together, as widths differ from layer to layer */
+enum { LAYERS = 32 }; /* of the model whose plans are made together, as widths differ from layer to layer */
 
 typedef struct {
     const kvd_problem *p;
@@ -153,7 +151,7 @@ done:
 }
 
 /* Arrays of every layer, as a model has them; layer 0 is the one that runs. */
-static int describe_plans(state *s, void *stream, kvd_err *err)
+static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
     const size_t firsts = ((size_t)s->n_ctas + 1) * sizeof(int32_t);
@@ -201,13 +199,33 @@ static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const v
                                     .pool = pool,
                                     .o = s->o,
                                     .work = {.n_ctas = s->n_ctas}};
-    return describe_plans(s, stream, err);
+    return describe_prefill_plans(s, stream, err);
+}
+
+static int describe_decode_plans(state *s, size_t workspace_bytes, void *stream, kvd_err *err)
+{
+    const size_t bytes = kvd_decode_plan_layer_bytes();
+    char *const layers = malloc(LAYERS * bytes);
+    int status = layers ? 0 : kvd_no_memory(err, "scheduling", (unsigned long long)(LAYERS * bytes));
+    for (size_t l = 0; !status && l < LAYERS; l++) {
+        kvd_decode_args args = s->decode;
+        if (l && !(args.workspace = kvd_device_new(&s->memory, workspace_bytes, "partial results", err)))
+            status = -1;
+        if (!status)
+            status = kvd_cuda_check(kvd_decode_plan_describe(&args, s->schedule, layers + l * bytes),
+                                    "scheduling", err);
+    }
+    if (!status) {
+        s->layers = kvd_device_copy(&s->memory, layers, LAYERS * bytes, "scheduling", stream, err);
+        status = s->layers ? kvd_cuda_check(cudaStreamSynchronize(stream), "scheduling", err) : -1;
+    }
+    free(layers);
+    return status;
 }
 
 static int open_decode(state *s, const kvd_fill_args *f, const void *q, const void *pool, void *stream,
                        kvd_err *err)
 {
-    (void)stream;
     s->n_ctas = kvd_decode_ctas(&s->map);
     if (s->n_ctas < 1)
         return kvd_fail(err, "cannot ask the device how many CTAs it holds");
@@ -227,7 +245,7 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
                                   .o = s->o,
                                   .n_ctas = s->n_ctas,
                                   .workspace = workspace};
-    return 0;
+    return describe_decode_plans(s, bytes, stream, err);
 }
 
 static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma, kvd_scheduler scheduler,
@@ -304,8 +322,9 @@ static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *strea
 static int plan(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
-    const cudaError_t e = s->p->phase == KVD_DECODE ? kvd_decode_plan(&s->decode, s->schedule, stream)
-                                                    : kvd_prefill_plan_layers(s->layers, LAYERS, stream);
+    const cudaError_t e = s->p->phase == KVD_DECODE
+                              ? kvd_decode_plan_layers(&s->decode, s->schedule, s->layers, LAYERS, stream)
+                              : kvd_prefill_plan_layers(s->layers, LAYERS, stream);
     return kvd_cuda_check(e, "scheduling", err);
 }
 
@@ -377,8 +396,8 @@ enum {
 };
 
 #define REST                                                                                                 \
-    .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, 1}, .prepare = prepare, .launch = launch,     \
-    .poison = poison, .fetch = fetch, .row = row, .busy = busy, .engine = engine
+    .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, LAYERS}, .prepare = prepare,                  \
+    .launch = launch, .poison = poison, .fetch = fetch, .row = row, .busy = busy, .engine = engine
 
 const kvd_impl kvd_impl_cuda = {.name = "cuda",
                                 .summary = "our kernels: prefill for Hopper, decode",
