@@ -21,7 +21,7 @@ set label 2 sprintf('%.3g TB/s', bandwidth) at first ridge/3, first peak/3 left 
 # Implementations side by side, so that points of one case do not hide each other.
 dodge(i) = exp(0.045*(i - (n + 1)/2.0))
 plot roof(x) with lines lw 1.6 lc rgb '#404040' notitle, \
-     for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq 'prefill' && $5 < peak ? $3*dodge(i) : NaN):5 with points lt i pt 1 ps 0.5 lw 0.8 notitle, \
+     for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq 'prefill' && $5 < peak ? $3*dodge(i) : NaN):5 with points lt i pt 1 ps 1.1 lw 1 notitle, \
      for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq 'prefill' && $6 > 0 ? $3*dodge(i) : NaN):4 with points lt i pt 7 ps 0.9 notitle, \
      for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq 'prefill' && $6 == 0 ? $3*dodge(i) : NaN):4 with points lt i pt 6 ps 0.9 notitle, \
      for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq 'decode' && $6 > 0 ? $3*dodge(i) : NaN):4 with points lt i pt 5 ps 0.9 notitle, \

@@ -21,9 +21,9 @@
 #include "common/blas.h"
 #include "common/rng.h"
 #include "common/threads.h"
-#include "kernels/attention_cpu.h"
 #include "kernels/attention_plain.h"
 #include "kernels/attention_ref.h"
+#include "kernels/cpu/attention_cpu.h"
 
 enum {
     ROUNDS = 500,

@@ -19,9 +19,10 @@ enum { N_KV = 8, N_HEADS = 32, REPLAYS = 31, BUSY_RUNS = 9 };
 static const struct {
     const char *name;
     int batch, len; /* len 0: ragged, -1: one long and many short */
-} shapes[] = {{"1x1024", 1, 1024},     {"1x8192", 1, 8192},       {"1x32768", 1, 32768},  {"1x131072", 1, 131072},
-              {"16x8192", 16, 8192},   {"64x8192", 64, 8192},     {"16x32768", 16, 32768}, {"64x1024", 64, 1024},
-              {"256x1024", 256, 1024}, {"256x128", 256, 128},     {"ragged64", 64, 0},    {"longshort64", 64, -1}};
+} shapes[] = {{"1x1024", 1, 1024},     {"1x8192", 1, 8192},   {"1x32768", 1, 32768},
+              {"1x131072", 1, 131072}, {"16x8192", 16, 8192}, {"64x8192", 64, 8192},
+              {"16x32768", 16, 32768}, {"64x1024", 64, 1024}, {"256x1024", 256, 1024},
+              {"256x128", 256, 128},   {"ragged64", 64, 0},   {"longshort64", 64, -1}};
 
 static const struct {
     const char *name;
@@ -30,9 +31,9 @@ static const struct {
     {"128", {128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {"64", {64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
     {"32", {32, 32, 32, 32, 32, 32, 32, 32}, {32, 32, 32, 32, 32, 32, 32, 32}},
-    {"p0.5", {80, 64, 64, 96, 64, 80, 48, 64}, {48, 64, 48, 64, 80, 48, 64, 48}},  /* 1024 of 2048 */
-    {"p0.6", {64, 48, 48, 80, 64, 64, 32, 48}, {32, 48, 48, 48, 64, 32, 64, 32}},  /*  816 of 2048 */
-    {"p0.7", {48, 32, 48, 64, 32, 48, 32, 32}, {32, 32, 32, 32, 48, 32, 32, 32}},  /*  608 of 2048 */
+    {"p0.5", {80, 64, 64, 96, 64, 80, 48, 64}, {48, 64, 48, 64, 80, 48, 64, 48}},       /* 1024 of 2048 */
+    {"p0.6", {64, 48, 48, 80, 64, 64, 32, 48}, {32, 48, 48, 48, 64, 32, 64, 32}},       /*  816 of 2048 */
+    {"p0.7", {48, 32, 48, 64, 32, 48, 32, 32}, {32, 32, 32, 32, 48, 32, 32, 32}},       /*  608 of 2048 */
     {"spread", {128, 16, 112, 16, 96, 32, 64, 48}, {16, 128, 16, 112, 32, 96, 64, 48}}, /* 1024 of 2048 */
 };
 
@@ -136,7 +137,8 @@ int main(int argc, char **argv)
     cudaStream_t stream;
     check(cudaStreamCreate(&stream), "stream");
 
-    printf("%-12s %-7s %-7s %9s %8s %9s %9s\n", "shape", "widths", "sched", "us", "GB/s", "plan us", "imbalance");
+    printf("%-12s %-7s %-7s %9s %8s %9s %9s\n", "shape", "widths", "sched", "us", "GB/s", "plan us",
+           "imbalance");
     for (size_t is = 0; is < sizeof shapes / sizeof *shapes; is++) {
         const int batch = shapes[is].batch;
         if (!strstr(shapes[is].name, only[0]))
@@ -179,15 +181,18 @@ int main(int argc, char **argv)
             }
             for (size_t b = 0, used = 0; b < (size_t)batch; b++)
                 for (int j = 0; j < args.max_pages; j++)
-                    table[b * (size_t)args.max_pages + (size_t)j] = j < (len[b] + 63) / 64 ? order[used++] : -1;
+                    table[b * (size_t)args.max_pages + (size_t)j] =
+                        j < (len[b] + 63) / 64 ? order[used++] : -1;
             int32_t *d_len = (int32_t *)device((size_t)batch * 4);
             int32_t *d_table = (int32_t *)device((size_t)batch * (size_t)args.max_pages * 4);
             check(cudaMemcpy(d_len, len, (size_t)batch * 4, cudaMemcpyHostToDevice), "copy");
-            check(cudaMemcpy(d_table, table, (size_t)batch * (size_t)args.max_pages * 4, cudaMemcpyHostToDevice),
+            check(cudaMemcpy(d_table, table, (size_t)batch * (size_t)args.max_pages * 4,
+                             cudaMemcpyHostToDevice),
                   "copy");
             void *d_q = device((size_t)batch * (size_t)args.map.q_pitch * 2);
-            check(cudaMemcpy(d_q, random, (size_t)batch * (size_t)args.map.q_pitch * 2, cudaMemcpyHostToDevice),
-                  "copy");
+            check(
+                cudaMemcpy(d_q, random, (size_t)batch * (size_t)args.map.q_pitch * 2, cudaMemcpyHostToDevice),
+                "copy");
             args.kv_len = d_len;
             args.page_table = d_table;
             args.q = d_q;
@@ -221,7 +226,8 @@ int main(int argc, char **argv)
                 for (int i = 0; i < BUSY_RUNS; i++) {
                     args.pool = pool + (size_t)i % layers * layer_bytes;
                     check(kvd_decode(&args, stream), "decode");
-                    check(cudaMemcpyAsync(busy, d_busy, (size_t)args.n_ctas * 8, cudaMemcpyDeviceToHost, stream),
+                    check(cudaMemcpyAsync(busy, d_busy, (size_t)args.n_ctas * 8, cudaMemcpyDeviceToHost,
+                                          stream),
                           "busy");
                     check(cudaStreamSynchronize(stream), "busy");
                     double most = 0, all = 0;

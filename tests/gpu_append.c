@@ -455,8 +455,8 @@ static void refusals(void)
     b[0].dtype = KVD_F32;
     b[1].d_head = 24;
     b[2].x = NULL;
-    b[3].rope_cos = (const float *)p;
-    b[4].rope_cos = b[4].rope_sin = (const float *)p;
+    b[3].rope_cos = a.x;
+    b[4].rope_cos = b[4].rope_sin = a.x;
     b[4].rope_dim = 66;
     b[5].map.d_qk[0] = 24;
     b[6].n_tokens = 2;

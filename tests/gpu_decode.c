@@ -25,8 +25,16 @@ static const test_case cases[] = {
     {"one token", KVD_BF16, 8, 8, 1, 0, {1}, 1, {{16, 16}}, 1},
     {"odd lengths", KVD_BF16, 8, 2, 5, 0, {1, 7, 64, 65, 1000}, 5, {{64, 48}, {16, 128}}, 2},
     {"odd lengths, f16", KVD_F16, 8, 2, 5, 0, {1, 7, 64, 65, 1000}, 5, {{64, 48}, {16, 128}}, 2},
-    {"every width", KVD_BF16, 32, 8, 3, 0, {129, 200, 8}, 3,
-     {{16, 128}, {32, 112}, {48, 96}, {64, 80}, {80, 64}, {96, 48}, {112, 32}, {128, 16}}, 8},
+    {"every width",
+     KVD_BF16,
+     32,
+     8,
+     3,
+     0,
+     {129, 200, 8},
+     3,
+     {{16, 128}, {32, 112}, {48, 96}, {64, 80}, {80, 64}, {96, 48}, {112, 32}, {128, 16}},
+     8},
     {"group 1", KVD_BF16, 32, 32, 3, 0, {333, 64, 1025}, 3, {{128, 128}, {48, 64}, {16, 16}}, 3},
     {"group 3", KVD_BF16, 12, 4, 4, 0, {500, 33, 90, 63}, 4, {{80, 64}, {32, 96}}, 2},
     {"group 8", KVD_BF16, 64, 8, 4, 0, {500, 33, 90, 63}, 4, {{80, 64}, {32, 96}, {128, 128}}, 3},
@@ -34,7 +42,16 @@ static const test_case cases[] = {
     {"group 16", KVD_BF16, 32, 2, 4, 0, {700, 1, 2049, 63}, 4, {{128, 128}, {32, 96}}, 2},
     {"one long request", KVD_BF16, 32, 8, 1, 0, {20000}, 1, {{64, 48}, {80, 64}, {48, 64}}, 3},
     {"one long, one head", KVD_BF16, 4, 1, 1, 0, {30011}, 1, {{128, 112}}, 1},
-    {"one long, many short", KVD_BF16, 32, 8, 40, 0, {9000, 17, 130, 5, 64, 300, 12, 99}, 8, {{64, 64}, {32, 80}}, 2},
+    {"one long, many short",
+     KVD_BF16,
+     32,
+     8,
+     40,
+     0,
+     {9000, 17, 130, 5, 64, 300, 12, 99},
+     8,
+     {{64, 64}, {32, 80}},
+     2},
     {"many requests", KVD_BF16, 16, 4, 300, 0, {130, 70, 1, 256}, 4, {{32, 48}, {16, 32}}, 2},
     {"sharp softmax", KVD_BF16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
     {"sharp softmax, f16", KVD_F16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
@@ -177,7 +194,8 @@ static int run_case(const test_case *c)
     }
     for (size_t b = 0, used = 0; b < batch; b++)
         for (int j = 0; j < args.max_pages; j++)
-            table[b * (size_t)args.max_pages + (size_t)j] = j < (len[b] + 63) / 64 ? order[used++] : 0x3fffffff;
+            table[b * (size_t)args.max_pages + (size_t)j] =
+                j < (len[b] + 63) / 64 ? order[used++] : 0x3fffffff;
 
     size_t k_n = 0, v_n = 0;
     for (int g = 0; g < c->n_kv_heads; g++) {
@@ -185,11 +203,13 @@ static int run_case(const test_case *c)
         v_n += n_kv * (size_t)heads.d_v[g];
     }
     const size_t q_n = batch * (size_t)args.map.q_pitch, o_n = batch * (size_t)args.map.o_pitch;
-    float *q = (float *)host(q_n, sizeof *q), *k = (float *)host(k_n, sizeof *k), *v = (float *)host(v_n, sizeof *v);
+    float *q = (float *)host(q_n, sizeof *q), *k = (float *)host(k_n, sizeof *k),
+          *v = (float *)host(v_n, sizeof *v);
     fill(c->dtype, q, q_n, c->sharp ? 12 : 1);
     fill(c->dtype, k, k_n, 1);
     fill(c->dtype, v, v_n, 1);
-    double *want = (double *)host(o_n, sizeof *want), *want_lse = (double *)host(batch * n_heads, sizeof *want_lse);
+    double *want = (double *)host(o_n, sizeof *want),
+           *want_lse = (double *)host(batch * n_heads, sizeof *want_lse);
     reference(&args.map, len, c->batch, q, k, v, want, want_lse);
 
     const size_t pool_n = pool_pages * (size_t)args.map.page_elements;
@@ -244,7 +264,8 @@ static int run_case(const test_case *c)
                 err_lse = !(e <= err_lse) ? e : err_lse;
             }
         unsigned long long *busy = (unsigned long long *)host((size_t)args.n_ctas, sizeof *busy);
-        check(cudaMemcpy(busy, args.busy, (size_t)args.n_ctas * sizeof *busy, cudaMemcpyDeviceToHost), "busy");
+        check(cudaMemcpy(busy, args.busy, (size_t)args.n_ctas * sizeof *busy, cudaMemcpyDeviceToHost),
+              "busy");
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
             busy_ok = busy_ok && busy[i] < 1000000000ull;
@@ -254,9 +275,10 @@ static int run_case(const test_case *c)
         if (ok)
             printf("ok decode, %s, %s, %d CTAs\n", c->name, schedule_name[schedule], args.n_ctas);
         else
-            printf("not ok decode, %s, %s, %d CTAs: relative error %.2e of %.0e, lse off by %.2e, %s bits, busy %s\n",
-                   c->name, schedule_name[schedule], args.n_ctas, err, limit, err_lse, same ? "the same" : "other",
-                   busy_ok ? "ok" : "wrong");
+            printf("not ok decode, %s, %s, %d CTAs: relative error %.2e of %.0e, lse off by %.2e, %s bits, "
+                   "busy %s\n",
+                   c->name, schedule_name[schedule], args.n_ctas, err, limit, err_lse,
+                   same ? "the same" : "other", busy_ok ? "ok" : "wrong");
         free(busy);
         check(cudaFree(args.workspace), "free");
         check(cudaFree(args.busy), "free");

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "kernels/cuda/fill.h"
-#include "kernels/device_memory.h"
-#include "kernels/problem.h"
 #include "kernels/rivals/palu_layout.h"
+#include "kernels/timing/device_memory.h"
+#include "kernels/timing/problem.h"
 
 static int failures;
 

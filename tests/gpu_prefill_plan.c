@@ -49,7 +49,7 @@ static void one(const char *name, const kvd_attn_heads *heads, const kvd_attn_ba
     int32_t *first = device(NULL, (size_t)(n_ctas + 1) * sizeof *first),
             *f = malloc((size_t)(n_ctas + 1) * sizeof *f), *next = device(NULL, sizeof *next);
     void *scratch = device(NULL, kvd_prefill_plan_bytes(&a.map, batch, n_ctas));
-    check(kvd_prefill_plan(&a, batch, schedule, &kvd_prefill_cost_h200, tile, first, next, scratch, 0),
+    check(kvd_prefill_plan(&a, batch, schedule, &kvd_prefill_cost_sm90, tile, first, next, scratch, 0),
           "plan");
     check(cudaDeviceSynchronize(), "plan kernel");
     check(cudaMemcpy(t, tile, n_max * sizeof *t, cudaMemcpyDeviceToHost), "tiles");
@@ -94,7 +94,7 @@ static void one(const char *name, const kvd_attn_heads *heads, const kvd_attn_ba
             if (i == WARM)
                 check(cudaEventRecord(e[0], 0), "record");
             check(
-                kvd_prefill_plan(&a, batch, schedule, &kvd_prefill_cost_h200, tile, first, next, scratch, 0),
+                kvd_prefill_plan(&a, batch, schedule, &kvd_prefill_cost_sm90, tile, first, next, scratch, 0),
                 "plan");
         }
         check(cudaEventRecord(e[1], 0), "record");
@@ -110,7 +110,7 @@ static void one(const char *name, const kvd_attn_heads *heads, const kvd_attn_ba
                 *nexts = device(NULL, LAYERS * sizeof *nexts);
         char *scratches = device(NULL, LAYERS * sb);
         for (int l = 0; l < LAYERS; l++)
-            check(kvd_prefill_plan_describe(&a, batch, schedule, &kvd_prefill_cost_h200,
+            check(kvd_prefill_plan_describe(&a, batch, schedule, &kvd_prefill_cost_sm90,
                                             tiles + (size_t)l * n_max, firsts + l * (n_ctas + 1), nexts + l,
                                             scratches + (size_t)l * sb, host + (size_t)l * each),
                   "describe");

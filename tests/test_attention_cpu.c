@@ -1,5 +1,5 @@
 /*
- * kernels/attention_cpu against the double reference (and PyTorch's float64 cases), for every instruction set that this
+ * kernels/cpu/attention_cpu against the double reference (and PyTorch's float64 cases), for every instruction set that this
  * processor has and 1 to 5 threads: shapes off every block border, sharp softmax, NaN and infinities, and what defines
  * attention.
  */
@@ -19,8 +19,8 @@
 #endif
 
 #include "attention_case.h"
-#include "kernels/attention_cpu.h"
 #include "kernels/attention_ref.h"
+#include "kernels/cpu/attention_cpu.h"
 
 static void set_threads(int n)
 {

@@ -36,7 +36,8 @@ quietly "$B/bin/kvdim-eval" "$tmp/model" --ids "$tmp/other.csv" --spectrum "$tmp
 quietly "$B/bin/kvdim-fit" "$tmp/spectrum/all.h5" --overall-p 0.5 --error-table "$tmp/error-table/balanced.h5" -q -o "$tmp/rates/error.h5"
 quietly "$B/bin/kvdim-eval" "$tmp/model" --ids "$tmp/other.csv" --spectrum "$tmp/spectrum/all.h5" --rates "$tmp/rates/eq6.h5" \
   -q -o "$tmp/accuracy/points.h5"
-quietly "$B/bin/kvdim-attn" --phase decode --impl ref --heads 2 --kv-heads 1 --d-head 16 --seq-len 9 --dims 8:16 --samples 2 --warmup 0 --hot --device cpu \
+printf 'd_qk,d_v\n8,16\n' >"$tmp/widths.csv"
+quietly "$B/bin/kvdim-attn" --phase decode --impl ref --heads 2 --kv-heads 1 --d-head 16 --seq-len 9 --dims "$tmp/widths.csv" --samples 2 --warmup 0 --hot --device cpu \
   -q -o "$tmp/kernels/decode.h5"
 # A search needs right predictions: of four tokens even a random model gets some.
 quietly "$B/tests/tool_checkpoint" --vocab 4 "$tmp/four"

@@ -12,11 +12,11 @@
 #include <cmocka.h>
 
 #include "kernels/attention_ref.h"
-#include "kernels/bench.h"
-#include "kernels/floors.h"
-#include "kernels/problem.h"
-#include "kernels/row_check.h"
-#include "kernels/width_list.h"
+#include "kernels/timing/bench.h"
+#include "kernels/timing/floors.h"
+#include "kernels/timing/problem.h"
+#include "kernels/timing/row_check.h"
+#include "kernels/timing/width_list.h"
 
 static kvd_problem problem(kvd_phase phase, kvd_dtype dtype, int batch, size_t seq_len, kvd_lengths lengths)
 {

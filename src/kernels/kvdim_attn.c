@@ -13,11 +13,11 @@
 #include "common/progress.h"
 #include "common/run.h"
 #include "formats/rows_json.h"
-#include "kernels/attn_case.h"
-#include "kernels/attn_options.h"
-#include "kernels/ceilings_cpu.h"
-#include "kernels/ceilings_gpu.h"
-#include "kernels/width_list.h"
+#include "kernels/timing/attn_case.h"
+#include "kernels/timing/attn_options.h"
+#include "kernels/timing/ceilings_cpu.h"
+#include "kernels/timing/ceilings_gpu.h"
+#include "kernels/timing/width_list.h"
 
 static const char program[] = "kvdim-attn";
 

@@ -109,9 +109,12 @@ static int schedule_table(const kvd_kernels_entries *all, kvd_section *s, kvd_er
     kvd_table_add_column(t, KVD_CELL_REAL, 5, "busy_max_us", "busiest SM, us");
     kvd_table_add_column(t, KVD_CELL_REAL, 5, "busy_mean_us", "mean, us");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "imbalance", "max/mean");
-    kvd_table_note(t, "Scheduling and its share of attention are per layer. Prefill plans are made for 32 layers in one launch, since "
-                      "widths differ from layer to layer; a decode plan is one launch, and serves every layer of the same "
-                      "widths. Busy: from the first to the last work of a CTA");
+    kvd_table_note(
+        t,
+        "Scheduling and its share of attention are per layer. Prefill plans are made for 32 layers in one "
+        "launch, since "
+        "widths differ from layer to layer; a decode plan is one launch, and serves every layer of the same "
+        "widths. Busy: from the first to the last work of a CTA");
     for (size_t i = 0; i < all->n; i++) {
         const kvd_kernels_entry *const e = &all->item[i];
         const double plan = kvd_kernels_real(e, "plan_us"), us = kvd_kernels_real(e, "median_us");

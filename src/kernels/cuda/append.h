@@ -21,7 +21,7 @@ typedef struct {
     int32_t batch,
         n_tokens; /* new tokens of all requests, packed: request b has q_len[b]                   */
     const int32_t
-        *token_start; /* device [batch]: first row of request b in x                                   */
+        *token_start; /* device [batch]: first row of request b in x, rising                           */
     const int32_t *q_len,
         *kv_len; /* device [batch]; kv_len counts the new tokens                              */
     const int32_t *

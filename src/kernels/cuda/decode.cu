@@ -6,10 +6,10 @@
  * Bound by the bytes of K and V: 2 * sum_b ceil8(kv_len[b]) * sum_g (d_qk[g] + d_v[g]). The arithmetic, 2 * n_heads *
  * (d_qk + d_v) FLOP per token, is some 4 FLOP a byte at group 4 and hides under the copies.
  *
- * Grid: one persistent CTA per SM. Warp N_WARPS produces: it walks the CTA's segments (decode_work.h) and copies page
+ * Grid: one persistent CTA per SM. The last warp produces: it walks the CTA's segments (decode_work.h) and copies page
  * after page of the KV head, K and V in one bulk copy as they lie side by side, into a ring of bytes in shared memory. Pages
  * have different sizes, so the ring is kept full of bytes and not of tokens. Each of the other warps consumes whole
- * pages, page n of the CTA going to warp n % N_WARPS, with a maximum, sum and O of its own; at the end of a segment the
+ * pages, page n of the CTA going to warp n mod their number, with a maximum, sum and O of its own; at the end of a segment the
  * warps' results are merged through shared memory in the order of their first pages. An interval cut between CTAs is
  * merged by the last of them to arrive, in the order of the CTAs. So results depend on the plan only.
  *
@@ -26,10 +26,14 @@
 #include "kernels/cuda/decode_work.h"
 
 enum {
-    N_WARPS = 8,          /* that consume; one more produces             */
-    PAGES_IN_FLIGHT = 64, /* of the ring at most, a power of 2           */
-    LAZY = 8              /* log2 by which P may pass 1 before rescaling */
+    PAGES_IN_FLIGHT = 64, /* of the ring at most, a power of 2              */
+    BATCHES = 5,          /* of pages in the ring at least                  */
+    LAZY = 8,             /* log2 by which P may pass 1 before rescaling    */
+    SHORT = 4             /* pages up to which one warp does an interval    */
 };
+
+/* Warps that consume, one more produces. Up to 8 heads a group (one half) need 168 registers, up to 16 more. */
+template <int HALVES> static constexpr int n_warps = HALVES == 2 ? 7 : 8;
 
 static_assert(KVD_PAGE_TOKENS == 64, "the unrolled loops below are for 64 tokens");
 
@@ -62,20 +66,22 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
     uint32_t done;
     do {
 #if __CUDA_ARCH__ >= 900
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(bar), "r"(parity)
+            : "memory");
 #else
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
+        asm volatile(
+            "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(bar), "r"(parity)
+            : "memory");
 #endif
     } while (!done);
 }
 
-/* Copies `bytes` to each of shared memory ring + k and ring + v; every lane calls. `full` counts to FULL_ARRIVALS. */
+/* Copies of pages, which complete on their barriers `full`; those count to FULL_ARRIVALS. */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -88,37 +94,47 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
                  : "memory");
 }
 
-/* A full page is one copy; of the last page of a request only the groups that hold tokens are there to be read. */
-static __device__ __forceinline__ void copy_page(uint32_t to, const char *from, int k_bytes, int v_bytes, int groups,
-                                                 uint32_t full, uint64_t policy, int lane)
+/* Lanes 0 .. now - 1 have a page each. A full page is one copy; of the last page of a request only the groups
+ * that hold tokens are there to be read. */
+static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes, int v_bytes,
+                                                  int groups, uint32_t full, uint64_t policy, int lane,
+                                                  int now)
 {
-    if (lane)
+    if (lane >= now)
         return;
-    const int bytes = (k_bytes + v_bytes) * groups / 8;
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(bytes) : "memory");
+    const int k_part = k_bytes / 8 * groups, v_part = v_bytes / 8 * groups;
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(k_part + v_part)
+                 : "memory");
     if (groups == 8) {
-        bulk_copy(to, from, bytes, full, policy);
+        bulk_copy(to, from, k_bytes + v_bytes, full, policy);
     } else {
-        bulk_copy(to, from, k_bytes / 8 * groups, full, policy);
-        bulk_copy(to + (uint32_t)k_bytes, from + k_bytes, v_bytes / 8 * groups, full, policy);
+        bulk_copy(to, from, k_part, full, policy);
+        bulk_copy(to + (uint32_t)k_bytes, from + k_bytes, v_part, full, policy);
     }
 }
 #else
 enum { FULL_ARRIVALS = 33 };
 
-static __device__ __forceinline__ void copy_page(uint32_t to, const char *from, int k_bytes, int v_bytes, int groups,
-                                                 uint32_t full, uint64_t, int lane)
+/* Without a copy engine all lanes copy each page. */
+static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes, int v_bytes,
+                                                  int groups, uint32_t full, uint64_t, int lane, int now)
 {
-    for (int part = 0; part < 2; part++) {
-        const int bytes = (part ? v_bytes : k_bytes) / 8 * groups, skip = part ? k_bytes : 0;
-        for (int i = 16 * lane; i < bytes; i += 512)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)(skip + i)),
-                         "l"(from + skip + i)
-                         : "memory");
+    __syncwarp();
+    for (int page = 0; page < now; page++) {
+        const uint32_t to1 = __shfl_sync(~0u, to, page), full1 = __shfl_sync(~0u, full, page);
+        const char *from1 = (const char *)__shfl_sync(~0u, (unsigned long long)from, page);
+        const int groups1 = __shfl_sync(~0u, groups, page);
+        for (int part = 0; part < 2; part++) {
+            const int bytes = (part ? v_bytes : k_bytes) / 8 * groups1, skip = part ? k_bytes : 0;
+            for (int i = 16 * lane; i < bytes; i += 512)
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to1 + (uint32_t)(skip + i)),
+                             "l"(from1 + skip + i)
+                             : "memory");
+        }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full1) : "memory");
+        if (!lane)
+            pipe_arrive(full1);
     }
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
-    if (!lane)
-        pipe_arrive(full);
 }
 #endif
 
@@ -132,9 +148,9 @@ static __device__ __forceinline__ uint64_t read_once_policy()
     return policy;
 }
 
-static __device__ __forceinline__ void consumers_sync()
+template <int WARPS> static __device__ __forceinline__ void consumers_sync()
 {
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * N_WARPS) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
 }
 
 static __device__ __forceinline__ unsigned long long now_ns()
@@ -232,8 +248,8 @@ static __device__ __forceinline__ void scores(float (&s)[8][2 * HALVES], const u
 
 /* O^T [d_v][8 heads] += V^T P^T for each half of the heads, d_v = 16 TILES. */
 template <typename T, int HALVES, int TILES>
-static __device__ __forceinline__ void values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][8], uint32_t v,
-                                              int lane)
+static __device__ __forceinline__ void values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][8],
+                                              uint32_t v, int lane)
 {
     const uint32_t at = v + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * TILES);
 #pragma unroll
@@ -248,16 +264,32 @@ static __device__ __forceinline__ void values(float (&o)[HALVES][8][4], const ui
         }
 }
 
-#define EACH_WIDTH(width, CALL)                                                                                        \
-    switch (width) {                                                                                                   \
-    case 16: CALL(1); break;                                                                                           \
-    case 32: CALL(2); break;                                                                                           \
-    case 48: CALL(3); break;                                                                                           \
-    case 64: CALL(4); break;                                                                                           \
-    case 80: CALL(5); break;                                                                                           \
-    case 96: CALL(6); break;                                                                                           \
-    case 112: CALL(7); break;                                                                                          \
-    default: CALL(8); break;                                                                                           \
+#define EACH_WIDTH(width, CALL)                                                                              \
+    switch (width) {                                                                                         \
+    case 16:                                                                                                 \
+        CALL(1);                                                                                             \
+        break;                                                                                               \
+    case 32:                                                                                                 \
+        CALL(2);                                                                                             \
+        break;                                                                                               \
+    case 48:                                                                                                 \
+        CALL(3);                                                                                             \
+        break;                                                                                               \
+    case 64:                                                                                                 \
+        CALL(4);                                                                                             \
+        break;                                                                                               \
+    case 80:                                                                                                 \
+        CALL(5);                                                                                             \
+        break;                                                                                               \
+    case 96:                                                                                                 \
+        CALL(6);                                                                                             \
+        break;                                                                                               \
+    case 112:                                                                                                \
+        CALL(7);                                                                                             \
+        break;                                                                                               \
+    default:                                                                                                 \
+        CALL(8);                                                                                             \
+        break;                                                                                               \
     }
 
 /* ---- the producer ----------------------------------------------------------------------------- */
@@ -278,75 +310,94 @@ static __device__ __forceinline__ kvd_decode_segment load_segment(const kvd_deco
     return u.segment;
 }
 
-static __device__ __forceinline__ int n_pages(const kvd_decode_segment &s)
+static __device__ __forceinline__ int pages_of(int n_tokens)
 {
-    return (s.n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
 /* Entry lane of the page table from page `from` of the segment on. */
-static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s, int from, int lane)
+static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s, int from,
+                                                     int lane)
 {
     const int i = from + lane;
-    return i < n_pages(s)
-               ? __ldg(p.args.page_table + (size_t)s.request * (size_t)p.args.max_pages + (size_t)(s.page + i))
-               : 0;
+    return i < pages_of(s.n_tokens) ? __ldg(p.args.page_table + (size_t)s.request * (size_t)p.args.max_pages +
+                                            (size_t)(s.page + i))
+                                    : 0;
 }
 
-static __device__ void produce(const params &p, const pipes &pipe, const kvd_decode_cta &cta, int lane)
+/*
+ * Pages go in batches, one lane a page: the bookkeeping of a page is a hundred dependent instructions, more time than
+ * the narrow heads' bytes take. A batch is a third of the ring at most.
+ */
+static __device__ void produce(const params &p, const pipes &pipe, int lane)
 {
+    const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
+    kvd_decode_segment s = load_segment(&cta->first_segment), s1 = s;
+    const int2 count_next = __ldg(reinterpret_cast<const int2 *>(cta));
+    const int n_segments = count_next.x;
+    if (!n_segments)
+        return;
+    const kvd_decode_segment *list = p.work.list + count_next.y;
     const uint64_t policy = read_once_policy();
-    const kvd_decode_segment *list = p.work.list + cta.next;
     const int ring = p.ring_bytes;
     /* The ring holds pages oldest .. n - 1, the oldest at byte `tail`; the next one goes to `head`. */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
-    kvd_decode_segment s = cta.first_segment, s1 = s;
-    if (cta.count > 1)
+    if (n_segments > 1)
         s1 = load_segment(list);
     int32_t pages = load_pages(p, s, 0, lane);
-    for (int k = 0; k < cta.count; k++) {
+    for (int k = 0; k < n_segments; k++) {
         /* The list and the page table are two dependent reads: each is begun one segment ahead. */
-        const int32_t pages1 = k + 1 < cta.count ? load_pages(p, s1, 0, lane) : 0;
+        const int32_t pages1 = k + 1 < n_segments ? load_pages(p, s1, 0, lane) : 0;
         kvd_decode_segment s2 = s1;
-        if (k + 2 < cta.count)
+        if (k + 2 < n_segments)
             s2 = load_segment(list + k + 1);
 
-        const int d_qk = p.args.map.d_qk[s.head], d_v = p.args.map.d_v[s.head];
-        const int bytes = 2 * KVD_PAGE_TOKENS * (d_qk + d_v), count = n_pages(s);
+        const int k_bytes = 2 * KVD_PAGE_TOKENS * p.args.map.d_qk[s.head];
+        const int v_bytes = 2 * KVD_PAGE_TOKENS * p.args.map.d_v[s.head];
+        const int bytes = k_bytes + v_bytes, count = pages_of(s.n_tokens);
         const char *pool = (const char *)p.args.pool + 2 * (size_t)p.args.map.kv_offset[s.head];
-        for (int j = 0; j < count; j++, n++) {
-            if (j && j % 32 == 0)
-                pages = load_pages(p, s, j, lane);
+        int batch = 8;
+        while (BATCHES * batch * bytes > ring && batch > 1)
+            batch /= 2;
+        for (int j0 = 0; j0 < count; j0 += batch) {
+            const int now = min(batch, count - j0);
+            if (j0 && j0 % 32 == 0)
+                pages = load_pages(p, s, j0, lane);
+            int fit; /* pages that go to `head` on; the rest to the start of the ring */
             for (;;) {
                 if (oldest == n)
                     head = tail = 0;
-                if (n - oldest < PAGES_IN_FLIGHT) {
+                fit = now;
+                if (n + (uint32_t)now - oldest <= PAGES_IN_FLIGHT) {
                     if (oldest == n || head > tail) {
-                        if (ring - head >= bytes)
+                        fit = __popc(__ballot_sync(~0u, lane < now && head + (lane + 1) * bytes <= ring));
+                        if ((now - fit) * bytes <= tail)
                             break;
-                        if (tail >= bytes) {
-                            head = 0;
-                            break;
-                        }
-                    } else if (tail - head >= bytes) {
+                    } else if (tail - head >= now * bytes) {
                         break;
                     }
                 }
-                pipe_wait(pipe.empty + 8 * (oldest % PAGES_IN_FLIGHT), oldest / PAGES_IN_FLIGHT & 1);
-                oldest++;
+                const int some = min(batch, (int)(n - oldest));
+                const uint32_t mine = oldest + (uint32_t)lane;
+                if (lane < some)
+                    pipe_wait(pipe.empty + 8 * (mine % PAGES_IN_FLIGHT), mine / PAGES_IN_FLIGHT & 1);
+                __syncwarp();
+                oldest += (uint32_t)some;
                 if (oldest != n)
                     tail = (int)pipe.offset[oldest % PAGES_IN_FLIGHT];
             }
-            const int32_t page = __shfl_sync(~0u, pages, j % 32);
-            const uint32_t full = pipe.full + 8 * (n % PAGES_IN_FLIGHT);
-            const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * j);
-            if (!lane)
-                pipe.offset[n % PAGES_IN_FLIGHT] = (uint32_t)head;
-            __syncwarp();
-            copy_page(pipe.ring + (uint32_t)head,
-                      pool + 2 * (size_t)page * (size_t)p.args.map.page_elements, 2 * KVD_PAGE_TOKENS * d_qk,
-                      2 * KVD_PAGE_TOKENS * d_v, (tokens + 7) / 8, full, policy, lane);
-            head += bytes;
+            const int32_t page = __shfl_sync(~0u, pages, (j0 + lane) % 32);
+            const uint32_t mine = (n + (uint32_t)lane) % PAGES_IN_FLIGHT;
+            const int at = lane < fit ? head + lane * bytes : (lane - fit) * bytes;
+            const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * (j0 + lane));
+            const char *from = pool + 2 * (size_t)page * (size_t)p.args.map.page_elements;
+            if (lane < now)
+                pipe.offset[mine] = (uint32_t)at;
+            copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, (tokens + 7) / 8,
+                       pipe.full + 8 * mine, policy, lane, now);
+            n += (uint32_t)now;
+            head = fit == now ? head + now * bytes : (now - fit) * bytes;
         }
         s = s1;
         s1 = s2;
@@ -358,13 +409,13 @@ static __device__ void produce(const params &p, const pipes &pipe, const kvd_dec
 
 /* Query rows of the segment as A operand: [k step][row lane/4 dims 0-7, dims 8-15, then row + 8 likewise]. */
 template <int HALVES>
-static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p,
-                                              const kvd_decode_segment &s, int lane)
+static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p, int request,
+                                              int head, int lane)
 {
     const kvd_attn_map &map = p.args.map;
-    const int d_qk = map.d_qk[s.head];
-    const uint16_t *from = (const uint16_t *)p.args.q + (size_t)s.request * (size_t)map.q_pitch +
-                           map.q_offset[s.head * map.group] + lane % 4 * 2;
+    const int d_qk = map.d_qk[head];
+    const uint16_t *from = (const uint16_t *)p.args.q + (size_t)request * (size_t)map.q_pitch +
+                           map.q_offset[head * map.group] + lane % 4 * 2;
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         const int row = lane / 4 + 8 * h;
@@ -386,8 +437,8 @@ template <int HALVES> struct state {
 
 template <typename T, int HALVES>
 static __device__ __forceinline__ void consume_page(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES],
-                                                    uint32_t page, int d_qk, int d_v, int n_tokens, float scale_log2,
-                                                    int lane)
+                                                    uint32_t page, int d_qk, int d_v, int n_tokens,
+                                                    float scale_log2, int lane)
 {
     const uint32_t v = page + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
     float s[8][2 * HALVES];
@@ -397,7 +448,8 @@ static __device__ __forceinline__ void consume_page(state<HALVES> &st, const uin
     if (n_tokens < KVD_PAGE_TOKENS) {
         /* Beyond the last group the ring holds anything. Scores are dropped; V is cleared, as 0 * NaN is not 0. */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 2 * KVD_PAGE_TOKENS * d_v; i += 512)
-            asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0) : "memory");
+            asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
+                         : "memory");
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < 8; j++)
@@ -427,7 +479,8 @@ static __device__ __forceinline__ void consume_page(state<HALVES> &st, const uin
             st.max[h] = m;
             st.sum[h] *= shrink;
             /* O^T has heads in columns: their factors lie in lanes 4 * head. */
-            const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8), f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
+            const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
+                        f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 st.o[h][i][0] *= f0;
@@ -461,14 +514,20 @@ static __device__ __forceinline__ void consume_page(state<HALVES> &st, const uin
 /* Merge area in shared memory: per place (order of first pages) O [group][o_pitch], and maxima and sums [16]. */
 typedef struct {
     float *o;
-    float2 *ml;         /* [N_WARPS][KVD_GROUP_MAX]                     */
-    uint32_t free;      /* barrier: every warp has read the last result */
-    uint32_t *is_last;  /* shared: this CTA was the last to arrive      */
+    float2 *ml;        /* [warps][KVD_GROUP_MAX]                       */
+    uint32_t free;     /* barrier: every warp has read the last result */
+    uint32_t *is_last; /* shared: this CTA was the last to arrive      */
 } merge_area;
 
+/* When this CTA began, kept in shared memory behind is_last. */
+static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
+{
+    return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
+}
+
 template <int HALVES>
-static __device__ __forceinline__ void put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
-                                                 int d_v, int lane)
+static __device__ __forceinline__ void put_state(state<HALVES> &st, const params &p, const merge_area &area,
+                                                 int place, int d_v, int lane)
 {
     const int group = p.args.map.group;
     float *o = area.o + (size_t)place * (size_t)(group * p.o_pitch);
@@ -498,13 +557,13 @@ static __device__ __forceinline__ void put_state(state<HALVES> &st, const params
 
 /* Two dims of one query head: O / sum as 16 bit, and once per head the log of the sum. */
 template <typename T>
-static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s, int row, int pair,
-                                                  float2 o, float max, float sum)
+static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s, int row,
+                                                  int pair, float2 o, float max, float sum)
 {
     const kvd_attn_map &map = p.args.map;
     const int head = s.head * map.group + row;
-    uint32_t *to = reinterpret_cast<uint32_t *>((uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch +
-                                                map.o_offset[head]);
+    uint32_t *to = reinterpret_cast<uint32_t *>((uint16_t *)p.args.o +
+                                                (size_t)s.request * (size_t)map.o_pitch + map.o_offset[head]);
     const float r = 1 / sum;
     to[pair] = pack<T>(o.x * r, o.y * r);
     if (p.args.lse && pair == 0)
@@ -512,32 +571,35 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
 }
 
 /* The segment's result from the warps' results; a whole interval is written out, a cut one goes to its slot. */
-template <typename T>
-static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area, const kvd_decode_segment &s,
-                                                   int places, int tid)
+template <typename T, int WARPS>
+static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
+                                                   const kvd_decode_segment &s, int places, bool is_whole,
+                                                   int tid)
 {
     const int group = p.args.map.group, d_v = p.args.map.d_v[s.head], pair = tid % (KVD_WIDTH_MAX / 2);
     const int cta = (int)blockIdx.x, slot = 2 * cta + (cta == s.first_cta);
-    if (2 * pair >= d_v)
+    const int rows = 32 * WARPS / (KVD_WIDTH_MAX / 2);
+    if (2 * pair >= d_v || tid >= rows * (KVD_WIDTH_MAX / 2))
         return;
-    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += 32 * N_WARPS / (KVD_WIDTH_MAX / 2)) {
+    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += rows) {
         float max = -INFINITY, sum = 0;
         float2 o = make_float2(0, 0);
 #pragma unroll
-        for (int w = 0; w < N_WARPS; w++)
+        for (int w = 0; w < WARPS; w++)
             if (w < places)
                 max = fmaxf(max, area.ml[w * KVD_GROUP_MAX + row].x);
 #pragma unroll
-        for (int w = 0; w < N_WARPS; w++)
+        for (int w = 0; w < WARPS; w++)
             if (w < places) {
                 const float2 ml = area.ml[w * KVD_GROUP_MAX + row];
-                const float2 x = reinterpret_cast<const float2 *>(area.o + (size_t)(w * group + row) * p.o_pitch)[pair];
+                const float2 x =
+                    reinterpret_cast<const float2 *>(area.o + (size_t)(w * group + row) * p.o_pitch)[pair];
                 const float f = exp2_fast((ml.x - max) * p.scale_log2);
                 sum = fmaf(ml.y, f, sum);
                 o.x = fmaf(x.x, f, o.x);
                 o.y = fmaf(x.y, f, o.y);
             }
-        if (s.live == 1) {
+        if (is_whole) {
             put_result<T>(p, s, row, pair, o, max, sum);
         } else {
             const size_t at = (size_t)slot * group + row;
@@ -548,51 +610,139 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
     }
 }
 
-/* The interval's result from the slots of its CTAs, by the last CTA that arrived. */
-template <typename T>
-static __device__ __forceinline__ void merge_ctas(const params &p, const kvd_decode_segment &s, int tid)
+/*
+ * The slots of an interval's CTAs into the merge area, by the last CTA that arrived. A warp has one head and every
+ * `split`-th slot, a lane 4 dims. Returns split, the places that are left to be merged.
+ */
+template <int WARPS>
+static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
+                                                  const kvd_decode_segment &s, int warp, int lane)
 {
-    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head], pair = tid % (KVD_WIDTH_MAX / 2);
+    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head];
+    const int split = max(1, WARPS / group), sub = warp % split;
     const float2 *slot_ml = reinterpret_cast<const float2 *>(p.work.slot_ml);
-    if (2 * pair >= d_v)
-        return;
-    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += 32 * N_WARPS / (KVD_WIDTH_MAX / 2)) {
+    for (int row = warp / split; row < (warp < WARPS / split * split ? group : 0); row += WARPS / split) {
         float max = -INFINITY, sum = 0;
-        float2 o = make_float2(0, 0);
-#pragma unroll 4
-        for (int k = 0; k < s.span; k++)
-            max = fmaxf(max, __ldcg(slot_ml + (size_t)(2 * (s.first_cta + k) + (k == 0)) * group + row).x);
-#pragma unroll 4
-        for (int k = 0; k < s.span; k++) {
-            const size_t at = (size_t)(2 * (s.first_cta + k) + (k == 0)) * group + row;
-            const float2 ml = __ldcg(slot_ml + at);
-            const float2 x = __ldcg(reinterpret_cast<const float2 *>(p.work.slot_o + at * p.d_v_max) + pair);
-            const float f = exp2_fast((ml.x - max) * p.scale_log2);
-            /* A CTA without work has max = -inf, and its slot anything, hence no product with it. */
-            sum = ml.x == -INFINITY ? sum : fmaf(ml.y, f, sum);
-            o.x = ml.x == -INFINITY ? o.x : fmaf(x.x, f, o.x);
-            o.y = ml.x == -INFINITY ? o.y : fmaf(x.y, f, o.y);
+        float4 o = make_float4(0, 0, 0, 0);
+        for (int k0 = sub; k0 < s.span; k0 += 4 * split) {
+            float2 ml[4];
+            float4 x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int k = k0 + i * split;
+                const size_t at = (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
+                ml[i] = k < s.span ? __ldcg(slot_ml + at) : make_float2(-INFINITY, 0);
+                x[i] = k < s.span && 4 * lane < d_v
+                           ? __ldcg(reinterpret_cast<const float4 *>(p.work.slot_o + at * (size_t)p.d_v_max) +
+                                    lane)
+                           : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                /* A CTA without work has max = -inf, and its slot holds anything. */
+                if (ml[i].x != -INFINITY) {
+                    const float top = fmaxf(max, ml[i].x);
+                    const float f = exp2_fast((max - top) * p.scale_log2);
+                    const float g = exp2_fast((ml[i].x - top) * p.scale_log2);
+                    max = top;
+                    sum = fmaf(ml[i].y, g, sum * f);
+                    o.x = fmaf(x[i].x, g, o.x * f);
+                    o.y = fmaf(x[i].y, g, o.y * f);
+                    o.z = fmaf(x[i].z, g, o.z * f);
+                    o.w = fmaf(x[i].w, g, o.w * f);
+                }
         }
-        put_result<T>(p, s, row, pair, o, max, sum);
+        if (4 * lane < d_v)
+            reinterpret_cast<float4 *>(area.o + (size_t)((sub * group + row) * p.o_pitch))[lane] = o;
+        if (lane == 0)
+            area.ml[sub * KVD_GROUP_MAX + row] = make_float2(max, sum);
+    }
+    return split;
+}
+
+/* A segment held by a warp, word i in lane i: all of it in registers of every lane would make the page loop spill. */
+static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
+{
+    return __ldg(reinterpret_cast<const int32_t *>(at) + lane % 8);
+}
+
+static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
+{
+    kvd_decode_segment s;
+    s.request = __shfl_sync(~0u, word, 0);
+    s.head = __shfl_sync(~0u, word, 1);
+    s.page = __shfl_sync(~0u, word, 2);
+    s.n_tokens = __shfl_sync(~0u, word, 3);
+    s.first_cta = __shfl_sync(~0u, word, 4);
+    s.span = __shfl_sync(~0u, word, 5);
+    s.live = __shfl_sync(~0u, word, 6);
+    s.unused = 0;
+    return s;
+}
+
+/* O / sum and the log of the sum of a whole interval that one warp did, straight from its registers. */
+template <typename T, int HALVES>
+static __device__ __forceinline__ void put_short(const state<HALVES> &st, const params &p, int request,
+                                                 int kv_head, int d_v, int lane)
+{
+    const kvd_attn_map &map = p.args.map;
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        float sum = st.sum[h];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const int row = 8 * h + lane / 4, column = 8 * h + lane % 4 * 2;
+        if (p.args.lse && lane % 4 == 0 && row < map.group)
+            p.args.lse[(size_t)request * (size_t)map.n_heads + (size_t)(kv_head * map.group + row)] =
+                fmaf(st.max[h], map.scale, logf(sum));
+        const float r0 = 1 / __shfl_sync(~0u, sum, lane % 4 * 8),
+                    r1 = 1 / __shfl_sync(~0u, sum, lane % 4 * 8 + 4);
+        uint16_t *o = (uint16_t *)p.args.o + (size_t)request * (size_t)map.o_pitch +
+                      map.o_offset[kv_head * map.group] + column * d_v + lane / 4;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (16 * i < d_v) {
+                const uint32_t low = pack<T>(st.o[h][i][0] * r0, st.o[h][i][1] * r1);
+                const uint32_t high = pack<T>(st.o[h][i][2] * r0, st.o[h][i][3] * r1);
+                if (column < map.group) {
+                    o[16 * i] = (uint16_t)low;
+                    o[16 * i + 8] = (uint16_t)high;
+                }
+                if (column + 1 < map.group) {
+                    o[d_v + 16 * i] = (uint16_t)(low >> 16);
+                    o[d_v + 16 * i + 8] = (uint16_t)(high >> 16);
+                }
+            }
     }
 }
 
 template <typename T, int HALVES>
-static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, const kvd_decode_cta &cta,
-                               int warp, int lane)
+static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp, int lane)
 {
-    const kvd_decode_segment *list = p.work.list + cta.next;
-    kvd_decode_segment s = cta.first_segment, s1 = s;
+    constexpr uint32_t WARPS = n_warps<HALVES>;
+    const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
+    int32_t word = load_segment_word(&cta->first_segment, lane), word1 = 0;
+    int2 list = __ldg(reinterpret_cast<const int2 *>(cta)); /* segments left; where the next one is */
+    if (!list.x)
+        return;
     uint32_t q[8][2 * HALVES];
-    uint32_t n0 = 0; /* pages of the CTA before this segment */
-    load_q<HALVES>(q, p, s, lane);
-    for (int k = 0; k < cta.count; k++) {
-        if (k + 1 < cta.count)
-            s1 = load_segment(list + k);
-        const int d_qk = p.args.map.d_qk[s.head], d_v = p.args.map.d_v[s.head];
-        const uint32_t count = (uint32_t)n_pages(s);
+    uint32_t n0 = 0, n1; /* pages of the CTA before this segment and with it           */
+    uint32_t turn = 1;   /* bit 0: parity of the merge area, which the first to use it finds free;
+                          above it: intervals that were done by one warp each             */
+    load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
+    for (; list.x; list.x--, list.y++, n0 = n1) {
+        if (list.x > 1)
+            word1 = load_segment_word(p.work.list + list.y, lane);
+        const int head = __shfl_sync(~0u, word, 1), n_tokens = __shfl_sync(~0u, word, 3);
+        const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
+        n1 = n0 + (uint32_t)pages_of(n_tokens);
+        /* Of many short intervals each warp takes some whole, side by side, if the ring holds a few at once. */
+        const bool is_short = n_tokens <= SHORT * KVD_PAGE_TOKENS && __shfl_sync(~0u, word, 6) == 1 &&
+                              8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
+        const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
+        turn += is_short ? 2 : 0;
         /* This warp's first page, counted from the segment's: its place in the merge. */
-        const uint32_t place = ((uint32_t)warp - n0) % N_WARPS;
+        const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES> st;
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
@@ -604,106 +754,117 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 for (int e = 0; e < 4; e++)
                     st.o[h][i][e] = 0;
         }
-        for (uint32_t j = place; j < count; j += N_WARPS) {
-            const uint32_t at = (n0 + j) % PAGES_IN_FLIGHT;
-            pipe_wait(pipe.full + 8 * at, (n0 + j) / PAGES_IN_FLIGHT & 1);
-            const int tokens = s.n_tokens - KVD_PAGE_TOKENS * (int)j;
-            consume_page<T, HALVES>(st, q, pipe.ring + pipe.offset[at], d_qk, d_v, tokens, p.scale_log2, lane);
+        for (uint32_t n = mine ? n0 + place : n1; n < n1; n += is_short ? 1 : WARPS) {
+            const uint32_t at = n % PAGES_IN_FLIGHT;
+            pipe_wait(pipe.full + 8 * at, n / PAGES_IN_FLIGHT & 1);
+            const int tokens = n_tokens - KVD_PAGE_TOKENS * (int)(n - n0);
+            consume_page<T, HALVES>(st, q, pipe.ring + pipe.offset[at], d_qk, d_v, tokens, p.scale_log2,
+                                    lane);
 #if __CUDA_ARCH__ >= 900
-            if (tokens < KVD_PAGE_TOKENS) /* the stores that cleared V come before the next copy to this place */
+            if (tokens <
+                KVD_PAGE_TOKENS) /* the stores that cleared V come before the next copy to this place */
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
             __syncwarp();
             if (!lane)
                 pipe_arrive(pipe.empty + 8 * at);
         }
-        if (k) /* the result of the segment before has been read */
-            pipe_wait(area.free, (uint32_t)(k - 1) & 1);
-        if (place < count)
+        if (is_short) {
+            if (mine)
+                put_short<T, HALVES>(st, p, __shfl_sync(~0u, word, 0), head, d_v, lane);
+            word = word1;
+            if (list.x > 1)
+                load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
+            continue;
+        }
+        pipe_wait(area.free, turn & 1); /* the result of the segment before has been read */
+        turn ^= 1;
+        if (place < n1 - n0)
             put_state<HALVES>(st, p, area, (int)place, d_v, lane);
-        if (k + 1 < cta.count)
-            load_q<HALVES>(q, p, s1, lane);
-        consumers_sync();
-        merge_warps<T>(p, area, s, (int)min(count, (uint32_t)N_WARPS), 32 * warp + lane);
-        __syncwarp();
-        if (!lane)
-            pipe_arrive(area.free);
+        const kvd_decode_segment s = whole_segment(word);
+        word = word1;
+        if (list.x > 1)
+            load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
+        consumers_sync<WARPS>();
+        const int tid = 32 * warp + lane;
+        merge_warps<T, WARPS>(p, area, s, (int)min(n1 - n0, WARPS), s.live == 1, tid);
         if (s.live > 1) {
-            __threadfence();
-            consumers_sync();
-            if (warp == 0 && lane == 0) {
+            consumers_sync<WARPS>();
+            if (tid == 0) {
+                __threadfence();
                 const uint32_t before = atomicAdd(p.work.arrived + s.first_cta, 1u);
                 *area.is_last = before + 1 == (uint32_t)s.live;
                 if (*area.is_last)
                     p.work.arrived[s.first_cta] = 0; /* for the next launch */
                 __threadfence();
             }
-            consumers_sync();
-            if (*area.is_last)
-                merge_ctas<T>(p, s, 32 * warp + lane);
+            consumers_sync<WARPS>();
+            if (*area.is_last) {
+                const int places = merge_slots<WARPS>(p, area, s, warp, lane);
+                consumers_sync<WARPS>();
+                merge_warps<T, WARPS>(p, area, s, places, true, tid);
+            }
         }
-        n0 += count;
-        s = s1;
+        __syncwarp();
+        if (!lane)
+            pipe_arrive(area.free);
     }
 }
 
-/* Shared memory: ring | merge O | maxima and sums | barriers full, empty, free | offsets, is_last. */
-static __host__ __device__ inline size_t merge_o_bytes(const kvd_attn_map *map, int o_pitch)
+/* Shared memory: ring | merge O | maxima and sums | barriers full, empty, free | offsets, is_last, started. */
+enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
+
+static __host__ __device__ constexpr size_t merge_o_bytes(int warps, int group, int o_pitch)
 {
-    return (size_t)N_WARPS * (size_t)(map->group * o_pitch) * sizeof(float);
+    return (size_t)warps * (size_t)(group * o_pitch) * sizeof(float);
 }
 
-enum {
-    SMALL_BYTES = N_WARPS * KVD_GROUP_MAX * 8 + (2 * PAGES_IN_FLIGHT + 2) * 8 + (PAGES_IN_FLIGHT + 4) * 4
-};
+static constexpr size_t small_bytes(int warps)
+{
+    return (size_t)warps * KVD_GROUP_MAX * sizeof(float2) + (N_BARRIERS + 1) * 8 + (PAGES_IN_FLIGHT + 4) * 4;
+}
 
 template <typename T, int HALVES>
-static __global__ void __launch_bounds__(32 * (N_WARPS + 1), 1) decode_kernel(const __grid_constant__ params p)
+static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
+    decode_kernel(const __grid_constant__ params p)
 {
+    constexpr int WARPS = n_warps<HALVES>;
     extern __shared__ __align__(128) char smem[];
-    const unsigned long long start = p.args.busy ? now_ns() : 0;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    kvd_decode_cta cta;
-    {
-        const int4 *from = reinterpret_cast<const int4 *>(p.work.cta + blockIdx.x);
-        union {
-            int4 word[3];
-            kvd_decode_cta cta;
-        } u;
-        u.word[0] = __ldg(from);
-        u.word[1] = __ldg(from + 1);
-        u.word[2] = __ldg(from + 2);
-        cta = u.cta;
-    }
     merge_area area;
     pipes pipe;
     pipe.ring = smem_address(smem);
     area.o = reinterpret_cast<float *>(smem + p.ring_bytes);
-    area.ml = reinterpret_cast<float2 *>(smem + p.ring_bytes + merge_o_bytes(&p.args.map, p.o_pitch));
-    const uint32_t barrier = smem_address(area.ml + N_WARPS * KVD_GROUP_MAX);
+    area.ml =
+        reinterpret_cast<float2 *>(smem + p.ring_bytes + merge_o_bytes(WARPS, p.args.map.group, p.o_pitch));
+    const uint32_t barrier = smem_address(area.ml + WARPS * KVD_GROUP_MAX);
     pipe.full = barrier;
     pipe.empty = barrier + 8 * PAGES_IN_FLIGHT;
     area.free = barrier + 16 * PAGES_IN_FLIGHT;
-    pipe.offset = reinterpret_cast<uint32_t *>(area.ml + N_WARPS * KVD_GROUP_MAX + 2 * PAGES_IN_FLIGHT + 2);
+    pipe.offset = reinterpret_cast<uint32_t *>(area.ml + WARPS * KVD_GROUP_MAX + N_BARRIERS + 1);
     area.is_last = pipe.offset + PAGES_IN_FLIGHT;
-    if (threadIdx.x < PAGES_IN_FLIGHT) {
-        pipe_init(pipe.full + 8 * threadIdx.x, FULL_ARRIVALS);
-        pipe_init(pipe.empty + 8 * threadIdx.x, 1);
-        if (threadIdx.x == 0)
-            pipe_init(area.free, N_WARPS);
+    /* The lanes of a warp set up barriers one after another, so every warp takes some. */
+    for (int i = lane * (WARPS + 1) + warp; i < N_BARRIERS; i += 32 * (WARPS + 1))
+        pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? (int)FULL_ARRIVALS
+                                             : i < 2 * PAGES_IN_FLIGHT ? 1
+                                                                       : WARPS);
 #if __CUDA_ARCH__ >= 900
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    /* Nothing that a kernel before wrote is touched above this line. */
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-    }
+    if (p.args.busy && threadIdx.x == 0)
+        started(area) = now_ns();
     __syncthreads();
-    if (warp == N_WARPS)
-        produce(p, pipe, cta, lane);
-    else if (cta.count)
-        consume<T, HALVES>(p, pipe, area, cta, warp, lane);
+    if (warp == WARPS)
+        produce(p, pipe, lane);
+    else
+        consume<T, HALVES>(p, pipe, area, warp, lane);
     if (p.args.busy) {
         __syncthreads();
         if (threadIdx.x == 0)
-            p.args.busy[blockIdx.x] = cta.count ? now_ns() - start : 0;
+            p.args.busy[blockIdx.x] = p.work.cta[blockIdx.x].count ? now_ns() - started(area) : 0;
     }
 }
 
@@ -737,8 +898,10 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
 
 template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStream_t stream)
 {
-    int device, most;
+    int device, most, major;
     cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (e != cudaSuccess)
@@ -747,7 +910,8 @@ template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStrea
     const kvd_attn_map *map = &p->args.map;
     for (int g = 0; g < map->n_kv_heads; g++)
         widest = max(widest, 2 * KVD_PAGE_TOKENS * (map->d_qk[g] + map->d_v[g]));
-    const int rest = (int)merge_o_bytes(map, p->o_pitch) + SMALL_BYTES;
+    const int rest =
+        (int)(merge_o_bytes(n_warps<HALVES>, map->group, p->o_pitch) + small_bytes(n_warps<HALVES>));
     p->ring_bytes = (most - rest) / 128 * 128;
     if (p->ring_bytes < 2 * widest)
         return cudaErrorInvalidConfiguration;
@@ -755,9 +919,18 @@ template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStrea
     e = cudaFuncSetAttribute(decode_kernel<T, HALVES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    decode_kernel<T, HALVES>
-        <<<(unsigned)p->args.n_ctas, 32 * (N_WARPS + 1), (size_t)bytes, stream>>>(*p);
-    return cudaGetLastError();
+    /* On Hopper the launch overlaps the end of the kernel before. */
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)p->args.n_ctas);
+    config.blockDim = dim3(32 * (n_warps<HALVES> + 1));
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = major >= 9 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES>, *p);
 }
 
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
@@ -772,7 +945,8 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     kvd_decode_work_lay(&args->map, args->batch, args->n_ctas, args->workspace, &p.work);
     p.scale_log2 = args->map.scale * 1.4426950408889634f;
     p.d_v_max = kvd_decode_d_v_max(&args->map);
-    p.o_pitch = p.d_v_max + 4; /* + 4: the columns of O^T that a warp writes at once fall into different banks */
+    p.o_pitch =
+        p.d_v_max + 4; /* + 4: the columns of O^T that a warp writes at once fall into different banks */
     if (args->map.group > 8)
         return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 2>(&p, stream) : launch<__half, 2>(&p, stream);
     return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 1>(&p, stream) : launch<__half, 1>(&p, stream);

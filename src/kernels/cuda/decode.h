@@ -47,6 +47,17 @@ size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv
  */
 cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule, cudaStream_t stream);
 
+/*
+ * The plans of many layers in one launch, since widths differ from layer to layer and lengths do not: describe every layer once
+ * (`layer` is kvd_decode_plan_layer_bytes of host memory; every layer has a workspace of its own), copy the descriptions
+ * to the device one after another, and launch with each step. args of the launch is that of any of the layers: batch,
+ * n_kv_heads and n_ctas are the same in all.
+ */
+size_t kvd_decode_plan_layer_bytes(void);
+cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule, void *layer);
+cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule schedule, const void *layers,
+                                   int n_layers, cudaStream_t stream);
+
 /* Runs what was planned into args->workspace. */
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream);
 

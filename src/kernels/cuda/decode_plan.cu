@@ -1,6 +1,7 @@
 /*
  * Work lists for decode, made on the device from kv_len by one CTA; nothing is read back, so a captured graph replans by
- * itself when the lengths change. One plan serves all layers of equal widths.
+ * itself when the lengths change. One plan serves all layers of equal widths; the plans of layers of different widths are made
+ * in one launch, a CTA each.
  *
  * NONE    task t = (request, KV head) goes to CTA t mod n_ctas.
  *
@@ -13,6 +14,8 @@
  *         SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST) with groups8 the groups of 8 tokens that are read, in units of
  *         16 bytes. Cuts are rounded to pages.
  */
+#include <string.h>
+
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/decode_work.h"
@@ -22,8 +25,8 @@ typedef unsigned long long u64;
 enum {
     N_THREADS = 1024,
     SMEM_KEYS = 16384, /* sort keys and sums up to this many lie in shared memory */
-    CTAS_MAX = 1024,   /* of PAPERS */
-    GROUP_COST = 0,
+    CTAS_MAX = 1024,
+    GROUP_COST = 0, /* on an H200 times are flat in GROUP_COST 0 .. 48, SEGMENT_COST 512 .. 2048 */
     SEGMENT_COST = 512
 };
 
@@ -72,7 +75,7 @@ static __device__ void put_count(const params &p, int c, int count, int next)
 
 /* ---- none ------------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(N_THREADS) plan_none(const __grid_constant__ params p)
+static __device__ __forceinline__ void plan_none(const params &p)
 {
     const int tasks = p.batch * p.n_kv_heads, n = p.n_ctas;
     /* CTA c has tasks / n tasks, and one more when c < tasks % n. */
@@ -106,7 +109,7 @@ static __device__ void sort_falling(u64 *key, int n)
         }
 }
 
-static __global__ void __launch_bounds__(N_THREADS) plan_papers(const __grid_constant__ params p)
+static __device__ __forceinline__ void plan_papers(const params &p)
 {
     extern __shared__ u64 smem_keys[];
     __shared__ u64 load[CTAS_MAX], sorted[CTAS_MAX], lowest[N_THREADS / 32];
@@ -274,101 +277,193 @@ static __device__ int2 cut(const params &p, const u64 *sum, int c)
     return rounded >= (u64)pages ? make_int2(task + 1, 0) : make_int2(task, (int)rounded);
 }
 
-static __global__ void __launch_bounds__(N_THREADS) plan_ours(const __grid_constant__ params p)
+/* The first of start[0 .. n] at or beyond (task, page); start[n] is beyond all. */
+static __device__ int first_at(const int2 *start, int n, int task, int page)
+{
+    int low = 0, high = n;
+    while (low < high) {
+        const int mid = (low + high) / 2;
+        if (start[mid].x > task || (start[mid].x == task && start[mid].y >= page))
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+static __device__ __forceinline__ void plan_ours(const params &p)
 {
     extern __shared__ u64 smem_keys[];
-    __shared__ int2 start[4096 + 1];
-    const int n = p.n_ctas, tid = (int)threadIdx.x;
+    __shared__ int2 start[CTAS_MAX + 1];
+    __shared__ uint32_t works[CTAS_MAX / 32]; /* bit c: CTA c has work */
+    const int n = p.n_ctas, tid = (int)threadIdx.x, tasks = p.batch * p.n_kv_heads;
     u64 *sum = p.batch + 1 <= SMEM_KEYS ? smem_keys : p.work.scratch;
     sum_costs(p, sum);
     for (int c = tid; c <= n; c += N_THREADS)
         start[c] = cut(p, sum, c);
     __syncthreads();
-
-    /* A warp a CTA, a lane a segment. */
-    for (int c = tid / 32; c < n; c += N_THREADS / 32) {
-        const int2 from = start[c], to = start[c + 1];
-        const int segments = to.x - from.x + (to.y > 0);
-        const int some = from.x == to.x && from.y == to.y ? 0 : segments;
-        if (tid % 32 == 0) {
-            put_count(p, c, some, from.x + c);
+    {
+        const int c = tid;
+        const bool some = c < n && (start[c].x != start[c + 1].x || start[c].y != start[c + 1].y);
+        const uint32_t mask = __ballot_sync(~0u, some);
+        if (c % 32 == 0)
+            works[c / 32] = mask;
+        if (c < n) {
+            put_count(p, c, some ? start[c + 1].x - start[c].x + (start[c + 1].y > 0) : 0, start[c].x + c);
             p.work.arrived[c] = 0;
-        }
-        if (!some) {
-            /* It may lie between CTAs that share an interval: its slot counts for nothing. */
-            for (int i = tid % 32; i < p.group; i += 32)
-                reinterpret_cast<float2 *>(p.work.slot_ml)[2 * (size_t)c * (size_t)p.group + (size_t)i] =
-                    make_float2(-INFINITY, 0);
-            continue;
-        }
-        for (int k = tid % 32; k < segments; k += 32) {
-            const int task = from.x + k;
-            kvd_decode_segment s = whole(p, task);
-            const int pages = pages_of(s.n_tokens);
-            const int page0 = k ? 0 : from.y, page1 = task == to.x ? to.y : pages;
-            s.page = page0;
-            s.n_tokens = (page1 < pages ? page1 * KVD_PAGE_TOKENS : s.n_tokens) - page0 * KVD_PAGE_TOKENS;
-            if (page0 > 0 || page1 < pages) {
-                int first = c, last = c, live = 1;
-                for (; start[first].x == task && start[first].y > 0; first--)
-                    live += start[first - 1].x != start[first].x || start[first - 1].y != start[first].y;
-                for (; start[last + 1].x == task && start[last + 1].y > 0; last++)
-                    live += start[last + 1].x != start[last + 2].x || start[last + 1].y != start[last + 2].y;
-                s.first_cta = first;
-                s.span = last - first + 1;
-                s.live = live;
-            }
-            put(p, c, k, from.x + c, s);
+            if (!some) /* it may lie between CTAs that share an interval: its slot counts for nothing */
+                for (int i = 0; i < p.group; i++)
+                    reinterpret_cast<float2 *>(p.work.slot_ml)[2 * (size_t)c * (size_t)p.group + (size_t)i] =
+                        make_float2(-INFINITY, 0);
         }
     }
+    __syncthreads();
+
+    /* Entry e is segment e - c - start[c].x of the last CTA c with start[c].x + c <= e, if it has so many. */
+    for (int e = tid; e < tasks + n; e += N_THREADS) {
+        int c = 0, above = n;
+        while (above - c > 1) {
+            const int mid = (c + above) / 2;
+            if (start[mid].x + mid <= e)
+                c = mid;
+            else
+                above = mid;
+        }
+        const int2 from = start[c], to = start[c + 1];
+        const int task = e - c;
+        if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
+            continue;
+        kvd_decode_segment s = whole(p, task);
+        const int pages = pages_of(s.n_tokens);
+        const int page0 = task == from.x ? from.y : 0, page1 = task == to.x ? to.y : pages;
+        s.page = page0;
+        s.n_tokens = (page1 < pages ? page1 * KVD_PAGE_TOKENS : s.n_tokens) - page0 * KVD_PAGE_TOKENS;
+        if (page0 > 0 || page1 < pages) {
+            const int first = first_at(start, n, task, 1) - 1, end = first_at(start, n, task + 1, 0);
+            int live = 0;
+            for (int w = first / 32; w <= (end - 1) / 32; w++) {
+                uint32_t mask = works[w];
+                if (w == first / 32)
+                    mask &= ~0u << first % 32;
+                if (w == (end - 1) / 32)
+                    mask &= ~0u >> (31 - (end - 1) % 32);
+                live += __popc(mask);
+            }
+            s.first_cta = first;
+            s.span = end - first;
+            s.live = live;
+        }
+        put(p, c, task - from.x, from.x + c, s);
+    }
+}
+
+/* ---- kernels ---------------------------------------------------------------------------------- */
+
+template <int SCHEDULE> static __device__ __forceinline__ void plan(const params &p)
+{
+    if constexpr (SCHEDULE == KVD_SCHEDULE_NONE)
+        plan_none(p);
+    else if constexpr (SCHEDULE == KVD_SCHEDULE_PAPERS)
+        plan_papers(p);
+    else
+        plan_ours(p);
+}
+
+template <int SCHEDULE>
+static __global__ void __launch_bounds__(N_THREADS) plan_kernel(const __grid_constant__ params p)
+{
+    plan<SCHEDULE>(p);
+}
+
+/* One CTA a layer. */
+template <int SCHEDULE>
+static __global__ void __launch_bounds__(N_THREADS) plan_layers_kernel(const params *p)
+{
+    plan<SCHEDULE>(p[blockIdx.x]);
 }
 
 /* ---- host ------------------------------------------------------------------------------------- */
 
-cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule, cudaStream_t stream)
+size_t kvd_decode_plan_layer_bytes(void)
 {
-    cudaError_t e = kvd_decode_check(args);
+    return sizeof(params);
+}
+
+cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule, void *layer)
+{
+    const cudaError_t e = kvd_decode_check(args);
     if (e != cudaSuccess)
         return e;
     const kvd_attn_map *map = &args->map;
     const size_t tasks = (size_t)args->batch * (size_t)map->n_kv_heads;
-    if (tasks >= 1 << 24 ||
-        (schedule == KVD_SCHEDULE_PAPERS && (args->n_ctas > CTAS_MAX || tasks / (size_t)args->n_ctas > 0x7fff)))
+    if (tasks >= 1 << 24 || args->n_ctas > CTAS_MAX || (schedule == KVD_SCHEDULE_PAPERS && tasks > 0xffff))
         return cudaErrorInvalidValue;
     params p;
+    memset(&p, 0, sizeof p);
     kvd_decode_work_lay(map, args->batch, args->n_ctas, args->workspace, &p.work);
     p.kv_len = args->kv_len;
     p.batch = args->batch;
     p.n_kv_heads = map->n_kv_heads;
     p.n_ctas = args->n_ctas;
     p.group = map->group;
-    p.cost_before[0] = 0;
     const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;
     for (int g = 0; g < map->n_kv_heads; g++)
         p.cost_before[g + 1] = p.cost_before[g] + map->d_qk[g] + map->d_v[g] + per_group;
+    memcpy(layer, &p, sizeof p);
+    return cudaSuccess;
+}
 
-    size_t keys = schedule == KVD_SCHEDULE_PAPERS ? kvd_decode_pow2(tasks) : (size_t)args->batch + 1;
-    if (schedule == KVD_SCHEDULE_NONE || keys > SMEM_KEYS)
+/* Of one layer by value, or of n_layers of them that lie on the device. */
+template <int SCHEDULE>
+static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
+{
+    const size_t tasks = (size_t)p.batch * (size_t)p.n_kv_heads;
+    size_t keys = SCHEDULE == KVD_SCHEDULE_PAPERS ? kvd_decode_pow2(tasks) : (size_t)p.batch + 1;
+    if (SCHEDULE == KVD_SCHEDULE_NONE || keys > SMEM_KEYS)
         keys = 0;
     const size_t bytes = keys * sizeof(u64);
+    const cudaError_t e = layers
+                              ? cudaFuncSetAttribute(plan_layers_kernel<SCHEDULE>,
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)
+                              : cudaFuncSetAttribute(plan_kernel<SCHEDULE>,
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess)
+        return e;
+    if (layers)
+        plan_layers_kernel<SCHEDULE><<<(unsigned)n_layers, N_THREADS, bytes, stream>>>(layers);
+    else
+        plan_kernel<SCHEDULE><<<1, N_THREADS, bytes, stream>>>(p);
+    return cudaGetLastError();
+}
+
+static cudaError_t launch_any(const kvd_decode_args *args, kvd_schedule schedule, const params *layers,
+                              int n_layers, cudaStream_t stream)
+{
+    params p;
+    const cudaError_t e = kvd_decode_plan_describe(args, schedule, &p);
+    if (e != cudaSuccess)
+        return e;
     switch (schedule) {
     case KVD_SCHEDULE_NONE:
-        plan_none<<<1, N_THREADS, 0, stream>>>(p);
-        break;
+        return launch<KVD_SCHEDULE_NONE>(p, layers, n_layers, stream);
     case KVD_SCHEDULE_PAPERS:
-        e = cudaFuncSetAttribute(plan_papers, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (e != cudaSuccess)
-            return e;
-        plan_papers<<<1, N_THREADS, bytes, stream>>>(p);
-        break;
+        return launch<KVD_SCHEDULE_PAPERS>(p, layers, n_layers, stream);
     case KVD_SCHEDULE_OURS:
-        e = cudaFuncSetAttribute(plan_ours, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (e != cudaSuccess)
-            return e;
-        plan_ours<<<1, N_THREADS, bytes, stream>>>(p);
-        break;
+        return launch<KVD_SCHEDULE_OURS>(p, layers, n_layers, stream);
     default:
         return cudaErrorInvalidValue;
     }
-    return cudaGetLastError();
+}
+
+cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule, cudaStream_t stream)
+{
+    return launch_any(args, schedule, NULL, 1, stream);
+}
+
+cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule schedule, const void *layers,
+                                   int n_layers, cudaStream_t stream)
+{
+    if (!layers || n_layers < 1)
+        return cudaErrorInvalidValue;
+    return launch_any(args, schedule, (const params *)layers, n_layers, stream);
 }

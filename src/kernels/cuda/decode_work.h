@@ -35,13 +35,13 @@ typedef struct {
  * largest raw score and the sum of exponentials relative to it.
  */
 typedef struct {
-    kvd_decode_cta *cta;           /* [n_ctas]                                                  */
-    uint32_t *arrived;             /* [n_ctas] by first_cta; zero between launches              */
-    kvd_decode_segment *list;      /* [batch * n_kv_heads + n_ctas]                             */
-    float *slot_ml;                /* [2 n_ctas][group][2]                                      */
-    float *slot_o;                 /* [2 n_ctas][group][d_v_max]                                */
-    unsigned long long *scratch;   /* plan only: sort keys (a power of 2 of them) or sums       */
-    uint32_t *assigned;            /* plan only: [batch * n_kv_heads] CTA << 16 | place in it   */
+    kvd_decode_cta *cta;         /* [n_ctas]                                                  */
+    uint32_t *arrived;           /* [n_ctas] by first_cta; zero between launches              */
+    kvd_decode_segment *list;    /* [batch * n_kv_heads + n_ctas]                             */
+    float *slot_ml;              /* [2 n_ctas][group][2]                                      */
+    float *slot_o;               /* [2 n_ctas][group][d_v_max]                                */
+    unsigned long long *scratch; /* plan only: sort keys (a power of 2 of them) or sums       */
+    uint32_t *assigned;          /* plan only: [batch * n_kv_heads] CTA << 16 | place in it   */
     size_t bytes;
 } kvd_decode_work;
 

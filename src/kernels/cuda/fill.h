@@ -1,5 +1,5 @@
 /*
- * Q, K and V of a benchmark made on the device, element by element from kernels/values.h, in the layouts that kernels read.
+ * Q, K and V of a benchmark made on the device, element by element from kernels/timing/values.h, in the layouts that kernels read.
  * The same bits as kvd_problem_rows gives on the host. Layouts of kernels/layout.h; bf16 or fp16.
  */
 #ifndef KVD_KERNELS_CUDA_FILL_H
@@ -57,6 +57,13 @@ cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaSt
  * the last page beyond kv_len become zero. map and q_start of args are not used. */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);
+
+/*
+ * Leaves L2 full of lines of `buffer`, device, `bytes` (several times L2), by reading it. Not by writing: lines that were written have to
+ * go to memory while the next kernel runs, which costs it up to L2 / bandwidth (some 13 us on an H200) that no kernel before it in a
+ * model would cost.
+ */
+cudaError_t kvd_l2_flush(void *buffer, size_t bytes, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

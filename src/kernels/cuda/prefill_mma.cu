@@ -3,21 +3,21 @@
  *
  *   S = Q K^T / sqrt(d_head)    P = exp(S - m)    O = P V / sum(P)    lse = m + log(sum(P))
  *
- * FLOP: 2 (d_qk + d_v) per (query, visible key, head); bytes: Q and O once, K and V of the visible pages once per tile. Bound by the tensor
- * cores' mma.sync rate (on Hopper about 0.6 of wgmma's), and by exponentials below d = 64.
+ * FLOP: 2 (d_qk + d_v) per (query, visible key, head); bytes: Q and O once, K and V of the visible pages once per tile, which L2 holds.
+ * Bound by latency: O and S of 32 rows take all registers, so a scheduler has two warps to choose from; on an H200 it issues in 37 to 42 %
+ * of the clocks and no unit is half busy (340 TFLOP/s at d = 128).
  *
  * A worker is 4 warps with shared memory, barrier and tiles of their own; a CTA has two, so that one computes while the other waits or
  * exponentiates. A tile is done in passes of 128 rows, 32 per warp: each fragment of K and V then feeds two mma rows, without which
- * ldmatrix would be the bound. What is left of a tile, up to 64 rows, is a pass with 16 rows per warp. Keys come page by page (64), K and V of
- * a head being one contiguous piece, into two stages. The layout's blocks of 8 x 8 are what ldmatrix reads, so nothing is padded or
- * swizzled. d_qk is a run-time count of steps; d_v is compiled, since it decides the registers of O. Rows are rescaled only when their
- * maximum grows by more than 2^8.
+ * ldmatrix would be the bound. What is left of a tile, up to 64 rows, is a pass with 16 rows per warp, so tiles of 128 rows suit this
+ * kernel best. Keys come page by page (64), K and V of a head being one contiguous piece, into two stages where shared memory allows.
+ * The layout's blocks of 8 x 8 are what ldmatrix reads, so nothing is padded or swizzled. d_qk is a run-time count of steps; d_v decides
+ * the registers of O and is compiled in four bodies, each for two widths: with eight, launches that mix all widths took 1.3 times as
+ * long, the instruction cache being too small. Rows are rescaled only when their maximum grows by more than 2^8.
  *
  * Grid: n_ctas, persistent; tiles are taken from the list one by one.
  */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
 
 extern "C" {
@@ -35,47 +35,6 @@ struct params {
     int32_t stages, q_bytes, stage_bytes; /* shared memory of a worker: Q, then stages of K and V */
     int32_t worker_bytes;
 };
-
-template <bool BF> __device__ __forceinline__ uint32_t pack(float lo, float hi)
-{
-    if (BF) {
-        __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
-        return *reinterpret_cast<uint32_t *>(&v);
-    }
-    __half2 v = __floats2half2_rn(lo, hi);
-    return *reinterpret_cast<uint32_t *>(&v);
-}
-
-template <bool BF>
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    if (BF)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                     "{%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                     "{%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void ldmatrix(uint32_t from, uint32_t (&r)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
 
 __device__ __forceinline__ float exp2_approx(float x)
 {
@@ -133,9 +92,9 @@ struct job {
 };
 
 /* K and V of 64 keys, of which the groups of 8 beyond kv_len become zero. */
-__device__ __forceinline__ void fetch_block(const job &w, int tid, int d_qk, int d_v, int page, int block,
-                                            uint32_t to)
+__device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int block, uint32_t to)
 {
+    const int d_qk = w.d_qk, d_v = w.d_v;
     const uint16_t *from = w.pool + (size_t)page * (size_t)w.page_elements;
     const int groups = (w.kv_len - block * KEYS + 7) / 8;
     const int pieces = 8 * (d_qk + d_v); /* a group of 8 tokens is d pieces of 16 bytes */
@@ -152,34 +111,49 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int d_qk, int
     }
 }
 
-/* O += P V for 16 keys and dims 16 n .. + 15. */
-template <bool BF, int ROWS16, int TILES>
-__device__ __forceinline__ void add_values(uint32_t v_at, const uint32_t (&weight)[ROWS16][4],
-                                           float (&o)[ROWS16][TILES][4], int n)
+/* O += P V for the 64 keys of a block; N16 times 16 dims. v_at is the lane's row of the first fragment. */
+template <bool BF, int ROWS16, int N16, int TILES>
+__device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
+                                           float (&o)[ROWS16][TILES][4])
 {
-    uint32_t b[4];
-    ldmatrix_trans(v_at, b);
 #pragma unroll
-    for (int t = 0; t < ROWS16; t++) {
-        mma<BF>(o[t][2 * n], weight[t], b[0], b[1]);
-        mma<BF>(o[t][2 * n + 1], weight[t], b[2], b[3]);
+    for (int k = 0; k < 4; k++) {
+        uint32_t weight[ROWS16][4];
+#pragma unroll
+        for (int t = 0; t < ROWS16; t++) {
+            weight[t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
+            weight[t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
+            weight[t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
+            weight[t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < N16; n++) {
+            uint32_t b[4];
+            ldmatrix_trans(v_at + (uint32_t)(k * 512 * N16 + n * 256), b);
+#pragma unroll
+            for (int t = 0; t < ROWS16; t++) {
+                mma<BF>(o[t][2 * n], weight[t], b[0], b[1]);
+                mma<BF>(o[t][2 * n + 1], weight[t], b[2], b[3]);
+            }
+        }
     }
 }
 
 /* Rows row0 .. row0 + 64 ROWS16 - 1 of the tile; a warp has 16 ROWS16 of them. */
 template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(const job &w, int row0)
 {
-    const int worker = (int)threadIdx.x / WORKER_THREADS, tid = (int)threadIdx.x % WORKER_THREADS;
-    const int warp = tid / 32, lane = tid % 32, r = lane / 4, c = lane % 4;
-    const int in_matrix = lane % 8, matrix = lane / 8;
-    const int d_qk = w.d_qk, d_v = w.d_v, n_rows = min(w.n_rows - row0, 64 * ROWS16);
-    const int warp_row = 16 * ROWS16 * warp;      /* first row of the warp, in the pass */
-    const int warp_pos = w.pos + row0 + warp_row; /* and its position                   */
+    const int tid = (int)threadIdx.x % WORKER_THREADS;
+    const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
-    const bool working = warp_row < n_rows;
-    const float scale_log2 = w.scale_log2;
+    /* The widest body has no registers left beside O and S: what a warp needs now and then it computes each time anew. */
+    constexpr bool FULL = ROWS16 == 2 && D_V == 128;
+    const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
+    const float kept_scale = w.scale_log2;
+    const auto thread = [] { return FULL ? thread_now() : (int)threadIdx.x; };
+    const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
+    const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    worker_barrier(worker); /* all have read what the last pass left in shared memory */
+    worker_barrier(thread() / WORKER_THREADS); /* all have read what the last pass left in shared memory */
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
         const int pieces = 8 * ROWS16 * d_qk, there = (n_rows + 7) / 8 * d_qk;
@@ -187,8 +161,7 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
         for (int i = tid; i < pieces; i += WORKER_THREADS)
             copy16(w.q_smem + (uint32_t)(16 * i), i < there ? from + 8 * i : from, i < there);
     }
-    fetch_block(w, tid, d_qk, d_v, __ldg(w.pages), 0, w.kv_smem);
-    int next_page = n_blocks > 1 ? __ldg(w.pages + 1) : 0;
+    fetch_block(w, tid, __ldg(w.pages), 0, w.kv_smem);
 
     float o[ROWS16][D_V / 8][4], m[ROWS16][2], l[ROWS16][2];
 #pragma unroll
@@ -201,24 +174,17 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
         m[t][0] = m[t][1] = -INFINITY;
         l[t][0] = l[t][1] = 0;
     }
-    const uint32_t q_at =
-        w.q_smem + (uint32_t)((warp_row / 8 + matrix % 2) * d_qk * 16 + matrix / 2 * 128 + in_matrix * 16);
-    const uint32_t k_in = (uint32_t)(matrix / 2 * d_qk * 16 + matrix % 2 * 128 + in_matrix * 16);
-    const uint32_t v_in =
-        (uint32_t)(KEYS * d_qk * 2 + matrix % 2 * d_v * 16 + matrix / 2 * 128 + in_matrix * 16);
-    uint32_t stage = w.kv_smem, other = w.kv_smem + (uint32_t)((w.stages - 1) * w.stage_bytes);
-
 #pragma unroll 1
     for (int block = 0; block < n_blocks; block++) {
-        copies_done();
-        worker_barrier(worker);
         const bool more = block + 1 < n_blocks;
-        if (more && w.stages > 1) {
-            fetch_block(w, tid, d_qk, d_v, next_page, block + 1, other);
-            if (block + 2 < n_blocks)
-                next_page = __ldg(w.pages + block + 2);
-        }
-        if (working && block * KEYS <= warp_pos + 16 * ROWS16 - 1) {
+        const int next_page = more ? __ldg(w.pages + block + 1) : 0, stages = w.stages;
+        copies_done();
+        worker_barrier(thread() / WORKER_THREADS);
+        if (more && stages > 1)
+            fetch_block(w, tid, next_page, block + 1,
+                        w.kv_smem + (uint32_t)((block + 1) % 2 * w.stage_bytes));
+        const uint32_t stage = w.kv_smem + (uint32_t)(stages > 1 ? block % 2 * w.stage_bytes : 0);
+        if (warp_row() < n_rows && block * KEYS <= pass_pos() + warp_row() + 16 * ROWS16 - 1) {
             float s[ROWS16][8][4];
 #pragma unroll
             for (int t = 0; t < ROWS16; t++)
@@ -227,8 +193,11 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         s[t][n][e] = 0;
-            uint32_t q_step = q_at, k_step = stage + k_in;
-#pragma unroll 2
+            const int lane = thread() % 32, matrix = lane / 8;
+            uint32_t q_step = w.q_smem + (uint32_t)((warp_row() / 8 + matrix % 2) * d_qk * 16 +
+                                                    matrix / 2 * 128 + lane % 8 * 16);
+            uint32_t k_step = stage + (uint32_t)(matrix / 2 * d_qk * 16 + matrix % 2 * 128 + lane % 8 * 16);
+#pragma unroll(FULL ? 2 : 4)
             for (int k = 0; k < d_qk / 16; k++, q_step += 256, k_step += 256) {
                 uint32_t a[ROWS16][4];
 #pragma unroll
@@ -245,17 +214,21 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                     }
                 }
             }
-            if (block * KEYS + KEYS - 1 > warp_pos) {
+            const int past = block * KEYS - pass_pos() - warp_row();
+            if (past + KEYS - 1 > 0) {
+                /* Key block KEYS + 8 n + 2 c + e % 2 is hidden from row 16 t + r + 8 (e / 2). */
+                const int ahead = past + thread() % 4 * 2 - thread() % 32 / 4;
 #pragma unroll
                 for (int t = 0; t < ROWS16; t++)
 #pragma unroll
                     for (int n = 0; n < 8; n++)
 #pragma unroll
                         for (int e = 0; e < 4; e++)
-                            if (block * KEYS + 8 * n + 2 * c + e % 2 > warp_pos + 16 * t + r + e / 2 * 8)
+                            if (ahead > 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
             /* The maximum that is subtracted may lag by 2^8; P then stays below 256. */
+            const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;
 #pragma unroll
@@ -300,42 +273,22 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                             l[t][i] += s[t][n][e];
                         }
                 }
-            /* The last 16 dims of the body are left out where the head has an odd multiple of 16. */
-            const uint32_t v_at = stage + v_in;
-            uint32_t weight[4][ROWS16][4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-#pragma unroll
-                for (int t = 0; t < ROWS16; t++) {
-                    weight[k][t][0] = pack<BF>(s[t][2 * k][0], s[t][2 * k][1]);
-                    weight[k][t][1] = pack<BF>(s[t][2 * k][2], s[t][2 * k][3]);
-                    weight[k][t][2] = pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]);
-                    weight[k][t][3] = pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3]);
-                }
-#pragma unroll
-                for (int n = 0; n < D_V / 16 - 1; n++)
-                    add_values<BF, ROWS16>(v_at + (uint32_t)(k * 32 * d_v + n * 256), weight[k], o, n);
-            }
-            if (d_v == D_V) {
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    add_values<BF, ROWS16>(v_at + (uint32_t)(k * 32 * d_v + (D_V / 16 - 1) * 256), weight[k],
-                                           o, D_V / 16 - 1);
-            }
+            const int d_v = FULL ? w.d_v : kept_d_v;
+            const uint32_t v_at = stage + (uint32_t)(KEYS * d_qk * 2 + thread() % 16 / 8 * d_v * 16 +
+                                                     thread() % 32 / 16 * 128 + thread() % 8 * 16);
+            if (d_v == D_V)
+                add_values<BF, ROWS16, D_V / 16>(v_at, s, o);
+            else
+                add_values<BF, ROWS16, D_V / 16 - 1>(v_at, s, o);
         }
-        if (w.stages > 1) {
-            const uint32_t swap = stage;
-            stage = other;
-            other = swap;
-        } else if (more) {
-            worker_barrier(worker);
-            fetch_block(w, tid, d_qk, d_v, next_page, block + 1, stage);
-            if (block + 2 < n_blocks)
-                next_page = __ldg(w.pages + block + 2);
+        if (more && stages == 1) {
+            worker_barrier(thread() / WORKER_THREADS);
+            fetch_block(w, tid, next_page, block + 1, w.kv_smem);
         }
     }
-    if (!working)
+    if (warp_row() >= n_rows)
         return;
+    const int c = thread() % 4, d_v = FULL ? w.d_v : kept_d_v;
 #pragma unroll
     for (int t = 0; t < ROWS16; t++)
 #pragma unroll
@@ -343,10 +296,10 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
             float sum = l[t][i];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            const int row = warp_row + 16 * t + 8 * i + r;
+            const int row = warp_row() + 16 * t + 8 * i + thread() % 32 / 4;
             if (row >= n_rows)
                 continue;
-            const float inverse = 1.0f / sum;
+            const float inverse = __frcp_rn(sum);
             uint16_t *to = w.o + (size_t)(row0 + row) * (size_t)w.o_pitch + 2 * c;
 #pragma unroll
             for (int n = 0; n < D_V / 8; n++)

@@ -3,12 +3,12 @@
  * second launch would cost more than it saves.
  *
  * A unit is one (request, query head); unit u = request * n_heads + head. NONE and OURS cut its rows into tiles of
- * KVD_PREFILL_ROWS. The cost of a tile is that of kvd_prefill_cost for the key blocks that its last row sees.
+ * cost.rows. The cost of a tile is that of kvd_prefill_cost for the key blocks that its last row sees.
  *
  * NONE    tile i of the order (request, head, row) goes to CTA i mod n_ctas.
  *
  * PAPERS  (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md)
- *         B_r of head i is 192 d_sum_max / d_sum_i with d_sum = d_qk + d_v + 1, to the nearest multiple of 192: the kernel's
+ *         B_r of head i is rows d_sum_max / d_sum_i with d_sum = d_qk + d_v + 1, to the nearest multiple of rows (192 on Hopper): the kernel's
  *         three warpgroups of 64 rows take the place of the papers' 64-row tile, and a task of 384 rows is two tiles
  *         of the same CTA. Task i of the order (request, head, row) goes to CTA i mod n_ctas; of the last round, when
  *         it does not fill all CTAs, the mean load wl = sum of (rows d_sum s_kv) / n_ctas sets the height wl / (d_sum s_kv),
@@ -34,8 +34,9 @@ enum {
     L2_SECTION = 32 << 20 /* bytes of K and V that the tiles in flight should share */
 };
 
-/* From bench_prefill on an H200: see results/h200/kernels. */
-extern "C" const kvd_prefill_cost kvd_prefill_cost_h200 = {1024.f, 9.f, 3000.f};
+/* Lines through the times of 1 x 16384 at equal widths of 128, 64 and 32 on an H200 (docs/kernels.md), at the clocks of those runs. */
+extern "C" const kvd_prefill_cost kvd_prefill_cost_sm90 = {KVD_PREFILL_ROWS, 1600.f, 8.4f, 3000.f};
+extern "C" const kvd_prefill_cost kvd_prefill_cost_mma = {128, 1700.f, 16.4f, 3000.f};
 
 namespace
 {
@@ -77,7 +78,7 @@ __device__ float block_cost(const plan_args &p, int widths)
 }
 
 /*
- * Calls visit(tile, index, cost of a key block) for every tile of KVD_PREFILL_ROWS rows, index counting in the order
+ * Calls visit(tile, index, cost of a key block) for every tile of cost.rows rows, index counting in the order
  * (request, head, row). `team` lanes, about as many as a unit has tiles, take a unit, so that nothing is divided or searched per
  * tile and few lanes idle.
  */
@@ -88,15 +89,14 @@ template <class F> __device__ void each_tile(const plan_args &p, const lengths &
     const int lane = (int)threadIdx.x & (team - 1);
     for (int u = (int)threadIdx.x / team; u < n_units; u += THREADS / team) {
         const int b = u / p.map.n_heads, h = u - b * p.map.n_heads, n = len.q_len[b];
-        const int tiles = ceil_div(n, KVD_PREFILL_ROWS),
-                  before = len.tiles_before[b] * p.map.n_heads + h * tiles;
+        const int tiles = ceil_div(n, p.cost.rows), before = len.tiles_before[b] * p.map.n_heads + h * tiles;
         const float per_block = block_cost(p, widths_of(p, h));
         for (int i = lane; i < tiles; i += team) {
             kvd_prefill_tile x;
             x.request = b;
             x.head = h;
-            x.row = i * KVD_PREFILL_ROWS;
-            x.n_rows = min((int)KVD_PREFILL_ROWS, n - x.row);
+            x.row = i * p.cost.rows;
+            x.n_rows = min(p.cost.rows, n - x.row);
             visit(x, before + i, per_block);
         }
     }
@@ -215,7 +215,7 @@ __device__ int unit_of(const int32_t *prefix, int n_units, int i)
 __device__ int papers_rows(const plan_args &p, int head)
 {
     const float rows = (float)(p.widest + 1) / (float)(widths_of(p, head) + 1);
-    return max(1, (int)(rows + 0.5f)) * KVD_PREFILL_ROWS;
+    return max(1, (int)(rows + 0.5f)) * p.cost.rows;
 }
 
 /* rows d_sum s_kv: s_kv is the mean number of keys that the rows see. */
@@ -258,7 +258,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
         for (int i = c; i < full; i += n) {
             const kvd_prefill_tile x = task(i);
             sum += papers_load(p, len, x);
-            tiles += ceil_div(x.n_rows, KVD_PREFILL_ROWS);
+            tiles += ceil_div(x.n_rows, p.cost.rows);
         }
         load[c] = sum;
         count[c] = tiles;
@@ -277,7 +277,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
         for (int i = 0; i < last; i++) {
             const kvd_prefill_tile x = tail[i];
             const float per_row = papers_load(p, len, x) / (float)x.n_rows;
-            const int rows = min((int)KVD_PREFILL_ROWS, max(1, (int)(wl / per_row / 64 + 0.5f)) * 64);
+            const int rows = min(p.cost.rows, max(1, (int)(wl / per_row / 64 + 0.5f)) * 64);
             for (int r = 0; r < x.n_rows; r += rows, made++) {
                 kvd_prefill_tile y = x;
                 y.row = x.row + r;
@@ -316,10 +316,10 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
         int at = p.first[c];
         for (int i = c; i < full; i += n) {
             const kvd_prefill_tile x = task(i);
-            for (int r = 0; r < x.n_rows; r += KVD_PREFILL_ROWS) {
+            for (int r = 0; r < x.n_rows; r += p.cost.rows) {
                 kvd_prefill_tile y = x;
                 y.row = x.row + r;
-                y.n_rows = min((int)KVD_PREFILL_ROWS, x.n_rows - r);
+                y.n_rows = min(p.cost.rows, x.n_rows - r);
                 put(&p.tile[at++], y);
             }
         }
@@ -352,7 +352,7 @@ __device__ __forceinline__ void plan(const plan_args &p)
         len.q_len = near_q;
         len.kv_len = near_kv;
     }
-    scan(p.batch, before, [&](int b) { return ceil_div(len.q_len[b], KVD_PREFILL_ROWS); });
+    scan(p.batch, before, [&](int b) { return ceil_div(len.q_len[b], p.cost.rows); });
     if (p.schedule == KVD_SCHEDULE_NONE)
         plan_none(p, len);
     else if (p.schedule == KVD_SCHEDULE_OURS)
@@ -421,14 +421,15 @@ extern "C" cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const k
                                                  void *scratch, void *layer)
 {
     const int n_ctas = args->work.n_ctas;
-    if (n_ctas < 1 || n_ctas > CTAS_MAX || args->batch != batch->batch || batch->batch < 1 || !tile ||
-        !scratch || (schedule == KVD_SCHEDULE_OURS ? !next : !first))
+    if (cost->rows < 64 || cost->rows > KVD_PREFILL_ROWS || cost->rows % 64 || n_ctas < 1 ||
+        n_ctas > CTAS_MAX || args->batch != batch->batch || batch->batch < 1 || !tile || !scratch ||
+        (schedule == KVD_SCHEDULE_OURS ? !next : !first))
         return cudaErrorInvalidValue;
     size_t tiles = 0;
     for (int b = 0; b < batch->batch; b++) {
         if (batch->q_len[b] < 1 || batch->kv_len[b] < batch->q_len[b])
             return cudaErrorInvalidValue;
-        tiles += ((size_t)batch->q_len[b] + KVD_PREFILL_ROWS - 1) / KVD_PREFILL_ROWS;
+        tiles += ((size_t)batch->q_len[b] + (size_t)cost->rows - 1) / (size_t)cost->rows;
     }
     tiles *= (size_t)args->map.n_heads;
     if (tiles > (size_t)1 << 30)

@@ -17,12 +17,14 @@ typedef enum {
     KVD_SCHEDULE_OURS /* by falling modelled cost, in sections of heads whose K and V fit L2; taken dynamically */
 } kvd_schedule;
 
-/* Cost in SM clocks of a tile that meets `blocks` key blocks: blocks * (per_block + per_dim * (d_qk + d_v)) + per_tile. */
+/* What a scheduler knows of a kernel: the rows of its tiles (a multiple of 64, at most KVD_PREFILL_ROWS), and the cost in SM
+ * clocks of a tile that meets `blocks` key blocks: blocks * (per_block + per_dim * (d_qk + d_v)) + per_tile. */
 typedef struct {
+    int32_t rows;
     float per_block, per_dim, per_tile;
 } kvd_prefill_cost;
 
-extern const kvd_prefill_cost kvd_prefill_cost_h200; /* fitted; results/h200/ says from what */
+extern const kvd_prefill_cost kvd_prefill_cost_sm90, kvd_prefill_cost_mma; /* of the two kernels */
 
 /* Most tiles that any of the schedulers makes for this batch; the caller allocates `tile` of that size. */
 size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batch);

@@ -15,9 +15,11 @@
  *   online softmax, O^T [rank_v][8] += V^T P       mma.sync, V transposed by ldmatrix
  *
  * Bound by max(bytes, rebuild). Bytes read: tokens * n_groups * (rank_k + rank_v) * 2. FLOP of the rebuild: tokens * n_kv_heads *
- * rank_k * 128 * 2, once per KV head and not once per query head; the two small products add 1/16 + 1/16 of its
- * tensor time at rank 256. Shared memory is the narrowest after that: 80 bytes a clock for the rebuild's operands at full rate, 32
- * for arriving latents, 16 for V, of 128.
+ * rank_k * 128 * 2, once per KV head and not once per query head. On an H200 it reaches 0.68 of that floor at 64 x 8192
+ * (results/h200/rivals/palu_decode.csv): a page takes about 2460 clocks of rebuild and 4900 of the rest, which two
+ * warpgroups in turn do not hide whole. The rest is long because each small product waits for the running rebuild step
+ * (128 clocks) before it gets the tensor core, and because U leaves only ten places of 8 KB for latents. Giving V to
+ * three warps of their own, whole or in half, was measured and is slower (599 and 524 us against 514).
  *
  * Grid: kvd_palu_decode_clusters() clusters of 2 CTAs of 384 threads (2 x 128 consume, 1 thread copies). Pages of all
  * (group, request), group after group, are cut into equal runs. Each warpgroup writes what it has of a (group, request) as
@@ -784,7 +786,7 @@ typedef void (*kernel)(params);
 /* The kernel of one rank: rank_k is 16 * step. */
 template <int dtype, int step> kernel kernel_of(int rank_k)
 {
-    if constexpr (step > 1) {
+    if constexpr (step > KVD_PALU_RANK_K_MIN / 16) {
         if (rank_k < 16 * step)
             return kernel_of<dtype, step - 1>(rank_k);
     }

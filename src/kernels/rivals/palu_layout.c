@@ -8,7 +8,7 @@ int kvd_palu_shape_check(const kvd_palu_shape *s)
         s->n_heads % s->n_kv_heads != 0 || s->n_heads / s->n_kv_heads > KVD_PALU_QUERIES_MAX ||
         s->n_kv_heads > 1024)
         return -1;
-    if (s->rank_k < KVD_PALU_RANK_STEP || s->rank_k > KVD_PALU_RANK_MAX ||
+    if (s->rank_k < KVD_PALU_RANK_K_MIN || s->rank_k > KVD_PALU_RANK_MAX ||
         s->rank_k % KVD_PALU_RANK_STEP != 0)
         return -1;
     if (s->rank_v < KVD_PALU_RANK_STEP || s->rank_v > KVD_PALU_RANK_MAX ||

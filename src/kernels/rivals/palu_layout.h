@@ -36,7 +36,8 @@ enum {
     KVD_PALU_D_HEAD = 128,
     KVD_PALU_GROUP = 4, /* KV heads that share a latent                              */
     KVD_PALU_PAGE_TOKENS = 64,
-    KVD_PALU_RANK_STEP = 16, /* ranks that the kernel takes: 16, 32, ... 256: removed rate p >= 0.5 */
+    KVD_PALU_RANK_STEP = 16,  /* ranks that the kernel takes are multiples of it, up to 256: p >= 0.5 */
+    KVD_PALU_RANK_K_MIN = 80, /* and of K at least this, where the rebuild still is the larger part */
     KVD_PALU_RANK_MAX = 256,
     KVD_PALU_QUERIES_MAX = 4 /* query heads per KV head                                  */
 };

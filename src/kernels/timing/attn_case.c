@@ -1,0 +1,271 @@
+#include "kernels/timing/attn_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/run.h"
+#include "common/stats.h"
+
+enum { PLAN_SAMPLES = 20, BUSY_SAMPLES = 5 };
+
+typedef struct {
+    const kvd_impl *impl;
+    kvd_scheduler scheduler;
+    void *self;
+    char label[64];
+    kvd_bench_rival rival;
+    kvd_bench_stats stats;
+    kvd_row_error error;
+    double plan_us, busy_max_us, busy_mean_us, imbalance;
+} entry;
+
+typedef struct {
+    const kvd_attn_case *c;
+    kvd_bench *bench;
+    entry e[KVD_ATTN_ENTRIES];
+    int n;
+    kvd_row_check check[KVD_N_RUNS]; /* one per answer; KVD_RUNS_PADDED shares that of KVD_RUNS_OWN */
+    bool checked[KVD_N_RUNS];
+} running;
+
+/* ---- open --------------------------------------------------------------------------------------- */
+
+static void label_of(const kvd_attn_entry *e, char *label, size_t size)
+{
+    const bool choice = e->scheduler != KVD_BY_ITSELF;
+    snprintf(label, size, "%s%s%s", e->impl->name, choice ? " by " : "",
+             choice ? kvd_scheduler_name[e->scheduler] : "");
+}
+
+static void open_all(running *r, void (*skipped)(void *, const char *), void *ctx)
+{
+    const kvd_attn_case *const c = r->c;
+    for (int i = 0; i < c->n; i++) {
+        const kvd_attn_entry *const from = &c->entry[i];
+        entry *const e = &r->e[r->n];
+        kvd_err why = {""};
+        memset(e, 0, sizeof *e);
+        e->impl = from->impl;
+        e->scheduler = from->scheduler;
+        label_of(from, e->label, sizeof e->label);
+        if (kvd_impl_takes(e->impl, c->problem, &why) ||
+            e->impl->open(c->problem, e->scheduler, kvd_bench_stream(r->bench), &e->self, &why)) {
+            char line[KVD_ATTN_SKIPPED + 512];
+            snprintf(line, sizeof line, "%s, %d x %zu, %s, %s: left out %s: %s",
+                     kvd_phase_name[c->problem->phase], c->problem->batch, c->problem->seq_len,
+                     kvd_dtype_name(c->problem->dtype), c->problem->widths, e->label, why.msg);
+            skipped(ctx, line);
+            continue;
+        }
+        r->n++;
+    }
+}
+
+/* ---- check -------------------------------------------------------------------------------------- */
+
+static int launch_and_wait(running *r, entry *e, kvd_err *err)
+{
+    void *const stream = kvd_bench_stream(r->bench);
+    if ((e->impl->prepare && e->impl->prepare(e->self, stream, err)) ||
+        e->impl->launch(e->self, stream, err) || (e->impl->cuda && kvd_bench_wait(r->bench, err)))
+        return kvd_in(err, "%s", e->label);
+    return 0;
+}
+
+static int check(running *r, entry *e, kvd_err *err)
+{
+    const kvd_runs runs = e->impl->runs == KVD_RUNS_PADDED ? KVD_RUNS_OWN : e->impl->runs;
+    kvd_row_check *const rows = &r->check[runs];
+    if (!r->checked[runs] && kvd_impl_check_make(e->impl, r->c->problem, r->c->check, rows, err))
+        return kvd_in(err, "reference");
+    r->checked[runs] = true;
+    if (e->impl->poison(e->self, kvd_bench_stream(r->bench), err))
+        return kvd_in(err, "%s", e->label);
+    if (launch_and_wait(r, e, err))
+        return -1;
+    if (!rows->n) {
+        e->error = (kvd_row_error){NAN, NAN, 0};
+        return 0;
+    }
+    return e->impl->fetch(e->self, err) || kvd_row_check_compare(rows, e->impl->row, e->self, &e->error, err)
+               ? kvd_in(err, "%s", e->label)
+               : 0;
+}
+
+/* NaN never passes. */
+static bool within(const entry *e, kvd_dtype dtype)
+{
+    const double most = kvd_row_tolerance(dtype);
+    return !e->error.rows || (e->error.rel_err <= most && e->error.worst <= 3 * most);
+}
+
+/* ---- scheduling and balance ----------------------------------------------------------------------- */
+
+/* One launch before it is timed, which everything that runs later rests on. */
+static int plan_once(running *r, entry *e, kvd_err *err)
+{
+    if (e->impl->plan && (e->impl->plan(e->self, kvd_bench_stream(r->bench), err) ||
+                          (e->impl->cuda && kvd_bench_wait(r->bench, err))))
+        return kvd_in(err, "%s, scheduling", e->label);
+    return 0;
+}
+
+/* Layers that one call of plan plans. */
+static int plan_layers(const running *r, const entry *e)
+{
+    const int n = e->impl->plan_layers[r->c->problem->phase];
+    return n ? n : 1;
+}
+
+static int time_plan(running *r, entry *e, kvd_err *err)
+{
+    double us[PLAN_SAMPLES];
+    kvd_bench_rival rival = {
+        .name = e->label, .cuda = e->impl->cuda, .launch = e->impl->plan, .ctx = e->self, .us = us};
+    const kvd_bench_plan plan = {.warmup = 3, .samples = PLAN_SAMPLES, .cold = r->c->plan->cold};
+    kvd_bench_stats stats;
+    e->plan_us = NAN;
+    if (!e->impl->plan || e->scheduler == KVD_BY_ITSELF)
+        return 0;
+    if (kvd_bench_run(r->bench, &plan, &rival, 1, err) ||
+        kvd_bench_summarise(&rival, PLAN_SAMPLES, &stats, err))
+        return kvd_in(err, "scheduling");
+    e->plan_us = stats.median_us / plan_layers(r, e);
+    return 0;
+}
+
+static int time_busy(running *r, entry *e, kvd_err *err)
+{
+    double most[BUSY_SAMPLES], mean[BUSY_SAMPLES], ratio[BUSY_SAMPLES];
+    e->busy_max_us = e->busy_mean_us = e->imbalance = NAN;
+    if (!e->impl->busy)
+        return 0;
+    for (int i = 0; i < BUSY_SAMPLES; i++) {
+        kvd_busy b;
+        if (launch_and_wait(r, e, err))
+            return -1;
+        if (e->impl->busy(e->self, &b, err))
+            return kvd_in(err, "%s", e->label);
+        if (!b.n)
+            return 0;
+        most[i] = kvd_quantile(b.us, b.n, 1);
+        mean[i] = kvd_mean(b.us, b.n);
+        ratio[i] = most[i] / mean[i];
+    }
+    e->busy_max_us = kvd_quantile(most, BUSY_SAMPLES, 0.5);
+    e->busy_mean_us = kvd_quantile(mean, BUSY_SAMPLES, 0.5);
+    e->imbalance = kvd_quantile(ratio, BUSY_SAMPLES, 0.5);
+    return 0;
+}
+
+/* ---- times and rows ------------------------------------------------------------------------------- */
+
+static int time_all(running *r, double *us, kvd_err *err)
+{
+    const int samples = r->c->plan->samples;
+    kvd_bench_rival rivals[KVD_ATTN_ENTRIES];
+    for (int i = 0; i < r->n; i++) {
+        entry *const e = &r->e[i];
+        rivals[i] = (kvd_bench_rival){.name = e->label,
+                                      .cuda = e->impl->cuda,
+                                      .prepare = e->impl->prepare,
+                                      .launch = e->impl->launch,
+                                      .ctx = e->self,
+                                      .us = us + (size_t)i * (size_t)samples};
+    }
+    if (kvd_bench_run(r->bench, r->c->plan, rivals, r->n, err))
+        return -1;
+    for (int i = 0; i < r->n; i++) {
+        r->e[i].rival = rivals[i];
+        if (kvd_bench_summarise(&rivals[i], samples, &r->e[i].stats, err))
+            return -1;
+    }
+    return 0;
+}
+
+static double baseline(const running *r)
+{
+    for (int i = 0; i < r->n; i++)
+        if (!strcmp(r->e[i].impl->name, "cudnn"))
+            return r->e[i].stats.median_us;
+    return NAN;
+}
+
+static int add_rows(running *r, kvd_kernels *out, size_t *n_wrong, kvd_err *err)
+{
+    static const kvd_rate_ceilings unknown;
+    const kvd_attn_case *const c = r->c;
+    for (int i = 0; i < r->n; i++) {
+        const entry *const e = &r->e[i];
+        const kvd_rate_ceilings *const rates = e->impl->cuda ? c->gpu : c->cpu;
+        kvd_floors floors;
+        kvd_impl_count_work(e->impl, c->problem, &floors);
+        kvd_floors_time(c->problem->phase, rates ? rates : &unknown, &floors);
+        const bool ok = within(e, c->problem->dtype);
+        const kvd_kernels_row row = {.number = c->number,
+                                     .problem = c->problem,
+                                     .impl = e->impl,
+                                     .scheduler = e->scheduler,
+                                     .plan = c->plan,
+                                     .rival = &e->rival,
+                                     .stats = &e->stats,
+                                     .floors = &floors,
+                                     .error = &e->error,
+                                     .engine = e->impl->engine(e->self),
+                                     .plan_us = e->plan_us,
+                                     .plan_layers =
+                                         e->impl->plan && !isnan(e->plan_us) ? plan_layers(r, e) : 0,
+                                     .busy_max_us = e->busy_max_us,
+                                     .busy_mean_us = e->busy_mean_us,
+                                     .imbalance = e->imbalance,
+                                     .speedup = baseline(r) / e->stats.median_us,
+                                     .ok = ok};
+        if (kvd_kernels_add(out, &row, err))
+            return -1;
+        *n_wrong += !ok;
+    }
+    return 0;
+}
+
+int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_kernels *out,
+                      void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong, kvd_err *err)
+{
+    running *const r = calloc(1, sizeof *r);
+    double *us = NULL;
+    int status = -1;
+    if (!r)
+        return kvd_no_memory(err, "a case", sizeof *r);
+    r->c = c;
+    r->bench = bench;
+    open_all(r, skipped, ctx);
+    if (r->n == 0) {
+        status = 0;
+        goto done;
+    }
+    us = malloc((size_t)r->n * (size_t)c->plan->samples * sizeof *us);
+    if (!us) {
+        kvd_no_memory(err, "samples",
+                      (unsigned long long)r->n * (unsigned long long)c->plan->samples * sizeof *us);
+        goto done;
+    }
+    for (int i = 0; i < r->n; i++) {
+        if (kvd_interrupted()) {
+            kvd_fail_interrupted(err);
+            goto done;
+        }
+        if (plan_once(r, &r->e[i], err) || check(r, &r->e[i], err) || time_plan(r, &r->e[i], err) ||
+            time_busy(r, &r->e[i], err))
+            goto done;
+    }
+    status = time_all(r, us, err) || add_rows(r, out, n_wrong, err) ? -1 : 0;
+done:
+    free(us);
+    for (int i = 0; i < r->n; i++)
+        r->e[i].impl->close(r->e[i].self);
+    for (int i = 0; i < KVD_N_RUNS; i++)
+        kvd_row_check_release(&r->check[i]);
+    free(r);
+    return status;
+}

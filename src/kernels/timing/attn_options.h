@@ -1,0 +1,43 @@
+/* The command line of kvdim-attn. */
+#ifndef KVD_KERNELS_ATTN_OPTIONS_H
+#define KVD_KERNELS_ATTN_OPTIONS_H
+
+#include "common/args.h"
+#include "kernels/timing/bench.h"
+#include "kernels/timing/impl.h"
+#include "kernels/timing/row_check.h"
+
+enum { KVD_ATTN_DIMS = 64, KVD_ATTN_IMPLS = 16, KVD_ATTN_SIZES = 256 };
+
+typedef struct {
+    size_t batch, seq_len;
+} kvd_attn_size;
+
+typedef struct {
+    kvd_common_options common;
+    const char *rates, *lengths_file;
+    double *overall_p; /* [n_overall_p], allocated; NULL: every point of the rates file */
+    size_t n_overall_p, layer;
+    const char *dims[KVD_ATTN_DIMS];
+    int n_dims;
+    bool phase[KVD_N_PHASES];
+    const kvd_impl *impl[KVD_ATTN_IMPLS];
+    int n_impls; /* 0: by device */
+    bool scheduler[KVD_BY_ITSELF];
+    bool dtype[3];
+    bool dtype_given, scheduler_given;
+    kvd_attn_size size[KVD_ATTN_SIZES];
+    int n_sizes;
+    kvd_lengths lengths;
+    size_t n_heads, n_kv_heads, d_head;
+    bool d_head_given;
+    kvd_bench_plan plan;
+    kvd_check_mode check;
+    bool sharp, list;
+} kvd_attn_options;
+
+/* Parses argv; wrong usage ends the program with status 2. The lists are freed with kvd_attn_options_release. */
+void kvd_attn_parse(const char *program, int argc, char **argv, kvd_attn_options *cfg);
+void kvd_attn_options_release(kvd_attn_options *cfg);
+
+#endif

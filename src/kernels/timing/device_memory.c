@@ -1,0 +1,100 @@
+#ifdef KVD_CUDA
+
+#include "kernels/timing/device_memory.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+
+int kvd_cuda_check(cudaError_t e, const char *what, kvd_err *err)
+{
+    if (!e)
+        return 0;
+    (void)cudaGetLastError();
+    return kvd_fail(err, "%s: %s", what, cudaGetErrorString(e));
+}
+
+void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err)
+{
+    void *p = NULL;
+    assert(m->n < KVD_DEVICE_ARRAYS);
+    const cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+    if (e) {
+        (void)cudaGetLastError();
+        kvd_fail(err, "%s: %zu bytes on the device: %s", what, bytes, cudaGetErrorString(e));
+        return NULL;
+    }
+    return m->array[m->n++] = p;
+}
+
+void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what, void *stream,
+                      kvd_err *err)
+{
+    void *const p = kvd_device_new(m, bytes, what, err);
+    return p && !kvd_cuda_check(cudaMemcpyAsync(p, host, bytes, cudaMemcpyHostToDevice, stream), what, err)
+               ? p
+               : NULL;
+}
+
+void kvd_device_release(kvd_device_memory *m)
+{
+    for (int i = 0; i < m->n; i++)
+        (void)cudaFree(m->array[i]);
+    memset(m, 0, sizeof *m);
+}
+
+int32_t kvd_problem_longest(const kvd_problem *p, bool queries)
+{
+    int32_t longest = 0;
+    for (int b = 0; b < p->batch; b++) {
+        const int32_t n = (queries ? p->q_len : p->kv_len)[b];
+        longest = n > longest ? n : longest;
+    }
+    return longest;
+}
+
+bool kvd_problem_ragged(const kvd_problem *p)
+{
+    for (int b = 1; b < p->batch; b++)
+        if (p->kv_len[b] != p->kv_len[0])
+            return true;
+    return false;
+}
+
+int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err)
+{
+    kvd_rng rng;
+    size_t n = 0, next = 0;
+    const int most = (kvd_problem_longest(p, false) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    for (int b = 0; b < p->batch; b++)
+        n += ((size_t)p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    const size_t size = (size_t)p->batch * (size_t)most;
+    int32_t *const table = malloc(size * sizeof *table), *const order = malloc(n * sizeof *order);
+    if (!table || !order) {
+        free(table);
+        free(order);
+        kvd_no_memory(err, "a page table", (unsigned long long)(size + n) * sizeof *table);
+        return NULL;
+    }
+    kvd_rng_seed(&rng, p->seed, 2);
+    for (size_t i = 0; i < n; i++) {
+        const size_t j = (size_t)kvd_rng_below(&rng, i + 1);
+        order[i] = order[j];
+        order[j] = (int32_t)i;
+    }
+    /* Entries beyond a request's pages are never read: -1 would show it. */
+    memset(table, 0xff, size * sizeof *table);
+    for (int b = 0; b < p->batch; b++)
+        for (int j = 0; j < (p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++)
+            table[(size_t)b * (size_t)most + (size_t)j] = order[next++];
+    free(order);
+    *max_pages = most;
+    *n_pages = n;
+    return table;
+}
+
+#else
+typedef int kvd_no_device_memory; /* a file needs a declaration */
+#endif

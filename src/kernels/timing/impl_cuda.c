@@ -1,0 +1,437 @@
+/*
+ * `cuda`, `cuda-mma`, `cuda-dense`: our CUDA kernels in layout BLOCKED, pages scattered over the pool. `cuda` is what a user gets
+ * on Hopper, `cuda-mma` the prefill for older cards, `cuda-dense` the first with every head at d_head.
+ */
+#ifdef KVD_CUDA
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/decode.h"
+#include "kernels/cuda/fill.h"
+#include "kernels/cuda/prefill.h"
+#include "kernels/cuda/prefill_plan.h"
+#include "kernels/timing/device_memory.h"
+#include "kernels/timing/impl.h"
+
+enum { LAYERS = 32 }; /* of the model whose plans are made together, as widths differ from layer to layer */
+
+typedef struct {
+    const kvd_problem *p;
+    bool mma;
+    kvd_schedule schedule;
+    kvd_attn_map map;
+    kvd_attn_batch batch;
+    kvd_device_memory memory;
+    int32_t n_q8, *q_start; /* of blocked Q; host */
+    uint16_t *o;            /* device [n_q8 or batch][o_pitch] */
+    size_t o_bytes;
+    uint16_t *o_host;
+    unsigned long long *busy; /* device [n_ctas] */
+    unsigned long long *busy_host;
+    double *busy_us;
+    int n_ctas;
+    kvd_prefill_args prefill;
+    void *layers; /* device, descriptions of all layers' plans */
+    kvd_decode_args decode;
+    char engine[64];
+} state;
+
+/* ---- what it takes ------------------------------------------------------------------------------ */
+
+static int attribute(enum cudaDeviceAttr what)
+{
+    int device, value = 0;
+    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&value, what, device))
+        (void)cudaGetLastError();
+    return value;
+}
+
+static int can_widths(const kvd_attn_heads *heads, kvd_phase phase, kvd_err *why)
+{
+    kvd_attn_map map;
+    if (kvd_attn_map_make(heads, &map))
+        return kvd_fail(why, "widths must be multiples of %d from %d to %d", KVD_WIDTH_STEP, KVD_WIDTH_STEP,
+                        KVD_WIDTH_MAX);
+    if (phase == KVD_DECODE && map.group > KVD_GROUP_MAX)
+        return kvd_fail(why, "%d query heads per KV head, at most %d", map.group, KVD_GROUP_MAX);
+    return 0;
+}
+
+static int can_sm90(const kvd_problem *p, const kvd_attn_heads *heads, kvd_err *why)
+{
+    const int major = attribute(cudaDevAttrComputeCapabilityMajor),
+              minor = attribute(cudaDevAttrComputeCapabilityMinor);
+    if (p->phase == KVD_PREFILL && (major != 9 || minor != 0))
+        return kvd_fail(why, "its prefill needs compute capability 9.0, this card has %d.%d; see cuda-mma",
+                        major, minor);
+    if (major < 8)
+        return kvd_fail(why, "needs compute capability 8.0, this card has %d.%d", major, minor);
+    return can_widths(heads, p->phase, why);
+}
+
+static int can_cuda(const kvd_problem *p, kvd_err *why)
+{
+    return can_sm90(p, &p->heads, why);
+}
+
+static int can_dense(const kvd_problem *p, kvd_err *why)
+{
+    const kvd_attn_heads dense = kvd_heads_dense(&p->heads);
+    return can_sm90(p, &dense, why);
+}
+
+static int can_mma(const kvd_problem *p, kvd_err *why)
+{
+    const int major = attribute(cudaDevAttrComputeCapabilityMajor);
+    if (major < 8)
+        return kvd_fail(why, "needs compute capability 8.0, this card has %d.x", major);
+    return can_widths(&p->heads, p->phase, why);
+}
+
+/* ---- open and close ----------------------------------------------------------------------------- */
+
+static void close_cuda(void *self)
+{
+    state *const s = self;
+    if (!s)
+        return;
+    kvd_device_release(&s->memory);
+    free(s->q_start);
+    free(s->o_host);
+    free(s->busy_host);
+    free(s->busy_us);
+    free(s);
+}
+
+/* Lengths, pages, Q, K, V on the device. */
+static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *stream, kvd_err *err)
+{
+    const kvd_problem *const p = s->p;
+    const size_t lengths = (size_t)p->batch * sizeof(int32_t);
+    size_t n_pages;
+    *f = (kvd_fill_args){.dtype = (int)p->dtype,
+                         .sharp = p->sharp,
+                         .seed = p->seed,
+                         .map = s->map,
+                         .batch = p->batch,
+                         .n_q8 = s->n_q8};
+    int32_t *const table = kvd_scattered_pages(p, &f->max_pages, &n_pages, err);
+    int status = -1;
+    if (!table)
+        return -1;
+    const size_t elements = p->phase == KVD_DECODE ? (size_t)p->batch * (size_t)s->map.q_pitch
+                                                   : (size_t)s->n_q8 * (size_t)s->map.q_pitch;
+    const size_t pool_bytes = n_pages * (size_t)s->map.page_elements * sizeof(uint16_t);
+    if (!(f->q_len = kvd_device_copy(&s->memory, p->q_len, lengths, "lengths", stream, err)) ||
+        !(f->kv_len = kvd_device_copy(&s->memory, p->kv_len, lengths, "lengths", stream, err)) ||
+        (s->q_start &&
+         !(f->q_start = kvd_device_copy(&s->memory, s->q_start, lengths, "lengths", stream, err))) ||
+        !(f->page_table = kvd_device_copy(&s->memory, table, lengths * (size_t)f->max_pages, "a page table",
+                                          stream, err)) ||
+        !(*q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err)) ||
+        !(*pool = kvd_device_new(&s->memory, pool_bytes, "K and V", err)))
+        goto done;
+    /* What nobody may read is NaN. */
+    if (kvd_cuda_check(cudaMemsetAsync(*pool, 0xff, pool_bytes, stream), "K and V", err))
+        goto done;
+    f->longest = kvd_problem_longest(p, true);
+    if (kvd_cuda_check((p->phase == KVD_DECODE ? kvd_fill_q_rows : kvd_fill_q)(f, *q, stream), "making Q",
+                       err))
+        goto done;
+    f->longest = kvd_problem_longest(p, false);
+    if (kvd_cuda_check(kvd_fill_kv(f, *pool, stream), "making K and V", err))
+        goto done;
+    /* The host's copies may go once they have been read. */
+    status = kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err);
+done:
+    free(table);
+    return status;
+}
+
+/* Arrays of every layer, as a model has them; layer 0 is the one that runs. */
+static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
+{
+    const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
+    const size_t firsts = ((size_t)s->n_ctas + 1) * sizeof(int32_t);
+    const size_t scratch = kvd_prefill_plan_bytes(&s->map, &s->batch, s->n_ctas),
+                 bytes = kvd_prefill_plan_layer_bytes();
+    char *const layers = malloc(LAYERS * bytes);
+    int status = layers ? 0 : kvd_no_memory(err, "scheduling", (unsigned long long)(LAYERS * bytes));
+    for (size_t l = 0; !status && l < LAYERS; l++) {
+        kvd_prefill_args args = s->prefill;
+        void *const tile = kvd_device_new(&s->memory, tiles, "tiles", err);
+        void *const first = tile ? kvd_device_new(&s->memory, firsts, "tiles", err) : NULL;
+        void *const next = first ? kvd_device_new(&s->memory, sizeof(int32_t), "tiles", err) : NULL;
+        void *const work = next ? kvd_device_new(&s->memory, scratch, "scheduling", err) : NULL;
+        status = !work ? -1
+                       : kvd_cuda_check(kvd_prefill_plan_describe(
+                                            &args, &s->batch, s->schedule,
+                                            s->mma ? &kvd_prefill_cost_mma : &kvd_prefill_cost_sm90, tile,
+                                            first, next, work, layers + l * bytes),
+                                        "scheduling", err);
+        if (!status && l == 0)
+            s->prefill = args;
+    }
+    if (!status) {
+        s->layers = kvd_device_copy(&s->memory, layers, LAYERS * bytes, "scheduling", stream, err);
+        status = s->layers ? kvd_cuda_check(cudaStreamSynchronize(stream), "scheduling", err) : -1;
+    }
+    free(layers);
+    return status;
+}
+
+static int open_prefill(state *s, const kvd_fill_args *f, const void *q, const void *pool, void *stream,
+                        kvd_err *err)
+{
+    s->n_ctas = attribute(cudaDevAttrMultiProcessorCount);
+    s->prefill = (kvd_prefill_args){.dtype = (int)s->p->dtype,
+                                    .map = s->map,
+                                    .batch = s->p->batch,
+                                    .max_pages = f->max_pages,
+                                    .n_q8 = s->n_q8,
+                                    .q_start = f->q_start,
+                                    .q_len = f->q_len,
+                                    .kv_len = f->kv_len,
+                                    .page_table = f->page_table,
+                                    .q = q,
+                                    .pool = pool,
+                                    .o = s->o,
+                                    .work = {.n_ctas = s->n_ctas}};
+    return describe_prefill_plans(s, stream, err);
+}
+
+static int describe_decode_plans(state *s, size_t workspace_bytes, void *stream, kvd_err *err)
+{
+    const size_t bytes = kvd_decode_plan_layer_bytes();
+    char *const layers = malloc(LAYERS * bytes);
+    int status = layers ? 0 : kvd_no_memory(err, "scheduling", (unsigned long long)(LAYERS * bytes));
+    for (size_t l = 0; !status && l < LAYERS; l++) {
+        kvd_decode_args args = s->decode;
+        if (l && !(args.workspace = kvd_device_new(&s->memory, workspace_bytes, "partial results", err)))
+            status = -1;
+        if (!status)
+            status = kvd_cuda_check(kvd_decode_plan_describe(&args, s->schedule, layers + l * bytes),
+                                    "scheduling", err);
+    }
+    if (!status) {
+        s->layers = kvd_device_copy(&s->memory, layers, LAYERS * bytes, "scheduling", stream, err);
+        status = s->layers ? kvd_cuda_check(cudaStreamSynchronize(stream), "scheduling", err) : -1;
+    }
+    free(layers);
+    return status;
+}
+
+static int open_decode(state *s, const kvd_fill_args *f, const void *q, const void *pool, void *stream,
+                       kvd_err *err)
+{
+    s->n_ctas = kvd_decode_ctas(&s->map);
+    if (s->n_ctas < 1)
+        return kvd_fail(err, "cannot ask the device how many CTAs it holds");
+    const size_t bytes =
+        kvd_decode_workspace_bytes(&s->map, s->p->batch, kvd_problem_longest(s->p, false), s->n_ctas);
+    void *const workspace = kvd_device_new(&s->memory, bytes, "partial results", err);
+    if (!workspace)
+        return -1;
+    s->decode = (kvd_decode_args){.dtype = (int)s->p->dtype,
+                                  .map = s->map,
+                                  .batch = s->p->batch,
+                                  .max_pages = f->max_pages,
+                                  .kv_len = f->kv_len,
+                                  .page_table = f->page_table,
+                                  .q = q,
+                                  .pool = pool,
+                                  .o = s->o,
+                                  .n_ctas = s->n_ctas,
+                                  .workspace = workspace};
+    return describe_decode_plans(s, bytes, stream, err);
+}
+
+static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma, kvd_scheduler scheduler,
+                    void *stream, void **self, kvd_err *err)
+{
+    kvd_fill_args fill;
+    void *q = NULL, *pool = NULL;
+    state *const s = *self = calloc(1, sizeof *s);
+    if (!s)
+        return kvd_no_memory(err, "an implementation", sizeof *s);
+    s->p = p;
+    s->mma = mma;
+    s->schedule = (kvd_schedule)scheduler;
+    s->batch = kvd_problem_batch(p);
+    if (kvd_attn_map_make(heads, &s->map)) {
+        kvd_fail(err, "widths that kernels do not take");
+        goto fail;
+    }
+    size_t rows = (size_t)p->batch;
+    if (p->phase == KVD_PREFILL) {
+        s->q_start = malloc(rows * sizeof *s->q_start);
+        if (!s->q_start) {
+            kvd_no_memory(err, "lengths", (unsigned long long)rows * sizeof *s->q_start);
+            goto fail;
+        }
+        rows = kvd_blocked_rows(&s->batch, s->q_start);
+        s->n_q8 = (int32_t)rows;
+    }
+    s->o_bytes = rows * (size_t)s->map.o_pitch * sizeof *s->o;
+    if (!(s->o = kvd_device_new(&s->memory, s->o_bytes, "O", err)) ||
+        make_inputs(s, &fill, &q, &pool, stream, err) ||
+        (p->phase == KVD_PREFILL ? open_prefill : open_decode)(s, &fill, q, pool, stream, err))
+        goto fail;
+    const size_t n = (size_t)s->n_ctas;
+    s->busy = kvd_device_new(&s->memory, n * sizeof *s->busy, "busy times", err);
+    s->busy_host = malloc(n * sizeof *s->busy_host);
+    s->busy_us = malloc(n * sizeof *s->busy_us);
+    if (!s->busy || !s->busy_host || !s->busy_us) {
+        if (s->busy)
+            kvd_no_memory(err, "busy times", (unsigned long long)n * 2 * sizeof *s->busy_us);
+        goto fail;
+    }
+    s->prefill.busy = s->decode.busy = s->busy;
+    snprintf(s->engine, sizeof s->engine, "%s, %d CTAs",
+             p->phase == KVD_DECODE ? "kvd_decode"
+             : mma                  ? "kvd_prefill_mma"
+                                    : "kvd_prefill_sm90",
+             s->n_ctas);
+    return 0;
+fail:
+    close_cuda(s);
+    *self = NULL;
+    return -1;
+}
+
+static int open_cuda(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, kvd_err *err)
+{
+    return open_any(p, &p->heads, false, scheduler, stream, self, err);
+}
+
+static int open_mma(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, kvd_err *err)
+{
+    return open_any(p, &p->heads, true, scheduler, stream, self, err);
+}
+
+static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, kvd_err *err)
+{
+    const kvd_attn_heads dense = kvd_heads_dense(&p->heads);
+    return open_any(p, &dense, false, scheduler, stream, self, err);
+}
+
+/* ---- running ------------------------------------------------------------------------------------ */
+
+static int plan(void *self, void *stream, kvd_err *err)
+{
+    state *const s = self;
+    const cudaError_t e = s->p->phase == KVD_DECODE
+                              ? kvd_decode_plan_layers(&s->decode, s->schedule, s->layers, LAYERS, stream)
+                              : kvd_prefill_plan_layers(s->layers, LAYERS, stream);
+    return kvd_cuda_check(e, "scheduling", err);
+}
+
+/* Every plan zeroes the counter from which tiles are taken; a launch uses it up. */
+static int prepare(void *self, void *stream, kvd_err *err)
+{
+    state *const s = self;
+    const kvd_prefill_work *const w = &s->prefill.work;
+    return s->p->phase == KVD_DECODE || w->first
+               ? 0
+               : kvd_cuda_check(cudaMemsetAsync(w->next, 0, sizeof *w->next, stream), "tiles", err);
+}
+
+static int launch(void *self, void *stream, kvd_err *err)
+{
+    state *const s = self;
+    if (s->p->phase == KVD_DECODE)
+        return kvd_cuda_check(kvd_decode(&s->decode, stream), "decode", err);
+    return kvd_cuda_check((s->mma ? kvd_prefill_mma : kvd_prefill_sm90)(&s->prefill, stream), "prefill", err);
+}
+
+static int poison(void *self, void *stream, kvd_err *err)
+{
+    state *const s = self;
+    cudaError_t e = cudaMemsetAsync(s->o, 0xff, s->o_bytes, stream);
+    if (!e)
+        e = cudaMemsetAsync(s->busy, 0, (size_t)s->n_ctas * sizeof *s->busy, stream);
+    return kvd_cuda_check(e, "O", err);
+}
+
+static int fetch(void *self, kvd_err *err)
+{
+    state *const s = self;
+    if (!s->o_host && !(s->o_host = malloc(s->o_bytes)))
+        return kvd_no_memory(err, "O", s->o_bytes);
+    return kvd_cuda_check(cudaMemcpy(s->o_host, s->o, s->o_bytes, cudaMemcpyDeviceToHost), "O", err);
+}
+
+static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
+{
+    const state *const s = self;
+    const size_t at = s->p->phase == KVD_DECODE ? (size_t)request : (size_t)s->q_start[request] + t;
+    kvd_to_f32(s->p->dtype, s->o_host + at * (size_t)s->map.o_pitch + (size_t)s->map.o_offset[head], out,
+               (size_t)d_v);
+}
+
+static int busy(void *self, kvd_busy *out, kvd_err *err)
+{
+    state *const s = self;
+    const size_t n = (size_t)s->n_ctas;
+    if (kvd_cuda_check(cudaMemcpy(s->busy_host, s->busy, n * sizeof *s->busy, cudaMemcpyDeviceToHost),
+                       "busy times", err))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        s->busy_us[i] = (double)s->busy_host[i] * 1e-3;
+    *out = (kvd_busy){s->busy_us, n};
+    return 0;
+}
+
+static const char *engine(const void *self)
+{
+    return ((const state *)self)->engine;
+}
+
+enum {
+    TYPES = 1 << KVD_F16 | 1 << KVD_BF16,
+    SCHEDULERS = 1 << KVD_BY_NONE | 1 << KVD_BY_PAPERS | 1 << KVD_BY_OURS,
+    BOTH = 1 << KVD_PREFILL | 1 << KVD_DECODE
+};
+
+#define REST                                                                                                 \
+    .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, LAYERS}, .prepare = prepare,                  \
+    .launch = launch, .poison = poison, .fetch = fetch, .row = row, .busy = busy, .engine = engine
+
+const kvd_impl kvd_impl_cuda = {.name = "cuda",
+                                .summary = "our kernels: prefill for Hopper, decode",
+                                .cuda = true,
+                                .phases = BOTH,
+                                .dtypes = TYPES,
+                                .schedulers = SCHEDULERS,
+                                .runs = KVD_RUNS_OWN,
+                                .can = can_cuda,
+                                .open = open_cuda,
+                                REST};
+
+const kvd_impl kvd_impl_cuda_mma = {.name = "cuda-mma",
+                                    .summary = "our prefill for Ampere and later",
+                                    .cuda = true,
+                                    .phases = 1 << KVD_PREFILL,
+                                    .dtypes = TYPES,
+                                    .schedulers = SCHEDULERS,
+                                    .runs = KVD_RUNS_OWN,
+                                    .can = can_mma,
+                                    .open = open_mma,
+                                    REST};
+
+const kvd_impl kvd_impl_cuda_dense = {.name = "cuda-dense",
+                                      .summary = "as cuda, with every head at d_head",
+                                      .cuda = true,
+                                      .phases = BOTH,
+                                      .dtypes = TYPES,
+                                      .schedulers = SCHEDULERS,
+                                      .runs = KVD_RUNS_DENSE,
+                                      .can = can_dense,
+                                      .open = open_dense,
+                                      REST};
+
+#else
+typedef int kvd_no_impl_cuda; /* a file needs a declaration */
+#endif
