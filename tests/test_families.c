@@ -184,6 +184,45 @@ static void test_configuration_decides(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* Saved without the head, a model has names without the family's base; the rest must still belong. */
+static void test_names_without_base(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *from, *to, *message;
+    } cases[] = {
+        {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
+        {"falcon-7b", "\"transformer\\.", "            \"", NULL},
+        {"llama-biases", "\"model\\.", "      \"", NULL}, /* and a head that is not tied */
+        {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",
+         "tensor 'decoder.layers.0.fc1.bias' is not part of this opt model of 2 layers"},
+        {"opt-before", "\"model\\.decoder\\.embed", "      \"decoder.embed",
+         "tensor 'model.decoder.final_layer_norm.bias' is not part of this opt model of 2 layers"},
+    };
+    char dir[] = "/tmp/kvdim-families.XXXXXX", command[1024];
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvd_err err = {""};
+        char expected[300];
+        (void)snprintf(
+            command, sizeof command,
+            "rm -rf %s/m && cp -r %s/%s %s/m && LC_ALL=C sed -i 's/%s/%s/g' %s/m/model.safetensors", dir,
+            folder, cases[i].name, dir, cases[i].from, cases[i].to, dir);
+        assert_int_equal(system(command), 0);
+        (void)snprintf(command, sizeof command, "%s/m", dir);
+        (void)snprintf(expected, sizeof expected, "%s/%s/expected.safetensors", folder, cases[i].name);
+        if (!cases[i].message) {
+            compare_with_transformers(command, expected);
+            continue;
+        }
+        assert_null(kvd_checkpoint_open(command, &err));
+        if (!strstr(err.msg, cases[i].message))
+            fail_msg("'%s' lacks '%s'", err.msg, cases[i].message);
+    }
+    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
 /* Two matrices without a gate, and keys within the window alone. */
 static void test_flop_counts(void **state)
 {
@@ -249,6 +288,7 @@ int main(void)
         WITH("falcon-40b", test_two_parts),
         cmocka_unit_test(test_slices_of_shared_tensors),
         cmocka_unit_test(test_configuration_decides),
+        cmocka_unit_test(test_names_without_base),
         cmocka_unit_test(test_flop_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,7 @@ struct kvd_checkpoint {
     bool folder; /* path is a folder */
     kvd_config config;
     char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
+    bool bare; /* names in the shards lack the family's base */
     kvd_dtype dtype;
     kvd_filemap llama2c; /* .len 0 when the tensors are in shards */
     kvd_shards shards;
@@ -71,7 +72,10 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 {
     if (c->llama2c.len)
         return kvd_llama2c_find(c->path, c->llama2c.bytes, &c->config, name, out);
-    return kvd_shards_find(&c->shards, name, out, err);
+    const char *base = kvd_family_of(&c->config)->base;
+    const size_t len = strlen(base);
+    return kvd_shards_find(&c->shards, c->bare && strncmp(name, base, len) == 0 ? name + len : name, out,
+                           err);
 }
 
 static bool is_stored(const kvd_checkpoint *c, const char *name)
@@ -92,10 +96,20 @@ static void name_embedding_and_head(kvd_checkpoint *c)
     memcpy(c->head_name, place.name, sizeof place.name);
 }
 
+/* Whether a tensor of the shards is one that the model has. */
+static bool belongs(const kvd_checkpoint *c, const char *tensor)
+{
+    char name[2 * KVD_PART_NAME];
+    if (!c->bare || strcmp(tensor, c->head_name) == 0)
+        return kvd_family_knows(&c->config, tensor);
+    const int len = snprintf(name, sizeof name, "%s%s", kvd_family_of(&c->config)->base, tensor);
+    return len > 0 && (size_t)len < sizeof name && kvd_family_knows(&c->config, name);
+}
+
 static int check_tensors(const kvd_checkpoint *c, kvd_err *err)
 {
     for (size_t i = 0; i < c->shards.n_entries; i++)
-        if (!kvd_family_knows(&c->config, c->shards.entries[i].tensor))
+        if (!belongs(c, c->shards.entries[i].tensor))
             return kvd_fail(err, "tensor '%s' is not part of this %s model of %d layers",
                             c->shards.entries[i].tensor, c->config.family, c->config.n_layers);
     const bool embedding = is_stored(c, c->embedding_name), head = is_stored(c, c->head_name);
@@ -162,6 +176,10 @@ static int open_any(kvd_checkpoint *c, kvd_err *err)
     if (c->folder ? open_folder(c, err) : open_file(c, err))
         return -1;
     name_embedding_and_head(c);
+    if (!is_stored(c, c->embedding_name)) {
+        c->bare = true;
+        c->bare = is_stored(c, c->embedding_name);
+    }
     if (check_tensors(c, err) || check_tied(c, err))
         return kvd_in(err, "'%s'", c->path);
     c->dtype = most_common_dtype(c);

@@ -24,6 +24,9 @@ typedef struct kvd_checkpoint kvd_checkpoint;
  * layer too many, which the forward pass would silently leave out), and a missing embedding or head.
  * Shapes are checked when asked for.
  *
+ * A file saved from a model without its head (Hugging Face's base model; OPT as published) has names
+ * without the family's base ("decoder.layers.0..."); it is found under the full ones all the same.
+ *
  * With a tied head (config.h) the embedding and the head are one tensor, which a file may store
  * under either name; both names then find it. When both are stored they must be equal.
  */

@@ -61,6 +61,9 @@ typedef struct {
     const char *architecture; /* config.json's name of the language model                        */
     /* Fills the zeroed *c, family excepted, from the object `root`. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
+    /* What all names but the head's begin with, and what a file lacks that was saved from the model
+     * without its head: "model.". */
+    const char *base;
     const char *layers; /* what stands in front of a layer's number: "model.layers."       */
     const kvd_stored *stored;
     size_t n_stored;

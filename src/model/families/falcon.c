@@ -97,6 +97,7 @@ const kvd_family kvd_family_falcon = {
     .name = "falcon",
     .architecture = "FalconForCausalLM",
     .read = read_config,
+    .base = "transformer.",
     .layers = "transformer.h.",
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],

@@ -45,6 +45,7 @@ const kvd_family kvd_family_llama = {
     .name = "llama",
     .architecture = "LlamaForCausalLM",
     .read = read_config,
+    .base = "model.",
     .layers = "model.layers.",
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,

@@ -28,6 +28,7 @@ const kvd_family kvd_family_mistral = {
     .name = "mistral",
     .architecture = "MistralForCausalLM",
     .read = read_config,
+    .base = "model.",
     .layers = "model.layers.",
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,

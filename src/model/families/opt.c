@@ -58,6 +58,7 @@ const kvd_family kvd_family_opt = {
     .name = "opt",
     .architecture = "OPTForCausalLM",
     .read = read_config,
+    .base = "model.",
     .layers = "model.decoder.layers.",
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],

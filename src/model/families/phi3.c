@@ -45,6 +45,7 @@ const kvd_family kvd_family_phi3 = {
     .name = "phi3",
     .architecture = "Phi3ForCausalLM",
     .read = read_config,
+    .base = "model.",
     .layers = "model.layers.",
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
