@@ -12,7 +12,6 @@
 #include "model/weights.h"
 
 enum {
-    CONVERT_CHUNK = 65536,        /* elements that a thread converts at a time            */
     HEAD_SLAB = 16 * 1024 * 1024, /* bytes of the head that are in float32 at one time    */
     /*
      * Rows that a thread takes through everything between two attentions. Each block packs all
@@ -23,14 +22,14 @@ enum {
     FEWEST_ROWS = 32,
 };
 
-enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS, PER_LAYER = 2 * KVD_N_LAYER_PARTS };
+enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 
 struct kvd_forward {
     kvd_config config;
     size_t d_model, d_ffn, d_embed, width_q, width_k; /* width: heads * d_head */
     size_t max_tokens, max_len;
 
-    kvd_weight *part; /* [n_layers][KVD_N_LAYER_PARTS][2], the second its bias */
+    kvd_weight *part; /* [n_layers][KVD_LAYER_WEIGHTS] */
     kvd_weight embedding, positions, head;
 
     float *layer;     /* float32 copies of the parts of one layer that need one */
@@ -57,40 +56,16 @@ struct kvd_forward {
 
 /* ---- weights --------------------------------------------------------- */
 
-static const kvd_weight *part_of(const kvd_forward *f, int layer, kvd_part part, int bias)
+static const kvd_weight *matrix_of(const kvd_forward *f, int layer, kvd_part part)
 {
-    return f->part + ((size_t)layer * KVD_N_LAYER_PARTS + (size_t)part) * 2 + bias;
-}
-
-/* Every pointer goes into the file where it can, else into f->layer. */
-static void load_layer(kvd_forward *f, int layer, kvd_layer_weights *w)
-{
-    const kvd_weight *part = part_of(f, layer, 0, 0);
-    float *to[PER_LAYER], *end = f->layer;
-    for (int p = 0; p < PER_LAYER; p++) {
-        const float *in_place = kvd_weight_in_place(&part[p]);
-        to[p] = in_place || part[p].n == 0 ? NULL : end;
-        (p % 2 ? w->b : w->w)[p / 2] = to[p] ? to[p] : in_place;
-        end += to[p] ? part[p].n : 0;
-    }
-#pragma omp parallel
-    for (int p = 0; p < PER_LAYER; p++) {
-        if (!to[p])
-            continue;
-        const size_t n = part[p].n;
-#pragma omp for schedule(dynamic) nowait
-        for (size_t i = 0; i < n; i += CONVERT_CHUNK)
-            kvd_weight_read(&part[p], i, n - i < CONVERT_CHUNK ? n - i : CONVERT_CHUNK, to[p] + i);
-    }
+    return f->part + (size_t)layer * KVD_LAYER_WEIGHTS + 2 * part;
 }
 
 static int find_weights(kvd_forward *f, const kvd_checkpoint *c, kvd_err *err)
 {
     for (int l = 0; l < f->config.n_layers; l++)
-        for (int p = 0; p < PER_LAYER; p++)
-            if (kvd_weight_find(c, (kvd_part)(p / 2), p % 2, l, &f->part[(size_t)l * PER_LAYER + (size_t)p],
-                                err))
-                return -1;
+        if (kvd_layer_find(c, l, f->part + (size_t)l * KVD_LAYER_WEIGHTS, err))
+            return -1;
     if (kvd_weight_find(c, KVD_PART_EMBEDDING, false, 0, &f->embedding, err) ||
         kvd_weight_find(c, KVD_PART_POSITIONS, false, 0, &f->positions, err) ||
         kvd_weight_find(c, f->config.tied_head ? KVD_PART_EMBEDDING : KVD_PART_HEAD, false, 0, &f->head, err))
@@ -123,10 +98,7 @@ static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
     for (int l = 0; l < f->config.n_layers; l++) {
-        const kvd_weight *part = part_of(f, l, 0, 0);
-        size_t n = 0;
-        for (int p = 0; p < PER_LAYER; p++)
-            n += kvd_weight_in_place(&part[p]) ? 0 : part[p].n;
+        const size_t n = kvd_layer_buffer_size(f->part + (size_t)l * KVD_LAYER_WEIGHTS);
         most = n > most ? n : most;
     }
     return most;
@@ -227,7 +199,8 @@ kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t 
     f->width_k = (size_t)config->n_kv_heads * (size_t)config->d_head;
     f->max_tokens = max_tokens;
     f->max_len = max_len;
-    f->part = allocate("the list of tensors", (size_t)config->n_layers, PER_LAYER, sizeof *f->part, err);
+    f->part =
+        allocate("the list of tensors", (size_t)config->n_layers, KVD_LAYER_WEIGHTS, sizeof *f->part, err);
     if (!f->part || find_weights(f, c, err) || keep_once(f, c, KVD_PART_NORM_FINAL, err) ||
         keep_once(f, c, KVD_PART_PROJECT_IN, err) || keep_once(f, c, KVD_PART_PROJECT_OUT, err) ||
         allocate_buffers(f, err) || make_rope(f, err)) {
@@ -393,7 +366,7 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, kvd_attentio
     kvd_layer_weights w;
     char where[32];
     (void)snprintf(where, sizeof where, "layer %d", layer);
-    load_layer(f, layer, &w);
+    kvd_layer_load(f->part + (size_t)layer * KVD_LAYER_WEIGHTS, f->layer, &w);
 
     size_t bad = SIZE_MAX;
     int saved = kvd_blas_serial();
@@ -597,7 +570,7 @@ int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
     if (check_layer(f, layer, err))
         return -1;
-    const kvd_weight *w = part_of(f, layer, KVD_PART_O, 0);
+    const kvd_weight *w = matrix_of(f, layer, KVD_PART_O);
     float *row = f->q; /* room for at least one row of heads */
     for (size_t m = 0; m < f->d_model; m++) {
         kvd_weight_read(w, m * f->width_q, f->width_q, row);
@@ -612,7 +585,7 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err)
     if (check_layer(f, layer, err))
         return -1;
     /* A checkpoint stores W_V^T, whose rows are the columns of the paper's W_V. */
-    const kvd_weight *w = part_of(f, layer, KVD_PART_V, 0);
+    const kvd_weight *w = matrix_of(f, layer, KVD_PART_V);
     kvd_weight_read(w, 0, w->n, w_v);
     return 0;
 }

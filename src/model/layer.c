@@ -4,6 +4,46 @@
 
 #include "model/blocks.h"
 
+enum { CONVERT_CHUNK = 65536 }; /* elements that a thread converts at a time */
+
+int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err)
+{
+    for (int p = 0; p < KVD_LAYER_WEIGHTS; p++)
+        if (kvd_weight_find(c, (kvd_part)(p / 2), p % 2, layer, &part[p], err))
+            return -1;
+    return 0;
+}
+
+size_t kvd_layer_buffer_size(const kvd_weight *part)
+{
+    size_t n = 0;
+    for (int p = 0; p < KVD_LAYER_WEIGHTS; p++)
+        n += kvd_weight_in_place(&part[p]) ? 0 : part[p].n;
+    return n;
+}
+
+void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w)
+{
+    float *to[KVD_LAYER_WEIGHTS];
+    for (int p = 0; p < KVD_LAYER_WEIGHTS; p++) {
+        const float *in_place = kvd_weight_in_place(&part[p]);
+        to[p] = in_place || part[p].n == 0 ? NULL : buffer;
+        (p % 2 ? w->b : w->w)[p / 2] = to[p] ? to[p] : in_place;
+        buffer += to[p] ? part[p].n : 0;
+    }
+#pragma omp parallel
+    for (int p = 0; p < KVD_LAYER_WEIGHTS; p++) {
+        if (!to[p])
+            continue;
+        const size_t n = part[p].n;
+#pragma omp for schedule(dynamic) nowait
+        for (size_t i = 0; i < n; i += CONVERT_CHUNK)
+            kvd_weight_read(&part[p], i, n - i < CONVERT_CHUNK ? n - i : CONVERT_CHUNK, to[p] + i);
+    }
+}
+
+/* ---- arithmetic ----------------------------------------------------------------------------- */
+
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
                          size_t rows, float *y)
 {

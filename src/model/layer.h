@@ -1,6 +1,7 @@
 /*
- * One layer of any family on a block of rows, before and behind its attention. Called with blocks of
- * rows on several threads at once, between kvd_blas_serial and kvd_blas_restore; alone it uses all.
+ * One layer of any family: its weights in float32, and its arithmetic on a block of rows, before and
+ * behind its attention. The arithmetic is called with blocks of rows on several threads at once,
+ * between kvd_blas_serial and kvd_blas_restore; alone it uses all.
  */
 #ifndef KVD_MODEL_LAYER_H
 #define KVD_MODEL_LAYER_H
@@ -8,13 +9,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model/config.h"
-#include "model/family.h"
+#include "model/weights.h"
 
 /* Matrices, gains and biases of one layer in float32; NULL where the model has none. */
 typedef struct {
     const float *w[KVD_N_LAYER_PARTS], *b[KVD_N_LAYER_PARTS];
 } kvd_layer_weights;
+
+/* Every part of a layer, the matrix or gain at 2 * part and its bias at 2 * part + 1. */
+enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
+
+/* Finds them all and checks their shapes: part [KVD_LAYER_WEIGHTS]. */
+int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err);
+
+/* Elements that must be converted, because the file does not hold them as float32. */
+size_t kvd_layer_buffer_size(const kvd_weight *part);
+
+/* Points *w into the file where that can be, else into buffer [kvd_layer_buffer_size], which it fills. */
+void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
 /* y [rows][d_model] = the model's kind of norm of x; x and y may be the same. bias as the kind wants it. */
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
