@@ -21,7 +21,10 @@ typedef struct {
     int d_qk[KV_HEADS], d_v[KV_HEADS];
 } widths;
 
-#define ALL(d) {d, d, d, d, d, d, d, d}
+#define ALL(d)                                                                                               \
+    {                                                                                                        \
+        d, d, d, d, d, d, d, d                                                                               \
+    }
 static const widths WIDTHS[] = {
     {"128", ALL(128), ALL(128)},
     {"96", ALL(96), ALL(96)},
@@ -125,8 +128,9 @@ static void run(const widths *w, int batch, int len, int dtype, int repeats)
             for (int x = s; x < s + section && x < total; x++)
                 for (int h = 0; h < GROUP; h++) {
                     const int row = i * KVD_PREFILL_ROWS;
-                    tile[n++] = (kvd_prefill_tile){x / KV_HEADS, x % KV_HEADS * GROUP + h, row,
-                                                   len - row < KVD_PREFILL_ROWS ? len - row : KVD_PREFILL_ROWS};
+                    tile[n++] =
+                        (kvd_prefill_tile){x / KV_HEADS, x % KV_HEADS * GROUP + h, row,
+                                           len - row < KVD_PREFILL_ROWS ? len - row : KVD_PREFILL_ROWS};
                 }
     struct cudaDeviceProp device;
     check(cudaGetDeviceProperties(&device, 0), "device");
@@ -158,13 +162,15 @@ static void run(const widths *w, int batch, int len, int dtype, int repeats)
     const double scores = 0.5 * HEADS * batch * (double)len * (len + 1);
     const double flop = 0.5 * batch * (double)len * (len + 1) * 2 * (a.map.q_pitch + a.map.o_pitch);
     const double t = 1e-3 * ms[repeats / 2];
-    printf("%d x %-6d %-6s %7.3f ms (p10 %.3f)  %4.0f TFLOP/s  of mma floor %.2f  of exp floor %.2f  busy max/mean %.3f\n",
-           batch, len, w->name, 1e3 * t, (double)ms[repeats / 10], flop / t * 1e-12, flop / 790e12 / t, scores / 4.15e12 / t,
-           (double)most * n_ctas / (double)sum);
+    printf("%d x %-6d %-6s %7.3f ms (p10 %.3f)  %4.0f TFLOP/s  of mma floor %.2f  of exp floor %.2f  busy "
+           "max/mean %.3f\n",
+           batch, len, w->name, 1e3 * t, (double)ms[repeats / 10], flop / t * 1e-12, flop / 790e12 / t,
+           scores / 4.15e12 / t, (double)most * n_ctas / (double)sum);
     fflush(stdout);
     free(tile);
-    void *all[] = {(void *)a.q_len, (void *)a.q_start, (void *)a.page_table, (void *)a.q, (void *)a.pool,
-                   a.o,             next,              a.busy,               (void *)a.work.tile};
+    void *all[] = {
+        (void *)a.q_len, (void *)a.q_start,  (void *)a.page_table, (void *)a.q, (void *)a.pool, a.o, next,
+        a.busy,          (void *)a.work.tile};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree(all[i]), "cudaFree");
     check(cudaEventDestroy(from), "event");
