@@ -90,7 +90,7 @@ template <int N> __device__ __forceinline__ void step(ring &r)
 /* The next tile; a role gives it back when it has no more use for it. */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
-    mbar_wait(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
+    mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
 }
 __device__ __forceinline__ void tile_done(ring &tiles, int lane)
 {
@@ -115,7 +115,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
     const int end = w.first ? w.first[blockIdx.x + 1] : w.n_tiles;
     ring tiles = {0, 1};
     for (;;) {
-        mbar_wait(kvd_smem(&SH.tile_empty[tiles.at]), tiles.parity);
+        mbar_wait_asleep(kvd_smem(&SH.tile_empty[tiles.at]), tiles.parity);
         tile_info &t = SH.tile[tiles.at];
         if (!w.first)
             i = atomicAdd(w.next, 1);
@@ -160,7 +160,7 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
             const int rows = min(64, (t.n_rows - 64 * g + 7) / 8 * 8);
             if (rows <= 0)
                 break;
-            mbar_wait(kvd_smem(&SH.q_empty[g]), parities >> g & 1);
+            mbar_wait_asleep(kvd_smem(&SH.q_empty[g]), parities >> g & 1);
             parities ^= 1u << g;
             if (lane == 0) {
                 const uint32_t bytes = (uint32_t)(rows * t.d_qk * 2), full = kvd_smem(&SH.q_full[g]);
@@ -183,6 +183,7 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     if (end - first < n) {
         /* Past the last key: P is 0 there, so V must be finite. */
         uint4 *zero = (uint4 *)(SH.slot[slots.at] + (end - first) * d * 2);
+#pragma unroll 1
         for (int i = lane; i < (n - (end - first)) * d / 8; i += 32)
             zero[i] = make_uint4(0, 0, 0, 0);
         fence_proxy_async();

@@ -43,16 +43,21 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-__device__ __forceinline__ bool mbar_test(uint32_t bar, uint32_t parity)
+/* For those who have time: a waiting warp that asks again and again takes issue slots from the warps that compute. */
+__device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
-    uint32_t yes;
-    asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n}\n"
-                 : "=r"(yes)
-                 : "r"(bar), "r"(parity)
-                 : "memory");
-    return yes;
+    for (;;) {
+        uint32_t yes;
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}\n"
+                     : "=r"(yes)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+        if (yes)
+            return;
+        __nanosleep(128);
+    }
 }
 
 /* ---- copies, fences, budgets ---- */
