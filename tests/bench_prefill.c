@@ -184,6 +184,12 @@ int main(int argc, char **argv)
         printf("no CUDA device\n");
         return 0;
     }
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
+    if (major != 9) {
+        printf("the device is not a Hopper\n");
+        return 0;
+    }
     if (arg < argc && !strcmp(argv[arg], "f16")) {
         dtype = KVD_F16;
         arg++;

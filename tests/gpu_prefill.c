@@ -263,6 +263,12 @@ int main(int argc, char **argv)
         printf("skip prefill_sm90: no CUDA device\n");
         return 0;
     }
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
+    if (major != 9) {
+        printf("skip prefill_sm90: the device is not a Hopper\n");
+        return 0;
+    }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (!only || !strcmp(only, cases[i].name))
             run(&cases[i]);

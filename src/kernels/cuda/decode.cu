@@ -18,11 +18,9 @@
  * registers on rows beyond the group. Cache blocks of 8 x 8 are what ldmatrix reads, 128 contiguous bytes each:
  * no bank conflicts.
  */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
+#include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
 enum {
@@ -35,262 +33,12 @@ enum {
 /* Warps that consume, one more produces. Up to 8 heads a group (one half) need 168 registers, up to 16 more. */
 template <int HALVES> static constexpr int n_warps = HALVES == 2 ? 7 : 8;
 
-static_assert(KVD_PAGE_TOKENS == 64, "the unrolled loops below are for 64 tokens");
-
 typedef struct {
     kvd_decode_args args;
     kvd_decode_work work;
     float scale_log2;
     int32_t d_v_max, o_pitch, ring_bytes;
 } params;
-
-/* ---- pipes ------------------------------------------------------------------------------------ */
-
-static __device__ __forceinline__ uint32_t smem_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-static __device__ __forceinline__ void pipe_init(uint32_t bar, int count)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-
-static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
-{
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(bar) : "memory");
-}
-
-static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
-{
-    uint32_t done;
-    do {
-#if __CUDA_ARCH__ >= 900
-        asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-            : "=r"(done)
-            : "r"(bar), "r"(parity)
-            : "memory");
-#else
-        asm volatile(
-            "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-            : "=r"(done)
-            : "r"(bar), "r"(parity)
-            : "memory");
-#endif
-    } while (!done);
-}
-
-/* Copies of pages, which complete on their barriers `full`; those count to FULL_ARRIVALS. */
-#if __CUDA_ARCH__ >= 900
-enum { FULL_ARRIVALS = 1 };
-
-static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, int bytes, uint32_t full,
-                                                 uint64_t policy)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(full), "l"(policy)
-                 : "memory");
-}
-
-/* Lanes 0 .. now - 1 have a page each. A full page is one copy; of the last page of a request only the groups
- * that hold tokens are there to be read. */
-static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes, int v_bytes,
-                                                  int groups, uint32_t full, uint64_t policy, int lane,
-                                                  int now)
-{
-    if (lane >= now)
-        return;
-    const int k_part = k_bytes / 8 * groups, v_part = v_bytes / 8 * groups;
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(k_part + v_part)
-                 : "memory");
-    if (groups == 8) {
-        bulk_copy(to, from, k_bytes + v_bytes, full, policy);
-    } else {
-        bulk_copy(to, from, k_part, full, policy);
-        bulk_copy(to + (uint32_t)k_bytes, from + k_bytes, v_part, full, policy);
-    }
-}
-#else
-enum { FULL_ARRIVALS = 33 };
-
-/* Without a copy engine all lanes copy each page. */
-static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes, int v_bytes,
-                                                  int groups, uint32_t full, uint64_t, int lane, int now)
-{
-    __syncwarp();
-    for (int page = 0; page < now; page++) {
-        const uint32_t to1 = __shfl_sync(~0u, to, page), full1 = __shfl_sync(~0u, full, page);
-        const char *from1 = (const char *)__shfl_sync(~0u, (unsigned long long)from, page);
-        const int groups1 = __shfl_sync(~0u, groups, page);
-        for (int part = 0; part < 2; part++) {
-            const int bytes = (part ? v_bytes : k_bytes) / 8 * groups1, skip = part ? k_bytes : 0;
-            for (int i = 16 * lane; i < bytes; i += 512)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to1 + (uint32_t)(skip + i)),
-                             "l"(from1 + skip + i)
-                             : "memory");
-        }
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full1) : "memory");
-        if (!lane)
-            pipe_arrive(full1);
-    }
-}
-#endif
-
-/* K and V are read once: they need not stay in L2. */
-static __device__ __forceinline__ uint64_t read_once_policy()
-{
-    uint64_t policy = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#endif
-    return policy;
-}
-
-template <int WARPS> static __device__ __forceinline__ void consumers_sync()
-{
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
-}
-
-static __device__ __forceinline__ unsigned long long now_ns()
-{
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
-}
-
-/* ---- arithmetic ------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-template <typename T> static __device__ __forceinline__ uint32_t pack(float low, float high);
-template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high)
-{
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-template <> __device__ __forceinline__ uint32_t pack<__half>(float low, float high)
-{
-    uint32_t r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-
-template <typename T>
-static __device__ __forceinline__ void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
-template <>
-__device__ __forceinline__ void mma<__nv_bfloat16>(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <> __device__ __forceinline__ void mma<__half>(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ void ldmatrix(uint32_t *r, uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-/*
- * S [16 heads][64 tokens] = Q K^T, d_qk = 16 STEPS. Lane address: lanes 0-15 at the 256 bytes of 16 dims of a group of 8 tokens,
- * lanes 16-31 at those of the next group. With HALVES == 1 rows 8-15 of Q are zero and of S dropped.
- */
-template <typename T, int HALVES, int STEPS>
-static __device__ __forceinline__ void scores(float (&s)[8][2 * HALVES], const uint32_t (&q)[8][2 * HALVES],
-                                              uint32_t k, int lane)
-{
-    const uint32_t at = k + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * STEPS);
-    float c[8][4] = {};
-#pragma unroll
-    for (int i = 0; i < STEPS; i++) {
-        const uint32_t a[4] = {q[i][0], HALVES == 2 ? q[i][HALVES * 2 - 2] : 0, q[i][1],
-                               HALVES == 2 ? q[i][HALVES * 2 - 1] : 0};
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            uint32_t b[4];
-            ldmatrix(b, at + (uint32_t)(j * 256 * STEPS + i * 256));
-            mma<T>(c[j], a, b[0], b[1]);
-            mma<T>(c[j + 1], a, b[2], b[3]);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int e = 0; e < 2 * HALVES; e++)
-            s[j][e] = c[j][e];
-}
-
-/* O^T [d_v][8 heads] += V^T P^T for each half of the heads, d_v = 16 TILES. */
-template <typename T, int HALVES, int TILES>
-static __device__ __forceinline__ void values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][8],
-                                              uint32_t v, int lane)
-{
-    const uint32_t at = v + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * TILES);
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            uint32_t a[4];
-            ldmatrix_trans(a, at + (uint32_t)(k * 512 * TILES + i * 256));
-#pragma unroll
-            for (int h = 0; h < HALVES; h++)
-                mma<T>(o[h][i], a, p[h][2 * k], p[h][2 * k + 1]);
-        }
-}
-
-#define EACH_WIDTH(width, CALL)                                                                              \
-    switch (width) {                                                                                         \
-    case 16:                                                                                                 \
-        CALL(1);                                                                                             \
-        break;                                                                                               \
-    case 32:                                                                                                 \
-        CALL(2);                                                                                             \
-        break;                                                                                               \
-    case 48:                                                                                                 \
-        CALL(3);                                                                                             \
-        break;                                                                                               \
-    case 64:                                                                                                 \
-        CALL(4);                                                                                             \
-        break;                                                                                               \
-    case 80:                                                                                                 \
-        CALL(5);                                                                                             \
-        break;                                                                                               \
-    case 96:                                                                                                 \
-        CALL(6);                                                                                             \
-        break;                                                                                               \
-    case 112:                                                                                                \
-        CALL(7);                                                                                             \
-        break;                                                                                               \
-    default:                                                                                                 \
-        CALL(8);                                                                                             \
-        break;                                                                                               \
-    }
 
 /* ---- the producer ----------------------------------------------------------------------------- */
 
@@ -765,6 +513,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 KVD_PAGE_TOKENS) /* the stores that cleared V come before the next copy to this place */
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
+            /* One lane arrives for the warp, and in the producer one lane waits for the batch: the order among lanes comes
+             * from __syncwarp, which racecheck does not follow (it is silent when all lanes arrive and wait). */
             __syncwarp();
             if (!lane)
                 pipe_arrive(pipe.empty + 8 * at);
@@ -890,7 +640,7 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
 {
     const kvd_attn_map *map = &args->map;
     if ((args->dtype != KVD_BF16 && args->dtype != KVD_F16) || args->batch < 1 || args->max_pages < 1 ||
-        args->n_ctas < 1 || args->n_ctas > 4096 || !args->kv_len || !args->workspace || map->n_kv_heads < 1 ||
+        args->n_ctas < 1 || args->n_ctas > 1024 || !args->kv_len || !args->workspace || map->n_kv_heads < 1 ||
         map->n_heads > KVD_HEADS_MAX || map->group < 1 || map->group > KVD_GROUP_MAX)
         return cudaErrorInvalidValue;
     return cudaSuccess;

@@ -26,7 +26,7 @@ typedef struct {
     void *o;                   /* device [batch][o_pitch]                            out    */
     float *lse;                /* device [batch][n_heads] natural log, or NULL       out    */
     unsigned long long *busy;  /* device [n_ctas] ns each CTA worked, or NULL        out    */
-    int32_t n_ctas;            /* kvd_decode_ctas()                                         */
+    int32_t n_ctas;            /* kvd_decode_ctas(), or any number up to 1024               */
     void *
         workspace; /* device, kvd_decode_workspace_bytes: plan and partial results; kept between plan and run */
 } kvd_decode_args;
@@ -58,7 +58,8 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
 cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule schedule, const void *layers,
                                    int n_layers, cudaStream_t stream);
 
-/* Runs what was planned into args->workspace. */
+/* Runs what was planned into args->workspace. One launch; on Hopper it overlaps the end of the kernel before it on the
+ * stream (programmatic dependent launch) and reads nothing until that kernel is complete. */
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

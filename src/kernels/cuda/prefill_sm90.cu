@@ -23,17 +23,8 @@
 #include "common/half.h"
 #include "kernels/cuda/sm90.cuh"
 
-#ifndef KVD_TURNS
-#define KVD_TURNS 1
-#endif
-#ifndef KVD_POLY
-#define KVD_POLY 0
-#endif
-#ifndef KVD_EXP_TURNS
-#define KVD_EXP_TURNS 0
-#endif
-
-namespace {
+namespace
+{
 
 enum {
     WARPGROUPS = 3, /* that compute */
@@ -45,8 +36,7 @@ enum {
     Q_BYTES = 64 * KVD_WIDTH_MAX * 2, /* of one warpgroup */
     TILES = 3,                        /* handed on ahead of time */
     BAR_TURN = 1,                     /* named barriers BAR_TURN .. + WARPGROUPS - 1 */
-    BAR_EXP = BAR_TURN + WARPGROUPS,
-    BAR_END = BAR_EXP + WARPGROUPS
+    BAR_END = BAR_TURN + WARPGROUPS
 };
 
 /* P and sums may reach this before the reference moves; a float16 P holds it. */
@@ -58,10 +48,10 @@ struct tile_info {
     int32_t n_blocks;  /* blocks of keys from key 0 to the last row's own */
     int32_t position;  /* of row 0 of the tile, in keys */
     int32_t n_rows, kv_len8;
-    int32_t lse;                          /* index of row 0 in lse    */
-    const int32_t *pages;                 /* of the request           */
-    unsigned long long q_first, o_first;  /* elements                 */
-    uint32_t kv_offset;
+    int32_t kv_offset;          /* of this KV head in a page           */
+    const int32_t *pages;       /* of the request                      */
+    long long q_first, o_first; /* elements before row 0 in q and o    */
+    long long lse;              /* index of row 0 in lse               */
 };
 
 struct shared {
@@ -81,7 +71,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
 /* Keys of a block: S, P and O of a thread must fit its registers. */
 __host__ __device__ constexpr int block_keys(int d_v)
 {
-    return d_v <= 64 ? 128 : d_v <= 96 ? 112 : d_v <= 112 ? 96 : 80;
+    return d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
 }
 
 /* Position in a ring of barriers. */
@@ -100,7 +90,7 @@ template <int N> __device__ __forceinline__ void step(ring &r)
 /* The next tile; a role gives it back when it has no more use for it. */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
-    mbar_wait(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
+    mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
 }
 __device__ __forceinline__ void tile_done(ring &tiles, int lane)
 {
@@ -117,83 +107,83 @@ __device__ __forceinline__ int uniform(int x)
 
 /* ---- the producer's three warps ---- */
 
+/* One thread. It runs ahead of the others by up to TILES tiles. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
     int i = w.first ? w.first[blockIdx.x] : 0;
     const int end = w.first ? w.first[blockIdx.x + 1] : w.n_tiles;
     ring tiles = {0, 1};
-    bool more = true;
-    while (more) {
+    for (;;) {
+        mbar_wait_asleep(kvd_smem(&SH.tile_empty[tiles.at]), tiles.parity);
+        tile_info &t = SH.tile[tiles.at];
         if (!w.first)
             i = atomicAdd(w.next, 1);
-        more = i < end;
-        tile_info t = {};
-        if (more) {
-            const kvd_prefill_tile tile = w.tile[i];
-            const int g = tile.head / a.map.group;
-            const int q_row = a.q_start[tile.request] + tile.row;
-            t.d_qk = a.map.d_qk[g];
-            t.d_v = a.map.d_v[g];
-            t.position = a.kv_len[tile.request] - a.q_len[tile.request] + tile.row;
-            t.n_rows = tile.n_rows;
-            t.n_blocks = (t.position + t.n_rows + block_keys(t.d_v) - 1) / block_keys(t.d_v);
-            t.kv_len8 = (a.kv_len[tile.request] + 7) / 8 * 8;
-            t.lse = tile.head * a.n_q8 + q_row;
-            t.pages = a.page_table + (size_t)tile.request * a.max_pages;
-            t.q_first = (unsigned long long)a.map.q_offset[tile.head] * a.n_q8 +
-                        (unsigned long long)q_row * t.d_qk;
-            t.o_first = (unsigned long long)q_row * a.map.o_pitch + a.map.o_offset[tile.head];
-            t.kv_offset = a.map.kv_offset[g];
+        if (i >= end) {
+            t.d_v = 0;
+            mbar_arrive(kvd_smem(&SH.tile_full[tiles.at]));
+            return;
         }
-        mbar_wait(kvd_smem(&SH.tile_empty[tiles.at]), tiles.parity);
-        SH.tile[tiles.at] = t;
-        if (more && SH.begun == 0)
+        const kvd_prefill_tile tile = w.tile[i++];
+        const int g = tile.head / a.map.group, q_row = a.q_start[tile.request] + tile.row;
+        const int kv_len = a.kv_len[tile.request];
+        const int position = kv_len - a.q_len[tile.request] + tile.row;
+        const int d_qk = a.map.d_qk[g], d_v = a.map.d_v[g], n = block_keys(d_v);
+        t.d_qk = d_qk;
+        t.d_v = d_v;
+        t.position = position;
+        t.n_rows = tile.n_rows;
+        t.n_blocks = (position + tile.n_rows + n - 1) / n;
+        t.kv_len8 = (kv_len + 7) / 8 * 8;
+        t.lse = (long long)tile.head * a.n_q8 + q_row;
+        t.pages = a.page_table + (size_t)tile.request * (size_t)a.max_pages;
+        t.q_first = (long long)a.map.q_offset[tile.head] * a.n_q8 + (long long)q_row * d_qk;
+        t.o_first = (long long)q_row * a.map.o_pitch + a.map.o_offset[tile.head];
+        t.kv_offset = a.map.kv_offset[g];
+        if (SH.begun == 0)
             SH.begun = global_ns();
         mbar_arrive(kvd_smem(&SH.tile_full[tiles.at]));
         step<TILES>(tiles);
-        i++;
     }
 }
 
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    uint32_t parity[WARPGROUPS] = {1, 1, 1};
+    uint32_t parities = 7; /* a bit per warpgroup */
     for (;;) {
         wait_tile(tiles);
-        const tile_info t = SH.tile[tiles.at];
-        tile_done(tiles, lane);
+        const tile_info &t = SH.tile[tiles.at];
         if (t.d_v == 0)
             return;
-        const uint16_t *q = (const uint16_t *)a.q + t.q_first;
-#pragma unroll
         for (int g = 0; g < WARPGROUPS; g++) {
             const int rows = min(64, (t.n_rows - 64 * g + 7) / 8 * 8);
             if (rows <= 0)
                 break;
-            mbar_wait(kvd_smem(&SH.q_empty[g]), parity[g]);
-            parity[g] ^= 1;
+            mbar_wait_asleep(kvd_smem(&SH.q_empty[g]), parities >> g & 1);
+            parities ^= 1u << g;
             if (lane == 0) {
                 const uint32_t bytes = (uint32_t)(rows * t.d_qk * 2), full = kvd_smem(&SH.q_full[g]);
                 mbar_arrive_expect(full, bytes);
-                bulk_copy(kvd_smem(SH.q[g]), q + 64 * g * t.d_qk, bytes, full);
+                bulk_copy(kvd_smem(SH.q[g]), (const uint16_t *)a.q + t.q_first + 64 * g * t.d_qk, bytes,
+                          full);
             }
         }
+        tile_done(tiles, lane);
     }
 }
 
-/* Keys first .. end-1 of K (offset 0) or V of one head into a slot: a copy per page. Lane i does the i-th page; `pages` is a
- * window of the page table, lane l holding page window + l. */
-__device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
-                                            uint32_t offset, int d, int first, int end, int n, int page,
-                                            int lane)
+/* Keys first .. end-1 of one head into a slot: of K, whose elements in a page begin at `offset` and whose width is d, or of
+ * V. A copy per page; lane i does the i-th, whose number in the pool is `page`. n keys fill a block. */
+__device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots, int offset, int d,
+                                            int first, int end, int n, int page, int lane)
 {
-    const uint32_t full = kvd_smem(&SH.slot_full[slots.at]), dst = kvd_smem(SH.slot[slots.at]);
+    const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - first < n) {
         /* Past the last key: P is 0 there, so V must be finite. */
-        uint4 *zero = (uint4 *)(SH.slot[slots.at] + (size_t)(end - first) * d * 2);
+        uint4 *zero = (uint4 *)(SH.slot[slots.at] + (end - first) * d * 2);
+#pragma unroll 1
         for (int i = lane; i < (n - (end - first)) * d / 8; i += 32)
             zero[i] = make_uint4(0, 0, 0, 0);
         fence_proxy_async();
@@ -205,8 +195,8 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const int from = max(first, (first / KVD_PAGE_TOKENS + lane) * KVD_PAGE_TOKENS);
     const int to = min(end, (from / KVD_PAGE_TOKENS + 1) * KVD_PAGE_TOKENS);
     if (from < to)
-        bulk_copy(dst + (uint32_t)((from - first) * d * 2),
-                  (const uint16_t *)a.pool + (size_t)page * a.map.page_elements + offset +
+        bulk_copy(kvd_smem(SH.slot[slots.at]) + (uint32_t)((from - first) * d * 2),
+                  (const uint16_t *)a.pool + (long long)page * a.map.page_elements + offset +
                       from % KVD_PAGE_TOKENS * d,
                   (uint32_t)((to - from) * d * 2), full);
 }
@@ -216,26 +206,25 @@ __device__ void fetch_kv(const kvd_prefill_args &a, int lane)
     ring tiles = {0, 0}, slots = {0, 1};
     for (;;) {
         wait_tile(tiles);
-        const tile_info t = SH.tile[tiles.at];
-        tile_done(tiles, lane);
+        const tile_info &t = SH.tile[tiles.at];
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        const int last_page = (t.kv_len8 - 1) / KVD_PAGE_TOKENS;
+        /* Lane l holds entry window + l of the page table. */
         int window = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= 0; j--) {
-            const int first = j * n, end = min(first + n, t.kv_len8);
-            const int page = first / KVD_PAGE_TOKENS;
-            if (page < window) {
-                window = max(0, (end - 1) / KVD_PAGE_TOKENS - 31);
-                ids = __ldg(t.pages + min(window + lane, last_page));
+            const int first = j * n, end = min(first + n, t.kv_len8), last = (end - 1) / KVD_PAGE_TOKENS;
+            if (first / KVD_PAGE_TOKENS < window) {
+                window = max(0, last - 31);
+                ids = __ldg(t.pages + min(window + lane, last));
             }
-            const int id = __shfl_sync(~0u, ids, (page - window + lane) & 31);
+            const int id = __shfl_sync(~0u, ids, (first / KVD_PAGE_TOKENS - window + lane) & 31);
             fetch_block(a, slots, t.kv_offset, t.d_qk, first, end, n, id, lane);
             step<SLOTS>(slots);
             fetch_block(a, slots, t.kv_offset + KVD_PAGE_TOKENS * t.d_qk, t.d_v, first, end, n, id, lane);
             step<SLOTS>(slots);
         }
+        tile_done(tiles, lane);
     }
 }
 
@@ -288,31 +277,18 @@ __device__ __forceinline__ void release_slot(worker &w)
 }
 __device__ __forceinline__ void turn_begin(const worker &w)
 {
-    if (KVD_TURNS)
-        bar_sync(BAR_TURN + group_of(w), 256);
+    bar_sync(BAR_TURN + group_of(w), 256);
 }
 __device__ __forceinline__ void turn_end(const worker &w)
 {
-    if (KVD_TURNS)
-        bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
-}
-
-__device__ __forceinline__ void exp_begin(const worker &w)
-{
-    if (KVD_EXP_TURNS)
-        bar_sync(BAR_EXP + group_of(w), 256);
-}
-__device__ __forceinline__ void exp_end(const worker &w)
-{
-    if (KVD_EXP_TURNS)
-        bar_arrive(BAR_EXP + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
+    bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
 }
 
 /* One turn at the tensor cores: O += P V if PV, then S = Q K^T over DQ dims. Straight code from the first wgmma to the wait:
  * the compiler runs them one at a time when a branch stands between, or when registers are short. */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
-__device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2], uint32_t q, uint32_t k,
-                                     uint32_t v, const worker &w)
+__device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2], uint32_t q,
+                                     uint32_t k, uint32_t v, const worker &w)
 {
     if constexpr (PV) {
         hold(O);
@@ -345,18 +321,34 @@ __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_
 
 /* The same for a d_qk known only at run time. */
 template <bool BF16, int DV, bool PV, int N2>
-__device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2], uint32_t q,
-                                         uint32_t k, uint32_t v, const worker &w)
+__device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
+                                         uint32_t q, uint32_t k, uint32_t v, const worker &w)
 {
     switch (d_qk) {
-    case 16: turn<BF16, DV, 16, PV>(S, O, P, q, k, v, w); break;
-    case 32: turn<BF16, DV, 32, PV>(S, O, P, q, k, v, w); break;
-    case 48: turn<BF16, DV, 48, PV>(S, O, P, q, k, v, w); break;
-    case 64: turn<BF16, DV, 64, PV>(S, O, P, q, k, v, w); break;
-    case 80: turn<BF16, DV, 80, PV>(S, O, P, q, k, v, w); break;
-    case 96: turn<BF16, DV, 96, PV>(S, O, P, q, k, v, w); break;
-    case 112: turn<BF16, DV, 112, PV>(S, O, P, q, k, v, w); break;
-    default: turn<BF16, DV, 128, PV>(S, O, P, q, k, v, w); break;
+    case 16:
+        turn<BF16, DV, 16, PV>(S, O, P, q, k, v, w);
+        break;
+    case 32:
+        turn<BF16, DV, 32, PV>(S, O, P, q, k, v, w);
+        break;
+    case 48:
+        turn<BF16, DV, 48, PV>(S, O, P, q, k, v, w);
+        break;
+    case 64:
+        turn<BF16, DV, 64, PV>(S, O, P, q, k, v, w);
+        break;
+    case 80:
+        turn<BF16, DV, 80, PV>(S, O, P, q, k, v, w);
+        break;
+    case 96:
+        turn<BF16, DV, 96, PV>(S, O, P, q, k, v, w);
+        break;
+    case 112:
+        turn<BF16, DV, 112, PV>(S, O, P, q, k, v, w);
+        break;
+    default:
+        turn<BF16, DV, 128, PV>(S, O, P, q, k, v, w);
+        break;
     }
 }
 
@@ -384,46 +376,13 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
     }
 }
 
-/* exp2(s c - m) on the FMA pipe, for a share of the elements, where the exponential units bind. c252 and m252 are c / 252 and
- * 1/2 - m / 252: the multiply-add then saturates, which keeps the exponent within -126 .. 126 (what leaves the range upwards
- * is found by SUM_LIMIT). The polynomial is the minimax one of degree 3, off by 7.5e-5 at most. */
-__device__ __forceinline__ float exp2_fma(float s, float c252, float m252)
+/* S becomes exp2(S c - m); sums[r] its sum over this thread's columns of row r. */
+template <int N2>
+__device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2], float (&sums)[2])
 {
-    const float magic = 12582912.0f - 126.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float y;
-    asm volatile("fma.rn.ftz.sat.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(s), "f"(c252), "f"(m252));
-    const float t = fmaf(y, 252.0f, magic), f = fmaf(y, 252.0f, -(t - magic));
-    const float p = fmaf(fmaf(fmaf(0.05517167f, f, 0.24261113f), f, 0.69326097f), f, 0.99992806f);
-    return __int_as_float(__float_as_int(p) + (__float_as_int(t) << 23));
-}
-/* Element i of S is one of SHARE in 16 that the FMA pipe does. */
-template <int SHARE> __device__ __forceinline__ constexpr bool on_fma(int i)
-{
-    return (i / 4 * 4 + (i + i / 4 * 2) % 4) % 16 * SHARE % 16 < SHARE;
-}
-
-/* S becomes exp2(S c - m); sums[r] its sum over this thread's columns of row r. While TURN, the warpgroups take turns at the
- * exponential units: one alone keeps them busy, and two at once would end, and leave them idle, at the same time. */
-template <int SHARE, bool TURN, int N2>
-__device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2], float (&sums)[2], const worker &w)
-{
-    const float c252 = c * (1 / 252.0f), m252[2] = {0.5f - m[0] * (1 / 252.0f), 0.5f - m[1] * (1 / 252.0f)};
 #pragma unroll
     for (int i = 0; i < N2; i++)
-        S[i] = on_fma<SHARE>(i) ? exp2_fma(S[i], c252, m252[i / 2 % 2]) : fmaf(S[i], c, -m[i / 2 % 2]);
-    if (TURN) {
-        hold(S);
-        exp_begin(w);
-        hold(S);
-    }
-#pragma unroll
-    for (int i = 0; i < N2; i++)
-        if (!on_fma<SHARE>(i))
-            S[i] = exp2_fast(S[i]);
-    if (TURN) {
-        hold(S);
-        exp_end(w);
-    }
+        S[i] = exp2_fast(fmaf(S[i], c, -m[i / 2 % 2]));
     float even[2] = {0, 0}, odd[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < N2; i += 4)
@@ -468,17 +427,16 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
 }
 
 /* The tile's rows of this warpgroup. */
-template <bool BF16, int DV>
-__device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
+template <bool BF16, int DV> __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
 {
     constexpr int N = block_keys(DV);
     const float c = a.map.scale * 1.44269504089f;
     const int position = uniform(tile_of(w).position) + 64 * group_of(w); /* of the first row */
     const int d_qk = uniform(tile_of(w).d_qk);
-    const int clear = (position + 1) / N; /* blocks before it are seen whole by all rows */
+    const int clear = (int)((uint32_t)(position + 1) / N); /* blocks before it are seen whole by all rows */
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
-    const int top = active ? min(j, (position + 63) / N) : -1;
+    const int top = active ? min(j, (int)((uint32_t)(position + 63) / N)) : -1;
 
     /* Blocks that none of these rows sees. Waiting keeps the rings' rounds apart. */
     for (; j > top; j--) {
@@ -488,8 +446,6 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         release_slot(w);
         turn_begin(w);
         turn_end(w);
-        exp_begin(w);
-        exp_end(w);
     }
     if (!active) {
         turn_begin(w);
@@ -507,7 +463,8 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     w.bits ^= 256;
     wait_slot(w);
     turn_begin(w);
-    turn_any<BF16, DV, false>(d_qk, S, O, P, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), 0, w);
+    turn_any<BF16, DV, false>(d_qk, S, O, P, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), 0,
+                              w);
 
     for (;; j--) {
         /* ---- S to P ---- */
@@ -515,17 +472,16 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         bool exact = masked;
         float sums[2];
         if (!masked) {
-            exponentiate<KVD_POLY, KVD_EXP_TURNS>(S, c, m, sums, w);
+            exponentiate(S, c, m, sums);
             exact = __any_sync(~0u, !(sums[0] + sums[1] <= SUM_LIMIT));
             if (exact)
                 again_qk<BF16>(S, kvd_smem(SH.q[group_of(w)]), kvd_smem(SH.slot[slot_at(w)]), d_qk);
         }
         if (exact) {
             if (masked) {
-                exp_begin(w);
                 const int thread = (int)thread_of_group();
-                const int seen = tile_of(w).position + 64 * group_of(w) + thread / 32 * 16 + thread % 32 / 4 - j * N -
-                                 (thread & 3) * 2;
+                const int seen = tile_of(w).position + 64 * group_of(w) + thread / 32 * 16 + thread % 32 / 4 -
+                                 j * N - (thread & 3) * 2;
 #pragma unroll
                 for (int i = 0; i < N / 2; i++)
                     if (i / 4 * 8 + i % 2 > seen + i % 4 / 2 * 8)
@@ -548,9 +504,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
                     O[i + 2 * r + 1] *= fall;
                 }
             }
-            exponentiate<0, false>(S, c, m, sums, w);
-            if (masked)
-                exp_end(w);
+            exponentiate(S, c, m, sums);
         }
         l[0] += sums[0];
         l[1] += sums[1];
@@ -617,32 +571,44 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
     } else {
         registers_up<REGISTERS>();
         worker w = {(uint32_t)group << 9};
-        if (group == WARPGROUPS - 1) {
+        if (group == WARPGROUPS - 1)
             turn_end(w);
-            exp_end(w);
-        }
         for (;;) {
             mbar_wait(kvd_smem(&SH.tile_full[w.bits >> 5 & 3]), w.bits >> 7 & 1);
             const int d_v = uniform(tile_of(w).d_v);
             if (d_v == 0)
                 break;
             switch (d_v) {
-            case 16: compute<BF16, 16>(a, w); break;
-            case 32: compute<BF16, 32>(a, w); break;
-            case 48: compute<BF16, 48>(a, w); break;
-            case 64: compute<BF16, 64>(a, w); break;
-            case 80: compute<BF16, 80>(a, w); break;
-            case 96: compute<BF16, 96>(a, w); break;
-            case 112: compute<BF16, 112>(a, w); break;
-            default: compute<BF16, 128>(a, w); break;
+            case 16:
+                compute<BF16, 16>(a, w);
+                break;
+            case 32:
+                compute<BF16, 32>(a, w);
+                break;
+            case 48:
+                compute<BF16, 48>(a, w);
+                break;
+            case 64:
+                compute<BF16, 64>(a, w);
+                break;
+            case 80:
+                compute<BF16, 80>(a, w);
+                break;
+            case 96:
+                compute<BF16, 96>(a, w);
+                break;
+            case 112:
+                compute<BF16, 112>(a, w);
+                break;
+            default:
+                compute<BF16, 128>(a, w);
+                break;
             }
             release(&SH.tile_empty[w.bits >> 5 & 3]);
             step_tile(w);
         }
-        if (group == 0) {
+        if (group == 0)
             turn_begin(w);
-            exp_begin(w);
-        }
         bar_sync(BAR_END, 128 * WARPGROUPS);
         if (threadIdx.x == 0 && a.busy)
             a.busy[blockIdx.x] = SH.begun ? global_ns() - SH.begun : 0;
@@ -652,8 +618,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
 template <bool BF16> cudaError_t launch(const kvd_prefill_args *args, cudaStream_t stream)
 {
     const int bytes = (int)sizeof(shared);
-    cudaError_t e =
-        cudaFuncSetAttribute(prefill<BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t e = cudaFuncSetAttribute(prefill<BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
     prefill<BF16><<<(unsigned)args->work.n_ctas, THREADS, bytes, stream>>>(*args);
@@ -674,9 +639,9 @@ cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream)
     if (major != 9)
         return cudaErrorNotSupported;
     if (args->batch < 1 || args->max_pages < 1 || args->n_q8 < 1 || args->map.n_heads < 1 ||
-        args->map.n_heads > KVD_HEADS_MAX || args->map.group < 1 || !args->q_start || !args->q_len || !args->kv_len ||
-        !args->page_table || !args->q || !args->pool || !args->o || w->n_tiles < 0 || w->n_ctas < 1 || !w->tile ||
-        (!w->first && !w->next))
+        args->map.n_heads > KVD_HEADS_MAX || args->map.group < 1 || !args->q_start || !args->q_len ||
+        !args->kv_len || !args->page_table || !args->q || !args->pool || !args->o || w->n_tiles < 0 ||
+        w->n_ctas < 1 || !w->tile || (!w->first && !w->next))
         return cudaErrorInvalidValue;
     for (int g = 0; g < args->map.n_kv_heads; g++) {
         const int d_qk = args->map.d_qk[g], d_v = args->map.d_v[g];

@@ -27,8 +27,7 @@ __device__ __forceinline__ void mbar_arrive(uint32_t bar)
 }
 __device__ __forceinline__ void mbar_arrive_expect(uint32_t bar, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-                 : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
 {
@@ -44,14 +43,31 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
+/* For those who have time: a waiting warp that asks again and again takes issue slots from the warps that compute. */
+__device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
+{
+    for (;;) {
+        uint32_t yes;
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}\n"
+                     : "=r"(yes)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+        if (yes)
+            return;
+        __nanosleep(128);
+    }
+}
+
 /* ---- copies, fences, budgets ---- */
 /* bytes (a multiple of 16) of contiguous global memory into shared memory; counts them on bar. */
 __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     dst),
-                 "l"(src), "r"(bytes), "r"(bar)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+        "l"(src), "r"(bytes), "r"(bar)
+        : "memory");
 }
 __device__ __forceinline__ void fence_mbar_init(void)
 {
@@ -138,8 +154,8 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define R5 R4 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define R6 R5 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define R7 R6 ",%56,%57,%58,%59,%60,%61,%62,%63"
-#define F(i)                                                                                               \
-    "+f"(x[8 * i]), "+f"(x[8 * i + 1]), "+f"(x[8 * i + 2]), "+f"(x[8 * i + 3]), "+f"(x[8 * i + 4]),         \
+#define F(i)                                                                                                 \
+    "+f"(x[8 * i]), "+f"(x[8 * i + 1]), "+f"(x[8 * i + 2]), "+f"(x[8 * i + 3]), "+f"(x[8 * i + 4]),          \
         "+f"(x[8 * i + 5]), "+f"(x[8 * i + 6]), "+f"(x[8 * i + 7])
 #define F0 F(0)
 #define F1 F0, F(1)
@@ -152,22 +168,22 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 
 /* x [64][N] (+)= A [64][16] B [16][N]; A and B by descriptor, both with the sum along their 16-byte rows; accumulates when
  * `more`. N = 2 * the length of x. */
-#define WGMMA_SS(N, R, FS, A, B, P)                                                                         \
-    template <bool BF16>                                                                                    \
-    __device__ __forceinline__ void wgmma_ss(float(&x)[N / 2], uint64_t a, uint64_t b, int more)            \
-    {                                                                                                       \
-        if constexpr (BF16)                                                                                 \
-            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                     \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" R "}, " A ", " B      \
-                         ", p, 1, 1, 0, 0;\n}\n"                                                            \
-                         : FS                                                                               \
-                         : "l"(a), "l"(b), "r"(more));                                                    \
-        else                                                                                                \
-            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                     \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" R "}, " A ", " B        \
-                         ", p, 1, 1, 0, 0;\n}\n"                                                            \
-                         : FS                                                                               \
-                         : "l"(a), "l"(b), "r"(more));                                                    \
+#define WGMMA_SS(N, R, FS, A, B, P)                                                                          \
+    template <bool BF16>                                                                                     \
+    __device__ __forceinline__ void wgmma_ss(float(&x)[N / 2], uint64_t a, uint64_t b, int more)             \
+    {                                                                                                        \
+        if constexpr (BF16)                                                                                  \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                      \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" R "}, " A ", " B       \
+                         ", p, 1, 1, 0, 0;\n}\n"                                                             \
+                         : FS                                                                                \
+                         : "l"(a), "l"(b), "r"(more));                                                       \
+        else                                                                                                 \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\n"                                      \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" R "}, " A ", " B         \
+                         ", p, 1, 1, 0, 0;\n}\n"                                                             \
+                         : FS                                                                                \
+                         : "l"(a), "l"(b), "r"(more));                                                       \
     }
 WGMMA_SS(80, R4, F4, "%40", "%41", "%42")
 WGMMA_SS(96, R5, F5, "%48", "%49", "%50")
@@ -176,23 +192,23 @@ WGMMA_SS(128, R7, F7, "%64", "%65", "%66")
 #undef WGMMA_SS
 
 /* x [64][N] += A [64][16] B [16][N]; A in registers a[0..3], B by descriptor with the sum across its 16-byte rows. */
-#define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                               \
-    template <bool BF16>                                                                                    \
-    __device__ __forceinline__ void wgmma_rs(float(&x)[N / 2], uint32_t a0, uint32_t a1, uint32_t a2,       \
-                                             uint32_t a3, uint64_t b)                                       \
-    {                                                                                                       \
-        if constexpr (BF16)                                                                                 \
-            asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                         \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" R "}, {" A0 "," A1    \
-                         "," A2 "," A3 "}, " B ", p, 1, 1, 1;\n}\n"                                         \
-                         : FS                                                                               \
-                         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                                     \
-        else                                                                                                \
-            asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                         \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" R "}, {" A0 "," A1 ","  \
-                         A2 "," A3 "}, " B ", p, 1, 1, 1;\n}\n"                                             \
-                         : FS                                                                               \
-                         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                                     \
+#define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                                \
+    template <bool BF16>                                                                                     \
+    __device__ __forceinline__ void wgmma_rs(float(&x)[N / 2], uint32_t a0, uint32_t a1, uint32_t a2,        \
+                                             uint32_t a3, uint64_t b)                                        \
+    {                                                                                                        \
+        if constexpr (BF16)                                                                                  \
+            asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                          \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" R "}, {" A0 "," A1     \
+                         "," A2 "," A3 "}, " B ", p, 1, 1, 1;\n}\n"                                          \
+                         : FS                                                                                \
+                         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                                      \
+        else                                                                                                 \
+            asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                          \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" R "}, {" A0 "," A1       \
+                         "," A2 "," A3 "}, " B ", p, 1, 1, 1;\n}\n"                                          \
+                         : FS                                                                                \
+                         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                                      \
     }
 WGMMA_RS(16, R0, F0, "%8", "%9", "%10", "%11", "%12")
 WGMMA_RS(32, R1, F1, "%16", "%17", "%18", "%19", "%20")
