@@ -65,7 +65,7 @@ typedef struct {
     bool no_final_norm;              /* the last layer's output goes to the head as is  */
     bool qk_norm;                    /* RMS norm of every head of Q and K, before RoPE  */
     bool bias_qkv, bias_o, bias_ffn; /* of the matrices; a layer norm always has one    */
-    kvd_positions positions;         /* KVD_POSITIONS_LEARNED: what follows has no meaning */
+    kvd_positions positions;         /* LEARNED: the fields of rope have no meaning          */
     double rope_theta;
     kvd_rope_layout rope_layout;
     kvd_rope_scaling rope_scaling;

@@ -9,6 +9,9 @@ logits [r][vocab]. q_pre and k_pre are before RoPE (and behind the norms of Q an
 same as q and k in a model without RoPE), o is the attention output before W_O.
 """
 import importlib, os, shutil, sys
+
+# Transformers asks for a package that has the name of a script beside this one.
+sys.path[:] = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
 import torch, transformers
 from safetensors.torch import save_file
 

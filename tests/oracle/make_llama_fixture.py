@@ -11,7 +11,10 @@ Tensors of an expected file, all float32: id [n]; row [r] and layer [l], the row
 q_pre, q, k_pre, k, v, o [l][r][heads * d_head]; logits [r][vocab]. q_pre and k_pre are before RoPE, o is the
 attention output before W_O.
 """
-import argparse, json, os, shutil, time
+import argparse, json, os, shutil, sys, time
+
+# Transformers asks for a package that has the name of a script beside this one.
+sys.path[:] = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
 import torch, transformers
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
