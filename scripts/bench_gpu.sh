@@ -56,5 +56,5 @@ run schedules-decode-one-long --phase decode --size 64x65536 --ragged one-long -
 run sizes-prefill --phase prefill --size 1x1024,1x4096,8x2048,4x4096,1x32768 --impl cuda,cudnn $two
 run sizes-decode --phase decode --size 1x1024,1x8192,1x32768,16x1024,16x8192,16x32768,128x1024,256x1024 --impl cuda,cudnn $two
 run sharp-prefill --phase prefill --size 4x3000 --ragged lognormal --data sharp --dtype f16,bf16 --impl cuda,cuda-mma,cudnn $few
-run sharp-decode --phase decode --size 16x6000 --ragged lognormal --data sharp --dtype f16,bf16 --impl cuda,cudnn,palu $few
+run sharp-decode --phase decode --size 16x6000 --ragged lognormal --data sharp --dtype f16,bf16 --impl cuda,cudnn $few
 exit $status

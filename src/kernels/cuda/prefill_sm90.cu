@@ -2,9 +2,9 @@
  * Prefill attention on Hopper:  O = softmax(scale Q K^T + causal mask) V, every head with its own d_qk and d_v.
  *
  * FLOP 2 (d_qk + d_v) and one exponential per score; scores n_heads * sum over requests of about q_len * kv_len -
- * q_len^2 / 2. Bytes: Q, K, V and O once. A tile of 192 rows x 128 keys takes 6 (d_qk + d_v) clocks of the tensor cores
- * plus, at 16 a clock, 1536 of the exponential units: equal at d_qk + d_v = 256 / 2. So both bind, and the kernel lives
- * from running them at the same time.
+ * q_len^2 / 2. Bytes: Q, K, V and O once. A tile of 192 rows x 128 keys takes 12 (d_qk + d_v) clocks of the tensor cores
+ * and, at 16 a clock, 1536 of the exponential units: equal at d_qk + d_v = 128. So both bind, and the kernel lives from
+ * running them at the same time.
  *
  * Grid: one CTA per SM, of four warpgroups, taking tiles from a list. Three warpgroups hold 64 query rows each; the
  * fourth has three working warps: one takes tiles and hands them on (`take_tiles`), one fetches Q (`fetch_q`), one
