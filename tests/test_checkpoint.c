@@ -129,7 +129,7 @@ static void test_demo_model(void **state)
     kvd_tensor t;
     kvd_checkpoint *c = must_open("data/models/kvdim-6m");
     assert_string_equal(kvd_checkpoint_path(c), "data/models/kvdim-6m");
-    assert_int_equal(kvd_checkpoint_dtype(c), KVD_BF16);
+    assert_string_equal(kvd_checkpoint_dtype(c), kvd_dtype_name(KVD_BF16));
     assert_int_equal(kvd_checkpoint_config(c)->n_layers, 6);
     for_all(c, NULL, NULL);
     assert_ptr_equal(must_find(c, "lm_head.weight", 8192, 256).data,
@@ -200,7 +200,7 @@ static void test_real_models(void **state)
         assert_int_equal(k->d_head, good[i].d_head);
         assert_int_equal(k->d_model, good[i].d_model);
         assert_int_equal(k->vocab_size, good[i].vocab);
-        assert_int_equal(kvd_checkpoint_dtype(c), good[i].dtype);
+        assert_string_equal(kvd_checkpoint_dtype(c), kvd_dtype_name(good[i].dtype));
         assert_true(k->tied_head);
         for_all(c, NULL, NULL);
         char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
@@ -280,7 +280,7 @@ static void test_formats_agree(void **state)
         assert_int_equal(kvd_checkpoint_config(one)->tied_head, tied);
         for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
             kvd_checkpoint *c = must_open(in(others[i].name));
-            assert_int_equal(kvd_checkpoint_dtype(c), others[i].dtype);
+            assert_string_equal(kvd_checkpoint_dtype(c), kvd_dtype_name(others[i].dtype));
             assert_int_equal(kvd_checkpoint_config(c)->tied_head, tied);
             comparison with = {.other = one, .tolerance = others[i].tolerance};
             for_all(c, compare, &with);

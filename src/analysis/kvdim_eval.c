@@ -477,7 +477,7 @@ static int work(evaluation *v, kvd_err *err)
     if (record_inputs(v, err))
         return -1;
     kvd_model_info_set(&v->info, v->model, cfg->model, v->run.inputs[0].hash,
-                       kvd_dtype_name(kvd_checkpoint_dtype(v->checkpoint)));
+                       kvd_checkpoint_dtype(v->checkpoint));
     if (load_files(v, err) || settle_methods(v, err) || open_corpus(v, err) || find_sources(v, err) ||
         warn_of_other_bases(v, err) || record_options(v, err))
         return -1;

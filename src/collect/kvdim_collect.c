@@ -306,7 +306,7 @@ static int describe(collector *c, kvd_err *err)
     kvd_moments *m = &c->out.sums;
     const kvd_config *model = kvd_checkpoint_config(c->checkpoint);
     kvd_model_info_set(&m->model, model, cfg->model, c->run.inputs[0].hash,
-                       kvd_dtype_name(kvd_checkpoint_dtype(c->checkpoint)));
+                       kvd_checkpoint_dtype(c->checkpoint));
     const kvd_corpus_spec spec = spec_of(c);
     if (cfg->label)
         snprintf(m->label, sizeof m->label, "%s", cfg->label);

@@ -7,6 +7,7 @@
 
 #include "model/family.h"
 #include "model/filemap.h"
+#include "model/gguf_model.h"
 #include "model/llama2c.h"
 #include "model/paths.h"
 #include "model/shards.h"
@@ -17,8 +18,9 @@ struct kvd_checkpoint {
     kvd_config config;
     char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
     bool bare; /* names in the shards lack the family's base */
-    kvd_dtype dtype;
-    kvd_filemap llama2c; /* .len 0 when the tensors are in shards */
+    const char *dtype;
+    kvd_filemap llama2c;  /* .len 0 when the tensors are elsewhere */
+    kvd_gguf_model *gguf; /* NULL likewise */
     kvd_shards shards;
 };
 
@@ -72,6 +74,8 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 {
     if (c->llama2c.len)
         return kvd_llama2c_find(c->path, c->llama2c.bytes, &c->config, name, out);
+    if (c->gguf)
+        return kvd_gguf_model_find(c->gguf, name, out, err);
     const char *base = kvd_family_of(&c->config)->base;
     const size_t len = strlen(base);
     return kvd_shards_find(&c->shards, c->bare && strncmp(name, base, len) == 0 ? name + len : name, out,
@@ -137,20 +141,31 @@ static int check_tied(const kvd_checkpoint *c, kvd_err *err)
     return 0;
 }
 
-static kvd_dtype most_common_dtype(const kvd_checkpoint *c)
+static size_t count_stored(const kvd_checkpoint *c)
 {
-    size_t elements[] = {[KVD_F32] = 0, [KVD_F16] = 0, [KVD_BF16] = 0};
-    kvd_dtype best = KVD_F32;
+    return c->gguf ? kvd_gguf_model_count(c->gguf) : c->shards.n_entries;
+}
+
+static const char *stored_name(const kvd_checkpoint *c, size_t i)
+{
+    return c->gguf ? kvd_gguf_model_name(c->gguf, i) : c->shards.entries[i].tensor;
+}
+
+static const char *most_common_dtype(const kvd_checkpoint *c)
+{
+    static const char *const known[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+    enum { N_KNOWN = sizeof known / sizeof known[0] };
+    size_t elements[N_KNOWN] = {0}, best = 0;
     kvd_tensor t;
     kvd_err ignored; /* dtypes that are not ours do not count here; asking for one fails later */
-    for (size_t i = 0; i < c->shards.n_entries; i++)
-        if (find_stored(c, c->shards.entries[i].tensor, &t, &ignored) == 0)
-            elements[t.dtype] += t.n;
-    if (elements[KVD_F16] > elements[best])
-        best = KVD_F16;
-    if (elements[KVD_BF16] > elements[best])
-        best = KVD_BF16;
-    return best;
+    for (size_t i = 0; i < count_stored(c); i++)
+        for (size_t k = 0; k < N_KNOWN && find_stored(c, stored_name(c, i), &t, &ignored) == 0; k++)
+            if (strcmp(kvd_tensor_type_name(&t), known[k]) == 0)
+                elements[k] += t.n;
+    for (size_t k = 1; k < N_KNOWN; k++)
+        if (elements[k] > elements[best])
+            best = k;
+    return known[best];
 }
 
 /* ---- the public side ---------------------------------------------------------------------- */
@@ -158,7 +173,7 @@ static kvd_dtype most_common_dtype(const kvd_checkpoint *c)
 static int open_any(kvd_checkpoint *c, kvd_err *err)
 {
     static const char accepted[] =
-        "a folder with config.json and safetensors, a .safetensors file, or a llama2.c .bin file";
+        "a folder with config.json and safetensors, a .safetensors or .gguf file, or a llama2.c .bin file";
     struct stat st;
     if (stat(c->path, &st))
         return kvd_fail_errno(err, "cannot open '%s'", c->path);
@@ -168,7 +183,16 @@ static int open_any(kvd_checkpoint *c, kvd_err *err)
             return -1;
         if (kvd_llama2c_parse(c->path, c->llama2c.bytes, c->llama2c.len, &c->config, err))
             return -1;
+        c->dtype = "f32";
         name_embedding_and_head(c);
+        return 0;
+    }
+    if (!c->folder && kvd_path_ends_with(c->path, ".gguf")) {
+        c->gguf = kvd_gguf_model_open(c->path, &c->config, err);
+        if (!c->gguf)
+            return -1;
+        name_embedding_and_head(c);
+        c->dtype = most_common_dtype(c);
         return 0;
     }
     if (!c->folder && !kvd_path_ends_with(c->path, ".safetensors"))
@@ -208,6 +232,7 @@ void kvd_checkpoint_close(kvd_checkpoint *c)
         return;
     kvd_shards_release(&c->shards);
     kvd_filemap_release(&c->llama2c);
+    kvd_gguf_model_close(c->gguf);
     free(c->path);
     free(c);
 }
@@ -222,7 +247,7 @@ const char *kvd_checkpoint_path(const kvd_checkpoint *c)
     return c->path;
 }
 
-kvd_dtype kvd_checkpoint_dtype(const kvd_checkpoint *c)
+const char *kvd_checkpoint_dtype(const kvd_checkpoint *c)
 {
     return c->dtype;
 }
@@ -291,12 +316,17 @@ char *kvd_checkpoint_tokenizer_path(const kvd_checkpoint *c, kvd_err *err)
             !kvd_path_take_existing(kvd_path_beside(c->path, "tokenizer.bin", err), &found, err) && !found)
             fail_no_tokenizer(c->path, "NAME.tok*.bin or tokenizer.bin",
                               kvd_path_with_ending(c->path, ".bin", ".tokenizer.model", err), err);
+    } else if (c->gguf && kvd_gguf_model_has_tokenizer(c->gguf)) {
+        found = strdup(c->path);
+        if (!found)
+            kvd_no_memory(err, "a path", strlen(c->path) + 1);
     } else {
-        if (!kvd_path_take_existing(kvd_path_with_ending(c->path, ".safetensors", ".tokenizer.json", err),
-                                    &found, err) &&
+        const char *ending = c->gguf ? ".gguf" : ".safetensors";
+        if (!kvd_path_take_existing(kvd_path_with_ending(c->path, ending, ".tokenizer.json", err), &found,
+                                    err) &&
             !kvd_path_take_existing(kvd_path_beside(c->path, "tokenizer.json", err), &found, err) && !found)
             fail_no_tokenizer(c->path, "NAME.tokenizer.json or tokenizer.json",
-                              kvd_path_with_ending(c->path, ".safetensors", ".tokenizer.model", err), err);
+                              kvd_path_with_ending(c->path, ending, ".tokenizer.model", err), err);
     }
     return found;
 }

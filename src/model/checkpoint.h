@@ -4,7 +4,8 @@
  *   - a folder with config.json, model.safetensors.index.json and its shards,
  *   - a NAME.safetensors file with NAME.config.json (or config.json) beside it,
  *   - a llama2.c v0 export (NAME.bin): float32, the tensors in llama2.c order;
- *     handed out under the same Hugging Face names, RoPE interleaved.
+ *     handed out under the same Hugging Face names, RoPE interleaved,
+ *   - a GGUF file (NAME.gguf), again under the Hugging Face names.
  * Memory-mapped: a checkpoint larger than memory can be opened.
  *
  * A folder that holds both model.safetensors and an index is read from model.safetensors, as the
@@ -36,8 +37,9 @@ void kvd_checkpoint_close(kvd_checkpoint *c);
 const kvd_config *kvd_checkpoint_config(const kvd_checkpoint *c);
 const char *kvd_checkpoint_path(const kvd_checkpoint *c);
 
-/* The dtype that most elements are stored in, for /model; of equals, the first in kvd_dtype. */
-kvd_dtype kvd_checkpoint_dtype(const kvd_checkpoint *c);
+/* What most elements are stored as, for /model: "f32", "f16", "bf16", "q8_0", "q4_0"; of equals, the
+ * first of these. */
+const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
 
 /*
  * The tensor `name` with exactly this shape (rank 1: cols = 0). Fails naming the file, the
@@ -51,7 +53,8 @@ int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name);
 /*
  * Where the tokenizer of this checkpoint is: tokenizer.json in the folder, NAME.tokenizer.json or
  * tokenizer.json beside NAME.safetensors, NAME.tok*.bin or tokenizer.bin beside a llama2.c
- * NAME.bin. The text is allocated; NULL with *err when there is none, or more than one.
+ * NAME.bin; a GGUF file itself, and only when it holds none NAME.tokenizer.json or tokenizer.json beside
+ * it. The text is allocated; NULL with *err when there is none, or more than one.
  */
 char *kvd_checkpoint_tokenizer_path(const kvd_checkpoint *c, kvd_err *err);
 

@@ -12,19 +12,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
-#include "common/half.h"
-
-enum { KVD_TENSOR_RANK = 4 };
-
-typedef struct {
-    const char *name; /* valid as long as data                              */
-    kvd_dtype dtype;
-    int rank;
-    size_t dims[KVD_TENSOR_RANK];
-    size_t n;         /* elements                                           */
-    const void *data; /* in the map, maybe unaligned; valid until close     */
-    const char *file; /* path it came from, for messages                    */
-} kvd_tensor;
+#include "model/tensor.h"
 
 typedef struct kvd_safetensors kvd_safetensors;
 

@@ -21,28 +21,29 @@ int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer
     return 0;
 }
 
-static const unsigned char *at(const kvd_weight *w, size_t row, size_t col)
+/* Element of the tensor. */
+static size_t at(const kvd_weight *w, size_t row, size_t col)
 {
-    const size_t stored = w->first + row / w->block * w->stride + row % w->block;
-    return (const unsigned char *)w->tensor.data +
-           (stored * w->cols + col) * kvd_dtype_bytes(w->tensor.dtype);
+    return (w->first + row / w->block * w->stride + row % w->block) * w->cols + col;
 }
 
 const float *kvd_weight_in_place(const kvd_weight *w)
 {
-    if (w->n == 0 || w->tensor.dtype != KVD_F32 || w->n > w->block * w->cols)
+    const kvd_tensor *t = &w->tensor;
+    if (w->n == 0 || t->packing != KVD_PLAIN || t->dtype != KVD_F32 || t->order != KVD_ROWS_IN_ORDER ||
+        w->n > w->block * w->cols)
         return NULL;
-    const unsigned char *p = at(w, 0, 0);
+    const unsigned char *p = (const unsigned char *)t->data + at(w, 0, 0) * sizeof(float);
     return (uintptr_t)p % sizeof(float) == 0 ? (const float *)(const void *)p : NULL;
 }
 
-/* Runs of elements that stand together in the file. */
+/* Runs of elements that stand together in the tensor. */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {
         const size_t row = first / w->cols, col = first % w->cols;
         const size_t left = (w->block - row % w->block) * w->cols - col, now = left < n ? left : n;
-        kvd_to_f32(w->tensor.dtype, at(w, row, col), out, now);
+        kvd_tensor_read(&w->tensor, at(w, row, col), now, out);
         first += now;
         out += now;
         n -= now;

@@ -1,0 +1,360 @@
+#include "model/gguf_config.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY = 128, MAX_PAIRS = 4096 };
+
+static const char freqs[] = "rope_freqs.weight", factors_long[] = "rope_factors_long.weight",
+                  factors_short[] = "rope_factors_short.weight";
+
+bool kvd_gguf_is_setting(const char *tensor)
+{
+    return !strcmp(tensor, freqs) || !strcmp(tensor, factors_long) || !strcmp(tensor, factors_short);
+}
+
+typedef struct {
+    const kvd_gguf *g;
+    const char *arch; /* in front of its keys */
+    json_t *root;
+} builder;
+
+static bool has(const builder *b, const char *tensor)
+{
+    return kvd_gguf_find(b->g, tensor) < kvd_gguf_count(b->g);
+}
+
+static bool has_in_layers(const builder *b, const char *part)
+{
+    char name[KEY];
+    (void)snprintf(name, sizeof name, "blk.0.%s", part);
+    return has(b, name);
+}
+
+/* Takes the value. */
+static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
+{
+    return value && json_object_set_new(object, key, value) == 0 ? 0
+                                                                 : kvd_no_memory(err, "a configuration", KEY);
+}
+
+/* As kvd_gguf_whole and kvd_gguf_real, of a key of the architecture. */
+static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
+{
+    char full[KEY];
+    (void)snprintf(full, sizeof full, "%s.%s", b->arch, key);
+    return kvd_gguf_whole(b->g, full, out, err);
+}
+
+static int arch_real(const builder *b, const char *key, double *out, kvd_err *err)
+{
+    char full[KEY];
+    (void)snprintf(full, sizeof full, "%s.%s", b->arch, key);
+    return kvd_gguf_real(b->g, full, out, err);
+}
+
+/* What is absent is left out: the family says whether it must be there. */
+static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
+{
+    int64_t v = 0;
+    const int status = arch_whole(b, key, &v, err);
+    return status < 0 ? -1 : status ? 0 : put(b->root, to, json_integer(v), err);
+}
+
+static int copy_real(builder *b, const char *key, const char *to, kvd_err *err)
+{
+    double v = 0;
+    const int status = arch_real(b, key, &v, err);
+    return status < 0 ? -1 : status ? 0 : put(b->root, to, json_real(v), err);
+}
+
+static int copy_token(builder *b, const char *key, const char *to, kvd_err *err)
+{
+    int64_t v = 0;
+    const int status = kvd_gguf_whole(b->g, key, &v, err);
+    return status < 0 ? -1 : status ? 0 : put(b->root, to, json_integer(v), err);
+}
+
+static int put_sizes(builder *b, kvd_err *err)
+{
+    kvd_tensor t;
+    const size_t embedding = kvd_gguf_find(b->g, "token_embd.weight");
+    int64_t stated = 0;
+    if (embedding == kvd_gguf_count(b->g))
+        return kvd_fail(err, "tensor 'token_embd.weight' is missing");
+    if (kvd_gguf_tensor(b->g, embedding, &t, err))
+        return -1;
+    const int status = arch_whole(b, "vocab_size", &stated, err);
+    if (status < 0)
+        return -1;
+    if (!status && (uint64_t)stated != t.dims[0])
+        return kvd_fail(err, "'%s.vocab_size' is %" PRId64 ", 'token_embd.weight' has %zu rows", b->arch,
+                        stated, t.dims[0]);
+    if (t.dims[0] > KVD_CONFIG_MAX_SIZE)
+        return kvd_fail(err, "'token_embd.weight' has %zu rows, more than %d", t.dims[0],
+                        KVD_CONFIG_MAX_SIZE);
+    return put(b->root, "vocab_size", json_integer((json_int_t)t.dims[0]), err) ||
+                   copy_whole(b, "block_count", "num_hidden_layers", err) ||
+                   copy_whole(b, "context_length", "max_position_embeddings", err) ||
+                   copy_whole(b, "embedding_length", "hidden_size", err) ||
+                   copy_whole(b, "attention.head_count", "num_attention_heads", err)
+               ? -1
+               : 0;
+}
+
+/* What would change the arithmetic and is not computed. 0 and 1 mean that nothing is changed. */
+static int refuse(const builder *b, kvd_err *err)
+{
+    static const char *const wholes[] = {"expert_count", "rope.scaling.finetuned_layers"};
+    static const char *const reals[] = {
+        "logit_scale",       "embedding_scale",          "residual_scale",
+        "attention.scale",   "attention.max_alibi_bias", "attention.clamp_kqv",
+        "rope.scale_linear", "attn_logit_softcapping",   "final_logit_softcapping"};
+    int64_t whole = 0, files = 1, key = 0, value = 0;
+    double real = 0;
+    const int split = kvd_gguf_whole(b->g, "split.count", &files, err);
+    if (split < 0)
+        return -1;
+    if (!split && files > 1)
+        return kvd_fail(err, "'split.count' is %" PRId64 ", models in several GGUF files are not supported",
+                        files);
+    for (size_t i = 0; i < sizeof wholes / sizeof wholes[0]; i++) {
+        const int status = arch_whole(b, wholes[i], &whole, err);
+        if (status < 0)
+            return -1;
+        if (!status && whole)
+            return kvd_fail(err, "'%s.%s' is %" PRId64 ", which is not supported", b->arch, wholes[i], whole);
+    }
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
+        const int status = arch_real(b, reals[i], &real, err);
+        if (status < 0)
+            return -1;
+        if (!status && real < 0 ? true : !status && real > 0 && real != 1.0)
+            return kvd_fail(err, "'%s.%s' is %g, which is not supported", b->arch, reals[i], real);
+    }
+    const int k = arch_whole(b, "attention.key_length", &key, err),
+              v = arch_whole(b, "attention.value_length", &value, err);
+    if (k < 0 || v < 0)
+        return -1;
+    if (!k && !v && key != value)
+        return kvd_fail(err, "'%s.attention.key_length' is %" PRId64 ", 'value_length' is %" PRId64, b->arch,
+                        key, value);
+    return 0;
+}
+
+/* ---- RoPE ----------------------------------------------------------------------------------- */
+
+/* A tensor of divisors as a list. */
+static int put_divisors(const builder *b, json_t *rope, const char *key, const char *tensor, kvd_err *err)
+{
+    kvd_tensor t;
+    const size_t at = kvd_gguf_find(b->g, tensor);
+    if (at == kvd_gguf_count(b->g))
+        return kvd_fail(err, "tensor '%s' is missing", tensor);
+    if (kvd_gguf_tensor(b->g, at, &t, err))
+        return -1;
+    if (t.n > MAX_PAIRS)
+        return kvd_fail(err, "tensor '%s' has %zu elements, more than %d", tensor, t.n, MAX_PAIRS);
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < t.n; i++) {
+        float x = 0;
+        kvd_tensor_read(&t, i, 1, &x);
+        if (!(x > 0) || x > 1e30f) {
+            json_decref(list);
+            return kvd_fail(err, "tensor '%s' has %g at %zu, not a positive number", tensor, (double)x, i);
+        }
+        if (json_array_append_new(list, json_real((double)x))) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return put(rope, key, list, err);
+}
+
+/* Llama 3.1 and later: the file has the divisors in place of what they follow from. */
+static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
+{
+    const json_t *positions = json_object_get(b->root, "max_position_embeddings");
+    return put(rope, "rope_type", json_string("longrope"), err) ||
+                   put(rope, "attention_factor", json_real(1), err) ||
+                   put(rope, "original_max_position_embeddings",
+                       json_integer(positions ? json_integer_value(positions) : 0), err) ||
+                   put_divisors(b, rope, "short_factor", freqs, err) ||
+                   put_divisors(b, rope, "long_factor", freqs, err)
+               ? -1
+               : 0;
+}
+
+static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
+{
+    double attention = 1;
+    int64_t original = 0;
+    const int status = arch_whole(b, "rope.scaling.original_context_length", &original, err);
+    if (status < 0 || arch_real(b, "rope.scaling.attn_factor", &attention, err) < 0)
+        return -1;
+    if (status)
+        return kvd_fail(err, "'%s.rope.scaling.original_context_length' is missing", b->arch);
+    return put(rope, "rope_type", json_string("longrope"), err) ||
+                   put(rope, "attention_factor", json_real(attention), err) ||
+                   put(rope, "original_max_position_embeddings", json_integer(original), err) ||
+                   put_divisors(b, rope, "short_factor", factors_short, err) ||
+                   put_divisors(b, rope, "long_factor", factors_long, err)
+               ? -1
+               : 0;
+}
+
+static int put_scaled(const builder *b, json_t *rope, kvd_err *err)
+{
+    char key[KEY], type[32] = "none";
+    const char *s;
+    size_t len;
+    double factor = 1;
+    (void)snprintf(key, sizeof key, "%s.rope.scaling.type", b->arch);
+    const int status = kvd_gguf_text(b->g, key, &s, &len, err);
+    if (status < 0)
+        return -1;
+    if (!status)
+        (void)snprintf(type, sizeof type, "%.*s", len < 31 ? (int)len : 31, s);
+    if (strcmp(type, "linear") == 0) {
+        const int there = arch_real(b, "rope.scaling.factor", &factor, err);
+        if (there)
+            return there < 0 ? -1 : kvd_fail(err, "'%s.rope.scaling.factor' is missing", b->arch);
+        return put(rope, "rope_type", json_string("linear"), err) ||
+                       put(rope, "factor", json_real(factor), err)
+                   ? -1
+                   : 0;
+    }
+    if (strcmp(type, "none") && strcmp(type, "longrope"))
+        return kvd_fail(err, "'%s' is '%s', only none, linear and longrope are supported", key, type);
+    return put(rope, "rope_type", json_string("default"), err);
+}
+
+static int put_rope(builder *b, kvd_err *err)
+{
+    const bool fixed = has(b, freqs), two = has(b, factors_long) || has(b, factors_short);
+    json_t *rope = json_object();
+    if (put(b->root, "rope_parameters", rope, err) || copy_real(b, "rope.freq_base", "rope_theta", err))
+        return -1;
+    if (fixed && two)
+        return kvd_fail(err, "'%s' and '%s' are both there", freqs, factors_long);
+    return fixed ? put_fixed_divisors(b, rope, err)
+           : two ? put_longrope(b, rope, err)
+                 : put_scaled(b, rope, err);
+}
+
+/* ---- families ------------------------------------------------------------------------------- */
+
+static int put_llama_like(builder *b, const char *family, kvd_err *err)
+{
+    const bool biases = has_in_layers(b, "attn_q.bias") || has_in_layers(b, "attn_output.bias");
+    int64_t window = 0;
+    if (put(b->root, "model_type", json_string(family), err) ||
+        copy_whole(b, "feed_forward_length", "intermediate_size", err) ||
+        copy_whole(b, "attention.head_count_kv", "num_key_value_heads", err) ||
+        copy_whole(b, "attention.key_length", "head_dim", err) ||
+        copy_real(b, "attention.layer_norm_rms_epsilon", "rms_norm_eps", err) ||
+        arch_whole(b, "attention.sliding_window", &window, err) < 0)
+        return -1;
+    if (window && strcmp(family, "phi3"))
+        return kvd_fail(err, "'%s.attention.sliding_window' is %" PRId64 ", which is not supported", b->arch,
+                        window);
+    if (window && put(b->root, "sliding_window", json_integer(window), err))
+        return -1;
+    if ((!strcmp(family, "llama") || !strcmp(family, "qwen3")) &&
+        put(b->root, "attention_bias", json_boolean(biases), err))
+        return -1;
+    if (!strcmp(family, "llama") &&
+        put(b->root, "mlp_bias", json_boolean(has_in_layers(b, "ffn_up.bias")), err))
+        return -1;
+    return 0;
+}
+
+/* The file has no word for the forms of Falcon; its tensors tell them apart. */
+static int put_falcon(builder *b, kvd_err *err)
+{
+    int64_t kv_heads = 1;
+    const bool two_norms = has_in_layers(b, "attn_norm_2.weight");
+    if (arch_whole(b, "attention.head_count_kv", &kv_heads, err) < 0)
+        return -1;
+    const bool grouped = two_norms || kv_heads != 1;
+    return put(b->root, "model_type", json_string("falcon"), err) ||
+                   copy_whole(b, "feed_forward_length", "ffn_hidden_size", err) ||
+                   copy_real(b, "attention.layer_norm_epsilon", "layer_norm_epsilon", err) ||
+                   put(b->root, "num_kv_heads", json_integer(kv_heads), err) ||
+                   put(b->root, "multi_query", json_boolean(!grouped), err) ||
+                   put(b->root, "new_decoder_architecture", json_boolean(grouped), err) ||
+                   put(b->root, "num_ln_in_parallel_attn", json_integer(two_norms ? 2 : 1), err)
+               ? -1
+               : 0;
+}
+
+static int put_family(builder *b, kvd_err *err)
+{
+    static const char *const alike[] = {"llama", "qwen2", "qwen3", "phi3"};
+    for (size_t i = 0; i < sizeof alike / sizeof alike[0]; i++)
+        if (strcmp(b->arch, alike[i]) == 0)
+            return put_llama_like(b, alike[i], err);
+    if (strcmp(b->arch, "falcon") == 0)
+        return put_falcon(b, err);
+    return kvd_fail(err, "general.architecture is '%s', supported are llama, qwen2, qwen3, phi3, falcon",
+                    b->arch);
+}
+
+static int build(builder *b, kvd_err *err)
+{
+    if (put_family(b, err) || refuse(b, err) || put_sizes(b, err) || put_rope(b, err) ||
+        copy_token(b, "tokenizer.ggml.bos_token_id", "bos_token_id", err) ||
+        copy_token(b, "tokenizer.ggml.eos_token_id", "eos_token_id", err))
+        return -1;
+    return put(b->root, "tie_word_embeddings", json_boolean(!has(b, "output.weight")), err);
+}
+
+static int check_rotated(const builder *b, const kvd_config *c, kvd_err *err)
+{
+    int64_t rotated = 0;
+    const int status = arch_whole(b, "rope.dimension_count", &rotated, err);
+    if (status < 0)
+        return -1;
+    if (!status && rotated != c->d_head)
+        return kvd_fail(
+            err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %d: partial rotation is not supported",
+            b->arch, rotated, c->d_head);
+    return 0;
+}
+
+int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err)
+{
+    int status = -1;
+    char arch[32], *text = NULL;
+    const char *s;
+    size_t len;
+    builder b = {.g = g, .arch = arch, .root = json_object()};
+    if (!b.root) {
+        kvd_no_memory(err, "a configuration", KEY);
+        goto done;
+    }
+    const int found = kvd_gguf_text(g, "general.architecture", &s, &len, err);
+    if (found) {
+        if (found > 0)
+            kvd_fail(err, "'general.architecture' is missing");
+        goto done;
+    }
+    (void)snprintf(arch, sizeof arch, "%.*s", len < 31 ? (int)len : 31, s);
+    if (build(&b, err))
+        goto done;
+    text = json_dumps(b.root, JSON_COMPACT);
+    if (!text) {
+        kvd_no_memory(err, "a configuration", KEY);
+        goto done;
+    }
+    if (kvd_config_parse("as config.json", text, strlen(text), c, err) || check_rotated(&b, c, err))
+        goto done;
+    status = 0;
+done:
+    free(text);
+    json_decref(b.root);
+    return status ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
+}
