@@ -199,7 +199,7 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
         return kvd_fail(err, "'%s.rope.scaling.original_context_length' is missing", b->arch);
     return put(rope, "rope_type", json_string("longrope"), err) ||
                    put(rope, "attention_factor", json_real(attention), err) ||
-                   put(rope, "original_max_position_embeddings", json_integer(original), err) ||
+                   put(b->root, "original_max_position_embeddings", json_integer(original), err) ||
                    put_divisors(b, rope, "short_factor", factors_short, err) ||
                    put_divisors(b, rope, "long_factor", factors_long, err)
                ? -1
@@ -332,29 +332,29 @@ int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err)
     const char *s;
     size_t len;
     builder b = {.g = g, .arch = arch, .root = json_object()};
-    if (!b.root) {
-        kvd_no_memory(err, "a configuration", KEY);
-        goto done;
-    }
+    if (!b.root)
+        return kvd_no_memory(err, "a configuration", KEY);
     const int found = kvd_gguf_text(g, "general.architecture", &s, &len, err);
     if (found) {
         if (found > 0)
             kvd_fail(err, "'general.architecture' is missing");
+        kvd_in(err, "'%s'", kvd_gguf_path(g));
         goto done;
     }
     (void)snprintf(arch, sizeof arch, "%.*s", len < 31 ? (int)len : 31, s);
-    if (build(&b, err))
+    if (build(&b, err)) {
+        kvd_in(err, "'%s'", kvd_gguf_path(g));
         goto done;
+    }
     text = json_dumps(b.root, JSON_COMPACT);
     if (!text) {
         kvd_no_memory(err, "a configuration", KEY);
         goto done;
     }
-    if (kvd_config_parse("as config.json", text, strlen(text), c, err) || check_rotated(&b, c, err))
-        goto done;
-    status = 0;
+    if (kvd_config_parse(kvd_gguf_path(g), text, strlen(text), c, err) == 0)
+        status = check_rotated(&b, c, err) ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
 done:
     free(text);
     json_decref(b.root);
-    return status ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
+    return status;
 }

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Makes tests/data/gguf/: small GGUF files, written by the package gguf of llama.cpp.
+
+usage: make_gguf.py OUTDIR [NAME ...]
+
+  NAME.gguf of a folder tests/data/families/NAME or tests/data/llama/NAME: the same weights, names and
+      rows as llama.cpp's convert_hf_to_gguf.py stores them; expected numbers are those of that folder
+  llama-TYPE.gguf, llama-TYPE.safetensors: a random Llama in a block format, and what Transformers computes
+      after its own GGUF loader has read the file
+
+Needs: gguf (0.19), torch, transformers (5.23), accelerate. From the repository root.
+"""
+import json, os, sys
+
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
+import numpy as np, torch, transformers
+import gguf
+from safetensors.torch import load_file, save_file
+from transformers.models.llama import modeling_llama
+
+Q = gguf.GGMLQuantizationType
+ARCH = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3": "phi3", "falcon": "falcon"}
+
+
+def permute(w, heads):
+    """convert_hf_to_gguf.py, LlamaModel.permute"""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def stack(w, heads, kv_heads):
+    """convert_hf_to_gguf.py, FalconModel: query_key_value"""
+    d = w.shape[0] // (heads + 2 * kv_heads)
+    w = w.reshape(kv_heads, heads // kv_heads + 2, d, -1)
+    return np.concatenate([w[:, :-2].reshape(heads * d, -1), w[:, -2].reshape(kv_heads * d, -1),
+                           w[:, -1].reshape(kv_heads * d, -1)])
+
+
+def write(path, config, tensors, quant=None):
+    """quant: type of the matrices; without it the one they have."""
+    family = config["model_type"]
+    arch = ARCH[family]
+    heads = config["num_attention_heads"]
+    kv = config.get("num_key_value_heads") or config.get("num_kv_heads") or heads
+    if family == "falcon" and not config["new_decoder_architecture"]:
+        kv = 1
+    d_head = config.get("head_dim") or config["hidden_size"] // heads
+    w = gguf.GGUFWriter(path, arch)
+    w.add_name(os.path.basename(path))
+    w.add_context_length(config["max_position_embeddings"])
+    w.add_embedding_length(config["hidden_size"])
+    w.add_block_count(config["num_hidden_layers"])
+    w.add_vocab_size(config["vocab_size"])
+    w.add_feed_forward_length(config.get("intermediate_size") or config.get("ffn_hidden_size"))
+    w.add_head_count(heads)
+    w.add_head_count_kv(kv)
+    if "rms_norm_eps" in config:
+        w.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    else:
+        w.add_layer_norm_eps(config["layer_norm_epsilon"])
+    if family != "falcon":
+        w.add_rope_dimension_count(d_head)
+        w.add_key_length(d_head)
+        w.add_value_length(d_head)
+    rope = config.get("rope_parameters") or {}
+    w.add_rope_freq_base(rope.get("rope_theta", 10000.0))
+    if rope.get("rope_type") == "longrope":
+        original = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
+        w.add_rope_scaling_orig_ctx_len(original)
+        factor = config["max_position_embeddings"] / original
+        w.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(original))))
+        for name in ("long", "short"):
+            w.add_tensor("rope_factors_%s.weight" % name, np.array(rope[name + "_factor"], dtype=np.float32))
+    elif rope.get("rope_type") == "linear":
+        w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        w.add_rope_scaling_factor(rope["factor"])
+    elif rope.get("rope_type") == "llama3":
+        inv = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](transformers.AutoConfig.for_model(**config), "cpu")[0]
+        plain = 1.0 / rope["rope_theta"] ** (np.arange(0, d_head, 2) / d_head)
+        w.add_tensor("rope_freqs.weight", (plain / inv.double().numpy()).astype(np.float32))
+    if config.get("sliding_window") and family == "phi3":
+        w.add_sliding_window(config["sliding_window"])
+    w.add_bos_token_id(config["bos_token_id"])
+    w.add_eos_token_id(config["eos_token_id"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config["num_hidden_layers"])
+    if config.get("tie_word_embeddings", family == "falcon"):
+        tensors = {k: v for k, v in tensors.items() if k != "lm_head.weight"}
+    for key, t in tensors.items():
+        name = names.get_name(key, (".weight", ".bias"))
+        assert name, key
+        kind = t.dtype
+        x = t.float().numpy()
+        if arch == "llama" and ("q_proj" in key or "k_proj" in key):
+            x = permute(x, heads if "q_proj" in key else kv)
+        if "query_key_value" in key:
+            x = stack(x, heads, kv)
+        x = np.ascontiguousarray(x)
+        if quant is not None and x.ndim > 1:
+            w.add_tensor(name, gguf.quants.quantize(x, quant), raw_dtype=quant)
+        elif kind == torch.bfloat16 and x.ndim > 1:
+            w.add_tensor(name, gguf.quants.quantize(x, Q.BF16), raw_dtype=Q.BF16)
+        elif kind == torch.float16 and x.ndim > 1:
+            w.add_tensor(name, x.astype(np.float16))
+        else:
+            w.add_tensor(name, x)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    print(path, os.path.getsize(path), "bytes")
+
+
+seen = {k: [] for k in ("q_pre", "q", "k_pre", "k", "v", "o")}
+
+
+@torch.no_grad()
+def random_llama(outdir, name, seed, quant):
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+                                      rms_norm_eps=1e-5, tie_word_embeddings=seed % 2 == 0, bos_token_id=1, eos_token_id=2)
+    model = transformers.LlamaForCausalLM(config)
+    for key, p in model.named_parameters():
+        p.normal_(0, 0.2) if p.ndim > 1 else p.uniform_(0.5, 1.5)
+    path = os.path.join(outdir, name + ".gguf")
+    write(path, config.to_dict(), model.state_dict(), quant)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        outdir, gguf_file=name + ".gguf", dtype=torch.float32, attn_implementation="eager").eval()
+    for v in seen.values():
+        v.clear()
+    rotary = modeling_llama.apply_rotary_pos_emb
+
+    def recording(*args, **kw):
+        q, k = rotary(*args, **kw)
+        for n, x in (("q", q), ("k", k)):
+            seen[n].append(x[0].transpose(0, 1).flatten(1))
+        return q, k
+
+    modeling_llama.apply_rotary_pos_emb = recording
+    for layer in model.model.layers:
+        at = layer.self_attn
+        for n, m in (("q_pre", at.q_proj), ("k_pre", at.k_proj), ("v", at.v_proj)):
+            m.register_forward_hook(lambda m, i, out, n=n: seen[n].append(out[0]))
+        at.o_proj.register_forward_pre_hook(lambda m, i: seen["o"].append(i[0][0]))
+    ids = torch.randint(0, 96, (40,)).tolist()
+    keep = [0, 1, 5, 20, 39]
+    logits = model(torch.tensor([ids]), use_cache=False).logits[0]
+    modeling_llama.apply_rotary_pos_emb = rotary
+    out = {k: torch.stack([x[keep] for x in v]).contiguous() for k, v in seen.items()}
+    out["logits"] = logits[keep].contiguous()
+    for key, x in (("id", ids), ("row", keep), ("layer", range(2))):
+        out[key] = torch.tensor(list(x), dtype=torch.float32)
+    save_file(out, os.path.join(outdir, name + ".safetensors"))
+
+
+CONVERTED = ["llama/gqa", "llama/mha", "llama/mqa", "families/llama-biases", "families/mistral-full", "families/qwen2-gqa", "families/qwen3-gqa", "families/phi3-long",
+             "families/phi3-short", "families/phi3-window", "families/falcon-40b", "families/falcon-7b"]
+COMMITTED = ["gqa", "mha", "mqa", "llama-biases", "mistral-full", "qwen2-gqa", "qwen3-gqa", "phi3-long", "falcon-40b"]
+RANDOM = {"llama-f16": Q.F16, "llama-q8_0": Q.Q8_0, "llama-q4_0": Q.Q4_0}
+
+if __name__ == "__main__":
+    out, wanted = sys.argv[1], sys.argv[2:]
+    os.makedirs(out, exist_ok=True)
+    for folder in CONVERTED:
+        name = os.path.basename(folder)
+        if name in (wanted or COMMITTED):
+            config = json.load(open("tests/data/%s/config.json" % folder))
+            write(os.path.join(out, name + ".gguf"), config, load_file("tests/data/%s/model.safetensors" % folder))
+    for seed, (name, quant) in enumerate(RANDOM.items()):
+        if not wanted or name in wanted:
+            random_llama(out, name, 7 + seed, quant)

@@ -1,0 +1,421 @@
+/*
+ * GGUF files: models against numbers that Hugging Face Transformers computed (fixtures of
+ * tests/oracle/make_gguf.py, written by llama.cpp's package gguf), block formats, and files that
+ * nobody vouches for.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "forward_case.h"
+#include "model/gguf_model.h"
+#include "model/weights.h"
+
+#define DATA "tests/data/gguf/"
+
+/* ---- models --------------------------------------------------------------------------------- */
+
+/* State: "NAME FOLDER", the file and where its expected numbers are. */
+static void test_same_as_folder(void **state)
+{
+    char name[64], folder[64], model[256], expected[256];
+    assert_int_equal(sscanf(*state, "%63s %63s", name, folder), 2);
+    (void)snprintf(model, sizeof model, DATA "%s.gguf", name);
+    (void)snprintf(expected, sizeof expected, "tests/data/%s/%s/expected.safetensors", folder, name);
+    worst = 0;
+    compare_with_transformers(model, expected);
+    print_message("%s: %.2g off Transformers at most\n", name, worst);
+}
+
+/* Files that Transformers has read itself. */
+static void test_transformers_loader(void **state)
+{
+    const char *name = *state;
+    char model[256], expected[256];
+    (void)snprintf(model, sizeof model, DATA "llama-%s.gguf", name);
+    (void)snprintf(expected, sizeof expected, DATA "llama-%s.safetensors", name);
+    worst = 0;
+    compare_with_transformers(model, expected);
+    print_message("%s: %.2g off Transformers at most\n", name, worst);
+    compare_with_reference(name, model, 37);
+    kvd_err err = {""};
+    kvd_checkpoint *c = kvd_checkpoint_open(model, &err);
+    assert_non_null(c);
+    assert_string_equal(kvd_checkpoint_dtype(c), name);
+    kvd_checkpoint_close(c);
+}
+
+/* Every part has the bits that the folder's checkpoint has: rows are where they were. */
+static void test_same_weights(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"gqa", "llama"},          {"mha", "llama"},          {"llama-biases", "families"},
+        {"qwen3-gqa", "families"}, {"phi3-long", "families"}, {"falcon-40b", "families"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char a_path[256], b_path[256];
+        kvd_err err = {""};
+        size_t compared = 0;
+        (void)snprintf(a_path, sizeof a_path, DATA "%s.gguf", cases[i][0]);
+        (void)snprintf(b_path, sizeof b_path, "tests/data/%s/%s", cases[i][1], cases[i][0]);
+        kvd_checkpoint *a = kvd_checkpoint_open(a_path, &err), *b = kvd_checkpoint_open(b_path, &err);
+        if (!a || !b)
+            fail_msg("%s", err.msg);
+        const int layers = kvd_checkpoint_config(a)->n_layers;
+        assert_int_equal(layers, kvd_checkpoint_config(b)->n_layers);
+        assert_string_equal(kvd_checkpoint_dtype(a), kvd_checkpoint_dtype(b));
+        for (int part = 0; part < KVD_N_PARTS; part++)
+            for (int bias = 0; bias < 2; bias++)
+                for (int layer = 0; layer < (part < KVD_N_LAYER_PARTS ? layers : 1); layer++) {
+                    kvd_weight x, y;
+                    if (kvd_weight_find(a, (kvd_part)part, bias, layer, &x, &err) ||
+                        kvd_weight_find(b, (kvd_part)part, bias, layer, &y, &err))
+                        fail_msg("%s", err.msg);
+                    assert_int_equal(x.n, y.n);
+                    if (!x.n)
+                        continue;
+                    float *p = malloc(x.n * sizeof *p), *q = malloc(x.n * sizeof *q);
+                    assert_non_null(p);
+                    assert_non_null(q);
+                    kvd_weight_read(&x, 0, x.n, p);
+                    kvd_weight_read(&y, 0, y.n, q);
+                    assert_memory_equal(p, q, x.n * sizeof *p);
+                    compared += x.n;
+                    /* from the middle of a row as well */
+                    const size_t first = x.n / 3, n = x.n - first;
+                    kvd_weight_read(&x, first, n, p);
+                    assert_memory_equal(p, q + first, n * sizeof *p);
+                    free(p);
+                    free(q);
+                }
+        assert_true(compared > 10000);
+        kvd_checkpoint_close(a);
+        kvd_checkpoint_close(b);
+    }
+}
+
+/* d = 0.5: what the formats say, written out. */
+static void test_blocks(void **state)
+{
+    (void)state;
+    unsigned char q8[2 * KVD_Q8_0_BYTES] = {0x00, 0x38}, q4[2 * KVD_Q4_0_BYTES] = {0x00, 0x38};
+    float out[64];
+    for (size_t i = 0; i < 32; i++)
+        q8[2 + i] = (unsigned char)(i * 8 + 1);
+    for (size_t i = 0; i < 16; i++)
+        q4[2 + i] = (unsigned char)(i | (15 - i) << 4);
+    q8[KVD_Q8_0_BYTES + 1] = q4[KVD_Q4_0_BYTES + 1] = 0xbc; /* -1 */
+    memset(q8 + KVD_Q8_0_BYTES + 2, 0x80, 32);
+    kvd_tensor t = {.packing = KVD_Q8_0, .rank = 2, .dims = {2, 32}, .n = 64, .data = q8};
+    kvd_tensor_read(&t, 0, 64, out);
+    for (int i = 0; i < 32; i++) {
+        assert_true(out[i] == 0.5f * (float)(i * 8 + 1 < 128 ? i * 8 + 1 : i * 8 + 1 - 256));
+        assert_true(out[32 + i] == 128.0f);
+    }
+    t.packing = KVD_Q4_0;
+    t.data = q4;
+    for (size_t first = 0; first < 64; first++) {
+        kvd_tensor_read(&t, first, 64 - first, out + first);
+        for (int i = (int)first; i < 64; i++)
+            assert_true(out[i] == (i < 16   ? 0.5f * (float)(i - 8)
+                                   : i < 32 ? 0.5f * (float)(15 - (i - 16) - 8)
+                                            : 8.0f));
+    }
+    assert_int_equal(kvd_tensor_bytes(&t, 64), sizeof q4);
+    assert_string_equal(kvd_tensor_type_name(&t), "q4_0");
+}
+
+/* ---- hostile files -------------------------------------------------------------------------- */
+
+typedef struct {
+    unsigned char b[65536];
+    size_t n;
+} bytes;
+
+static void put(bytes *f, uint64_t v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        f->b[f->n++] = (unsigned char)(v >> (8 * i));
+}
+
+static void put_text(bytes *f, const char *s)
+{
+    put(f, strlen(s), 8);
+    memcpy(f->b + f->n, s, strlen(s));
+    f->n += strlen(s);
+}
+
+static void put_head(bytes *f, uint64_t tensors, uint64_t values)
+{
+    f->n = 0;
+    put(f, 0x46554747, 4);
+    put(f, 3, 4);
+    put(f, tensors, 8);
+    put(f, values, 8);
+}
+
+static void put_tensor(bytes *f, const char *name, size_t rows, size_t cols, uint32_t type, uint64_t offset)
+{
+    put_text(f, name);
+    put(f, cols ? 2 : 1, 4);
+    if (cols)
+        put(f, cols, 8);
+    put(f, rows, 8);
+    put(f, type, 4);
+    put(f, offset, 8);
+}
+
+static void expect(const bytes *f, size_t n, const char *message)
+{
+    kvd_err err = {""};
+    unsigned char *copy = malloc(n ? n : 1); /* so that reading beyond the end is seen */
+    assert_non_null(copy);
+    memcpy(copy, f->b, n);
+    kvd_gguf *g = kvd_gguf_parse("x.gguf", copy, n, &err);
+    if (message ? g || !strstr(err.msg, message) || strncmp(err.msg, "'x.gguf': ", 10) : !g)
+        fail_msg("'%s' lacks '%s'", err.msg, message ? message : "nothing");
+    kvd_gguf_close(g);
+    free(copy);
+}
+
+static void test_refused_files(void **state)
+{
+    (void)state;
+    static bytes f;
+    put_head(&f, 0, 0);
+    expect(&f, f.n, NULL);
+    expect(&f, 3, "not a GGUF file");
+    expect(&f, 6, "cut short: the version at byte 4");
+    expect(&f, 20, "cut short: the number of values");
+    f.b[0] = 'X';
+    expect(&f, f.n, "not a GGUF file");
+    put_head(&f, 0, 0);
+    f.b[4] = 1;
+    expect(&f, f.n, "GGUF version 1, only 2 to 3 are supported");
+    memcpy(f.b + 4, "\0\0\0\3", 4);
+    expect(&f, f.n, "big-endian");
+    put_head(&f, 0, UINT64_MAX);
+    expect(&f, f.n, "18446744073709551615 values and 0 tensors do not fit");
+    put_head(&f, UINT64_C(1) << 40, 0);
+    expect(&f, f.n, "1099511627776 tensors do not fit");
+
+    put_head(&f, 0, 1);
+    put(&f, UINT64_MAX, 8);
+    put(&f, 0, 8);
+    expect(&f, f.n, "cut short: a key");
+    put_head(&f, 0, 1);
+    put_text(&f, "key");
+    put(&f, 13, 4);
+    put(&f, 0, 8);
+    expect(&f, f.n, "'key': type 13 is not known");
+    put_head(&f, 0, 1);
+    put_text(&f, "key");
+    put(&f, 9, 4);
+    put(&f, 9, 4); /* a list of lists */
+    put(&f, 1, 8);
+    put(&f, 0, 8);
+    expect(&f, f.n, "'key': a list of type 9 is not supported");
+    put_head(&f, 0, 1);
+    put_text(&f, "key");
+    put(&f, 9, 4);
+    put(&f, 10, 4);
+    put(&f, UINT64_C(1) << 61, 8); /* times 8 is 0 */
+    put(&f, 0, 8);
+    expect(&f, f.n, "'key': cut short: a list");
+    put_head(&f, 0, 1);
+    put_text(&f, "key");
+    put(&f, 9, 4);
+    put(&f, 8, 4);
+    put(&f, 2, 8);
+    put_text(&f, "one");
+    expect(&f, f.n, "'key': cut short: a text of a list");
+    put_head(&f, 0, 2);
+    for (int i = 0; i < 2; i++) {
+        put_text(&f, "key");
+        put(&f, 0, 4);
+        put(&f, 0, 1);
+    }
+    expect(&f, f.n, "key 'key' stands twice");
+    put_head(&f, 0, 1);
+    put_text(&f, "general.alignment");
+    put(&f, 4, 4);
+    put(&f, 12, 4);
+    expect(&f, f.n, "'general.alignment' is 12");
+    put_head(&f, 0, 1);
+    put_text(&f, "general.alignment");
+    put(&f, 8, 4);
+    put_text(&f, "32");
+    expect(&f, f.n, "'general.alignment' is of type text, not a whole number");
+}
+
+static void one_tensor(bytes *f, const char *name, size_t rows, size_t cols, uint32_t type, uint64_t offset,
+                       size_t data)
+{
+    put_head(f, 1, 0);
+    put_tensor(f, name, rows, cols, type, offset);
+    while (f->n % 32)
+        put(f, 0, 1);
+    for (size_t i = 0; i < data; i++)
+        put(f, 0, 1);
+}
+
+static void test_refused_tensors(void **state)
+{
+    (void)state;
+    static bytes f;
+    one_tensor(&f, "t", 2, 32, 8, 0, 68);
+    expect(&f, f.n, NULL);
+    expect(&f, f.n - 1, "tensor 't' goes to byte 0 + 68 of the data, the file has 67");
+    one_tensor(&f, "t", 2, 32, 8, 0, 99);
+    expect(&f, f.n, NULL);
+    one_tensor(&f, "t", 2, 32, 8, 0, 100);
+    expect(&f, f.n, "32 bytes behind the last tensor");
+    one_tensor(&f, "t", 2, 31, 8, 0, 68);
+    expect(&f, f.n, "tensor 't': is Q8_0, but its rows of 31 are no whole blocks of 32");
+    one_tensor(&f, "t", 2, 32, 5, 0, 68);
+    expect(&f, f.n, "tensor 't': type 5 is not known");
+    one_tensor(&f, "t", 2, 32, 8, 32, 100);
+    expect(&f, f.n, "tensor 't' is at 32, the one before it ends at 0");
+    one_tensor(&f, "t", 0, 32, 0, 0, 0);
+    expect(&f, f.n, "tensor 't': dimension 1 is 0");
+    one_tensor(&f, "t", SIZE_MAX / 2, 4, 0, 0, 0);
+    expect(&f, f.n, "tensor 't': dimension");
+    one_tensor(&f, "t", SIZE_MAX / 8, 4, 0, 0, 0);
+    expect(&f, f.n, "tensor 't': is too large");
+    one_tensor(&f, "", 2, 32, 0, 0, 256);
+    expect(&f, f.n, "tensor 0 has a name of 0 bytes");
+    one_tensor(&f, "0123456789012345678901234567890123456789012345678901234567890123", 2, 32, 0, 0, 256);
+    expect(&f, f.n, "tensor 0 has a name of 64 bytes");
+    put_head(&f, 2, 0);
+    put_tensor(&f, "t", 8, 0, 0, 0);
+    put_tensor(&f, "t", 8, 0, 0, 32);
+    for (int i = 0; i < 128; i++)
+        put(&f, 0, 1);
+    expect(&f, f.n, "tensor 't' stands twice");
+    put_head(&f, 1, 0);
+    put_text(&f, "t");
+    put(&f, 5, 4);
+    put(&f, 0, 60);
+    expect(&f, f.n, "tensor 't': has 5 dimensions");
+}
+
+/* Every prefix of a good file is refused, and no changed byte does harm. */
+static void test_damaged(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    FILE *file = fopen(DATA "gqa.gguf", "rb");
+    assert_non_null(file);
+    static unsigned char all[131072];
+    const size_t n = fread(all, 1, sizeof all, file);
+    (void)fclose(file);
+    assert_true(n > 100000 && n < sizeof all);
+    kvd_config c;
+    for (size_t len = 0; len < n; len += len < 4000 ? 1 : 997) {
+        unsigned char *copy = malloc(len + 1);
+        assert_non_null(copy);
+        memcpy(copy, all, len);
+        assert_null(kvd_gguf_model_parse("x", copy, len, &c, &err));
+        free(copy);
+    }
+    for (size_t i = 0; i < 4000; i++) {
+        const unsigned char old = all[i];
+        all[i] ^= (unsigned char)(1 + i % 255);
+        kvd_gguf_model_close(kvd_gguf_model_parse("x", all, n, &c, &err));
+        all[i] = old;
+    }
+    kvd_gguf_model *m = kvd_gguf_model_parse("x", all, n, &c, &err);
+    assert_non_null(m);
+    kvd_gguf_model_close(m);
+}
+
+/* A good file with one text in place of another of the same length. */
+static void test_refused_models(void **state)
+{
+    (void)state;
+    static const char *const cases[][4] = {
+        {"gqa", "general.architecture", "general.Xrchitecture", "'general.architecture' is missing"},
+        {"qwen2-gqa", "qwen2", "qwen9", "general.architecture is 'qwen9', supported are llama, qwen2"},
+        {"gqa", "llama.block_count", "llama.clock_count", "'num_hidden_layers' is missing"},
+        {"gqa", "llama.attention.key_length", "llama.attention.Xey_length",
+         "'llama.rope.dimension_count' is 16, a head has 12: partial rotation"},
+        {"gqa", "blk.0.attn_q.weight", "blk.0.attn_X.weight",
+         "tensor 'blk.0.attn_X.weight' is not part of this llama model of 2 layers"},
+        {"gqa", "blk.1.attn_q.weight", "blk.7.attn_q.weight",
+         "tensor 'blk.7.attn_q.weight' is not part of this llama model of 2 layers"},
+        {"gqa", "token_embd.weight", "token_embX.weight", "tensor 'token_embd.weight' is missing"},
+        {"mha", "rope_freqs.weight", "rope_freqX.weight",
+         "tensor 'rope_freqX.weight' is not part of this llama model"},
+        {"phi3-long", "rope_factors_short.weight", "rope_factors_shorX.weight",
+         "tensor 'rope_factors_short.weight' is missing"},
+        {"phi3-long", "phi3.rope.scaling.original_context_length",
+         "phi3.rope.scaling.originaX_context_length",
+         "'phi3.rope.scaling.original_context_length' is missing"},
+        {"mqa", "linear", "yarnXX", "'llama.rope.scaling.type' is 'yarnXX', only none, linear and longrope"},
+    };
+    static char all[400000];
+    kvd_config c;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvd_err err = {""};
+        char path[128];
+        (void)snprintf(path, sizeof path, DATA "%s.gguf", cases[i][0]);
+        FILE *file = fopen(path, "rb");
+        assert_non_null(file);
+        const size_t n = fread(all, 1, sizeof all, file);
+        (void)fclose(file);
+        const size_t len = strlen(cases[i][1]);
+        assert_int_equal(len, strlen(cases[i][2]));
+        char *at = all, *end = all + n;
+        size_t found = 0;
+        while ((at = memmem(at, (size_t)(end - at), cases[i][1], len))) {
+            memcpy(at, cases[i][2], len);
+            at += len;
+            found++;
+        }
+        assert_true(found > 0);
+        kvd_gguf_model *m = kvd_gguf_model_parse("x.gguf", all, n, &c, &err);
+        if (cases[i][3] ? m || !strstr(err.msg, cases[i][3]) || strncmp(err.msg, "'x.gguf': ", 10) : !m)
+            fail_msg("%s: '%s' lacks '%s'", cases[i][0], err.msg, cases[i][3] ? cases[i][3] : "nothing");
+        kvd_gguf_model_close(m);
+    }
+}
+
+#define SAME(name, folder)                                                                                   \
+    {                                                                                                        \
+        name, test_same_as_folder, NULL, NULL, (void *)(uintptr_t)(name " " folder)                          \
+    }
+#define LOADER(name)                                                                                         \
+    {                                                                                                        \
+        "loader " name, test_transformers_loader, NULL, NULL, (void *)(uintptr_t)name                        \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SAME("gqa", "llama"),
+        SAME("mha", "llama"),
+        SAME("mqa", "llama"),
+        SAME("llama-biases", "families"),
+        SAME("mistral-full", "families"),
+        SAME("qwen2-gqa", "families"),
+        SAME("qwen3-gqa", "families"),
+        SAME("phi3-long", "families"),
+        SAME("falcon-40b", "families"),
+        LOADER("f16"),
+        LOADER("q8_0"),
+        LOADER("q4_0"),
+        cmocka_unit_test(test_same_weights),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_refused_files),
+        cmocka_unit_test(test_refused_tensors),
+        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_refused_models),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
