@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "forward_case.h"
 #include "model/gguf_model.h"
+#include "model/tokenizer.h"
 #include "model/weights.h"
 
 #define DATA "tests/data/gguf/"
@@ -129,6 +131,74 @@ static void test_blocks(void **state)
     }
     assert_int_equal(kvd_tensor_bytes(&t, 64), sizeof q4);
     assert_string_equal(kvd_tensor_type_name(&t), "q4_0");
+}
+
+/* ---- tokenizers ----------------------------------------------------------------------------- */
+
+static json_t *load_json(const char *path)
+{
+    json_error_t why;
+    json_t *j = json_load_file(path, JSON_ALLOW_NUL, &why);
+    if (!j)
+        fail_msg("%s: %s", path, why.text);
+    return j;
+}
+
+static void expect_ids(const char *what, const kvd_ids *ids, const json_t *want)
+{
+    if (ids->n != json_array_size(want))
+        fail_msg("%s: %zu ids, not %zu", what, ids->n, json_array_size(want));
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->id[i] != json_integer_value(json_array_get(want, i)))
+            fail_msg("%s: id %zu is %u, not %d", what, i, ids->id[i],
+                     (int)json_integer_value(json_array_get(want, i)));
+}
+
+static void test_tokenizers(void **state)
+{
+    (void)state;
+    json_t *cases = load_json(DATA "tokenizers.json"), *all = load_json("tests/data/tokenizers/cases.json");
+    const json_t *texts = json_object_get(all, "texts");
+    const char *name;
+    json_t *expected, *text;
+    size_t k, compared = 0;
+    kvd_ids ids = {0};
+    json_object_foreach(cases, name, expected)
+    {
+        kvd_err err = {""};
+        char what[256];
+        (void)snprintf(what, sizeof what, DATA "tokenizer-%s.gguf", name);
+        kvd_tokenizer *t = kvd_tokenizer_open(what, 0, &err);
+        if (!t)
+            fail_msg("%s", err.msg);
+        json_array_foreach(texts, k, text)
+        {
+            const char *const keys[] = {"ids", "plain"};
+            for (size_t i = 0; i < 2; i++) {
+                (void)snprintf(what, sizeof what, "%s, text %zu, %s", name, k, keys[i]);
+                ids.n = 0;
+                if (kvd_tokenizer_encode(t, json_string_value(text), json_string_length(text), i == 0, &ids,
+                                         &err))
+                    fail_msg("%s: %s", what, err.msg);
+                expect_ids(what, &ids, json_array_get(json_object_get(expected, keys[i]), k));
+                compared += ids.n;
+            }
+            const json_t *decoded = json_array_get(json_object_get(expected, "decoded"), k);
+            decoded = json_is_null(decoded) ? text : decoded;
+            size_t n;
+            char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
+            if (!back)
+                fail_msg("%s: %s", what, err.msg);
+            if (n != json_string_length(decoded) || memcmp(back, json_string_value(decoded), n))
+                fail_msg("%s: decodes to '%s', not '%s'", what, back, json_string_value(decoded));
+            free(back);
+        }
+        kvd_tokenizer_free(t);
+    }
+    kvd_ids_release(&ids);
+    json_decref(cases);
+    json_decref(all);
+    assert_true(compared > 10000);
 }
 
 /* ---- hostile files -------------------------------------------------------------------------- */
@@ -412,6 +482,7 @@ int main(void)
         LOADER("q4_0"),
         cmocka_unit_test(test_same_weights),
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_tokenizers),
         cmocka_unit_test(test_refused_files),
         cmocka_unit_test(test_refused_tensors),
         cmocka_unit_test(test_damaged),

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/filemap.h"
+#include "model/gguf_tokenizer.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/json_fields.h"
@@ -147,9 +149,38 @@ static int parse_json(kvd_tokenizer *t, const json_t *root, kvd_err *err)
     return t->size ? 0 : kvd_fail(err, "the vocabulary is empty");
 }
 
+static bool is_gguf(const char *bytes, size_t len)
+{
+    return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
+}
+
+/* Takes root, which may be NULL with *err set. */
+static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
+{
+    if (!root)
+        return -1;
+    const int rc = parse_json(t, root, err);
+    json_decref(root);
+    if (!rc && vocab_size && t->size > vocab_size)
+        return kvd_fail(err, "ids go up to %zu, the model's vocabulary has %zu", t->size - 1, vocab_size);
+    return rc;
+}
+
+static int parse_gguf(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_size, kvd_err *err)
+{
+    kvd_gguf *g = kvd_gguf_parse("metadata", bytes, len, err);
+    if (!g)
+        return -1;
+    const int rc = parse_root(t, kvd_gguf_tokenizer(g, err), vocab_size, err);
+    kvd_gguf_close(g);
+    return rc;
+}
+
 static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
     size_t i = 0;
+    if (is_gguf(bytes, len))
+        return parse_gguf(t, bytes, len, vocab_size, err);
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
     /* A .bin that begins with '{' has zero bytes next to it: 123 as a uint32. */
@@ -165,11 +196,7 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
     json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!root)
         return kvd_fail(err, "not valid JSON: %s (line %d, byte %d)", why.text, why.line, why.position);
-    const int rc = parse_json(t, root, err);
-    json_decref(root);
-    if (!rc && vocab_size && t->size > vocab_size)
-        return kvd_fail(err, "ids go up to %zu, the model's vocabulary has %zu", t->size - 1, vocab_size);
-    return rc;
+    return parse_root(t, root, vocab_size, err);
 }
 
 kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t len, size_t vocab_size,
@@ -193,6 +220,17 @@ kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t l
     return t;
 }
 
+/* The values stand in front of a model's tensors: mapped, those are not read. */
+static kvd_tokenizer *open_gguf(const char *path, size_t vocab_size, kvd_err *err)
+{
+    kvd_filemap map;
+    if (kvd_filemap_load(&map, path, err))
+        return NULL;
+    kvd_tokenizer *t = kvd_tokenizer_parse(path, map.bytes, map.len, vocab_size, err);
+    kvd_filemap_release(&map);
+    return t;
+}
+
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err)
 {
     kvd_tokenizer *t = NULL;
@@ -204,9 +242,14 @@ kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *
         kvd_fail_errno(err, "cannot open '%s'", path);
         return NULL;
     }
-    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
+    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0) {
+        if (!content.n && is_gguf(chunk, n)) {
+            t = open_gguf(path, vocab_size, err);
+            goto done;
+        }
         if (kvd_buffer_add(&content, chunk, n, err))
             goto done;
+    }
     if (ferror(f)) {
         kvd_fail_errno(err, "cannot read '%s'", path);
         goto done;

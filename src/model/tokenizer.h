@@ -40,9 +40,9 @@ int kvd_ids_push(kvd_ids *ids, uint32_t id, kvd_err *err);
 void kvd_ids_release(kvd_ids *ids);
 
 /*
- * By content: JSON, or the llama2.c binary. A .bin needs the vocabulary size of its model
+ * By content: JSON, a GGUF file (gguf_tokenizer.h), or the llama2.c binary. A .bin needs the vocabulary size of its model
  * (vocab_size > 0), because the file does not state it; it must hold exactly that many pieces.
- * For tokenizer.json, 0: not known; else ids at or above vocab_size are an error.
+ * For the others, 0: not known; else ids at or above vocab_size are an error.
  * name: for messages. NULL with *err set on failure.
  */
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err);

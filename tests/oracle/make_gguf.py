@@ -7,6 +7,9 @@ usage: make_gguf.py OUTDIR [NAME ...]
       rows as llama.cpp's convert_hf_to_gguf.py stores them; expected numbers are those of that folder
   llama-TYPE.gguf, llama-TYPE.safetensors: a random Llama in a block format, and what Transformers computes
       after its own GGUF loader has read the file
+  tokenizer-NAME.gguf, tokenizers.json: the tokenizers of tests/data/tokenizers as llama.cpp stores them, and
+      the ids of the texts of cases.json there. The byte-level ones must give the ids of the file they come
+      from, `llama` what Transformers makes of the GGUF file.
 
 Needs: gguf (0.19), torch, transformers (5.23), accelerate. From the repository root.
 """
@@ -153,6 +156,56 @@ def random_llama(outdir, name, seed, quant):
     save_file(out, os.path.join(outdir, name + ".safetensors"))
 
 
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+          r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def tokenizer(out, name, base, pre, patch):
+    from tokenizers import Tokenizer
+    j = json.load(open("tests/data/tokenizers/%s.json" % base))
+    j.update(patch.get("top", {}))
+    j["model"].update(patch.get("model", {}))
+    pieces = dict(j["model"]["vocab"])
+    added = {t["content"]: t for t in j["added_tokens"]}
+    pieces.update({c: t["id"] for c, t in added.items()})
+    tokens = sorted(pieces, key=pieces.get)
+    assert [pieces[t] for t in tokens] == list(range(len(tokens)))
+    kinds = [(2 if t == "<unk>" else 3 if added[t]["special"] else 4) if t in added else 1 for t in tokens]
+    file = os.path.join(out, "tokenizer-%s.gguf" % name)
+    w = gguf.GGUFWriter(file, "llama" if pre else "phi3")
+    w.add_tokenizer_model("gpt2" if pre else "llama")
+    w.add_token_list(tokens)
+    w.add_token_types([6 if not pre and t.startswith("<0x") else k for t, k in zip(tokens, kinds)])
+    if pre:
+        w.add_tokenizer_pre(pre)
+        w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in j["model"]["merges"]])
+        if "<|begin_of_text|>" in pieces:
+            w.add_bos_token_id(pieces["<|begin_of_text|>"])
+        w.add_add_bos_token("<|begin_of_text|>" in pieces)
+    else:
+        w.add_token_scores([0.0 if i < 259 else float(259 - i) for i in range(len(tokens))])
+        w.add_bos_token_id(1)
+        w.add_eos_token_id(2)
+        w.add_unk_token_id(0)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    print(file, os.path.getsize(file), "bytes")
+    if pre:
+        t = Tokenizer.from_str(json.dumps(j))
+    else:
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
+        arch, d, _ = get_gguf_tokenizer(file)
+        t, _ = convert_gguf_tokenizer(arch, d)
+    texts = json.load(open("tests/data/tokenizers/cases.json"))["texts"]
+    plain = [t.encode(x, add_special_tokens=False).ids for x in texts]
+    with_special = [t.encode(x).ids for x in texts] if pre else [[1] + p for p in plain]
+    decoded = [t.decode(p, skip_special_tokens=False) for p in plain]
+    return {"plain": plain, "ids": with_special, "decoded": [None if d == x else d for d, x in zip(decoded, texts)]}
+
+
 CONVERTED = ["llama/gqa", "llama/mha", "llama/mqa", "families/llama-biases", "families/mistral-full", "families/qwen2-gqa", "families/qwen3-gqa", "families/phi3-long",
              "families/phi3-short", "families/phi3-window", "families/falcon-40b", "families/falcon-7b"]
 COMMITTED = ["gqa", "mha", "mqa", "llama-biases", "mistral-full", "qwen2-gqa", "qwen3-gqa", "phi3-long", "falcon-40b"]
@@ -169,3 +222,14 @@ if __name__ == "__main__":
     for seed, (name, quant) in enumerate(RANDOM.items()):
         if not wanted or name in wanted:
             random_llama(out, name, 7 + seed, quant)
+    if not wanted or "tokenizers" in wanted:
+        split = {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": TEKKEN}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+        cases = {"gpt2": tokenizer(out, "gpt2", "gpt2", "gpt-2", {}),
+                 "llama3": tokenizer(out, "llama3", "llama3", "llama-bpe", {}),
+                 "qwen2": tokenizer(out, "qwen2", "qwen2", "qwen2", {}),
+                 "tekken": tokenizer(out, "tekken", "llama3", "tekken", {"top": {"pre_tokenizer": split}}),
+                 "llama": tokenizer(out, "llama", "llama2", None, {})}
+        with open(os.path.join(out, "tokenizers.json"), "w") as f:
+            f.write("{\n" + ",\n".join('"%s":%s' % (k, json.dumps(v, separators=(",", ":"))) for k, v in cases.items()) + "\n}\n")
