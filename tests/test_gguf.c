@@ -456,6 +456,66 @@ static void test_refused_models(void **state)
     }
 }
 
+/* A tokenizer in which one text or byte was changed. */
+static void test_refused_tokenizers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *from, *to, *message;
+        size_t from_len;
+    } cases[] = {
+        {"gpt2", "tokenizer.ggml.model", "tokenizer.ggml.modeX", "'tokenizer.ggml.model' is missing", 0},
+        {"gpt2", "tokenizer.ggml.pre", "tokenizer.ggml.prX", "'tokenizer.ggml.pre' is missing", 0},
+        {"gpt2", "gpt-2", "gpt-9", "'tokenizer.ggml.pre' is 'gpt-9', supported are gpt-2, llama-bpe", 0},
+        {"gpt2", "gpt2", "bert", "'tokenizer.ggml.model' is 'bert', only llama and gpt2", 0},
+        {"gpt2", "tokenizer.ggml.merges", "tokenizer.ggml.mergeX", "'tokenizer.ggml.merges' is missing", 0},
+        {"gpt2", "tokenizer.ggml.tokens", "tokenizer.ggml.tokenX", "'tokenizer.ggml.tokens' is missing", 0},
+        {"gpt2", "tokenizer.ggml.token_type\x09\0\0\0\x05", "tokenizer.ggml.token_type\x09\0\0\0\x06",
+         "'tokenizer.ggml.token_type' is of type list of f32, not a list of whole numbers", 30},
+        {"llama", "tokenizer.ggml.scores", "tokenizer.ggml.scoreX", "'tokenizer.ggml.scores' is missing", 0},
+        {"llama", "tokenizer.ggml.bos_token_id\x04\0\0\0\x01\0",
+         "tokenizer.ggml.bos_token_id\x04\0\0\0\0\x40",
+         "'tokenizer.ggml.bos_token_id' is 16384, the vocabulary has", 33},
+        {"llama", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.Xos_token_id",
+         "'tokenizer.ggml.bos_token_id' is missing, but the token is to be added", 0},
+        {"llama", "\x06\0\0\0\0\0\0\0<0x41>", "\x06\0\0\0\0\0\0\0<0x40>", "piece '<0x40>' has two ids", 14},
+        {"llama", "\x06\0\0\0\0\0\0\0<0x41>", "\x06\0\0\0\0\0\0\0<0x4\xff>", "has a zero byte or is no UTF-8",
+         14},
+    };
+    static char all[65536];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvd_err err = {""};
+        char path[128];
+        (void)snprintf(path, sizeof path, DATA "tokenizer-%s.gguf", cases[i].name);
+        FILE *file = fopen(path, "rb");
+        assert_non_null(file);
+        const size_t n = fread(all, 1, sizeof all, file);
+        (void)fclose(file);
+        const size_t len = cases[i].from_len ? cases[i].from_len : strlen(cases[i].from);
+        char *at = memmem(all, n, cases[i].from, len);
+        if (!at)
+            fail_msg("case %zu: not there", i);
+        memcpy(at, cases[i].to, len);
+        kvd_tokenizer *t = kvd_tokenizer_parse("x.gguf", all, n, 0, &err);
+        if (t || !strstr(err.msg, cases[i].message) || strncmp(err.msg, "tokenizer 'x.gguf': ", 20))
+            fail_msg("case %zu: '%s' lacks '%s'", i, err.msg, cases[i].message);
+    }
+}
+
+/* The vocabulary of the file is the model's; without one, a tokenizer.json beside it counts. */
+static void test_where_the_tokenizer_is(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    kvd_checkpoint *c = kvd_checkpoint_open(DATA "gqa.gguf", &err);
+    assert_non_null(c);
+    assert_null(kvd_checkpoint_tokenizer_path(c, &err));
+    assert_non_null(strstr(err.msg, "NAME.tokenizer.json or tokenizer.json is missing"));
+    kvd_checkpoint_close(c);
+    assert_null(kvd_tokenizer_open(DATA "tokenizer-gpt2.gguf", 100, &err));
+    assert_non_null(strstr(err.msg, "ids go up to 600, the model's vocabulary has 100"));
+}
+
 #define SAME(name, folder)                                                                                   \
     {                                                                                                        \
         name, test_same_as_folder, NULL, NULL, (void *)(uintptr_t)(name " " folder)                          \
@@ -487,6 +547,8 @@ int main(void)
         cmocka_unit_test(test_refused_tensors),
         cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_refused_models),
+        cmocka_unit_test(test_refused_tokenizers),
+        cmocka_unit_test(test_where_the_tokenizer_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

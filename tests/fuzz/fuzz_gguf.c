@@ -1,9 +1,11 @@
-/* Any bytes as a GGUF file: refused, or every tensor lies within them, whole and readable. */
+/* Any bytes as a GGUF file: refused, or every tensor lies within them, whole and readable, and the
+ * tokenizer gives ids that it has texts for. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "model/gguf_model.h"
+#include "model/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
@@ -14,6 +16,23 @@ static void check_tensor(const kvd_tensor *t, const uint8_t *bytes, size_t len)
     if (data < bytes || data > bytes + len || kvd_tensor_bytes(t, t->n) > (size_t)(bytes + len - data))
         abort();
     kvd_tensor_read(t, t->n - 1, 1, &x);
+}
+
+static void check_tokenizer(const uint8_t *bytes, size_t len)
+{
+    static const char text[] = "ab a<s>b  \xc3\xa4 A";
+    kvd_err err;
+    kvd_ids ids = {0};
+    kvd_tokenizer *t = kvd_tokenizer_parse("input", bytes, len, 0, &err);
+    if (t && kvd_tokenizer_encode(t, text, sizeof text - 1, true, &ids, &err) == 0) {
+        size_t n;
+        char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
+        if (!back)
+            abort();
+        free(back);
+    }
+    kvd_ids_release(&ids);
+    kvd_tokenizer_free(t);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -38,5 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
             check_tensor(&t, bytes, len);
     }
     kvd_gguf_model_close(m);
+    if (len >= 4 && bytes[0] == 'G' && bytes[1] == 'G')
+        check_tokenizer(bytes, len);
     return 0;
 }

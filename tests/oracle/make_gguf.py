@@ -7,6 +7,7 @@ usage: make_gguf.py OUTDIR [NAME ...]
       rows as llama.cpp's convert_hf_to_gguf.py stores them; expected numbers are those of that folder
   llama-TYPE.gguf, llama-TYPE.safetensors: a random Llama in a block format, and what Transformers computes
       after its own GGUF loader has read the file
+  with the one NAME seeds: tests/fuzz/corpus/gguf, files of a few KB for the fuzzer
   tokenizer-NAME.gguf, tokenizers.json: the tokenizers of tests/data/tokenizers as llama.cpp stores them, and
       the ids of the texts of cases.json there. The byte-level ones must give the ids of the file they come
       from, `llama` what Transformers makes of the GGUF file.
@@ -233,3 +234,36 @@ if __name__ == "__main__":
                  "llama": tokenizer(out, "llama", "llama2", None, {})}
         with open(os.path.join(out, "tokenizers.json"), "w") as f:
             f.write("{\n" + ",\n".join('"%s":%s' % (k, json.dumps(v, separators=(",", ":"))) for k, v in cases.items()) + "\n}\n")
+    if wanted == ["seeds"]:
+        for kind, quant in (("plain", None), ("q8_0", Q.Q8_0), ("q4_0", Q.Q4_0)):
+            torch.manual_seed(1)
+            width = 8 if quant is None else 32
+            config = transformers.LlamaConfig(
+                vocab_size=4, hidden_size=width, intermediate_size=width, num_hidden_layers=1, num_attention_heads=2,
+                num_key_value_heads=1, max_position_embeddings=8, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
+                rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                     original_max_position_embeddings=4) if quant is None else None)
+            write(os.path.join(out, "llama-%s.gguf" % kind), config.to_dict(), transformers.LlamaForCausalLM(config).state_dict(), quant)
+        config = transformers.FalconConfig(vocab_size=4, hidden_size=8, num_hidden_layers=1, num_attention_heads=4, num_kv_heads=2,
+                                           new_decoder_architecture=True, ffn_hidden_size=8, bos_token_id=1, eos_token_id=2,
+                                           max_position_embeddings=8)
+        write(os.path.join(out, "falcon.gguf"), config.to_dict(), transformers.FalconForCausalLM(config).state_dict())
+        for kind, tokens, key, value in (("llama", ["<unk>", "<s>", "</s>", "<0x41>", "\u2581", "a", "b", "ab", "\u2581ab"], "scores", None),
+                                         ("gpt2", ["a", "b", "\u0120", "ab", "\u0120ab", "<s>"], "merges", ["a b", "\u0120 ab"])):
+            w = gguf.GGUFWriter(os.path.join(out, "tokenizer-%s.gguf" % kind), "llama")
+            w.add_tokenizer_model(kind)
+            w.add_tokenizer_pre("llama-bpe")
+            w.add_token_list(tokens)
+            w.add_token_types([3 if t.startswith("<") else 1 for t in tokens])
+            w.add_bos_token_id(1)
+            w.add_eos_token_id(2)
+            w.add_add_bos_token(True)
+            w.add_add_eos_token(True)
+            if value:
+                w.add_token_merges(value)
+            else:
+                w.add_token_scores([-float(i) for i in range(len(tokens))])
+            w.write_header_to_file()
+            w.write_kv_data_to_file()
+            w.write_tensors_to_file()
+            w.close()
