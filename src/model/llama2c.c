@@ -89,7 +89,7 @@ static const char *other_format(const unsigned char *bytes)
         {"24ka", 4, "a llama2.c export of version 1 or 2; only version 0 (\"legacy\") is read"},
         {"PK\3\4", 4, "a PyTorch file; convert it to safetensors"},
         {"\x80\2", 2, "a PyTorch file; convert it to safetensors"},
-        {"GGUF", 4, "a GGUF file"},
+        {"GGUF", 4, "a GGUF file; give it the ending .gguf"},
         {"EOPT", 4, "a TPOE file"},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)

@@ -8,6 +8,7 @@ usage: make_gguf.py OUTDIR [NAME ...]
   llama-TYPE.gguf, llama-TYPE.safetensors: a random Llama in a block format, and what Transformers computes
       after its own GGUF loader has read the file
   with the one NAME seeds: tests/fuzz/corpus/gguf, files of a few KB for the fuzzer
+  text.gguf: a model in Q8_0 and its tokenizer in one file
   tokenizer-NAME.gguf, tokenizers.json: the tokenizers of tests/data/tokenizers as llama.cpp stores them, and
       the ids of the texts of cases.json there. The byte-level ones must give the ids of the file they come
       from, `llama` what Transformers makes of the GGUF file.
@@ -40,8 +41,16 @@ def stack(w, heads, kv_heads):
                            w[:, -1].reshape(kv_heads * d, -1)])
 
 
-def write(path, config, tensors, quant=None):
-    """quant: type of the matrices; without it the one they have."""
+def add_llama_tokenizer(w, tokens, kinds):
+    w.add_tokenizer_model("llama")
+    w.add_token_list(tokens)
+    w.add_token_types([6 if t.startswith("<0x") else k for t, k in zip(tokens, kinds)])
+    w.add_token_scores([0.0 if i < 259 else float(259 - i) for i in range(len(tokens))])
+    w.add_unk_token_id(0)
+
+
+def write(path, config, tensors, quant=None, tokens=None):
+    """quant: type of the matrices; without it the one they have. tokens: pieces and types of a tokenizer."""
     family = config["model_type"]
     arch = ARCH[family]
     heads = config["num_attention_heads"]
@@ -86,6 +95,8 @@ def write(path, config, tensors, quant=None):
         w.add_sliding_window(config["sliding_window"])
     w.add_bos_token_id(config["bos_token_id"])
     w.add_eos_token_id(config["eos_token_id"])
+    if tokens:
+        add_llama_tokenizer(w, *tokens)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config["num_hidden_layers"])
     if config.get("tie_word_embeddings", family == "falcon"):
         tensors = {k: v for k, v in tensors.items() if k != "lm_head.weight"}
@@ -175,20 +186,19 @@ def tokenizer(out, name, base, pre, patch):
     kinds = [(2 if t == "<unk>" else 3 if added[t]["special"] else 4) if t in added else 1 for t in tokens]
     file = os.path.join(out, "tokenizer-%s.gguf" % name)
     w = gguf.GGUFWriter(file, "llama" if pre else "phi3")
-    w.add_tokenizer_model("gpt2" if pre else "llama")
-    w.add_token_list(tokens)
-    w.add_token_types([6 if not pre and t.startswith("<0x") else k for t, k in zip(tokens, kinds)])
     if pre:
+        w.add_tokenizer_model("gpt2")
+        w.add_token_list(tokens)
+        w.add_token_types(kinds)
         w.add_tokenizer_pre(pre)
         w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in j["model"]["merges"]])
         if "<|begin_of_text|>" in pieces:
             w.add_bos_token_id(pieces["<|begin_of_text|>"])
         w.add_add_bos_token("<|begin_of_text|>" in pieces)
     else:
-        w.add_token_scores([0.0 if i < 259 else float(259 - i) for i in range(len(tokens))])
+        add_llama_tokenizer(w, tokens, kinds)
         w.add_bos_token_id(1)
         w.add_eos_token_id(2)
-        w.add_unk_token_id(0)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
@@ -223,6 +233,14 @@ if __name__ == "__main__":
     for seed, (name, quant) in enumerate(RANDOM.items()):
         if not wanted or name in wanted:
             random_llama(out, name, 7 + seed, quant)
+    if not wanted or "text" in wanted:
+        vocab = json.load(open("tests/data/tokenizers/llama2.json"))["model"]["vocab"]
+        torch.manual_seed(3)
+        config = transformers.LlamaConfig(
+            vocab_size=len(vocab), hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2)
+        write(os.path.join(out, "text.gguf"), config.to_dict(), transformers.LlamaForCausalLM(config).state_dict(), Q.Q8_0,
+              (sorted(vocab, key=vocab.get), [2, 3, 3] + [1] * (len(vocab) - 3)))
     if not wanted or "tokenizers" in wanted:
         split = {"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": TEKKEN}, "behavior": "Isolated", "invert": False},
