@@ -12,10 +12,10 @@ values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
 
 M=tests/data/gguf/text.gguf
 head -c 3000 data/texts/stories.txt >"$D/text.txt"
-if "$B/bin/kvdim-collect" $M "$D/text.txt" --seq-len 64 --dtype f32 --moments="$D/m.h5" -q -o "$D/a.h5" 2>"$D/err" &&
+if "$B/bin/kvdim-collect" $M --text "$D/text.txt" --seq-len 64 --dtype f32 --moments="$D/m.h5" -q -o "$D/a.h5" 2>"$D/err" &&
    "$B/bin/kvdim-spectrum" "$D/m.h5" --pair qk,vw -q -o "$D/s.h5" 2>>"$D/err" &&
    "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.4 -q -o "$D/r.h5" 2>>"$D/err" &&
-   "$B/bin/kvdim-eval" $M "$D/text.txt" --seq-len 64 --spectrum "$D/s.h5" --rates "$D/r.h5" --method zack \
+   "$B/bin/kvdim-eval" $M --text "$D/text.txt" --seq-len 64 --spectrum "$D/s.h5" --rates "$D/r.h5" --method zack \
      -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
 then ok "every program"; else bad "every program" "$(cat "$D/err")"; exit; fi
 if values full_rank_error "$D/e.json" | awk '$1 != "null" { if (!($1 > 0 && $1 < 1e-4)) exit 1; n++ } END { exit n < 1 }'
