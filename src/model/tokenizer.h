@@ -6,8 +6,8 @@
  *   normalizers     Sequence, Prepend, Replace, Strip, NFC, NFD; Lowercase on text below U+0100,
  *                   NFKC and NFKD on text below U+00A0: other text is an error that names the
  *                   normalizer and the character
- *   pre-tokenizers  Sequence, ByteLevel (last), Split, Metaspace, Digits, Whitespace,
- *                   WhitespaceSplit; patterns as model/tokenizer/regex.h says
+ *   pre-tokenizers  Sequence, ByteLevel (behind it only Split and Digits), Split, Punctuation, Metaspace,
+ *                   Digits, Whitespace, WhitespaceSplit; patterns as model/tokenizer/regex.h says
  *   model           BPE with unk_token, fuse_unk, byte_fallback, ignore_merges
  *   added tokens    special, lstrip, rstrip, single_word, normalized
  *   post-processors Sequence, ByteLevel, TemplateProcessing for one sequence

@@ -29,6 +29,9 @@ GPT4_PART = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[
              r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = GPT4_PART % "{1,3}"
 QWEN2 = GPT4_PART % ""
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+          r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 TRAIN = [t for f in sorted(glob.glob("data/texts/*.txt")) for t in open(f, encoding="utf8").read()[:40000].split("\n\n")]
 OTHER = ["Größe, naïve café, façade; žluťoučký kůň", "Привет, мир! Как дела?", "你好，世界。今天天气很好。",
          "こんにちは世界", "안녕하세요 세계", "مرحبا بالعالم", "नमस्ते दुनिया", "😀 👩‍👩‍👧 🇩🇪"]
@@ -230,6 +233,32 @@ def make_variants(bases):
     v.append(("Strip and Replace in the decoder", "llama2", {"decoder": {"type": "Sequence", "decoders": [
         {"type": "Replace", "pattern": {"Regex": "\u2581+"}, "content": "_"}, {"type": "Strip", "content": "_", "start": 1, "stop": 0},
         {"type": "ByteFallback"}]}}))
+    return v + make_families(bases)
+
+
+def make_families(bases):
+    """The pipelines of published models that the bases do not have already."""
+    g, l, q = bases["gpt2"], bases["llama2"], bases["qwen2"]
+
+    def plus(j, *more):
+        return numbered(j["model"], [{k: x for k, x in t.items() if k != "id"} for t in j["added_tokens"]] + list(more))
+
+    end = token("</s>", normalized=True)
+    opt = plus(g, end, token("<pad>", normalized=True))
+    falcon = pre_sequence({"type": "Punctuation", "behavior": "Contiguous"}, dict(BL, use_regex=True),
+                          {"type": "Digits", "individual_digits": False}, split("[0-9][0-9][0-9]"))
+    tail = [token(t, rstrip=True) for t in ("<|endoftext|>", "<|end|>", "<|begin|>")]
+    phi3 = [dict(t, rstrip=True) if t["content"] == "</s>" else t for t in plus(l, *tail)]
+    mark = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    v = [("Falcon", "gpt2", {"pre_tokenizer": falcon}),
+         ("Punctuation alone", "gpt2", {"pre_tokenizer": pre_sequence({"type": "Punctuation"}, BL)}),
+         ("split behind ByteLevel", "gpt2", {"pre_tokenizer": pre_sequence(BL, split("\\p{N}|\u00c3|\u0120", "MergedWithNext"), split("\u0138.", "Removed"))}),
+         ("OPT", "gpt2", {"added_tokens": opt, "post_processor": template(("</s>", id_of({"added_tokens": opt}, "</s>")))}),
+         ("Phi-3", "llama2", {"added_tokens": phi3, "post_processor": None}),
+         ("Yi", "llama2", {"normalizer": mark, "post_processor": None, "decoder": {"type": "Sequence", "decoders": SENTENCE_DECODER["decoders"][:3]}}),
+         ("Mistral, third version", "llama2", {"normalizer": None, "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}}),
+         ("Mistral, tekken", "llama3", {"pre_tokenizer": pre_sequence(split(TEKKEN), BL)}),
+         ("Qwen3", "qwen2", {"added_tokens": plus(q, token("<think>", special=False), token("</think>", special=False))})]
     return v
 
 

@@ -24,7 +24,7 @@ kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
 void kvd_bpe_work_free(kvd_bpe_work *w);
 
 /*
- * Appends the ids of one word (valid UTF-8). A character that is neither in the vocabulary nor
+ * Appends the ids of one word (valid UTF-8, or with byte_level any bytes). A character that is neither in the vocabulary nor
  * spelled by byte fallback becomes unk_token; without an unk_token it is left out, as Hugging
  * Face tokenizers does.
  */

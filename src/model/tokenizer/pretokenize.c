@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/tokenizer/byte_level.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/regex.h"
 #include "model/tokenizer/utf8.h"
@@ -21,6 +22,7 @@ typedef struct {
     kvd_regex *pattern; /* Split */
     kvd_split_behavior behavior;
     bool invert;
+    bool spelled;        /* behind ByteLevel: the pattern sees its alphabet, not the text */
     char replacement[4]; /* Metaspace: one character */
     unsigned width;
     prepend prepend;
@@ -45,37 +47,58 @@ static step *new_step(kvd_pretokenizer *p, kind k, kvd_err *err)
 }
 
 static int add_split(kvd_pretokenizer *p, const char *pattern, kvd_split_behavior behavior, bool invert,
-                     kvd_err *err)
+                     bool spelled, kvd_err *err)
 {
     step *s = new_step(p, SPLIT, err);
     if (!s)
         return -1;
     s->behavior = behavior;
     s->invert = invert;
+    s->spelled = spelled;
     s->pattern = kvd_regex_new(pattern, strlen(pattern), false, err);
     return s->pattern ? 0 : -1;
 }
 
-static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
+static int parse_behavior(const char *name, const char *what, kvd_split_behavior *out, kvd_err *err)
 {
     static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
                                         "Contiguous"};
+    size_t k = 0;
+    while (k < 5 && strcmp(name, names[k]))
+        k++;
+    if (k == 5)
+        return kvd_fail(err, "%s: behavior '%s' is not supported", what, name);
+    *out = (kvd_split_behavior)k;
+    return 0;
+}
+
+static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
+{
     const char *what = "pre_tokenizer Split", *behavior;
     size_t len;
     if (kvd_json_known(spec, what, "type pattern behavior invert", err) ||
         !(behavior = kvd_json_text(spec, what, "behavior", &len, err)))
         return -1;
     step *s = new_step(p, SPLIT, err);
-    if (!s || kvd_json_bool(spec, what, "invert", &s->invert, err))
+    if (!s || kvd_json_bool(spec, what, "invert", &s->invert, err) ||
+        parse_behavior(behavior, what, &s->behavior, err))
         return -1;
-    size_t k = 0;
-    while (k < 5 && strcmp(behavior, names[k]))
-        k++;
-    if (k == 5)
-        return kvd_fail(err, "%s: behavior '%s' is not supported", what, behavior);
-    s->behavior = (kvd_split_behavior)k;
+    s->spelled = p->byte_level;
     s->pattern = kvd_regex_parse(json_object_get(spec, "pattern"), err);
     return s->pattern ? 0 : kvd_in(err, "%s", what);
+}
+
+/* Unicode's punctuation and the signs of ASCII. */
+static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
+{
+    const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
+    kvd_split_behavior behavior = KVD_SPLIT_ISOLATED;
+    size_t len;
+    if (kvd_json_known(spec, what, "type behavior", err) ||
+        (json_object_get(spec, "behavior") && !(name = kvd_json_text(spec, what, "behavior", &len, err))) ||
+        parse_behavior(name, what, &behavior, err))
+        return -1;
+    return add_split(p, "[\\p{P}$+<=>^`|~]", behavior, false, false, err);
 }
 
 static int parse_byte_level(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
@@ -93,7 +116,7 @@ static int parse_byte_level(kvd_pretokenizer *p, const json_t *spec, kvd_err *er
     if (space && !new_step(p, SPACE_BEFORE, err))
         return -1;
     p->byte_level = true;
-    return pattern ? add_split(p, GPT2_PATTERN, KVD_SPLIT_ISOLATED, false, err) : 0;
+    return pattern ? add_split(p, GPT2_PATTERN, KVD_SPLIT_ISOLATED, false, false, err) : 0;
 }
 
 static int parse_metaspace(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
@@ -144,7 +167,8 @@ static int parse_digits(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
         return kvd_fail(err, "pre_tokenizer Digits: field 'individual_digits' is missing");
     if (kvd_json_bool(spec, "pre_tokenizer Digits", "individual_digits", &individual, err))
         return -1;
-    return add_split(p, "\\p{N}", individual ? KVD_SPLIT_ISOLATED : KVD_SPLIT_CONTIGUOUS, false, err);
+    return add_split(p, "\\p{N}", individual ? KVD_SPLIT_ISOLATED : KVD_SPLIT_CONTIGUOUS, false,
+                     p->byte_level, err);
 }
 
 static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_err *err)
@@ -164,26 +188,29 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
                 return -1;
         return 0;
     }
+    if (!strcmp(type, "Split"))
+        return parse_split(p, spec, err);
+    if (!strcmp(type, "Digits"))
+        return parse_digits(p, spec, err);
     /* it would have to see ByteLevel's alphabet in place of the text */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
         return parse_byte_level(p, spec, err);
-    if (!strcmp(type, "Split"))
-        return parse_split(p, spec, err);
+    if (!strcmp(type, "Punctuation"))
+        return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    if (!strcmp(type, "Digits"))
-        return parse_digits(p, spec, err);
     /* \w there has the join controls, too */
     if (!strcmp(type, "Whitespace"))
         return kvd_json_known(spec, type, "type", err) ||
                        add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+", KVD_SPLIT_REMOVED, true,
-                                 err)
+                                 false, err)
                    ? -1
                    : 0;
     if (!strcmp(type, "WhitespaceSplit"))
-        return kvd_json_known(spec, type, "type", err) || add_split(p, "\\s", KVD_SPLIT_REMOVED, false, err)
+        return kvd_json_known(spec, type, "type", err) ||
+                       add_split(p, "\\s", KVD_SPLIT_REMOVED, false, false, err)
                    ? -1
                    : 0;
     return kvd_fail(err, "pre_tokenizer '%s' is not supported", type);
@@ -218,9 +245,36 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
+/* A piece in ByteLevel's alphabet, and of every byte of that the byte of the piece. */
+typedef struct {
+    kvd_buffer text;
+    size_t *byte;
+    size_t capacity;
+} spelling;
+
+static int spell(spelling *sp, const char *text, size_t len, kvd_err *err)
+{
+    void *array = sp->byte;
+    sp->text.n = 0;
+    if (kvd_grow(&array, &sp->capacity, 2 * len + 1, sizeof *sp->byte, err))
+        return -1;
+    sp->byte = array;
+    for (size_t i = 0; i < len; i++) {
+        char c[4];
+        const size_t width = kvd_utf8_encode(kvd_byte_to_char((unsigned char)text[i]), c);
+        for (size_t k = 0; k < width; k++)
+            sp->byte[sp->text.n + k] = i;
+        if (kvd_buffer_add(&sp->text, c, width, err))
+            return -1;
+    }
+    sp->byte[sp->text.n] = len;
+    return 0;
+}
+
 static int split(const step *s, kvd_pieces *p, kvd_err *err)
 {
     kvd_scan scan;
+    spelling sp = {0};
     if (kvd_scan_start(&scan, s->pattern, err))
         return -1;
     int rc = 0;
@@ -233,8 +287,15 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
         kvd_splitter cut;
         size_t begin, end, done = 0;
         kvd_splitter_start(&cut, p, piece, s->behavior);
-        kvd_scan_text(&scan, p->text.s + piece.begin, piece.len);
+        if (s->spelled && (rc = spell(&sp, p->text.s + piece.begin, piece.len, err)))
+            break;
+        if (s->spelled)
+            kvd_scan_text(&scan, sp.text.s ? sp.text.s : "", sp.text.n);
+        else
+            kvd_scan_text(&scan, p->text.s + piece.begin, piece.len);
         while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
+            begin = s->spelled ? sp.byte[begin] : begin;
+            end = s->spelled ? sp.byte[end] : end;
             if ((begin > done && kvd_splitter_feed(&cut, done, begin, s->invert, err)) ||
                 kvd_splitter_feed(&cut, begin, end, !s->invert, err)) {
                 rc = -1;
@@ -247,6 +308,8 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             rc = -1;
     }
     kvd_scan_release(&scan);
+    kvd_buffer_release(&sp.text);
+    free(sp.byte);
     if (!rc)
         kvd_pieces_step(p);
     return rc;

@@ -1,6 +1,7 @@
 /*
  * The "pre_tokenizer" of tokenizer.json: cuts text into the words that the model sees.
- * ByteLevel, Split, Metaspace, Digits, Whitespace, WhitespaceSplit and Sequence of them.
+ * ByteLevel, Split, Punctuation, Metaspace, Digits, Whitespace, WhitespaceSplit and Sequence of them;
+ * Split and Digits also behind ByteLevel, where they see its alphabet and may cut inside a character.
  */
 #ifndef KVD_MODEL_TOKENIZER_PRETOKENIZE_H
 #define KVD_MODEL_TOKENIZER_PRETOKENIZE_H
