@@ -15,7 +15,7 @@ enum { MAX_TOKENS = 1 << 24 };
 /* How words are cut out of a text, by tokenizer.ggml.pre. */
 typedef struct {
     const char *name;
-    const char *pattern; /* NULL: GPT-2's own */
+    const char *pattern; /* NULL: GPT-2's own, for Falcon with two steps around it */
     bool nfc, whole_words, bos;
 } word_kind;
 
@@ -35,6 +35,7 @@ static const word_kind word_kinds[] = {
     {"qwen2", LLAMA3_WITH(""), true, false, false},
     {"deepseek-r1-qwen", LLAMA3_WITH(""), true, false, false},
     {"tekken", TEKKEN, false, true, true},
+    {"falcon", NULL, false, false, false},
 };
 enum { N_WORD_KINDS = sizeof word_kinds / sizeof word_kinds[0] };
 
@@ -311,6 +312,11 @@ static json_t *build_pretokenizer(const source *s)
         return json_null();
     json_t *bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
                               "trim_offsets", 1, "use_regex", !s->words->pattern);
+    if (strcmp(s->words->name, "falcon") == 0)
+        return json_pack("{s:s, s:[{s:s, s:s}, o, {s:s, s:b}, {s:s, s:{s:s}, s:s, s:b}]}", "type", "Sequence",
+                         "pretokenizers", "type", "Punctuation", "behavior", "Contiguous", bytes, "type",
+                         "Digits", "individual_digits", 0, "type", "Split", "pattern", "Regex",
+                         "[0-9][0-9][0-9]", "behavior", "Isolated", "invert", 0);
     if (!s->words->pattern)
         return bytes;
     return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers", "type",
@@ -408,7 +414,7 @@ static int find_words(source *s, kvd_err *err)
     return s->words ? 0
                     : kvd_fail(err,
                                "'tokenizer.ggml.pre' is '%.*s', supported are gpt-2, llama-bpe, llama3, "
-                               "llama-v3, qwen2, deepseek-r1-qwen, tekken",
+                               "llama-v3, qwen2, deepseek-r1-qwen, tekken, falcon",
                                len < 40 ? (int)len : 40, name);
 }
 

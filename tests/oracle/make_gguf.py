@@ -245,10 +245,16 @@ if __name__ == "__main__":
         split = {"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": TEKKEN}, "behavior": "Isolated", "invert": False},
             {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+        falcon = {"type": "Sequence", "pretokenizers": [
+            {"type": "Punctuation", "behavior": "Contiguous"},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+            {"type": "Digits", "individual_digits": False},
+            {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated", "invert": False}]}
         cases = {"gpt2": tokenizer(out, "gpt2", "gpt2", "gpt-2", {}),
                  "llama3": tokenizer(out, "llama3", "llama3", "llama-bpe", {}),
                  "qwen2": tokenizer(out, "qwen2", "qwen2", "qwen2", {}),
                  "tekken": tokenizer(out, "tekken", "llama3", "tekken", {"top": {"pre_tokenizer": split}}),
+                 "falcon": tokenizer(out, "falcon", "gpt2", "falcon", {"top": {"pre_tokenizer": falcon}}),
                  "llama": tokenizer(out, "llama", "llama2", None, {})}
         with open(os.path.join(out, "tokenizers.json"), "w") as f:
             f.write("{\n" + ",\n".join('"%s":%s' % (k, json.dumps(v, separators=(",", ":"))) for k, v in cases.items()) + "\n}\n")
