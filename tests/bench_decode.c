@@ -94,7 +94,7 @@ static double time_graph(cudaStream_t stream, int launches)
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     cudaEvent_t from, to;
-    double us[REPLAYS];
+    double us[REPLAYS] = {0};
     check(cudaStreamEndCapture(stream, &graph), "capture");
     check(cudaGraphInstantiate(&exec, graph, 0), "graph");
     check(cudaEventCreate(&from), "event");

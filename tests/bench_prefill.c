@@ -142,7 +142,7 @@ static void run(const widths *w, int batch, int len, int dtype, int repeats)
     cudaEvent_t from, to;
     check(cudaEventCreate(&from), "event");
     check(cudaEventCreate(&to), "event");
-    float ms[MAX_REPEATS];
+    float ms[MAX_REPEATS] = {0};
     for (int i = -3; i < repeats; i++) {
         check(cudaMemsetAsync(next, 0, sizeof *next, 0), "memset");
         check(cudaEventRecord(from, 0), "event");
