@@ -456,6 +456,59 @@ static void test_refused_models(void **state)
     }
 }
 
+enum { T_U32 = 4, T_F32 = 6, T_TEXT = 8 };
+
+/* Values that change what a model computes. */
+static void test_refused_values(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        uint32_t type;
+        uint64_t value; /* of T_F32 the bits */
+        const char *message;
+    } cases[] = {
+        {"split.count", T_U32, 2, "'split.count' is 2, models in several GGUF files are not supported"},
+        {"llama.expert_count", T_U32, 8, "'llama.expert_count' is 8, which is not supported"},
+        {"llama.logit_scale", T_F32, 0x3f000000, "'llama.logit_scale' is 0.5, which is not supported"},
+        {"llama.attention.clamp_kqv", T_F32, 0xbf000000, "'llama.attention.clamp_kqv' is -0.5, which is not"},
+        {"llama.attention.value_length", T_U32, 8, "'llama.attention.key_length' is 4, 'value_length' is 8"},
+        {"llama.attention.sliding_window", T_U32, 7, "'llama.attention.sliding_window' is 7, which is not"},
+        {"llama.vocab_size", T_U32, 9, "'llama.vocab_size' is 9, 'token_embd.weight' has 5 rows"},
+        {"llama.block_count", T_F32, 0, "'llama.block_count' is of type f32, not a whole number"},
+        {"llama.block_count", T_U32, 0, "'num_hidden_layers' is 0, not within 1"},
+        {"llama.rope.freq_base", T_F32, 0x7f800000, "'llama.rope.freq_base' is not a finite number"},
+        {"llama.rope.scaling.type", T_TEXT, 0, "'llama.rope.scaling.type' is 'x', only none, linear"},
+        {"llama.embedding_length", T_U32, UINT32_MAX, "'hidden_size' is 4294967295, not within 1"},
+        {"x", T_U32, 0, "'num_hidden_layers' is missing"},
+    };
+    static bytes f;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvd_err err = {""};
+        kvd_config c;
+        put_head(&f, 1, 3);
+        put_text(&f, "general.architecture");
+        put(&f, T_TEXT, 4);
+        put_text(&f, "llama");
+        put_text(&f, "llama.attention.key_length");
+        put(&f, T_U32, 4);
+        put(&f, 4, 4);
+        put_text(&f, cases[i].key);
+        put(&f, cases[i].type, 4);
+        if (cases[i].type == T_TEXT)
+            put_text(&f, "x");
+        else
+            put(&f, cases[i].value, 4);
+        put_tensor(&f, "token_embd.weight", 5, 4, 0, 0);
+        while (f.n % 32)
+            put(&f, 0, 1);
+        put(&f, 0, 5 * 4 * sizeof(float));
+        kvd_gguf_model *m = kvd_gguf_model_parse("x.gguf", f.b, f.n, &c, &err);
+        if (m || !strstr(err.msg, cases[i].message) || strncmp(err.msg, "'x.gguf': ", 10))
+            fail_msg("case %zu: '%s' lacks '%s'", i, err.msg, cases[i].message);
+    }
+}
+
 /* A tokenizer in which one text or byte was changed. */
 static void test_refused_tokenizers(void **state)
 {
@@ -547,6 +600,7 @@ int main(void)
         cmocka_unit_test(test_refused_tensors),
         cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_refused_models),
+        cmocka_unit_test(test_refused_values),
         cmocka_unit_test(test_refused_tokenizers),
         cmocka_unit_test(test_where_the_tokenizer_is),
     };

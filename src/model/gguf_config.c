@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +54,8 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
 {
     char full[KEY];
     (void)snprintf(full, sizeof full, "%s.%s", b->arch, key);
-    return kvd_gguf_real(b->g, full, out, err);
+    const int status = kvd_gguf_real(b->g, full, out, err);
+    return !status && !isfinite(*out) ? kvd_fail(err, "'%s' is not a finite number", full) : status;
 }
 
 /* What is absent is left out: the family says whether it must be there. */
