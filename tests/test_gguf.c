@@ -479,7 +479,7 @@ static void test_refused_values(void **state)
         {"llama.block_count", T_U32, 0, "'num_hidden_layers' is 0, not within 1"},
         {"llama.rope.freq_base", T_F32, 0x7f800000, "'llama.rope.freq_base' is not a finite number"},
         {"llama.rope.scaling.type", T_TEXT, 0, "'llama.rope.scaling.type' is 'x', only none, linear"},
-        {"llama.embedding_length", T_U32, UINT32_MAX, "'hidden_size' is 4294967295, not within 1"},
+        {"llama.block_count", T_U32, UINT32_MAX, "'num_hidden_layers' is 4294967295, not within 1"},
         {"x", T_U32, 0, "'num_hidden_layers' is missing"},
     };
     static bytes f;
