@@ -217,7 +217,7 @@ static void test_real_models(void **state)
         {"stories260K.tok512.bin", "not a llama2.c file: hidden_dim is 0"},
         {"zhpoem750K.tok.bin", "not a llama2.c file: "},
         {"babyllama-tok105.vocab", "is no checkpoint: give a folder with config.json and safetensors, a "
-                                   ".safetensors file, or a llama2.c .bin file"},
+                                   ".safetensors or .gguf file, or a llama2.c .bin file"},
         {"", "config.json': No such file or directory"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
