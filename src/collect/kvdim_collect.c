@@ -15,6 +15,7 @@
 #include "collect/dump.h"
 #include "collect/options.h"
 #include "collect/outputs.h"
+#include "collect/ranks.h"
 #include "collect/snapshots.h"
 #include "collect/state.h"
 #include "common/args.h"
@@ -31,6 +32,7 @@ static const char program[] = "kvdim-collect";
 typedef struct {
     kvd_collect_options *cfg;
     kvd_run run;
+    kvd_ranks ranks;
     kvd_checkpoint *checkpoint;
     kvd_corpus *corpus;
     kvd_forward *forward;
@@ -46,7 +48,8 @@ typedef struct {
     size_t *offset;      /* [sequences of a batch + 1]     */
     size_t offset_room;
     double batch_started, last_save, save_seconds, forward_seconds, loop_seconds;
-    size_t resumed_tokens, sequence; /* sequences done */
+    size_t resumed_tokens;
+    size_t sequence, last; /* sequences done; where this rank stops */
 } collector;
 
 static int settle_options(kvd_collect_options *cfg, const kvd_config *model, kvd_err *err)
@@ -160,6 +163,7 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
         {"label", c->out.sums.label, 0, true},
         {"batch", NULL, cfg->batch, true},
         {"threads", NULL, (size_t)c->run.threads, true},
+        {"ranks", NULL, (size_t)c->ranks.n, true},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char number[32];
@@ -345,24 +349,35 @@ static int run_all(collector *c, kvd_err *err)
     tap.ctx = c;
     tap.door.wants_pre = c->cfg->rope_both;
     /* What an interrupted run did is left out, so that rate and remaining time are true. */
+    const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
+    size_t rounds = 0;
+    for (size_t s = c->sequence; s < c->last; s += kvd_corpus_batch(c->corpus, s, c->cfg->batch))
+        rounds++;
+    if (kvd_ranks_max(&c->ranks, &rounds, err))
+        status = -1;
     kvd_progress_start(&progress, "collect", "tokens",
-                       (double)(kvd_corpus_n_tokens(c->corpus) - c->resumed_tokens), c->cfg->common.quiet);
+                       (double)(kvd_corpus_offset(c->corpus, c->last) - begin),
+                       c->cfg->common.quiet || c->ranks.rank > 0);
     c->last_save = kvd_run_elapsed(&c->run);
-    while (!status && c->sequence < kvd_corpus_n_sequences(c->corpus)) {
+    /* Ranks meet after every batch, so that all end soon when one fails; one with fewer batches waits. */
+    for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
-        status = run_batch(c, &tap.door, err);
-        kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - c->resumed_tokens));
+        const bool alone = c->ranks.n == 1; /* several ranks keep no state */
+        if (c->sequence < c->last)
+            status = run_batch(c, &tap.door, err);
+        kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
             /* The sums of a batch given up half-way are of no use; the state on disk still is. */
-            if ((c->sequence > whole || !c->out.want_moments) && save(c, err))
+            if (alone && (c->sequence > whole || !c->out.want_moments) && save(c, err))
                 status = -1;
             else
                 status = kvd_fail_interrupted(err);
-        } else if (!status && save_is_due(c, last_cost)) {
+        } else if (alone && !status && save_is_due(c, last_cost)) {
             const double before = c->save_seconds;
             status = save(c, err);
             last_cost = c->save_seconds - before;
         }
+        status = kvd_ranks_agree(&c->ranks, status, err);
     }
     kvd_progress_end(&progress);
     kvd_dense_attention_release(&dense);
@@ -476,40 +491,88 @@ static int summarise(const collector *c, bool did_nothing, kvd_err *err)
     return 0;
 }
 
-static int collect(collector *c, kvd_err *err)
+static int check_ranks(const collector *c, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    if (c->ranks.n == 1)
+        return 0;
+    if (!cfg->moments || cfg->moments_file)
+        return kvd_fail(err, "%d ranks cannot write a dump: give --moments without a file", c->ranks.n);
+    if (cfg->resume || cfg->n_snapshots)
+        return kvd_fail(err, "%s works on one rank only, not on %d", cfg->resume ? "--resume" : "--snapshots",
+                        c->ranks.n);
+    return 0;
+}
+
+/* Reads everything that is read before the first batch. */
+static int prepare(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
-    kvd_opened how;
-    if (kvd_device_cpu_only(&cfg->common, err) || !(c->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
+    if (check_ranks(c, err) || kvd_device_cpu_only(&cfg->common, err) ||
+        !(c->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
         settle_options(cfg, kvd_checkpoint_config(c->checkpoint), err) || add_inputs(c, err) ||
         open_corpus(c, err) || describe(c, err) || describe_snapshots(c, err))
         return -1;
-    const int status =
-        kvd_outputs_open(&c->out, cfg->common.output, cfg->moments_file, cfg->resume, &how, err);
-    if (status)
+    return 0;
+}
+
+/* Rank 0 has the files, every rank has sums. */
+static int open_outputs(collector *c, kvd_opened *how, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    *how = KVD_OPENED_NEW;
+    c->last = kvd_corpus_n_sequences(c->corpus);
+    if (c->ranks.rank > 0)
+        return kvd_moments_alloc(&c->out.sums, err);
+    if (kvd_outputs_open(&c->out, cfg->common.output, cfg->moments_file, cfg->resume, how, err))
         return -1;
     if (*c->out.note)
         fprintf(stderr, "%s: %s\n", program, c->out.note);
-    const size_t n_done =
-        how == KVD_OPENED_DONE ? kvd_corpus_n_sequences(c->corpus) : c->out.state.n_sequences;
+    const size_t n_done = *how == KVD_OPENED_DONE ? c->last : c->out.state.n_sequences;
     if (cfg->resume && kvd_snapshots_resume(&c->snapshots, n_done, err)) {
         c->stuck = true;
         return -1;
     }
-    if (how == KVD_OPENED_DONE)
-        return summarise(c, true, err);
     c->sequence = c->out.state.n_sequences;
     c->resumed_tokens = c->out.state.n_tokens;
-    if (make_buffers(c, err) || (c->out.want_dump && record_tokens(c, err)) || record_weights(c, err))
+    return 0;
+}
+
+static int begin(collector *c, kvd_opened *how, kvd_err *err)
+{
+    if (open_outputs(c, how, err))
         return -1;
+    if (*how == KVD_OPENED_DONE)
+        return 0;
+    if (make_buffers(c, err) || (c->out.want_dump && record_tokens(c, err)) ||
+        (!c->ranks.rank && record_weights(c, err)))
+        return -1;
+    if (c->ranks.n > 1)
+        kvd_ranks_share(&c->ranks, c->corpus, c->cfg->batch, &c->sequence, &c->last);
+    return 0;
+}
+
+/* What one rank does beside what all agree on: a rank that fails tells the others at the next agreement. */
+static int collect(collector *c, kvd_err *err)
+{
+    kvd_ranks *ranks = &c->ranks;
+    kvd_opened how = KVD_OPENED_NEW;
+    if (kvd_ranks_agree(ranks, prepare(c, err), err) ||
+        kvd_ranks_same(ranks, "program", kvd_git_revision(), err) ||
+        kvd_ranks_same(ranks, "model", c->out.sums.model.hash, err) ||
+        kvd_ranks_same(ranks, "corpus", kvd_corpus_hash(c->corpus), err) ||
+        kvd_ranks_agree(ranks, begin(c, &how, err), err))
+        return -1;
+    if (how == KVD_OPENED_DONE)
+        return summarise(c, true, err);
     const double start = kvd_run_elapsed(&c->run);
-    if (run_all(c, err))
+    if (run_all(c, err) || kvd_ranks_agree(ranks, kvd_ranks_sum(ranks, &c->out.sums, err), err))
         return -1;
     c->loop_seconds = kvd_run_elapsed(&c->run) - start;
-    if (kvd_outputs_finish(&c->out, err))
+    if (kvd_ranks_agree(ranks, ranks->rank ? 0 : kvd_outputs_finish(&c->out, err), err))
         return -1;
     c->save_seconds += kvd_run_elapsed(&c->run) - start - c->loop_seconds;
-    return summarise(c, false, err);
+    return ranks->rank ? 0 : summarise(c, false, err);
 }
 
 static void release(collector *c)
@@ -534,12 +597,21 @@ int main(int argc, char **argv)
     collector c = {.cfg = &cfg};
     kvd_err err = {""};
     kvd_collect_defaults(&cfg);
+    kvd_ranks_hush();
     kvd_args_parse(program, &kvd_collect_argp, argc, argv, &cfg);
-    int status = kvd_run_start(&c.run, program, argc, argv, &cfg.common, &err);
+    int status = kvd_ranks_start(&c.ranks, &err);
+    if (!status)
+        status =
+            kvd_ranks_agree(&c.ranks, kvd_run_start(&c.run, program, argc, argv, &cfg.common, &err), &err);
     if (!status)
         status = collect(&c, &err);
     if (status && c.out.saved && !c.stuck)
         fprintf(stderr, "%s: what was recorded is kept: the same command with --resume goes on\n", program);
     release(&c);
-    return kvd_run_exit(program, status, &err);
+    /* An error that all agreed on is printed once. */
+    const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
+    const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
+    if (kvd_ranks_end(&c.ranks, &err))
+        return kvd_run_exit(program, -1, &err);
+    return result;
 }

@@ -221,6 +221,7 @@ const struct argp kvd_collect_argp = {
     .doc = "Run a checkpoint over texts and record Q, K and V of every layer and head.\v"
            "Example:\n"
            "  kvdim-collect data/models/kvdim-6m --text book.txt --tokens 16384 -o act.h5\n"
-           "  kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n\n"
+           "  kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n"
+           "  mpirun -n 4 kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n\n"
            "MODEL is a Hugging Face folder, a NAME.safetensors or a llama2.c NAME.bin. An interrupted "
            "run leaves OUT.h5.partial and OUT.h5.state; the same command with --resume goes on."};

@@ -32,9 +32,16 @@ static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "P
 enum { STREAMS = 2 }; /* stdout, stderr */
 static int spoken[STREAMS] = {-1, -1};
 
+/* The launcher ends every rank when one fails: the one that may speak must have the time to, and the failure be its. */
+static void leave_silently(void)
+{
+    if (spoken[0] >= 0 || spoken[1] >= 0)
+        _exit(0);
+}
+
 void kvd_ranks_hush(void)
 {
-    if (launched(rank_names) < 1)
+    if (launched(rank_names) < 1 || atexit(leave_silently))
         return;
     const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
     for (int i = 0; i < STREAMS && nowhere >= 0; i++) {
@@ -65,38 +72,34 @@ static int speak(kvd_err *err)
 
 /* ---- sharing --------------------------------------------------------- */
 
-/* The first sequence that begins at or after this token. */
-static size_t sequence_from(const kvd_corpus *corpus, size_t token)
+/* The first batch that begins at or after this token, looked for from the batch at `sequence` on. */
+static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
-    size_t low = 0, high = kvd_corpus_n_sequences(corpus);
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (kvd_corpus_offset(corpus, middle) >= token)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
+    while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)
+        sequence += kvd_corpus_batch(corpus, sequence, max_tokens);
+    return sequence;
 }
 
-void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t *first, size_t *n)
+void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
+                     size_t *end)
 {
     const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
     /* total * mine / ranks, rounded down, without a product that may not fit */
     const size_t whole = total / ranks, rest = total % ranks;
-    *first = sequence_from(corpus, whole * mine + rest * mine / ranks);
-    *n = sequence_from(corpus, whole * (mine + 1) + rest * (mine + 1) / ranks) - *first;
+    *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
+    *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);
 }
 
 #ifdef KVD_MPI
 
 /* Errors come back as codes (set in kvd_ranks_start) and become a message. */
-static int check(int code, const char *what, kvd_err *err)
+static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int n = 0;
     if (code == MPI_SUCCESS)
         return 0;
+    r->lost = true;
     if (MPI_Error_string(code, text, &n) != MPI_SUCCESS)
         snprintf(text, sizeof text, "error %d", code);
     return kvd_fail(err, "MPI cannot %s: %s", what, text);
@@ -111,24 +114,25 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
     if (launched(rank_names) < 0)
         return 0;
     /* Threads compute, only this one calls MPI. */
-    if (check(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "start", err))
+    if (check(r, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "start", err))
         return -1;
     r->started = true;
-    if (check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "set its error handler", err) ||
-        check(MPI_Comm_size(MPI_COMM_WORLD, &r->n), "tell the number of ranks", err) ||
-        check(MPI_Comm_rank(MPI_COMM_WORLD, &r->rank), "tell the rank", err))
+    if (check(r, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "set its error handler", err) ||
+        check(r, MPI_Comm_size(MPI_COMM_WORLD, &r->n), "tell the number of ranks", err) ||
+        check(r, MPI_Comm_rank(MPI_COMM_WORLD, &r->rank), "tell the rank", err))
         return -1;
     return provided < MPI_THREAD_FUNNELED ? kvd_fail(err, "this MPI cannot live with threads") : 0;
 }
 
-int kvd_ranks_agree(const kvd_ranks *r, int status, kvd_err *err)
+int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
 {
     kvd_err own = {""}, first;
     if (r->n == 1)
         return status;
     const int mine = status ? r->rank : r->n;
     int lowest;
-    if (check(MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "ask every rank", &own)) {
+    if (check(r, MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "ask every rank",
+              &own)) {
         if (!status) /* what went wrong here first says more */
             *err = own;
         return -1;
@@ -138,19 +142,20 @@ int kvd_ranks_agree(const kvd_ranks *r, int status, kvd_err *err)
     if (lowest == r->rank)
         kvd_in(err, "rank %d", r->rank);
     first = *err;
-    if (check(MPI_Bcast(first.msg, sizeof first.msg, MPI_CHAR, lowest, MPI_COMM_WORLD), "tell every rank", &own))
+    if (check(r, MPI_Bcast(first.msg, sizeof first.msg, MPI_CHAR, lowest, MPI_COMM_WORLD), "tell every rank",
+              &own))
         first = status ? *err : own;
     *err = first;
     return -1;
 }
 
-int kvd_ranks_same(const kvd_ranks *r, const char *what, const char *text, kvd_err *err)
+int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err)
 {
     char first[64];
     if (r->n == 1)
         return 0;
     snprintf(first, sizeof first, "%s", text);
-    if (check(MPI_Bcast(first, sizeof first, MPI_CHAR, 0, MPI_COMM_WORLD), "compare the ranks", err))
+    if (check(r, MPI_Bcast(first, sizeof first, MPI_CHAR, 0, MPI_COMM_WORLD), "compare the ranks", err))
         return -1;
     const int differs = strncmp(first, text, sizeof first - 1) != 0;
     if (differs)
@@ -158,19 +163,19 @@ int kvd_ranks_same(const kvd_ranks *r, const char *what, const char *text, kvd_e
     return kvd_ranks_agree(r, differs ? -1 : 0, err);
 }
 
-int kvd_ranks_max(const kvd_ranks *r, size_t *value, kvd_err *err)
+int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 {
     unsigned long long mine = *value, largest;
     if (r->n == 1)
         return 0;
-    if (check(MPI_Allreduce(&mine, &largest, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, MPI_COMM_WORLD), "ask every rank",
-              err))
+    if (check(r, MPI_Allreduce(&mine, &largest, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, MPI_COMM_WORLD),
+              "ask every rank", err))
         return -1;
     *value = (size_t)largest;
     return 0;
 }
 
-int kvd_ranks_sum(const kvd_ranks *r, kvd_moments *sums, kvd_err *err)
+int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
     enum { MOST = 1 << 26 }; /* doubles at a time: MPI counts in int, and needs as much again for its work */
     if (r->n == 1)
@@ -180,10 +185,10 @@ int kvd_ranks_sum(const kvd_ranks *r, kvd_moments *sums, kvd_err *err)
         for (size_t at = 0; at < n; at += MOST) {
             double *x = sums->gram[g] + at;
             const int count = n - at < MOST ? (int)(n - at) : MOST;
-            const int code =
-                r->rank ? MPI_Reduce(x, NULL, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD)
-                        : MPI_Reduce(MPI_IN_PLACE, x, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-            if (check(code, "add the sums", err))
+            const int code = r->rank
+                                 ? MPI_Reduce(x, NULL, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD)
+                                 : MPI_Reduce(MPI_IN_PLACE, x, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+            if (check(r, code, "add the sums", err))
                 return -1;
         }
     }
@@ -195,7 +200,9 @@ int kvd_ranks_end(kvd_ranks *r, kvd_err *err)
     if (!r->started)
         return 0;
     r->started = false;
-    return check(MPI_Finalize(), "end", err);
+    if (r->lost)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    return check(r, MPI_Finalize(), "end", err);
 }
 
 #else
@@ -206,20 +213,20 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /* One line: the other ranks, which come to the same end, stay silent. */
+    /* One line: the other ranks, which come to the same end, stay silent (and leave with 0, see above). */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);
 }
 
-int kvd_ranks_agree(const kvd_ranks *r, int status, kvd_err *err)
+int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
 {
     (void)r;
     (void)err;
     return status;
 }
 
-int kvd_ranks_same(const kvd_ranks *r, const char *what, const char *text, kvd_err *err)
+int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err)
 {
     (void)r;
     (void)what;
@@ -228,7 +235,7 @@ int kvd_ranks_same(const kvd_ranks *r, const char *what, const char *text, kvd_e
     return 0;
 }
 
-int kvd_ranks_max(const kvd_ranks *r, size_t *value, kvd_err *err)
+int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 {
     (void)r;
     (void)value;
@@ -236,7 +243,7 @@ int kvd_ranks_max(const kvd_ranks *r, size_t *value, kvd_err *err)
     return 0;
 }
 
-int kvd_ranks_sum(const kvd_ranks *r, kvd_moments *sums, kvd_err *err)
+int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
     (void)r;
     (void)sums;
