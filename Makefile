@@ -15,7 +15,9 @@ EXTRA_PREFIX ?=
 # ---- what is here ---------------------------------------------------------------------------
 NVCC ?= nvcc
 CUDA ?= $(if $(shell command -v $(NVCC) 2>/dev/null),1,0)
-MPI  ?= $(if $(shell command -v mpicc 2>/dev/null),1,0)
+# Open MPI and MPICH both print their compiler's command line; the headers may be missing all the same.
+MPI_FLAGS ?= $(shell mpicc -show 2>/dev/null)
+MPI  ?= $(shell echo '#include <mpi.h>' | $(CC) $(filter -I%,$(MPI_FLAGS)) -x c -fsyntax-only - >/dev/null 2>&1 && echo 1 || echo 0)
 # The toolkit's folder: nvcc may be a link elsewhere, and the libraries lie beside the real one.
 CUDA_HOME ?= $(if $(filter 1,$(CUDA)),$(abspath $(dir $(realpath $(shell command -v $(NVCC) 2>/dev/null)))..))
 
@@ -46,6 +48,11 @@ SM80     := -gencode arch=compute_80,code=sm_80
 ifeq ($(CUDA),1)
 CPPFLAGS += -DKVD_CUDA=1 -isystem $(CUDA_HOME)/include
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcublas -lcudart_static -ldl -lrt -lpthread -lstdc++
+endif
+
+ifeq ($(MPI),1)
+CPPFLAGS += -DKVD_MPI=1 $(patsubst -I%,-isystem %,$(filter -I%,$(MPI_FLAGS)))
+LDLIBS   += $(filter -L% -l% -Wl%,$(MPI_FLAGS))
 endif
 
 # ---- what is built --------------------------------------------------------------------------
@@ -149,8 +156,8 @@ found:
 	@[ '$(OPENMP)' = 1 ] || echo 'OpenMP: $(CC) has none, programs run on one thread'
 	@if [ '$(CUDA)' = 1 ]; then echo "CUDA: $$($(NVCC) --version | sed -n 's/.*release //p')"; \
 	 else echo 'CUDA: no nvcc, CUDA parts are left out'; fi
-	@if [ '$(MPI)' = 1 ]; then echo 'MPI: found (no program uses it yet)'; \
-	 else echo 'MPI: no mpicc, MPI parts are left out'; fi
+	@if [ '$(MPI)' = 1 ]; then echo 'MPI: found, kvdim-collect runs on several ranks'; \
+	 else echo 'MPI: no mpicc with its headers, MPI parts are left out'; fi
 
 setup-demo:
 	@sh scripts/setup.sh demo '$(EXTRA_PREFIX)'

@@ -15,6 +15,8 @@
 #include "collect/dump.h"
 #include "collect/options.h"
 #include "collect/outputs.h"
+#include "collect/ranks.h"
+#include "collect/snapshots.h"
 #include "collect/state.h"
 #include "common/args.h"
 #include "common/blas.h"
@@ -30,18 +32,24 @@ static const char program[] = "kvdim-collect";
 typedef struct {
     kvd_collect_options *cfg;
     kvd_run run;
+    kvd_ranks ranks;
     kvd_checkpoint *checkpoint;
     kvd_corpus *corpus;
     kvd_forward *forward;
     kvd_outputs out;
     kvd_dump dump;
     kvd_accumulator accumulator;
+    kvd_snapshots snapshots;
+    kvd_moments part;    /* sums of a snapshot that ends inside a batch */
+    bool part_only;      /* what is recorded goes into them alone       */
+    bool stuck;          /* --resume cannot go on                       */
     size_t batch_tokens; /* rows that buffers are made for */
     uint32_t *id;        /* [batch_tokens]                 */
     size_t *offset;      /* [sequences of a batch + 1]     */
     size_t offset_room;
     double batch_started, last_save, save_seconds, forward_seconds, loop_seconds;
-    size_t resumed_tokens, sequence; /* sequences done */
+    size_t resumed_tokens;
+    size_t sequence, last; /* sequences done; where this rank stops */
 } collector;
 
 static int settle_options(kvd_collect_options *cfg, const kvd_config *model, kvd_err *err)
@@ -105,9 +113,28 @@ static int add_inputs(collector *c, kvd_err *err)
     return cfg->ids ? kvd_run_add_input(&c->run, cfg->ids, err) : 0;
 }
 
-/* Every option with the value used goes into the files; those that decide numbers into the run key. */
-static int record_options(collector *c, const char *label, const char *model_hash, kvd_run_key *key,
-                          kvd_err *err)
+/* The counts of --snapshots as they were given; allocated. */
+static char *list_snapshots(const kvd_collect_options *cfg, kvd_err *err)
+{
+    const size_t room = 24 * cfg->n_snapshots + 1;
+    char *text = malloc(room);
+    size_t used = 0;
+    if (!text) {
+        kvd_no_memory(err, "a list", room);
+        return NULL;
+    }
+    *text = '\0';
+    for (size_t i = 0; i < cfg->n_snapshots; i++)
+        used += (size_t)snprintf(text + used, room - used, "%s%zu", i ? "," : "", cfg->snapshots[i]);
+    return text;
+}
+
+/*
+ * Every option with the value used goes into the files; those that decide numbers into the run key.
+ * tokens and corpus are those of all the data, or of a snapshot.
+ */
+static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,
+                          kvd_run_key *key, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
     const char *source = cfg->n_text ? "text" : cfg->ids ? "ids" : "random";
@@ -122,28 +149,51 @@ static int record_options(collector *c, const char *label, const char *model_has
         {"program", kvd_git_revision(), 0, true},
         {"cpu", kvd_cpu_name(), 0, true},
         {"blas", kvd_blas_core(), 0, true},
-        {"model", model_hash, 0, true},
-        {"corpus", kvd_corpus_hash(c->corpus), 0, true},
+        {"model", c->out.sums.model.hash, 0, true},
+        {"corpus", corpus, 0, true},
         {"source", source, 0, false},
         {"field", cfg->field ? cfg->field : "", 0, false},
         {"no-special", cfg->no_special ? "yes" : "no", 0, false},
-        {"tokens", NULL, kvd_corpus_n_tokens(c->corpus), true},
+        {"tokens", NULL, tokens, true},
         {"seq-len", NULL, cfg->seq_len, true},
         {"layers", layers, 0, true},
         {"rope", cfg->rope_both ? "both" : "after", 0, true},
         {"moments", moments, 0, true},
         {"dtype", cfg->moments && !cfg->moments_file ? "f64" : kvd_dtype_name(cfg->dtype), 0, true},
-        {"label", label, 0, true},
+        {"label", c->out.sums.label, 0, true},
         {"batch", NULL, cfg->batch, true},
         {"threads", NULL, (size_t)c->run.threads, true},
+        {"ranks", NULL, (size_t)c->ranks.n, true},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char number[32];
         snprintf(number, sizeof number, "%zu", all[i].number);
         const char *value = all[i].value ? all[i].value : number;
-        if (i >= 5 && kvd_run_parameter(&c->run, all[i].name, err, "%s", value))
+        if (i >= 5 && kvd_run_parameter(run, all[i].name, err, "%s", value))
             return -1;
         if (all[i].in_key && kvd_run_key_add(key, err, all[i].name, "%s", value))
+            return -1;
+    }
+    char *snapshots = list_snapshots(cfg, err);
+    const int status = snapshots ? kvd_run_parameter(run, "snapshots", err, "%s", snapshots) : -1;
+    free(snapshots);
+    return status;
+}
+
+/* Each snapshot is described as the run that stops at its end. */
+static int describe_snapshots(collector *c, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    const char *moments = cfg->moments_file ? cfg->moments_file : cfg->common.output;
+    if (kvd_snapshots_init(&c->snapshots, cfg->snapshots, cfg->n_snapshots, moments,
+                           cfg->moments_file ? cfg->common.output : NULL, c->corpus, err))
+        return -1;
+    for (size_t i = 0; i < c->snapshots.n; i++) {
+        kvd_snapshot *s = &c->snapshots.at[i];
+        s->run = c->run;
+        s->run.parameters = NULL;
+        s->run.n_parameters = 0;
+        if (record_options(c, s->n_tokens, s->corpus_hash, &s->run, &s->key, err))
             return -1;
     }
     return 0;
@@ -195,7 +245,7 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     /* A short batch is finished first; a long one of a large model is given up. */
     if (kvd_interrupted() && kvd_run_elapsed(&c->run) - c->batch_started > 2)
         return kvd_fail_interrupted(err);
-    if (c->out.want_dump && kvd_dump_record(&c->dump, in, err))
+    if (c->out.want_dump && !c->part_only && kvd_dump_record(&c->dump, in, err))
         return -1;
     return c->out.want_moments ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
@@ -217,9 +267,9 @@ static bool save_is_due(const collector *c, double last_cost)
     return every <= 0 || (since >= every && since >= 9 * last_cost);
 }
 
-static int run_batch(collector *c, kvd_attention *door, kvd_err *err)
+/* Runs sequences first .. first+n-1 through the model; record() gets what comes out. */
+static int run_sequences(collector *c, size_t first, size_t n, kvd_attention *door, kvd_err *err)
 {
-    const size_t first = c->sequence, n = kvd_corpus_batch(c->corpus, first, c->cfg->batch);
     const size_t before = kvd_corpus_offset(c->corpus, first);
     for (size_t s = 0; s <= n; s++)
         c->offset[s] = kvd_corpus_offset(c->corpus, first + s) - before;
@@ -230,9 +280,59 @@ static int run_batch(collector *c, kvd_attention *door, kvd_err *err)
     c->batch_started = kvd_run_elapsed(&c->run);
     const int status = kvd_forward_run(c->forward, &batch, door, c->cfg->last_layer, NULL, err);
     c->forward_seconds += kvd_run_elapsed(&c->run) - c->batch_started;
-    if (status)
+    return status;
+}
+
+/*
+ * The sums of a snapshot that ends after n sequences of the batch at hand: those before the batch, and of the
+ * batch as much as a run that stops there would take. The run's own sums see nothing of it, so that neither
+ * depends on where snapshots are.
+ */
+static int run_part(collector *c, size_t n, kvd_attention *door, kvd_err *err)
+{
+    kvd_moments *whole = &c->out.sums;
+    if (!c->part.gram[KVD_G_Q]) {
+        c->part = *whole;
+        if (kvd_moments_alloc(&c->part, err))
+            return -1;
+    }
+    for (int g = 0; g < KVD_N_G; g++)
+        if (whole->gram[g])
+            memcpy(c->part.gram[g], whole->gram[g], kvd_moments_count(whole, (kvd_g)g) * sizeof(double));
+    c->accumulator.sums = &c->part;
+    c->part_only = true;
+    const int status = run_sequences(c, c->sequence, n, door, err);
+    c->accumulator.sums = whole;
+    c->part_only = false;
+    return status;
+}
+
+static int write_snapshot(collector *c, kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
+{
+    const double start = kvd_run_elapsed(&c->run);
+    const int status = kvd_snapshot_write(s, sums, err);
+    c->save_seconds += kvd_run_elapsed(&c->run) - start;
+    return status;
+}
+
+static int run_batch(collector *c, kvd_attention *door, kvd_err *err)
+{
+    const size_t first = c->sequence, n = kvd_corpus_batch(c->corpus, first, c->cfg->batch);
+    kvd_snapshots *s = &c->snapshots;
+    size_t done = 0, i = kvd_snapshots_next(s, 0, first, first + n - 1);
+    for (; i < s->n; i = kvd_snapshots_next(s, i + 1, first, first + n - 1)) {
+        const size_t part = s->at[i].n_sequences - first;
+        if ((part != done && run_part(c, part, door, err)) || write_snapshot(c, &s->at[i], &c->part, err))
+            return -1;
+        done = part;
+    }
+    if (run_sequences(c, first, n, door, err))
         return -1;
-    c->sequence += n;
+    for (i = kvd_snapshots_next(s, 0, first, first + n); i < s->n;
+         i = kvd_snapshots_next(s, i + 1, first, first + n))
+        if (write_snapshot(c, &s->at[i], &c->out.sums, err))
+            return -1;
+    c->sequence += n; /* only now: no state is saved that lies beyond a snapshot not there */
     return 0;
 }
 
@@ -249,24 +349,35 @@ static int run_all(collector *c, kvd_err *err)
     tap.ctx = c;
     tap.door.wants_pre = c->cfg->rope_both;
     /* What an interrupted run did is left out, so that rate and remaining time are true. */
+    const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
+    size_t rounds = 0;
+    for (size_t s = c->sequence; s < c->last; s += kvd_corpus_batch(c->corpus, s, c->cfg->batch))
+        rounds++;
+    if (kvd_ranks_max(&c->ranks, &rounds, err))
+        status = -1;
     kvd_progress_start(&progress, "collect", "tokens",
-                       (double)(kvd_corpus_n_tokens(c->corpus) - c->resumed_tokens), c->cfg->common.quiet);
+                       (double)(kvd_corpus_offset(c->corpus, c->last) - begin),
+                       c->cfg->common.quiet || c->ranks.rank > 0);
     c->last_save = kvd_run_elapsed(&c->run);
-    while (!status && c->sequence < kvd_corpus_n_sequences(c->corpus)) {
+    /* Ranks meet after every batch, so that all end soon when one fails; one with fewer batches waits. */
+    for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
-        status = run_batch(c, &tap.door, err);
-        kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - c->resumed_tokens));
+        const bool alone = c->ranks.n == 1; /* several ranks keep no state */
+        if (c->sequence < c->last)
+            status = run_batch(c, &tap.door, err);
+        kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
             /* The sums of a batch given up half-way are of no use; the state on disk still is. */
-            if ((c->sequence > whole || !c->out.want_moments) && save(c, err))
+            if (alone && (c->sequence > whole || !c->out.want_moments) && save(c, err))
                 status = -1;
             else
                 status = kvd_fail_interrupted(err);
-        } else if (!status && save_is_due(c, last_cost)) {
+        } else if (alone && !status && save_is_due(c, last_cost)) {
             const double before = c->save_seconds;
             status = save(c, err);
             last_cost = c->save_seconds - before;
         }
+        status = kvd_ranks_agree(&c->ranks, status, err);
     }
     kvd_progress_end(&progress);
     kvd_dense_attention_release(&dense);
@@ -323,7 +434,7 @@ static int describe(collector *c, kvd_err *err)
     c->out.run = &c->run;
     c->out.want_moments = cfg->moments;
     c->out.want_dump = !cfg->moments || cfg->moments_file;
-    return record_options(c, m->label, m->model.hash, &c->out.key, err);
+    return record_options(c, m->n_tokens, m->corpus_hash, &c->run, &c->out.key, err);
 }
 
 static double file_bytes(const char *path)
@@ -373,44 +484,103 @@ static int summarise(const collector *c, bool did_nothing, kvd_err *err)
                kvd_dtype_name(c->cfg->dtype));
     if (o->want_moments)
         printf("moments %s, %.1f MB\n", o->moments_path, file_bytes(o->moments_path) / 1e6);
+    for (size_t i = 0; i < c->snapshots.n; i++)
+        printf("snapshot %s, %zu tokens\n", c->snapshots.at[i].path, c->snapshots.at[i].n_tokens);
     printf("%.1f s, %.0f tokens/s; time: forward %.1f %%, record %.1f %%, write %.1f %%\n", seconds, rate,
            forward * share, recording * share, writing * share);
     return 0;
 }
 
-static int collect(collector *c, kvd_err *err)
+static int check_ranks(const collector *c, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    if (c->ranks.n == 1)
+        return 0;
+    if (!cfg->moments || cfg->moments_file)
+        return kvd_fail(err, "%d ranks cannot write a dump: give --moments without a file", c->ranks.n);
+    if (cfg->resume || cfg->n_snapshots)
+        return kvd_fail(err, "%s works on one rank only, not on %d", cfg->resume ? "--resume" : "--snapshots",
+                        c->ranks.n);
+    return 0;
+}
+
+/* Reads everything that is read before the first batch. */
+static int prepare(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
-    kvd_opened how;
-    if (kvd_device_cpu_only(&cfg->common, err) || !(c->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
+    if (check_ranks(c, err) || kvd_device_cpu_only(&cfg->common, err) ||
+        !(c->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
         settle_options(cfg, kvd_checkpoint_config(c->checkpoint), err) || add_inputs(c, err) ||
-        open_corpus(c, err) || describe(c, err))
+        open_corpus(c, err) || describe(c, err) || describe_snapshots(c, err))
         return -1;
-    const int status =
-        kvd_outputs_open(&c->out, cfg->common.output, cfg->moments_file, cfg->resume, &how, err);
-    if (status)
+    return 0;
+}
+
+/* Rank 0 has the files, every rank has sums. */
+static int open_outputs(collector *c, kvd_opened *how, kvd_err *err)
+{
+    const kvd_collect_options *cfg = c->cfg;
+    *how = KVD_OPENED_NEW;
+    c->last = kvd_corpus_n_sequences(c->corpus);
+    if (c->ranks.rank > 0)
+        return kvd_moments_alloc(&c->out.sums, err);
+    if (kvd_outputs_open(&c->out, cfg->common.output, cfg->moments_file, cfg->resume, how, err))
         return -1;
     if (*c->out.note)
         fprintf(stderr, "%s: %s\n", program, c->out.note);
-    if (how == KVD_OPENED_DONE)
-        return summarise(c, true, err);
+    const size_t n_done = *how == KVD_OPENED_DONE ? c->last : c->out.state.n_sequences;
+    if (cfg->resume && kvd_snapshots_resume(&c->snapshots, n_done, err)) {
+        c->stuck = true;
+        return -1;
+    }
     c->sequence = c->out.state.n_sequences;
     c->resumed_tokens = c->out.state.n_tokens;
-    if (make_buffers(c, err) || (c->out.want_dump && record_tokens(c, err)) || record_weights(c, err))
+    return 0;
+}
+
+static int begin(collector *c, kvd_opened *how, kvd_err *err)
+{
+    if (open_outputs(c, how, err))
         return -1;
+    if (*how == KVD_OPENED_DONE)
+        return 0;
+    if (make_buffers(c, err) || (c->out.want_dump && record_tokens(c, err)) ||
+        (!c->ranks.rank && record_weights(c, err)))
+        return -1;
+    if (c->ranks.n > 1)
+        kvd_ranks_share(&c->ranks, c->corpus, c->cfg->batch, &c->sequence, &c->last);
+    return 0;
+}
+
+/* What one rank does beside what all agree on: a rank that fails tells the others at the next agreement. */
+static int collect(collector *c, kvd_err *err)
+{
+    kvd_ranks *ranks = &c->ranks;
+    kvd_opened how = KVD_OPENED_NEW;
+    if (kvd_ranks_agree(ranks, prepare(c, err), err) ||
+        kvd_ranks_same(ranks, "program", kvd_git_revision(), err) ||
+        kvd_ranks_same(ranks, "model", c->out.sums.model.hash, err) ||
+        kvd_ranks_same(ranks, "corpus", kvd_corpus_hash(c->corpus), err) ||
+        kvd_ranks_agree(ranks, begin(c, &how, err), err))
+        return -1;
+    if (how == KVD_OPENED_DONE)
+        return summarise(c, true, err);
     const double start = kvd_run_elapsed(&c->run);
-    if (run_all(c, err))
+    if (run_all(c, err) || kvd_ranks_agree(ranks, kvd_ranks_sum(ranks, &c->out.sums, err), err))
         return -1;
     c->loop_seconds = kvd_run_elapsed(&c->run) - start;
-    if (kvd_outputs_finish(&c->out, err))
+    if (kvd_ranks_agree(ranks, ranks->rank ? 0 : kvd_outputs_finish(&c->out, err), err))
         return -1;
     c->save_seconds += kvd_run_elapsed(&c->run) - start - c->loop_seconds;
-    return summarise(c, false, err);
+    return ranks->rank ? 0 : summarise(c, false, err);
 }
 
 static void release(collector *c)
 {
     kvd_outputs_close(&c->out);
+    kvd_moments_release(&c->part);
+    kvd_snapshots_release(&c->snapshots);
+    free(c->cfg->snapshots);
     kvd_dump_release(&c->dump);
     kvd_accumulator_release(&c->accumulator);
     kvd_forward_free(c->forward);
@@ -427,12 +597,21 @@ int main(int argc, char **argv)
     collector c = {.cfg = &cfg};
     kvd_err err = {""};
     kvd_collect_defaults(&cfg);
+    kvd_ranks_hush();
     kvd_args_parse(program, &kvd_collect_argp, argc, argv, &cfg);
-    int status = kvd_run_start(&c.run, program, argc, argv, &cfg.common, &err);
+    int status = kvd_ranks_start(&c.ranks, &err);
+    if (!status)
+        status =
+            kvd_ranks_agree(&c.ranks, kvd_run_start(&c.run, program, argc, argv, &cfg.common, &err), &err);
     if (!status)
         status = collect(&c, &err);
-    if (status && c.out.saved)
+    if (status && c.out.saved && !c.stuck)
         fprintf(stderr, "%s: what was recorded is kept: the same command with --resume goes on\n", program);
     release(&c);
-    return kvd_run_exit(program, status, &err);
+    /* An error that all agreed on is printed once. */
+    const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
+    const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
+    if (kvd_ranks_end(&c.ranks, &err))
+        return kvd_run_exit(program, -1, &err);
+    return result;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -14,6 +15,7 @@ enum {
     OPT_SEQ_LEN,
     OPT_ROPE,
     OPT_MOMENTS,
+    OPT_SNAPSHOTS,
     OPT_LAYERS,
     OPT_DTYPE,
     OPT_LABEL,
@@ -39,6 +41,11 @@ static const struct argp_option options[] = {
     {0, 0, 0, 0, "What to record:", 2},
     {"moments", OPT_MOMENTS, "FILE", OPTION_ARG_OPTIONAL,
      "Second moments only, into OUT.h5; with =FILE, into FILE beside the dump", 2},
+    {"snapshots", OPT_SNAPSHOTS, "N,N,...", 0,
+     "With --moments: also the moments of the first N tokens, as --tokens N rounded up to whole sequences "
+     "gives "
+     "them, each in a file of its own: MOMENTS.N.h5 for MOMENTS.h5",
+     2},
     {"rope", OPT_ROPE, "after|both", 0, "Q and K after RoPE, or before it as well (default after)", 2},
     {"layers", OPT_LAYERS, "A-B", 0, "Layers A to B, from 0 (default all)", 2},
     {"dtype", OPT_DTYPE, "f32|f16|bf16", 0, "Of the dump (default f16; a value beyond its range is an error)",
@@ -104,6 +111,12 @@ static int check_usage(const kvd_collect_options *cfg, kvd_err *err)
         return kvd_fail(err, "give one of --text, --ids and --random");
     if (cfg->moments_file && !strcmp(cfg->moments_file, cfg->common.output))
         return kvd_fail(err, "--moments and -o name the same file '%s'", cfg->moments_file);
+    if (cfg->n_snapshots && !cfg->moments)
+        return kvd_fail(err, "--snapshots goes with --moments");
+    for (size_t i = 1; i < cfg->n_snapshots; i++)
+        if (cfg->snapshots[i] <= cfg->snapshots[i - 1])
+            return kvd_fail(err, "--snapshots: %zu after %zu, the counts must rise", cfg->snapshots[i],
+                            cfg->snapshots[i - 1]);
     if (cfg->field && !cfg->n_text)
         return kvd_fail(err, "--field goes with --text");
     return 0;
@@ -155,6 +168,10 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->moments = true;
         cfg->moments_file = arg;
         return 0;
+    case OPT_SNAPSHOTS:
+        free(cfg->snapshots);
+        cfg->snapshots = NULL;
+        return kvd_arg_sizes("--snapshots", arg, 2, (size_t)1 << 48, &cfg->snapshots, &cfg->n_snapshots, err);
     case OPT_LAYERS:
         return parse_layers(cfg, arg, err);
     case OPT_DTYPE:
@@ -204,6 +221,7 @@ const struct argp kvd_collect_argp = {
     .doc = "Run a checkpoint over texts and record Q, K and V of every layer and head.\v"
            "Example:\n"
            "  kvdim-collect data/models/kvdim-6m --text book.txt --tokens 16384 -o act.h5\n"
-           "  kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n\n"
+           "  kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n"
+           "  mpirun -n 4 kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n\n"
            "MODEL is a Hugging Face folder, a NAME.safetensors or a llama2.c NAME.bin. An interrupted "
            "run leaves OUT.h5.partial and OUT.h5.state; the same command with --resume goes on."};

@@ -22,8 +22,10 @@ typedef struct {
     bool no_special;
     size_t tokens, seq_len, batch; /* 0: not given                          */
     bool rope_both;
-    bool moments;                /* --moments, with or without a file     */
-    const char *moments_file;    /* NULL: -o is the moments file          */
+    bool moments;             /* --moments, with or without a file     */
+    const char *moments_file; /* NULL: -o is the moments file          */
+    size_t *snapshots;        /* [n_snapshots] rising token counts; allocated */
+    size_t n_snapshots;
     int first_layer, last_layer; /* last -1: the model's last            */
     kvd_dtype dtype;
     const char *label;

@@ -18,10 +18,8 @@ static bool exists(const char *path, const char *suffix)
     return there;
 }
 
-/* 1 when `path` is a complete file of this key, 0 when there is none; *other tells of one made with
- * another key, and *err then holds in what it differs. */
-static int complete(const kvd_outputs *o, const char *path, const kvd_schema *schema, bool *other,
-                    kvd_err *err)
+int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *wanted, bool *other,
+                         kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
     kvd_err ignored;
@@ -30,7 +28,7 @@ static int complete(const kvd_outputs *o, const char *path, const kvd_schema *sc
         return 0; /* not one of ours: it is replaced at the end, as by any program */
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
-        same = !kvd_run_key_same(path, "is complete, but not from this run", key, &o->key, err);
+        same = !kvd_run_key_same(path, "is complete, but not from this run", key, wanted, err);
         *other = *other || !same;
         free(key);
     }
@@ -165,10 +163,10 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (set_paths(o, output, moments_file, err) || (o->want_moments && kvd_moments_alloc(&o->sums, err)))
         return -1;
     if (resume) {
-        const int dump =
-            !o->want_dump || complete(o, o->dump_path, &kvd_schema_activations, &other, &difference);
-        const int moments =
-            !o->want_moments || complete(o, o->moments_path, &kvd_schema_moments, &other, &difference);
+        const int dump = !o->want_dump || kvd_outputs_complete(o->dump_path, &kvd_schema_activations, &o->key,
+                                                               &other, &difference);
+        const int moments = !o->want_moments || kvd_outputs_complete(o->moments_path, &kvd_schema_moments,
+                                                                     &o->key, &other, &difference);
         if (dump && moments) {
             clean_up(o, output);
             snprintf(o->note, sizeof o->note, "'%s' is complete: nothing to do", output);

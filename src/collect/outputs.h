@@ -45,6 +45,11 @@ typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file, bool resume,
                      kvd_opened *how, kvd_err *err);
 
+/* 1 when `path` is a complete file of this key, 0 when there is none; *other becomes true for one made with another
+ * key, and *err then holds in what it differs. */
+int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *key, bool *other,
+                         kvd_err *err);
+
 /* Everything recorded so far to disk, then the state that says so. */
 int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err);
 

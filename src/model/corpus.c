@@ -76,13 +76,26 @@ static int spool(FILE *f, const void *data, size_t size, size_t n, kvd_err *err)
     return 0;
 }
 
+static int add_window(XXH3_state_t *hash, const uint32_t *id, size_t n, kvd_err *err)
+{
+    const uint64_t length = n;
+    if (XXH3_128bits_update(hash, &length, sizeof length) == XXH_ERROR ||
+        XXH3_128bits_update(hash, id, n * sizeof *id) == XXH_ERROR)
+        return kvd_fail(err, "cannot hash token ids");
+    return 0;
+}
+
+static void put_digest(const XXH3_state_t *hash, char text[40])
+{
+    const XXH128_hash_t h = XXH3_128bits_digest(hash);
+    snprintf(text, 40, "xxh3:%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+}
+
 static int spool_window(cutter *k, size_t n, kvd_err *err)
 {
     kvd_corpus *c = k->c;
-    const uint64_t length = n;
-    if (XXH3_128bits_update(k->hash, &length, sizeof length) == XXH_ERROR ||
-        XXH3_128bits_update(k->hash, k->window, n * sizeof *k->window) == XXH_ERROR)
-        return kvd_fail(err, "cannot hash token ids");
+    if (add_window(k->hash, k->window, n, err))
+        return -1;
     c->n_tokens += n;
     c->n_sequences++;
     const uint64_t end = c->n_tokens;
@@ -280,9 +293,7 @@ static int check_amount(const cutter *k, kvd_err *err)
 static int settle(cutter *k, kvd_err *err)
 {
     kvd_corpus *c = k->c;
-    const XXH128_hash_t h = XXH3_128bits_digest(k->hash);
-    snprintf(c->hash, sizeof c->hash, "xxh3:%016llx%016llx", (unsigned long long)h.high64,
-             (unsigned long long)h.low64);
+    put_digest(k->hash, c->hash);
     if (fflush(c->ids) || fflush(c->starts))
         return kvd_fail_errno(err, "cannot write token ids to a temporary file");
     c->start_bytes = (c->n_sequences + 1) * sizeof *c->start;
@@ -398,6 +409,31 @@ int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err
         left -= (size_t)got;
     }
     return 0;
+}
+
+int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_err *err)
+{
+    assert(n_sequences <= c->n_sequences);
+    int status = -1;
+    size_t longest = 1;
+    for (size_t s = 0; s < n_sequences; s++)
+        if (kvd_corpus_length(c, s) > longest)
+            longest = kvd_corpus_length(c, s);
+    uint32_t *id = malloc(longest * sizeof *id);
+    XXH3_state_t *state = XXH3_createState();
+    if (!id || !state || XXH3_128bits_reset(state) == XXH_ERROR) {
+        kvd_no_memory(err, "a hash of token ids", longest * sizeof *id);
+        goto done;
+    }
+    for (size_t s = 0; s < n_sequences; s++)
+        if (kvd_corpus_read(c, s, 1, id, err) || add_window(state, id, kvd_corpus_length(c, s), err))
+            goto done;
+    put_digest(state, hash);
+    status = 0;
+done:
+    XXH3_freeState(state);
+    free(id);
+    return status;
 }
 
 size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens)

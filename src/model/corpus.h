@@ -55,6 +55,8 @@ size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
 /* XXH3-128 of all ids and window lengths, "xxh3:...": the identity of the data. */
 const char *kvd_corpus_hash(const kvd_corpus *c);
+/* The same of the first n_sequences alone, as a corpus that ends there would have it. Reads the ids. */
+int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_err *err);
 
 /* The ids of sequences first .. first+n-1, one after another, into id (room for their lengths). */
 int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err *err);

@@ -1,0 +1,261 @@
+#include "collect/ranks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef KVD_MPI
+#include <mpi.h>
+#endif
+
+/* ---- the launcher ---------------------------------------------------- */
+
+/* A number that a launcher left in the environment; -1 when none did. */
+static long launched(const char *const *name)
+{
+    for (; *name; name++) {
+        const char *text = getenv(*name);
+        char *end;
+        errno = 0;
+        const long value = text ? strtol(text, &end, 10) : -1;
+        if (text && !errno && end != text && !*end && value >= 0)
+            return value;
+    }
+    return -1;
+}
+
+/* Open MPI's mpirun; srun --mpi=pmix; MPICH's mpiexec and srun --mpi=pmi2. */
+static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
+
+enum { STREAMS = 2 }; /* stdout, stderr */
+static int spoken[STREAMS] = {-1, -1};
+
+/* The launcher ends every rank when one fails: the one that may speak must have the time to, and the failure be its. */
+static void leave_silently(void)
+{
+    if (spoken[0] >= 0 || spoken[1] >= 0)
+        _exit(0);
+}
+
+void kvd_ranks_hush(void)
+{
+    if (launched(rank_names) < 1 || atexit(leave_silently))
+        return;
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    for (int i = 0; i < STREAMS && nowhere >= 0; i++) {
+        spoken[i] = fcntl(i + 1, F_DUPFD_CLOEXEC, 3);
+        if (spoken[i] >= 0 && dup2(nowhere, i + 1) < 0) {
+            close(spoken[i]);
+            spoken[i] = -1;
+        }
+    }
+    if (nowhere >= 0)
+        close(nowhere);
+}
+
+/* Messages of the system and of libraries are to be seen again. */
+static int speak(kvd_err *err)
+{
+    int status = 0;
+    for (int i = 0; i < STREAMS; i++) {
+        if (spoken[i] < 0)
+            continue;
+        if (dup2(spoken[i], i + 1) < 0)
+            status = kvd_fail_errno(err, "cannot restore output %d", i + 1);
+        close(spoken[i]);
+        spoken[i] = -1;
+    }
+    return status;
+}
+
+/* ---- sharing --------------------------------------------------------- */
+
+/* The first batch that begins at or after this token, looked for from the batch at `sequence` on. */
+static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
+{
+    while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)
+        sequence += kvd_corpus_batch(corpus, sequence, max_tokens);
+    return sequence;
+}
+
+void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
+                     size_t *end)
+{
+    const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
+    /* total * mine / ranks, rounded down, without a product that may not fit */
+    const size_t whole = total / ranks, rest = total % ranks;
+    *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
+    *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);
+}
+
+#ifdef KVD_MPI
+
+/* Errors come back as codes (set in kvd_ranks_start) and become a message. */
+static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+    if (code == MPI_SUCCESS)
+        return 0;
+    r->lost = true;
+    if (MPI_Error_string(code, text, &n) != MPI_SUCCESS)
+        snprintf(text, sizeof text, "error %d", code);
+    return kvd_fail(err, "MPI cannot %s: %s", what, text);
+}
+
+int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
+{
+    int provided;
+    *r = (kvd_ranks){.n = 1};
+    if (speak(err))
+        return -1;
+    if (launched(rank_names) < 0)
+        return 0;
+    /* Threads compute, only this one calls MPI. */
+    if (check(r, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "start", err))
+        return -1;
+    r->started = true;
+    if (check(r, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "set its error handler", err) ||
+        check(r, MPI_Comm_size(MPI_COMM_WORLD, &r->n), "tell the number of ranks", err) ||
+        check(r, MPI_Comm_rank(MPI_COMM_WORLD, &r->rank), "tell the rank", err))
+        return -1;
+    return provided < MPI_THREAD_FUNNELED ? kvd_fail(err, "this MPI cannot live with threads") : 0;
+}
+
+int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
+{
+    kvd_err own = {""}, first;
+    if (r->n == 1)
+        return status;
+    const int mine = status ? r->rank : r->n;
+    int lowest;
+    if (check(r, MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "ask every rank",
+              &own)) {
+        if (!status) /* what went wrong here first says more */
+            *err = own;
+        return -1;
+    }
+    if (lowest == r->n)
+        return 0;
+    if (lowest == r->rank)
+        kvd_in(err, "rank %d", r->rank);
+    first = *err;
+    if (check(r, MPI_Bcast(first.msg, sizeof first.msg, MPI_CHAR, lowest, MPI_COMM_WORLD), "tell every rank",
+              &own))
+        first = status ? *err : own;
+    *err = first;
+    return -1;
+}
+
+int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err)
+{
+    char first[64];
+    if (r->n == 1)
+        return 0;
+    snprintf(first, sizeof first, "%s", text);
+    if (check(r, MPI_Bcast(first, sizeof first, MPI_CHAR, 0, MPI_COMM_WORLD), "compare the ranks", err))
+        return -1;
+    const int differs = strncmp(first, text, sizeof first - 1) != 0;
+    if (differs)
+        kvd_fail(err, "%s is '%s', on rank 0 it is '%s'", what, text, first);
+    return kvd_ranks_agree(r, differs ? -1 : 0, err);
+}
+
+int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
+{
+    unsigned long long mine = *value, largest;
+    if (r->n == 1)
+        return 0;
+    if (check(r, MPI_Allreduce(&mine, &largest, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, MPI_COMM_WORLD),
+              "ask every rank", err))
+        return -1;
+    *value = (size_t)largest;
+    return 0;
+}
+
+int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
+{
+    enum { MOST = 1 << 26 }; /* doubles at a time: MPI counts in int, and needs as much again for its work */
+    if (r->n == 1)
+        return 0;
+    for (int g = KVD_G_Q; g <= KVD_G_K_PRE; g++) {
+        const size_t n = kvd_moments_count(sums, (kvd_g)g);
+        for (size_t at = 0; at < n; at += MOST) {
+            double *x = sums->gram[g] + at;
+            const int count = n - at < MOST ? (int)(n - at) : MOST;
+            const int code = r->rank
+                                 ? MPI_Reduce(x, NULL, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD)
+                                 : MPI_Reduce(MPI_IN_PLACE, x, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+            if (check(r, code, "add the sums", err))
+                return -1;
+        }
+    }
+    return 0;
+}
+
+int kvd_ranks_end(kvd_ranks *r, kvd_err *err)
+{
+    if (!r->started)
+        return 0;
+    r->started = false;
+    if (r->lost)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    return check(r, MPI_Finalize(), "end", err);
+}
+
+#else
+
+static const char *const size_names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", NULL};
+
+int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
+{
+    *r = (kvd_ranks){.n = 1};
+    const long rank = launched(rank_names), size = launched(size_names);
+    /* One line: the other ranks, which come to the same end, stay silent (and leave with 0, see above). */
+    if (rank >= 1 || size > 1)
+        return kvd_fail(err, "started on several ranks, but built without MPI");
+    return speak(err);
+}
+
+int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
+{
+    (void)r;
+    (void)err;
+    return status;
+}
+
+int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err)
+{
+    (void)r;
+    (void)what;
+    (void)text;
+    (void)err;
+    return 0;
+}
+
+int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
+{
+    (void)r;
+    (void)value;
+    (void)err;
+    return 0;
+}
+
+int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
+{
+    (void)r;
+    (void)sums;
+    (void)err;
+    return 0;
+}
+
+int kvd_ranks_end(kvd_ranks *r, kvd_err *err)
+{
+    r->started = false;
+    (void)err;
+    return 0;
+}
+
+#endif
