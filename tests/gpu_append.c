@@ -14,36 +14,11 @@
 #include "kernels/append_ref.h"
 #include "kernels/cuda/append.h"
 
+#include "gpu_case.h"
+
 enum { MAX_BATCH = 300, POISON = 0x7fff /* a NaN of both types */ };
 
 static int failed;
-
-static void *need(size_t bytes)
-{
-    void *p = calloc(1, bytes ? bytes : 1);
-    if (!p) {
-        fprintf(stderr, "out of memory\n");
-        exit(1);
-    }
-    return p;
-}
-
-static void check(cudaError_t e, const char *what)
-{
-    if (e != cudaSuccess) {
-        printf("not ok %s: %s\n", what, cudaGetErrorString(e));
-        exit(1);
-    }
-}
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *p = NULL;
-    check(cudaMalloc(&p, bytes ? bytes : 16), "cudaMalloc");
-    if (from)
-        check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    return p;
-}
 
 typedef struct {
     const char *name;

@@ -1,5 +1,5 @@
 /*
- * kvd_prefill_sm90 against the double reference: widths 16 .. 128 mixed, both types, groups, ragged batches, chunks whose keys begin
+ * kvd_prefill_sm90 and kvd_prefill_mma against the double reference: widths 16 .. 128 mixed, both types, groups, ragged batches, chunks whose keys begin
  * before their queries, sharp softmax with outliers, static and dynamic lists, tiles of 64, 128 and 192 rows. Everything that must
  * not be read holds NaN, and what must not be written is compared with the poison.
  */
@@ -14,36 +14,19 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cuda/prefill.h"
 
+#include "gpu_case.h"
+
 enum { MAX_BATCH = 8, POISON = 0x7fff /* a NaN of both types */ };
 
 static int failed;
 
-static void *need(size_t bytes)
-{
-    void *p = calloc(1, bytes ? bytes : 1);
-    if (!p) {
-        fprintf(stderr, "out of memory\n");
-        exit(1);
-    }
-    return p;
-}
+typedef struct {
+    const char *name;
+    cudaError_t (*run)(const kvd_prefill_args *args, cudaStream_t stream);
+    int hopper; /* needs compute capability 9 */
+} kernel;
 
-static void check(cudaError_t e, const char *what)
-{
-    if (e != cudaSuccess) {
-        printf("not ok %s: %s\n", what, cudaGetErrorString(e));
-        exit(1);
-    }
-}
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *p = NULL;
-    check(cudaMalloc(&p, bytes ? bytes : 16), "cudaMalloc");
-    if (from)
-        check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    return p;
-}
+static const kernel kernels[] = {{"prefill_sm90", kvd_prefill_sm90, 1}, {"prefill_mma", kvd_prefill_mma, 0}};
 
 typedef struct {
     const char *name;
@@ -76,7 +59,7 @@ static uint16_t *poisoned(size_t n)
     return p;
 }
 
-static void run(const scenario *c)
+static void run(const kernel *tested, const scenario *c)
 {
     kvd_rng rng;
     kvd_rng_seed(&rng, 11, (uint64_t)(c->n_heads + c->tile_rows));
@@ -181,7 +164,7 @@ static void run(const scenario *c)
                  .next = c->listed ? NULL : dev[11],
                  .n_ctas = c->n_ctas},
     };
-    check(kvd_prefill_sm90(&args, NULL), c->name);
+    check(tested->run(&args, NULL), c->name);
     check(cudaDeviceSynchronize(), c->name);
     check(cudaMemcpy(o, dev[6], o_elements * 2, cudaMemcpyDeviceToHost), "cudaMemcpy");
     check(cudaMemcpy(lse, dev[7], (size_t)c->n_heads * n_q8 * sizeof *lse, cudaMemcpyDeviceToHost),
@@ -223,11 +206,11 @@ static void run(const scenario *c)
         never += busy[i] > 10000000000ULL || (c->listed && i == c->n_ctas - 1 && busy[i]);
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     if (sqrt(error / norm) < limit && off < 1e-4 && !touched && !never) {
-        printf("ok prefill_sm90_%s\n", c->name);
+        printf("ok %s_%s\n", tested->name, c->name);
     } else {
-        printf("not ok prefill_sm90_%s: error %.2g, limit %.0e, lse off by %.2g, %zu touched, %zu times of "
+        printf("not ok %s_%s: error %.2g, limit %.0e, lse off by %.2g, %zu touched, %zu times of "
                "CTAs wrong\n",
-               c->name, sqrt(error / norm), limit, off, touched, never);
+               tested->name, c->name, sqrt(error / norm), limit, off, touched, never);
         failed = 1;
     }
     void *host[] = {order, table, q, k, v, pool, q16, o, tile, first, lse, busy, want, want_lse, got};
@@ -257,25 +240,32 @@ int main(int argc, char **argv)
         {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, {{250, 250}, {70, 300}}},
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, {{900, 1111}}},
     };
-    const char *only = argc > 1 ? argv[1] : NULL;
-    int n_devices = 0;
+    /* [CASE [KERNEL]] */
+    const char *only = argc > 1 ? argv[1] : NULL, *only_kernel = argc > 2 ? argv[2] : NULL;
+    int n_devices = 0, major = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
-        printf("skip prefill_sm90: no CUDA device\n");
+        for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
+            printf("skip %s: no CUDA device\n", kernels[k].name);
         return 0;
     }
-    int major = 0;
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
-    if (major != 9) {
-        printf("skip prefill_sm90: the device is not a Hopper\n");
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (!only || !strcmp(only, cases[i].name))
-            run(&cases[i]);
-    const kvd_prefill_args empty = {0};
-    if (!only && kvd_prefill_sm90(&empty, NULL) != cudaErrorInvalidValue) {
-        printf("not ok prefill_sm90_refusal\n");
-        failed = 1;
+    for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
+        const kernel *const one = &kernels[k];
+        if (only_kernel && strcmp(only_kernel, one->name))
+            continue;
+        if (one->hopper && major != 9) {
+            printf("skip %s: the device is not a Hopper\n", one->name);
+            continue;
+        }
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            if (!only || !strcmp(only, cases[i].name))
+                run(one, &cases[i]);
+        const kvd_prefill_args empty = {0};
+        if (only)
+            continue;
+        const int refused = one->run(&empty, NULL) == cudaErrorInvalidValue;
+        printf("%s %s_refusal\n", refused ? "ok" : "not ok", one->name);
+        failed |= !refused;
     }
     return failed;
 }

@@ -1,0 +1,36 @@
+/* What the device tests share: memory on the host and the device, and an error that ends the program as a failed test. */
+#ifndef GPU_CASE_H
+#define GPU_CASE_H
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void *need(size_t bytes)
+{
+    void *p = calloc(1, bytes ? bytes : 1);
+    if (!p) {
+        fprintf(stderr, "out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+static void check(cudaError_t e, const char *what)
+{
+    if (e != cudaSuccess) {
+        printf("not ok %s: %s\n", what, cudaGetErrorString(e));
+        exit(1);
+    }
+}
+
+static void *on_device(const void *from, size_t bytes)
+{
+    void *p = NULL;
+    check(cudaMalloc(&p, bytes ? bytes : 16), "cudaMalloc");
+    if (from)
+        check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    return p;
+}
+
+#endif
