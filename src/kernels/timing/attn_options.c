@@ -63,7 +63,7 @@ static const struct argp_option options[] = {
     {0, 0, 0, 0, "How it is measured:", 4},
     {"samples", OPT_SAMPLES, "N", 0, "Timed launches of each (default 30)", 4},
     {"warmup", OPT_WARMUP, "N", 0, "Launches before them (default 5)", 4},
-    {"cold", OPT_COLD, NULL, 0, "Overwrite caches before every launch (default)", 4},
+    {"cold", OPT_COLD, NULL, 0, "Fill caches with other data before every launch (default)", 4},
     {"hot", OPT_HOT, NULL, 0, "Do not", 4},
     {"check", OPT_CHECK, "auto|rows|all|none", 0,
      "Query rows compared with the reference: all where that is quick, else a sample (auto); a sample; all; "
