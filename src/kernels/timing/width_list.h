@@ -11,7 +11,7 @@ typedef struct {
 } kvd_width_list;
 
 /* Head counts and d_head are the caller's; widths are set by the functions below, and repeated when there are fewer than
- * KV heads. More widths than KV heads: the first ones, of CSV files an error. */
+ * KV heads. More widths than KV heads are an error; of a rates file the first ones are taken. */
 
 /*
  * text is "64" or "64:48" (d_qk:d_v), a comma list of such, one per KV head, or the name of a CSV file of two columns, d_qk and
