@@ -98,6 +98,8 @@ refused "a width beyond d_head" 1 "'64' is not within 1 .. 32" $a $small --impl 
 printf '5\n-1\n' >"$tmp/bad.csv"
 refused "a bad length" 1 "'-1' is not a whole number" $a --impl cpu --lengths "$tmp/bad.csv" -o "$tmp/x.h5"
 refused "too many tokens" 1 "more than kernels can count" $a --impl cpu --size 60000x100000 -o "$tmp/x.h5"
+refused "a place that cannot be written" 1 "cannot write '/dev/full'" $a $small --impl cpu --phase decode --seq-len 8 --dims 16 -o /dev/full
+grep -q 'cases are in' "$tmp/log" && not_ok "and claims no case" || ok "and claims no case"
 [ ! -e "$tmp/x.h5" ] && ok "failures leave nothing" || not_ok "failures leave nothing"
 
 # ---- interrupted: what is done is there -----------------------------------------------------------------

@@ -336,8 +336,10 @@ static int run_cases(sweep *s, kvd_err *err)
                     if (run_case(s, (kvd_phase)phase, (kvd_dtype)dtype, &cfg->size[i], &s->widths[w], err))
                         return -1;
                     s->done++;
-                    if (write(s, err))
+                    if (write(s, err)) {
+                        s->done--; /* what is on disk does not hold it */
                         return -1;
+                    }
                     print_new_rows(s);
                     kvd_progress_step(&s->progress, (double)s->done);
                 }
