@@ -13,6 +13,12 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* The size after x: four times it, and not twice about the same before the end. */
+static size_t after(size_t x, size_t most)
+{
+    return 8 * x > most ? most : 4 * x;
+}
+
 /* Whether requests of that many tokens fit the cache at once. */
 static bool fits(const kvd_batching_limits *l, size_t batch, size_t tokens)
 {
@@ -23,16 +29,14 @@ static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits
                        kvd_jct_point *point, size_t *n)
 {
     const size_t most = l->chunk ? smaller(l->chunk, longest) : longest;
-    size_t last = 0;
-    for (size_t piece = smaller(LEAST, most);; piece = smaller(4 * piece, most)) {
+    for (size_t piece = smaller(LEAST, most);; piece = after(piece, most)) {
         const size_t before[] = {0, max_len / 4, max_len / 2};
         for (size_t i = 0; i < (whole ? 1 : 3); i++)
             if (before[i] + piece + 1 <= max_len && (i == 0 || before[i] > before[i - 1]) &&
                 fits(l, 1, before[i] + piece + 1))
                 point[(*n)++] = (kvd_jct_point){piece, 1, before[i]};
-        if (piece == most || piece == last)
+        if (piece == most)
             return;
-        last = piece;
     }
 }
 
@@ -42,7 +46,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
     /* One step more than samples: the first is thrown away. */
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
     for (size_t batch = 1;; batch = smaller(2 * batch, l->max_batch)) {
-        for (size_t tokens = smaller(LEAST, most);; tokens = smaller(4 * tokens, most)) {
+        for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
             if (fits(l, batch, tokens + samples + 2))
                 point[(*n)++] = (kvd_jct_point){0, batch, tokens};
             if (tokens == most)
