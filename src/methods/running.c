@@ -34,6 +34,17 @@ void kvd_running_end(kvd_running *r, size_t slot)
     *s = (kvd_running_slot){0};
 }
 
+double kvd_running_bits(const kvd_running *r, size_t slot)
+{
+    const kvd_running_slot *const s = &r->slots[slot];
+    const size_t n = (size_t)r->config->n_layers * (size_t)r->config->n_kv_heads;
+    double sum = 0;
+    for (size_t i = 0; s->head && i < n; i++)
+        sum += s->head[i].held_payload + s->head[i].held_side +
+               (r->plan->tokens ? (double)s->head[i].m * r->plan->tokens->entry_bits : 0);
+    return sum;
+}
+
 /* What all layers of a sequence share. */
 static int begin(kvd_running *r, kvd_running_slot *s, size_t whole, kvd_err *err)
 {
@@ -113,7 +124,8 @@ static int check(kvd_running *r, const kvd_attention_in *in, size_t sequence, kv
         return kvd_fail(err, "sequence %zu goes on at position %zu, the cache holds %zu rows",
                         in->first_sequence + sequence, start, s->n);
     if (n == 0 || start + n > in->whole[sequence] || (start == 0 && n == in->whole[sequence]))
-        return kvd_fail(err, "sequence %zu: %zu rows from position %zu on of %zu, a prompt leaves one at least",
+        return kvd_fail(err,
+                        "sequence %zu: %zu rows from position %zu on of %zu, a prompt leaves one at least",
                         in->first_sequence + sequence, n, start, in->whole[sequence]);
     if (start == 0 && in->layer == 0 && begin(r, s, in->whole[sequence], err))
         return -1;
@@ -127,8 +139,7 @@ static int check(kvd_running *r, const kvd_attention_in *in, size_t sequence, kv
 static int take(kvd_running *r, const kvd_attention_in *in, size_t sequence, size_t g, float *out,
                 kvd_stepwise_account *account, kvd_err *err)
 {
-    kvd_head *const h =
-        &slot_of(r, sequence)->head[(size_t)in->layer * (size_t)in->config->n_kv_heads + g];
+    kvd_head *const h = &slot_of(r, sequence)->head[(size_t)in->layer * (size_t)in->config->n_kv_heads + g];
     const size_t first = in->offset[sequence], start = in->start[sequence],
                  end = start + in->offset[sequence + 1] - first;
     h->in = in;

@@ -33,6 +33,8 @@ typedef struct {
 
 int kvd_running_init(kvd_running *r, const kvd_config *config, const kvd_plan *plan, size_t n_slots,
                      kvd_err *err);
+/* Bits that a sequence holds: numbers, scales, tables, indices, scores and positions. 0 of a free slot. */
+double kvd_running_bits(const kvd_running *r, size_t slot);
 /* Forgets a sequence, so that its slot can begin another. */
 void kvd_running_end(kvd_running *r, size_t slot);
 void kvd_running_release(kvd_running *r);

@@ -4,6 +4,7 @@
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "methods/head.h"
 
@@ -20,6 +21,23 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
     sum->coded += a->coded;
     sum->merged += a->merged;
     sum->pruned += a->pruned;
+    for (int i = 0; i < KVD_STEPWISE_PARTS; i++)
+        sum->seconds[i] += a->seconds[i];
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The time since the part before was this one's. */
+static void part_done(kvd_head *h, kvd_stepwise_part part)
+{
+    const double at = now();
+    h->account->seconds[part] += at - h->last;
+    h->last = at;
 }
 
 /* ---- the prompt --------------------------------------------------------------------------------- */
@@ -99,6 +117,7 @@ static int compress_prompt(kvd_head *h, const statistics *s, kvd_err *err)
 {
     for (size_t t = 0; t < h->n0; t++)
         kvd_head_append(h, t);
+    part_done(h, KVD_STEPWISE_APPEND);
     for (int side = 0; h->prompts && side < KVD_N_SIDES; side++)
         if (kvd_prompts_merged(h->prompts, (kvd_side)side, h->in->layer, h->sequence))
             h->account->merged += h->n0;
@@ -173,7 +192,9 @@ static int step(kvd_head *h, size_t t, kvd_err *err)
 {
     const kvd_tokens_method *tokens = h->p->tokens;
     kvd_head_append(h, t);
+    part_done(h, KVD_STEPWISE_APPEND);
     attend_step(h, t);
+    part_done(h, KVD_STEPWISE_ATTEND);
     const double peak = h->held_payload + h->held_side;
     if (tokens && tokens->step) {
         const kvd_step_attention a = {.layer = h->in->layer,
@@ -192,6 +213,7 @@ static int step(kvd_head *h, size_t t, kvd_err *err)
     }
     if (kvd_head_code_ready(h, false, err))
         return -1;
+    part_done(h, KVD_STEPWISE_COMPRESS);
     kvd_stepwise_account *const a = h->account;
     a->rows++;
     a->payload += h->held_payload;
@@ -231,18 +253,23 @@ static int take_prompt(kvd_head *h, float *out, kvd_err *err)
                           .window =
                               p->tokens && p->tokens->window ? p->tokens->window(&p->tokens_values) : 0};
     attend_prompt(h, wanted ? &s : NULL, out);
+    part_done(h, KVD_STEPWISE_ATTEND);
     return compress_prompt(h, wanted ? &s : NULL, err);
 }
 
 int kvd_head_take(kvd_head *h, float *out, kvd_err *err)
 {
     assert(h->base ? h->m > 0 : h->end >= h->n0);
+    h->last = now();
     kvd_head_project_rows(h);
+    part_done(h, KVD_STEPWISE_PROJECT);
     int status = h->base ? 0 : take_prompt(h, out, err);
+    part_done(h, KVD_STEPWISE_COMPRESS);
     for (size_t t = kvd_head_step_base(h); !status && t < h->end; t++)
         status = step(h, t, err);
     if (!status)
         write_steps(h, out);
+    part_done(h, KVD_STEPWISE_PROJECT);
     return status;
 }
 
