@@ -20,6 +20,11 @@ static unsigned stage_final(const kvd_config *c)
     return stage_qkv(c->n_layers);
 }
 
+unsigned kvd_gpu_stage_before(int layer)
+{
+    return layer ? stage_end(layer - 1) : 0;
+}
+
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size)
 {
     if (stage == 0 || stage == stage_final(c))
