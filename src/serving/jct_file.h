@@ -93,5 +93,7 @@ double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 enum { KVD_JCT_LINE = 320 };
 extern const char kvd_jct_heading[];
 const char *kvd_jct_line(const kvd_rows *rows, size_t row, char line[KVD_JCT_LINE]);
+/* The request rows of a method in one line. */
+const char *kvd_jct_requests_line(const kvd_rows *rows, const char *method, char line[KVD_JCT_LINE]);
 
 #endif
