@@ -46,7 +46,19 @@ static inline int jct_fixture_step(jct_fixture *x, size_t batch, double context,
 /* Writes the file and forgets the rows. */
 static inline int jct_fixture_end(jct_fixture *x, const char *path, const kvd_run *run, kvd_err *err)
 {
-    kvd_model_info model = {.name = "a model of a test"};
+    const kvd_model_info model = {.name = "tiny",
+                                  .hash = "xxh3:00000000000000000000000000000000",
+                                  .family = "llama",
+                                  .n_layers = 2,
+                                  .n_heads = 2,
+                                  .n_kv_heads = 1,
+                                  .d_head = 16,
+                                  .d_model = 32,
+                                  .vocab_size = 40,
+                                  .max_positions = 4096,
+                                  .rope_theta = 10000,
+                                  .rope_layout = "half",
+                                  .dtype = "bf16"};
     const kvd_jct_facts facts = {.model = &model, .sweep = "test", .skipped = ""};
     const int status = kvd_jct_write(&x->jct, path, &facts, run, err);
     kvd_jct_release(&x->jct);

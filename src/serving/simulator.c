@@ -6,6 +6,8 @@
 
 #include "common/run.h"
 
+const char *const kvd_route_name[KVD_ROUTES] = {"shortest", "round-robin", "least-loaded"};
+
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now;  /* under way when `busy` */

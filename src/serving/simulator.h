@@ -13,8 +13,10 @@
 typedef enum {
     KVD_ROUTE_SHORTEST, /* fewest tokens still to go through the model, as the papers */
     KVD_ROUTE_ROUND_ROBIN,
-    KVD_ROUTE_LEAST_LOADED /* fewest requests, waiting and running */
-} kvd_route;               /* ties: the first replica */
+    KVD_ROUTE_LEAST_LOADED, /* fewest requests, waiting and running */
+    KVD_ROUTES
+} kvd_route;                                         /* ties: the first replica */
+extern const char *const kvd_route_name[KVD_ROUTES]; /* "shortest", "round-robin", "least-loaded" */
 
 /* Of one request, seconds. */
 typedef struct {
