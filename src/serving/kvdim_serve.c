@@ -34,6 +34,8 @@ typedef struct {
     char none[8192]; /* methods without a sustainable rate, a line each */
     kvd_progress progress;
     size_t done;
+    size_t n_beyond; /* points of the method at hand that extrapolate, and the worst of them */
+    double worst_share, worst_rate;
     kvd_h5 file;
 } service;
 
@@ -111,28 +113,6 @@ static int open_inputs(service *v, kvd_err *err)
     return isnan(cfg->poisson_rate) ? recorded_requests(v, err) : poisson_requests(v, err);
 }
 
-static int record_options(service *v, kvd_err *err)
-{
-    const kvd_serve_options *const cfg = v->cfg;
-    const double gib = 1 << 30;
-    kvd_run *const r = &v->run;
-    return kvd_run_parameter(r, "trace", err, "%s", cfg->trace ? cfg->trace : "") ||
-                   kvd_run_parameter(r, "requests", err, "%zu", v->requests.n) ||
-                   kvd_run_parameter(r, "replicas", err, "%zu", cfg->replicas) ||
-                   kvd_run_parameter(r, "route", err, "%s", kvd_route_name[cfg->route]) ||
-                   kvd_run_parameter(r, "gpus", err, "%d", cfg->gpus) ||
-                   kvd_run_parameter(r, "memory", err, "%.17g", cfg->memory / gib) ||
-                   kvd_run_parameter(r, "reserve", err, "%.17g", cfg->reserve / gib) ||
-                   kvd_run_parameter(r, "max-batch", err, "%zu", cfg->limits.max_batch) ||
-                   kvd_run_parameter(r, "max-tokens", err, "%zu", cfg->limits.max_tokens) ||
-                   kvd_run_parameter(r, "chunk", err, "%zu", cfg->limits.chunk) ||
-                   kvd_run_parameter(r, "slo-ttft", err, "%.17g", cfg->slo_ttft) ||
-                   kvd_run_parameter(r, "slo-tbt", err, "%.17g", cfg->slo_tbt) ||
-                   kvd_run_parameter(r, "max-rate", err, "%.17g", cfg->bound)
-               ? -1
-               : 0;
-}
-
 /* ---- points ------------------------------------------------------------------------------------------ */
 
 static void print_new_rows(service *v)
@@ -156,24 +136,37 @@ static void print_new_rows(service *v)
 }
 
 /* What a result must not be read without. */
-static void warn(const kvd_serve_about *a, const kvd_serve_point *p, double bound)
+static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p, double bound)
 {
+    const kvd_simulated *const s = &p->simulated;
+    const double share = (double)s->extrapolated / (double)s->iterations;
+    v->n_beyond += s->extrapolated > 0;
+    if (share > v->worst_share) {
+        v->worst_share = share;
+        v->worst_rate = p->rate;
+    }
     if (!isnan(bound) && p->served_rate < 0.9 * p->rate)
         fprintf(stderr,
                 "%s: %s: at %.4g requests a second the queue GROWS (%.4g are served): the mean of these %zu "
                 "requests "
                 "is within the bound, that of a longer trace is not\n",
                 program, a->method, p->rate, p->served_rate, p->requests);
-    const kvd_simulated *const s = &p->simulated;
-    if (s->extrapolated)
-        fprintf(stderr,
-                "%s: %s at %.4g requests a second: %.3g %% of the iterations are EXTRAPOLATED beyond the "
-                "measured "
-                "costs\n",
-                program, a->method, p->rate, 100 * (double)s->extrapolated / (double)s->iterations);
     if (s->refused)
-        fprintf(stderr, "%s: %s: %zu of %zu requests refused, the first: %s\n", program, a->method,
-                s->refused, p->requests, s->refusal.msg);
+        fprintf(stderr, "%s: %s: %zu of %zu requests refused at %.4g a second, the first: %s\n", program,
+                a->method, s->refused, p->requests, p->rate, s->refusal.msg);
+}
+
+/* Once for all points of a method. */
+static void warn_of_extrapolation(service *v, const char *method)
+{
+    if (v->n_beyond)
+        fprintf(stderr,
+                "%s: %s: %zu points EXTRAPOLATE beyond the measured costs, at %.4g requests a second in %.3g "
+                "%% of the "
+                "iterations\n",
+                program, method, v->n_beyond, v->worst_rate, 100 * v->worst_share);
+    v->n_beyond = 0;
+    v->worst_share = 0;
 }
 
 /* At `rate`; bound NaN: a point. */
@@ -190,7 +183,7 @@ static int add_point(service *v, const kvd_serve_about *a, double rate, double b
     if (status)
         return -1;
     print_new_rows(v);
-    warn(a, &point, bound);
+    warn(v, a, &point, bound);
     kvd_progress_step(&v->progress, (double)++v->done);
     return 0;
 }
@@ -281,7 +274,7 @@ static int compare_replay(service *v, const kvd_costs *costs, const char *method
         if (kvd_serve_add_comparison(&v->table, &about, &point, &comparison[i], err))
             return -1;
     print_new_rows(v);
-    warn(&about, &point, NAN);
+    warn(v, &about, &point, NAN);
     return 0;
 }
 
@@ -323,6 +316,7 @@ static int serve_methods(service *v, kvd_err *err)
         const int status = (cfg->trace && serve_trace(v, costs, cfg->method[i], err)) ||
                            (cfg->validate && validate(v, costs, cfg->method[i], &replayed, err));
         kvd_costs_free(costs);
+        warn_of_extrapolation(v, cfg->method[i]);
         if (status)
             return strncmp(err->msg, "'", 1) ? kvd_in(err, "%s", cfg->method[i]) : -1;
     }
@@ -335,8 +329,8 @@ static int serve_methods(service *v, kvd_err *err)
 static int work(service *v, kvd_err *err)
 {
     kvd_serve_options *const cfg = v->cfg;
-    if (kvd_device_cpu_only(&cfg->common, err) || open_inputs(v, err) || record_options(v, err) ||
-        kvd_serve_table_init(&v->table, err) ||
+    if (kvd_device_cpu_only(&cfg->common, err) || open_inputs(v, err) ||
+        kvd_serve_record(cfg, v->requests.n, &v->run, err) || kvd_serve_table_init(&v->table, err) ||
         kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_serving, &v->run, err))
         return -1;
     size_t per_method = cfg->validate ? 1 : 0;

@@ -287,6 +287,48 @@ void kvd_serve_parse(const char *program, int argc, char **argv, kvd_serve_optio
     kvd_args_parse(program, &argp, argc, argv, cfg);
 }
 
+/* ---- what a file says of them ------------------------------------------------------------------------------ */
+
+/* Methods and rates, with commas between. */
+static int record_lists(const kvd_serve_options *cfg, kvd_run *run, kvd_err *err)
+{
+    char *methods = NULL, *rates = NULL;
+    size_t n;
+    FILE *const m = open_memstream(&methods, &n), *const r = open_memstream(&rates, &n);
+    for (size_t i = 0; m && i < cfg->n_methods; i++)
+        fprintf(m, "%s%s", i ? "," : "", cfg->method[i]);
+    for (size_t i = 0; r && i < cfg->n_rates; i++)
+        fprintf(r, "%s%.10g", i ? "," : "", cfg->rate[i]);
+    const bool failed = (m ? fclose(m) : 1) + (r ? fclose(r) : 1) > 0;
+    const int status = failed ? kvd_no_memory(err, "options", n)
+                              : kvd_run_parameter(run, "method", err, "%s", methods) ||
+                                    kvd_run_parameter(run, "rate", err, "%s", rates);
+    free(methods);
+    free(rates);
+    return status ? -1 : 0;
+}
+
+int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err)
+{
+    const double gib = 1 << 30;
+    return record_lists(cfg, r, err) ||
+                   kvd_run_parameter(r, "trace", err, "%s", cfg->trace ? cfg->trace : "") ||
+                   kvd_run_parameter(r, "requests", err, "%zu", n_requests) ||
+                   kvd_run_parameter(r, "replicas", err, "%zu", cfg->replicas) ||
+                   kvd_run_parameter(r, "route", err, "%s", kvd_route_name[cfg->route]) ||
+                   kvd_run_parameter(r, "gpus", err, "%d", cfg->gpus) ||
+                   kvd_run_parameter(r, "memory", err, "%.17g", cfg->memory / gib) ||
+                   kvd_run_parameter(r, "reserve", err, "%.17g", cfg->reserve / gib) ||
+                   kvd_run_parameter(r, "max-batch", err, "%zu", cfg->limits.max_batch) ||
+                   kvd_run_parameter(r, "max-tokens", err, "%zu", cfg->limits.max_tokens) ||
+                   kvd_run_parameter(r, "chunk", err, "%zu", cfg->limits.chunk) ||
+                   kvd_run_parameter(r, "slo-ttft", err, "%.17g", cfg->slo_ttft) ||
+                   kvd_run_parameter(r, "slo-tbt", err, "%.17g", cfg->slo_tbt) ||
+                   kvd_run_parameter(r, "max-rate", err, "%.17g", cfg->bound)
+               ? -1
+               : 0;
+}
+
 void kvd_serve_options_release(kvd_serve_options *cfg)
 {
     for (size_t i = 0; i < cfg->n_methods; i++)

@@ -3,6 +3,7 @@
 #define KVD_SERVING_SERVE_OPTIONS_H
 
 #include "common/args.h"
+#include "common/run.h"
 #include "serving/simulator.h"
 
 enum { KVD_SERVE_METHODS = 64 };
@@ -30,6 +31,8 @@ typedef struct {
 
 /* Parses argv; wrong usage ends the program with status 2. */
 void kvd_serve_parse(const char *program, int argc, char **argv, kvd_serve_options *cfg);
+/* Into /parameters, with the number of requests that came of it. */
+int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err);
 void kvd_serve_options_release(kvd_serve_options *cfg);
 
 #endif
