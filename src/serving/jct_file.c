@@ -81,7 +81,7 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "sums between GPUs",
                                                 "the host alone"};
 
-/* Named as kvd_phase_name says; kvd_rows borrows them. */
+/* Named as kvd_phase_column says; kvd_rows borrows them. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -91,7 +91,7 @@ static const kvd_column *columns(void)
     for (int i = 0; i < 2 * KVD_PHASES; i++) {
         const int p = i % KVD_PHASES;
         snprintf(name[i], sizeof name[i], "%s_%s_s", i < KVD_PHASES ? "prefill" : "decode",
-                 kvd_phase_name((kvd_phase)p));
+                 kvd_phase_column((kvd_phase)p));
         snprintf(words[i], sizeof words[i], "of %s_s: %s", i < KVD_PHASES ? "prefill" : "decode", meaning[p]);
         all[N_FIXED + i] = (kvd_column){name[i], KVD_COL_REAL, "s", words[i]};
     }
@@ -145,7 +145,7 @@ static void put_setting(kvd_rows *r, const char *kind, const kvd_jct_setting *s)
         if (s->facts->fused & 1u << p) {
             const size_t used = strlen(fused);
             snprintf(fused + used, sizeof fused - used, "%s%s", used ? " " : "",
-                     kvd_phase_name((kvd_phase)p));
+                     kvd_phase_column((kvd_phase)p));
         }
     kvd_rows_text(r, "kind", kind);
     kvd_rows_text(r, "method", s->method);
@@ -185,7 +185,7 @@ static void put_parts(kvd_rows *r, const char *of, const kvd_phase_times *t, boo
     snprintf(column, sizeof column, "%s_residue_s", of);
     kvd_rows_real(r, column, kvd_phase_residue(t));
     for (int p = 0; p < KVD_PHASES; p++) {
-        snprintf(column, sizeof column, "%s_%s_s", of, kvd_phase_name((kvd_phase)p));
+        snprintf(column, sizeof column, "%s_%s_s", of, kvd_phase_column((kvd_phase)p));
         kvd_rows_real(r, column, t->part[p]);
     }
 }
