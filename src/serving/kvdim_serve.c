@@ -19,7 +19,7 @@
 
 static const char program[] = "kvdim-serve";
 
-enum { POISSON_REQUESTS = 2000 };
+enum { POISSON_REQUESTS = 2000 }; /* for each replica */
 
 typedef struct {
     kvd_serve_options *cfg;
@@ -80,7 +80,7 @@ static int settle_methods(service *v, kvd_err *err)
 static int poisson_requests(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
-    const size_t n = cfg->requests ? cfg->requests : POISSON_REQUESTS;
+    const size_t n = cfg->requests ? cfg->requests : POISSON_REQUESTS * cfg->replicas;
     if (kvd_requests_lengths_from_file(cfg->lengths) && kvd_run_add_input(&v->run, cfg->lengths, err))
         return -1;
     v->base_rate = cfg->poisson_rate;

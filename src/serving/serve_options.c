@@ -42,7 +42,9 @@ static const struct argp_option options[] = {
      "arxiv (default), cocktail, cocktail-fdc, humaneval, pg19, pile, sharegpt",
      2},
     {"requests", OPT_REQUESTS, "N", 0,
-     "The first N of a recorded trace (default all); the number of Poisson arrivals (default 2000)", 2},
+     "The first N of a recorded trace (default all); the number of Poisson arrivals (default 2000 for each "
+     "replica)",
+     2},
     {"rate", OPT_RATE, "LIST|A:B:STEP", 0,
      "Requests a second, a point each; a recorded trace runs faster or slower (default: as it stands)", 2},
     {"max-rate", OPT_MAX_RATE, "LATENCY", 0,
