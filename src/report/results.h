@@ -22,6 +22,7 @@ typedef enum {
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
     KVD_RESULT_SERVING,
+    KVD_RESULT_JCT,
     KVD_RESULT_INPUT /* activations, moments, attention: listed under provenance, nothing to show */
 } kvd_result_kind;
 
@@ -104,7 +105,7 @@ typedef struct {
     kvd_accuracy_result accuracy;
     kvd_kernels_result kernels;
     kvd_tokens tokens;
-    kvd_rows *serving;
+    kvd_rows *serving, *jct;
     char *no_rate; /* of a serving file: methods without a highest rate, a line each */
 } kvd_result;
 
