@@ -127,7 +127,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     kvd_err err;
     const kvd_slice slice = {.n = (uint32_t)context, .emits = 1, .last = 1};
     const kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = context};
-    double second[PREFILLS];
+    double second[PREFILLS] = {0};
     uint32_t next;
     *sum = (kvd_phase_times){0};
     for (int i = -1; i < PREFILLS; i++) {
@@ -147,7 +147,7 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     kvd_err err;
     kvd_slice slice[BATCH];
     const kvd_iteration it = {.n_slices = n, .n_steps = n, .slice = slice, .n_tokens = n};
-    double second[STEPS];
+    double second[STEPS] = {0};
     uint32_t next[BATCH];
     for (size_t i = 0; i < n; i++)
         slice[i] = (kvd_slice){.slot = (uint32_t)i, .before = (uint32_t)context - 1, .n = 1, .emits = 1};
