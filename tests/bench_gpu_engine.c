@@ -176,7 +176,7 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
                                   .phases = phases};
     struct timespec a, b;
     clock_gettime(CLOCK_MONOTONIC, &a);
-    kvd_engine *const e = kvd_engine_cuda(c, &plan, &spec, &err);
+    kvd_engine *const e = kvd_engine_open_cuda(c, &plan, &spec, &err);
     end_on(!e, &err);
     clock_gettime(CLOCK_MONOTONIC, &b);
     uint32_t *id = need(context * sizeof *id);

@@ -239,7 +239,7 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
     for (size_t r = 0; r < l->n; r++)
         max_len = l->offset[r + 1] - l->offset[r] > max_len ? l->offset[r + 1] - l->offset[r] : max_len;
     const kvd_engine_spec spec = spec_of(set, max_len);
-    kvd_engine *const e = kvd_engine_cuda(c, plan ? plan : &none, &spec, &err);
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan ? plan : &none, &spec, &err);
     const int status = !e || serve(e, l, set, (size_t)kvd_checkpoint_config(c)->vocab_size, &o, &err);
     size_t outputs = 0;
     for (size_t r = 0; r < l->n; r++)
@@ -377,7 +377,7 @@ static void test_context(void)
     kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
     const setting set = {"context", 3, 0, true, false};
     const kvd_engine_spec spec = spec_of(&set, 1000);
-    kvd_engine *const e = kvd_engine_cuda(c, &none, &spec, &err);
+    kvd_engine *const e = kvd_engine_open_cuda(c, &none, &spec, &err);
     const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
                                {.slot = 2, .before = 500, .n = 1, .emits = 1}};
     const kvd_iteration it = {.n_slices = 2, .n_steps = 2, .slice = slice, .n_tokens = 2};
@@ -395,7 +395,7 @@ static void test_context(void)
 static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s, const char *why)
 {
     kvd_err err = {""};
-    kvd_engine *const e = kvd_engine_cuda(c, plan, s, &err);
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan, s, &err);
     report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
     if (e)
         e->free(e);

@@ -68,50 +68,54 @@ static void normalise(const kvd_config *c, const kvd_layer_weights *w, kvd_part 
     kvd_layer_normalise(c, x, w->w[part], w->b[part], rows, y);
 }
 
-/* y = x W^T + b, or y += that. */
-static void project(const float *x, const kvd_layer_weights *w, kvd_part part, size_t rows, size_t in,
-                    size_t out, float *y, int add)
+void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part, size_t rows, size_t in,
+                       size_t out, float *y, int add)
 {
     kvd_linear(x, w->w[part], rows, in, out, y, add);
     if (w->b[part])
         kvd_add_bias(y, w->b[part], rows, out);
 }
 
-void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,
-                                float *scratch, const kvd_layer_qkv *out)
+void kvd_layer_turn(const kvd_config *c, const kvd_layer_weights *w, size_t rows, const kvd_layer_qkv *out)
 {
     const size_t heads = (size_t)c->n_heads, kv_heads = (size_t)c->n_kv_heads, d_head = (size_t)c->d_head;
-    const size_t d = (size_t)c->d_model, width_q = heads * d_head, width_k = kv_heads * d_head;
-
-    if (c->order != KVD_ORDER_AFTER) {
-        normalise(c, w, KVD_PART_NORM_ATTENTION, x, rows, scratch);
-        x = scratch;
-    }
-    project(x, w, KVD_PART_Q, rows, d, width_q, out->q, 0);
-    project(x, w, KVD_PART_K, rows, d, width_k, out->k, 0);
-    project(x, w, KVD_PART_V, rows, d, width_k, out->v, 0);
     if (c->qk_norm) {
         kvd_rms_norm(out->q, w->w[KVD_PART_NORM_Q], c->norm_eps, rows * heads, d_head, out->q);
         kvd_rms_norm(out->k, w->w[KVD_PART_NORM_K], c->norm_eps, rows * kv_heads, d_head, out->k);
     }
     if (out->q_pre)
-        memcpy(out->q_pre, out->q, rows * width_q * sizeof *out->q);
+        memcpy(out->q_pre, out->q, rows * heads * d_head * sizeof *out->q);
     if (out->k_pre)
-        memcpy(out->k_pre, out->k, rows * width_k * sizeof *out->k);
+        memcpy(out->k_pre, out->k, rows * kv_heads * d_head * sizeof *out->k);
     if (c->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(c, out->cosine, out->sine, out->rope_row, rows, heads, out->q);
         kvd_rope_apply(c, out->cosine, out->sine, out->rope_row, rows, kv_heads, out->k);
     }
 }
 
-/* x += F(in); gate and up are scratch [rows][d_ffn]. */
-static void feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in, size_t rows,
-                         float *gate, float *up, float *x)
+void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,
+                                float *scratch, const kvd_layer_qkv *out)
+{
+    const size_t d = (size_t)c->d_model, width_q = (size_t)c->n_heads * (size_t)c->d_head,
+                 width_k = (size_t)c->n_kv_heads * (size_t)c->d_head;
+
+    if (c->order != KVD_ORDER_AFTER) {
+        normalise(c, w, KVD_PART_NORM_ATTENTION, x, rows, scratch);
+        x = scratch;
+    }
+    kvd_layer_project(x, w, KVD_PART_Q, rows, d, width_q, out->q, 0);
+    kvd_layer_project(x, w, KVD_PART_K, rows, d, width_k, out->k, 0);
+    kvd_layer_project(x, w, KVD_PART_V, rows, d, width_k, out->v, 0);
+    kvd_layer_turn(c, w, rows, out);
+}
+
+void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in, size_t rows,
+                            float *gate, float *up, float *x)
 {
     const size_t d = (size_t)c->d_model, ffn = (size_t)c->d_ffn;
     if (c->activation == KVD_SWIGLU)
-        project(in, w, KVD_PART_GATE, rows, d, ffn, gate, 0);
-    project(in, w, KVD_PART_UP, rows, d, ffn, up, 0);
+        kvd_layer_project(in, w, KVD_PART_GATE, rows, d, ffn, gate, 0);
+    kvd_layer_project(in, w, KVD_PART_UP, rows, d, ffn, up, 0);
     switch (c->activation) {
     case KVD_SWIGLU:
         kvd_swiglu(gate, up, rows * ffn);
@@ -127,7 +131,7 @@ static void feed_forward(const kvd_config *c, const kvd_layer_weights *w, const 
         kvd_relu(up, rows * ffn);
         break;
     }
-    project(up, w, KVD_PART_DOWN, rows, ffn, d, x, 1);
+    kvd_layer_project(up, w, KVD_PART_DOWN, rows, ffn, d, x, 1);
 }
 
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
@@ -140,12 +144,12 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
 
     if (c->order == KVD_ORDER_PARALLEL) /* of x as it enters the layer */
         normalise(c, w, second, x, rows, normed);
-    project(o, w, KVD_PART_O, rows, width_q, d, x, 1);
+    kvd_layer_project(o, w, KVD_PART_O, rows, width_q, d, x, 1);
     if (c->order == KVD_ORDER_BEFORE)
         normalise(c, w, second, x, rows, normed);
     if (c->order == KVD_ORDER_AFTER)
         normalise(c, w, KVD_PART_NORM_ATTENTION, x, rows, x);
-    feed_forward(c, w, c->order == KVD_ORDER_AFTER ? x : normed, rows, gate, up, x);
+    kvd_layer_feed_forward(c, w, c->order == KVD_ORDER_AFTER ? x : normed, rows, gate, up, x);
     if (c->order == KVD_ORDER_AFTER)
         normalise(c, w, second, x, rows, x);
 }

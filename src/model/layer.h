@@ -47,6 +47,18 @@ typedef struct {
 void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,
                                 float *scratch, const kvd_layer_qkv *out);
 
+/* y [rows][out] = x [rows][in] W^T + b of that part, or y += it. */
+void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part, size_t rows, size_t in,
+                       size_t out, float *y, int add);
+
+/* q and k [rows][heads][d_head] as they come out of their products: norms of Q and K where the model has them, RoPE; q_pre and
+ * k_pre as above. */
+void kvd_layer_turn(const kvd_config *c, const kvd_layer_weights *w, size_t rows, const kvd_layer_qkv *out);
+
+/* x [rows][d_model] += F(in); gate and up are scratch [rows][d_ffn]. */
+void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in, size_t rows,
+                            float *gate, float *up, float *x);
+
 /* x [rows][d_model] and the attention output o [rows][n_heads][d_head] -> x behind the layer;
  * scratch [rows][d_model + 2 d_ffn]. */
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,

@@ -10,13 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/args.h"
+#include "common/datadir.h"
 #include "common/output.h"
 #include "common/run.h"
-#include "common/version.h"
 #include "report/compare.h"
 #include "report/ledger.h"
 #include "report/page.h"
@@ -79,48 +77,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     default:
         return ARGP_ERR_UNKNOWN;
     }
-}
-
-/* ---- where our own files are --------------------------------------------------------------------- */
-
-static bool holds(const char *folder, const char *file)
-{
-    char path[2 * PATH_MAX];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-/*
- * The folder `name` that holds `file`: as given, or of the source tree that this program was built in
- * (build/bin/../..), or beside an installed program (bin/../share/kvdim), or where it was installed to.
- */
-static int find_folder(const char *given, const char *option, const char *in_tree, const char *installed,
-                       const char *file, char found[2 * PATH_MAX], kvd_err *err)
-{
-    char exe[PATH_MAX];
-    if (given) {
-        snprintf(found, 2 * PATH_MAX, "%s", given);
-        return holds(given, file) ? 0 : kvd_fail(err, "%s: '%s' does not hold %s", option, given, file);
-    }
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n > 0) {
-        exe[n] = '\0';
-        char *slash = strrchr(exe, '/');
-        if (slash)
-            *slash = '\0';
-        snprintf(found, 2 * PATH_MAX, "%s/../../%s", exe, in_tree);
-        if (holds(found, file))
-            return 0;
-        snprintf(found, 2 * PATH_MAX, "%s/../share/kvdim/%s", exe, installed);
-        if (holds(found, file))
-            return 0;
-    }
-    snprintf(found, 2 * PATH_MAX, "%s/%s", KVD_DATADIR, installed);
-    return holds(found, file)
-               ? 0
-               : kvd_fail(err, "cannot find %s: not in the source tree, not in '%s'; give %s DIR", file,
-                          found, option);
 }
 
 /* ---- the headline -------------------------------------------------------------------------------- */
@@ -259,8 +215,8 @@ static int work(const config *cfg, kvd_text *said, kvd_err *err)
     size_t n_outside = 0, n_unmeasured = 0;
     int status = -1;
 
-    if (find_folder(cfg->paper, "--paper", "data/paper", "paper", "ledger.csv", paper, err) ||
-        (!cfg->no_plots && find_folder(cfg->plots, "--plots", "plots", "plots", "common.gp", plots, err)))
+    if (kvd_data_folder(cfg->paper, "--paper", "data/paper", "paper", "ledger.csv", paper, err) ||
+        (!cfg->no_plots && kvd_data_folder(cfg->plots, "--plots", "plots", "plots", "common.gp", plots, err)))
         goto done;
     for (size_t i = 0; i < cfg->n_results; i++)
         if (kvd_results_add(&r, cfg->result[i], err))

@@ -38,17 +38,20 @@ struct kvd_engine {
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
+    /* Bytes that the cache held at the end of the latest iteration, by its own count; NULL: tokens times bytes_per_token, and
+     * where it is not, bytes_per_token is what is reserved. */
+    double (*held)(const kvd_engine *e);
     /* Logits [vocab_size] of slice i of the latest iteration, for tests. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);
     void (*free)(kvd_engine *e);
 };
 
 /* The plan is open and borrowed. NULL with *err, also for what this engine cannot do with it: it names the method. */
-kvd_engine *kvd_engine_cpu(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
-                           kvd_err *err);
+kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                                kvd_err *err);
 #ifdef KVD_CUDA
-kvd_engine *kvd_engine_cuda(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
-                            kvd_err *err);
+kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                                 kvd_err *err);
 #endif
 
 #endif

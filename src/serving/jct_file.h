@@ -37,7 +37,8 @@ typedef struct {
     size_t iterations,
         running;       /* running: most requests at once                                                    */
     double held_bytes; /* most that the cache held, by its own count                                        */
-    double joules;     /* NaN: not known                                                                    */
+    double held_tokens; /* in the cache then */
+    double joules; /* NaN: not known                                                                    */
 } kvd_jct_run;
 
 typedef struct {

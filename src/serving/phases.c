@@ -4,7 +4,7 @@ static const char *const name[KVD_PHASES] = {"embed",  "norm",     "qkv",     "r
                                              "append", "schedule", "prefill", "decode", "restore", "o",
                                              "mlp",    "head",     "sample",  "comm",   "host"};
 
-const char *kvd_phase_name(kvd_phase p)
+const char *kvd_phase_column(kvd_phase p)
 {
     return name[p];
 }

@@ -27,7 +27,7 @@ typedef enum {
     KVD_PHASE_HOST,     /* the device has nothing to do                                               */
     KVD_PHASES
 } kvd_phase;
-const char *kvd_phase_name(kvd_phase p); /* column of jct files: "qkv_s", ... without the "_s" */
+const char *kvd_phase_column(kvd_phase p); /* column of jct files: "qkv_s", ... without the "_s" */
 
 typedef struct {
     double part[KVD_PHASES]; /* seconds                                               */

@@ -1,0 +1,223 @@
+#include "serving/batching.h"
+
+#include <stdlib.h>
+
+static const uint64_t page = 64; /* tokens */
+
+/* A request between its admission and its last token. */
+typedef struct {
+    uint32_t request, slot;
+    uint32_t done; /* tokens in the cache */
+} runner;
+
+struct kvd_batcher {
+    const kvd_requests *requests;
+    kvd_batching_limits limits;
+    uint32_t *queue; /* [requests->n]: those that wait are queue[head .. tail - 1] */
+    size_t head, tail;
+    runner *running; /* [n_slots], in the order of arrival */
+    size_t n_running, n_slots;
+    uint32_t *free_slot; /* [n_slots], the next one to be given last */
+    size_t n_free;
+    kvd_slice *slice; /* [n_slots]: of the latest iteration, in the order of `by` */
+    uint32_t *by;     /* [n_slots]: whose slice it is, an index into running       */
+    size_t n_slices;
+    size_t tokens_left, pages_used;
+};
+
+static int check_limits(const kvd_batching_limits *l, kvd_err *err)
+{
+    if (!l->max_batch)
+        return kvd_fail(err, "a batch needs room for at least one request");
+    if (!l->pages)
+        return kvd_fail(err, "the cache needs at least one page of %d tokens", (int)page);
+    if (!l->chunk && !l->max_tokens)
+        return kvd_fail(err, "an iteration needs room for at least one token");
+    if (l->chunk && l->chunk < l->max_batch)
+        return kvd_fail(err, "a chunk of %zu tokens has no room for a step of each of %zu requests", l->chunk,
+                        l->max_batch);
+    return 0;
+}
+
+kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_limits *limits, kvd_err *err)
+{
+    if (check_limits(limits, err))
+        return NULL;
+    const size_t n = requests->n ? requests->n : 1;
+    const size_t n_slots = limits->max_batch < n ? limits->max_batch : n;
+    kvd_batcher *b = calloc(1, sizeof *b);
+    if (b) {
+        *b = (kvd_batcher){.requests = requests, .limits = *limits, .n_slots = n_slots, .n_free = n_slots};
+        b->queue = calloc(n, sizeof *b->queue);
+        b->running = calloc(n_slots, sizeof *b->running);
+        b->free_slot = calloc(n_slots, sizeof *b->free_slot);
+        b->slice = calloc(n_slots, sizeof *b->slice);
+        b->by = calloc(n_slots, sizeof *b->by);
+    }
+    if (!b || !b->queue || !b->running || !b->free_slot || !b->slice || !b->by) {
+        kvd_no_memory(err, "the batch", n * sizeof *b->queue + n_slots * sizeof *b->slice);
+        kvd_batcher_free(b);
+        return NULL;
+    }
+    for (size_t i = 0; i < n_slots; i++)
+        b->free_slot[i] = (uint32_t)(n_slots - 1 - i);
+    return b;
+}
+
+void kvd_batcher_free(kvd_batcher *b)
+{
+    if (!b)
+        return;
+    free(b->queue);
+    free(b->running);
+    free(b->free_slot);
+    free(b->slice);
+    free(b->by);
+    free(b);
+}
+
+static uint64_t pages_of(const kvd_request *r)
+{
+    return ((uint64_t)r->input + r->output + page - 1) / page;
+}
+
+/* The last token of the output comes out and is never put in. */
+static uint64_t tokens_of(const kvd_request *r)
+{
+    return (uint64_t)r->input + r->output - 1;
+}
+
+int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err)
+{
+    if (request >= b->requests->n)
+        return kvd_fail(err, "request %u: there are %zu", request, b->requests->n);
+    const kvd_request *r = &b->requests->request[request];
+    if (!r->input || !r->output)
+        return kvd_fail(err, "request %u: %u + %u tokens, both must be at least 1", request, r->input,
+                        r->output);
+    if (pages_of(r) > b->limits.pages)
+        return kvd_fail(err, "request %u: %u + %u tokens take %llu pages, there are %zu", request, r->input,
+                        r->output, (unsigned long long)pages_of(r), b->limits.pages);
+    if (b->tail == b->requests->n)
+        return kvd_fail(err, "request %u: more arrivals than the %zu requests", request, b->requests->n);
+    b->queue[b->tail++] = request;
+    b->tokens_left += tokens_of(r);
+    return 0;
+}
+
+/* What the latest iteration did is done; requests that have all their tokens leave. */
+static void retire(kvd_batcher *b)
+{
+    for (size_t i = 0; i < b->n_slices; i++) {
+        b->running[b->by[i]].done += b->slice[i].n;
+        b->tokens_left -= b->slice[i].n;
+    }
+    b->n_slices = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < b->n_running; i++) {
+        const runner r = b->running[i];
+        const kvd_request *q = &b->requests->request[r.request];
+        if (r.done == tokens_of(q)) {
+            b->free_slot[b->n_free++] = r.slot;
+            b->pages_used -= pages_of(q);
+        } else
+            b->running[kept++] = r;
+    }
+    b->n_running = kept;
+}
+
+static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
+{
+    const runner *r = &b->running[i];
+    const kvd_request *q = &b->requests->request[r->request];
+    const uint64_t after = (uint64_t)r->done + n;
+    b->by[b->n_slices] = (uint32_t)i;
+    b->slice[b->n_slices++] = (kvd_slice){.request = r->request,
+                                          .slot = r->slot,
+                                          .before = r->done,
+                                          .n = n,
+                                          .emits = after >= q->input,
+                                          .last = after == tokens_of(q)};
+}
+
+static size_t add_steps(kvd_batcher *b)
+{
+    for (size_t i = 0; i < b->n_running; i++)
+        if (b->running[i].done >= b->requests->request[b->running[i].request].input)
+            add_slice(b, i, 1);
+    return b->n_slices;
+}
+
+/* The request that waits longest, when batch and memory have room for it; NULL otherwise: nobody overtakes it. */
+static const kvd_request *admissible(const kvd_batcher *b)
+{
+    if (b->head == b->tail || !b->n_free)
+        return NULL;
+    const kvd_request *q = &b->requests->request[b->queue[b->head]];
+    return pages_of(q) <= b->limits.pages - b->pages_used ? q : NULL;
+}
+
+static void admit(kvd_batcher *b)
+{
+    const uint32_t request = b->queue[b->head++];
+    b->pages_used += pages_of(&b->requests->request[request]);
+    b->running[b->n_running++] = (runner){.request = request, .slot = b->free_slot[--b->n_free]};
+}
+
+/* Whole prompts of new requests; the first goes whatever its length. */
+static size_t add_prompts(kvd_batcher *b)
+{
+    size_t n = 0;
+    for (const kvd_request *q; (q = admissible(b)); n += q->input) {
+        if (n && (n >= b->limits.max_tokens || q->input > b->limits.max_tokens - n))
+            break;
+        admit(b);
+        add_slice(b, b->n_running - 1, q->input);
+    }
+    return n;
+}
+
+/* Pieces of prompts, of those begun first, up to `room` tokens. */
+static size_t add_pieces(kvd_batcher *b, size_t room)
+{
+    size_t n = 0;
+    for (size_t i = 0; n < room; i++) {
+        if (i == b->n_running) {
+            if (!admissible(b))
+                break;
+            admit(b);
+        }
+        const uint32_t input = b->requests->request[b->running[i].request].input;
+        if (b->running[i].done >= input)
+            continue;
+        const size_t rest = input - b->running[i].done;
+        const size_t piece = rest < room - n ? rest : room - n;
+        add_slice(b, i, (uint32_t)piece);
+        n += piece;
+    }
+    return n;
+}
+
+kvd_iteration kvd_batcher_next(kvd_batcher *b)
+{
+    retire(b);
+    kvd_iteration it = {.slice = b->slice};
+    if (b->limits.chunk) {
+        it.n_steps = add_steps(b);
+        it.n_tokens = it.n_steps + add_pieces(b, b->limits.chunk - it.n_steps);
+    } else {
+        it.n_tokens = add_prompts(b);
+        if (!it.n_tokens)
+            it.n_tokens = it.n_steps = add_steps(b);
+    }
+    it.n_slices = b->n_slices;
+    return it;
+}
+
+kvd_batcher_load kvd_batcher_ask(const kvd_batcher *b)
+{
+    return (kvd_batcher_load){.waiting = b->tail - b->head,
+                              .running = b->n_running,
+                              .tokens = b->tokens_left,
+                              .pages_used = b->pages_used};
+}

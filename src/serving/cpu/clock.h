@@ -1,0 +1,32 @@
+/* Which part of an iteration the time since the mark before belongs to. */
+#ifndef KVD_SERVING_CPU_CLOCK_H
+#define KVD_SERVING_CPU_CLOCK_H
+
+#include <stddef.h>
+#include <time.h>
+
+#include "serving/phases.h"
+
+typedef struct {
+    kvd_phase_times *times; /* NULL: nothing is taken */
+    double begin, last;
+    int parts; /* 0: only the total */
+} kvd_cpu_clock;
+
+static inline double kvd_cpu_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline void kvd_cpu_mark(kvd_cpu_clock *c, kvd_phase part)
+{
+    if (!c->times || !c->parts)
+        return;
+    const double now = kvd_cpu_now();
+    c->times->part[part] += now - c->last;
+    c->last = now;
+}
+
+#endif

@@ -1,0 +1,200 @@
+#include "serving/cpu/layers.h"
+
+#include <cblas.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "model/batch.h"
+#include "model/blocks.h"
+
+enum {
+    BLOCK = 256,  /* rows that go through the products together                     */
+    ROTATED = 64, /* rows of one head that a thread rotates at a time                */
+};
+
+/* ---- life ------------------------------------------------------------------------------------------------ */
+
+int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys,
+                      kvd_err *err)
+{
+    const kvd_config *const c = w->config;
+    const size_t d = (size_t)c->d_model, q = (size_t)c->n_heads * (size_t)c->d_head,
+                 k = (size_t)c->n_kv_heads * (size_t)c->d_head, block = most < BLOCK ? most : BLOCK;
+    const size_t tables = kvd_batch_rope_rows(c, max_len) * (size_t)(c->d_head / 2);
+    const size_t cut = w->dims ? most : 0;
+    float **const all[] = {&r->x,     &r->q,     &r->k,    &r->v,      &r->o,   &r->q_own,
+                           &r->k_own, &r->k_pre, &r->work, &r->cosine, &r->sine};
+    const size_t size[] = {most * d,
+                           most * q,
+                           most * k,
+                           most * k,
+                           most * q,
+                           cut * q,
+                           cut * k,
+                           keys ? most * k : 0,
+                           block * (d + 2 * (size_t)c->d_ffn),
+                           tables,
+                           tables};
+    *r = (kvd_cpu_rows){.model = w, .most = most, .max_len = max_len, .keys = keys};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        r->bytes += (double)size[i] * sizeof(float);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!(*all[i] = malloc((size[i] ? size[i] : 1) * sizeof(float))))
+            return kvd_no_memory(err, "activations of an iteration", (unsigned long long)r->bytes);
+    r->position = malloc(most * sizeof *r->position);
+    r->rope_row = malloc(most * sizeof *r->rope_row);
+    if (!r->position || !r->rope_row)
+        return kvd_no_memory(err, "positions", 2 * most * sizeof *r->position);
+    kvd_batch_rope(c, max_len, r->cosine, r->sine);
+    return 0;
+}
+
+void kvd_cpu_rows_release(kvd_cpu_rows *r)
+{
+    float *const all[] = {r->x,     r->q,     r->k,    r->v,      r->o,   r->q_own,
+                          r->k_own, r->k_pre, r->work, r->cosine, r->sine};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free(r->position);
+    free(r->rope_row);
+    memset(r, 0, sizeof *r);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------ */
+
+void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
+{
+    /* Of longrope's two tables the second one in an engine that takes sequences so long: keys that are stored are not turned again. */
+    const size_t table = kvd_batch_rope_rows(r->model->config, r->max_len) > r->max_len ? r->max_len : 0;
+    for (size_t i = 0, row = 0; i < it->n_slices; i++)
+        for (size_t k = 0; k < it->slice[i].n; k++, row++) {
+            r->position[row] = it->slice[i].before + (uint32_t)k;
+            r->rope_row[row] = r->position[row] + (uint32_t)table;
+        }
+}
+
+void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n)
+{
+    const kvd_cpu_weights *const w = r->model;
+    const size_t d = (size_t)w->config->d_model;
+    const float *const in = kvd_cpu_once(w, KVD_PART_PROJECT_IN, 0);
+    float *const row = r->work;
+    for (size_t i = 0; i < n; i++) {
+        float *const x = r->x + i * d, *const to = in ? row : x;
+        kvd_weight_read(&w->embedding, (size_t)id[i] * w->d_embed, w->d_embed, to);
+        if (in)
+            kvd_linear(to, in, 1, w->d_embed, d, x, 0);
+        if (w->positions.n) { /* position t reads row t + 2 of the table */
+            kvd_weight_read(&w->positions, ((size_t)r->position[i] + 2) * d, d, row);
+            kvd_add_bias(x, row, 1, d);
+        }
+    }
+}
+
+static void normalise(const kvd_config *c, const kvd_layer_weights *w, kvd_part part, const float *x,
+                      size_t rows, float *y)
+{
+    kvd_layer_normalise(c, x, w->w[part], w->b[part], rows, y);
+}
+
+void kvd_cpu_before_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n, kvd_cpu_clock *clock)
+{
+    const kvd_cpu_weights *const m = r->model;
+    const kvd_config *const c = m->config;
+    const size_t d = (size_t)c->d_model, kv = (size_t)c->n_kv_heads, d_head = (size_t)c->d_head;
+    const size_t wide_k = l->rotates ? kv * d_head : l->cut.at_qk[kv], wide_q = m->group * wide_k,
+                 wide_v = l->cut.at_v[kv];
+    for (size_t i = 0; i < n; i += BLOCK) {
+        const size_t rows = n - i < BLOCK ? n - i : BLOCK;
+        const kvd_layer_qkv out = {.q = r->q + i * wide_q,
+                                   .k = r->k + i * wide_k,
+                                   .v = r->v + i * wide_v,
+                                   .k_pre = r->keys ? r->k_pre + i * wide_k : NULL,
+                                   .cosine = r->cosine,
+                                   .sine = r->sine,
+                                   .rope_row = r->rope_row + i};
+        const float *x = r->x + i * d;
+        if (c->order != KVD_ORDER_AFTER) {
+            normalise(c, &l->w, KVD_PART_NORM_ATTENTION, x, rows, r->work);
+            x = r->work;
+            kvd_cpu_mark(clock, KVD_PHASE_NORM);
+        }
+        kvd_layer_project(x, &l->w, KVD_PART_Q, rows, d, wide_q, out.q, 0);
+        kvd_layer_project(x, &l->w, KVD_PART_K, rows, d, wide_k, out.k, 0);
+        kvd_layer_project(x, &l->w, KVD_PART_V, rows, d, wide_v, out.v, 0);
+        kvd_cpu_mark(clock, KVD_PHASE_QKV);
+        if (c->qk_norm || c->positions == KVD_POSITIONS_ROPE) {
+            kvd_layer_turn(c, &l->w, rows, &out);
+            kvd_cpu_mark(clock, KVD_PHASE_ROPE);
+        }
+    }
+}
+
+/* Rows of one head: to [rows][m], ld_to apart, = x [rows][d] a, or x itself. */
+static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a, float *to,
+                        size_t ld_to)
+{
+    if (a)
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)rows, (blasint)m, (blasint)d, 1.0f, x,
+                    (blasint)ld, a, (blasint)m, 0.0f, to, (blasint)ld_to);
+    else
+        for (size_t i = 0; i < rows; i++)
+            memcpy(to + i * ld_to, x + i * ld, m * sizeof *to);
+}
+
+void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
+{
+    const kvd_cpu_weights *const w = r->model;
+    const kvd_cpu_layer *const l = &w->layer[layer];
+    const size_t kv = (size_t)w->config->n_kv_heads, heads = (size_t)w->config->n_heads,
+                 d = (size_t)w->config->d_head, wide = l->cut.at_qk[kv];
+    r->q_cut = l->rotates ? r->q_own : r->q;
+    r->k_cut = l->rotates ? r->k_own : r->k;
+    if (!l->rotates)
+        return;
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic) collapse(2)
+    for (size_t h = 0; h < heads + kv; h++) /* query heads, then KV heads */
+        for (size_t i = 0; i < n; i += ROTATED) {
+            const size_t rows = n - i < ROTATED ? n - i : ROTATED, g = h < heads ? h / w->group : h - heads;
+            const kvd_dims_head *const dims = &w->dims->head[(size_t)layer * kv + g];
+            if (h < heads)
+                rotate_rows(rows, d, l->cut.d_qk[g], r->q + (i * heads + h) * d, heads * d, dims->a_q,
+                            r->q_cut + i * w->group * wide + kvd_cpu_query_at(w, l->cut.at_qk, h),
+                            w->group * wide);
+            else
+                rotate_rows(rows, d, l->cut.d_qk[g], r->k + (i * kv + g) * d, kv * d, dims->a_k,
+                            r->k_cut + i * wide + l->cut.at_qk[g], wide);
+        }
+    kvd_blas_restore(saved);
+}
+
+void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n, kvd_cpu_clock *clock)
+{
+    const kvd_config *const c = r->model->config;
+    const size_t d = (size_t)c->d_model, wide = r->model->group * l->cut.at_v[c->n_kv_heads];
+    const kvd_part second = c->shared_norm ? KVD_PART_NORM_ATTENTION : KVD_PART_NORM_FFN;
+    for (size_t i = 0; i < n; i += BLOCK) {
+        const size_t rows = n - i < BLOCK ? n - i : BLOCK;
+        float *const x = r->x + i * d, *const normed = r->work, *const gate = normed + rows * d,
+                     *const up = gate + rows * (size_t)c->d_ffn;
+        if (c->order == KVD_ORDER_PARALLEL) { /* of x as it enters the layer */
+            normalise(c, &l->w, second, x, rows, normed);
+            kvd_cpu_mark(clock, KVD_PHASE_NORM);
+        }
+        kvd_layer_project(r->o + i * wide, &l->w, KVD_PART_O, rows, wide, d, x, 1);
+        kvd_cpu_mark(clock, KVD_PHASE_O);
+        if (c->order == KVD_ORDER_BEFORE)
+            normalise(c, &l->w, second, x, rows, normed);
+        if (c->order == KVD_ORDER_AFTER)
+            normalise(c, &l->w, KVD_PART_NORM_ATTENTION, x, rows, x);
+        kvd_cpu_mark(clock, KVD_PHASE_NORM);
+        kvd_layer_feed_forward(c, &l->w, c->order == KVD_ORDER_AFTER ? x : normed, rows, gate, up, x);
+        kvd_cpu_mark(clock, KVD_PHASE_MLP);
+        if (c->order == KVD_ORDER_AFTER) {
+            normalise(c, &l->w, second, x, rows, x);
+            kvd_cpu_mark(clock, KVD_PHASE_NORM);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+#include "serving/cpu/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "export/fold.h"
+#include "export/folded.h"
+
+static float *floats(const char *what, size_t n, kvd_err *err)
+{
+    float *const x = malloc((n ? n : 1) * sizeof *x);
+    if (!x)
+        kvd_no_memory(err, what, (unsigned long long)n * sizeof *x);
+    return x;
+}
+
+/* ---- widths ------------------------------------------------------------------------------------------ */
+
+static int make_widths(kvd_cpu_widths *u, const kvd_config *c, const kvd_dims *dims, int layer, kvd_err *err)
+{
+    const size_t n = (size_t)c->n_kv_heads;
+    size_t *const all = calloc(4 * n + 2, sizeof *all);
+    if (!all)
+        return kvd_no_memory(err, "widths", (4 * n + 2) * sizeof *all);
+    *u = (kvd_cpu_widths){.d_qk = all, .d_v = all + n, .at_qk = all + 2 * n, .at_v = all + 3 * n + 1};
+    for (size_t g = 0; g < n; g++) {
+        const kvd_dims_head *const h = dims ? &dims->head[(size_t)layer * n + g] : NULL;
+        u->d_qk[g] = h ? (size_t)h->d_qk : (size_t)c->d_head;
+        u->d_v[g] = h ? (size_t)h->d_v : (size_t)c->d_head;
+        u->at_qk[g + 1] = u->at_qk[g] + u->d_qk[g];
+        u->at_v[g + 1] = u->at_v[g] + u->d_v[g];
+    }
+    return 0;
+}
+
+/* ---- folding ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const kvd_config *config;
+    const kvd_dims_head *head; /* [n_kv_heads] of the layer */
+    size_t group;
+    float *block;
+    double *scratch;
+} folding;
+
+/* The matrix that one head of a part is multiplied with; NULL: it stays. */
+static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t *m)
+{
+    const kvd_dims_head *const h = &f->head[g];
+    *m = (size_t)(part == KVD_PART_V ? h->d_v : h->d_qk);
+    return part == KVD_PART_V ? h->a_v : part == KVD_PART_Q ? h->a_q : h->a_k;
+}
+
+/* Rows of the heads of Q, K or V (or of their bias, cols 1), each cut to its width, below each other in to. */
+static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
+{
+    const size_t d = (size_t)f->config->d_head;
+    const size_t heads = (size_t)(part == KVD_PART_Q ? f->config->n_heads : f->config->n_kv_heads);
+    for (size_t i = 0; i < heads; i++) {
+        size_t m;
+        const float *const a = matrix_of(f, part, part == KVD_PART_Q ? i / f->group : i, &m);
+        kvd_weight_read(w, i * d * cols, d * cols, f->block);
+        if (a)
+            kvd_fold_rows(d, m, a, cols, f->block, f->scratch);
+        memcpy(to, f->block, m * cols * sizeof *to);
+        to += m * cols;
+    }
+}
+
+enum { FOLD_ROWS = 64 }; /* of W_O at a time */
+
+/* Columns of the heads of W_O, each cut to its width, side by side in to [rows][width]. */
+static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width, float *to)
+{
+    const size_t d = (size_t)f->config->d_head, heads = (size_t)f->config->n_heads, ld = heads * d;
+    for (size_t i = 0; i < rows; i += FOLD_ROWS) {
+        const size_t n = rows - i < FOLD_ROWS ? rows - i : FOLD_ROWS;
+        kvd_weight_read(w, i * ld, n * ld, f->block);
+        for (size_t h = 0, at = 0; h < heads; h++) {
+            const kvd_dims_head *const head = &f->head[h / f->group];
+            const size_t m = (size_t)head->d_v;
+            if (head->b_v)
+                kvd_fold_columns(d, m, head->b_v, n, ld, f->block + h * d, f->scratch);
+            for (size_t k = 0; k < n; k++)
+                memcpy(to + (i + k) * width + at, f->block + k * ld + h * d, m * sizeof *to);
+            at += m;
+        }
+    }
+}
+
+/* Elements of a part or bias as it will stand in memory. */
+static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_part part, size_t n,
+                          size_t cols)
+{
+    const size_t last = (size_t)w->config->n_kv_heads;
+    switch (part) {
+    case KVD_PART_V:
+        return l->cut.at_v[last] * cols;
+    case KVD_PART_K:
+        return l->cut.at_qk[last] * cols;
+    case KVD_PART_Q:
+        return w->group * l->cut.at_qk[last] * cols;
+    default: /* W_O */
+        return n / ((size_t)w->config->n_heads * (size_t)w->config->d_head) * w->group * l->cut.at_v[last];
+    }
+}
+
+/* Whether projections change the part. b of O does not meet them. */
+static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
+{
+    if (!w->dims)
+        return false;
+    if (part == KVD_PART_V || (part == KVD_PART_O && !bias))
+        return true;
+    return (part == KVD_PART_Q || part == KVD_PART_K) && kvd_folds_qk(w->config);
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------ */
+
+static int load_layer(kvd_cpu_weights *w, const kvd_checkpoint *c, int layer, folding *f, kvd_err *err)
+{
+    kvd_cpu_layer *const l = &w->layer[layer];
+    kvd_weight part[KVD_LAYER_WEIGHTS];
+    if (make_widths(&l->cut, w->config, w->dims, layer, err) || kvd_layer_find(c, layer, part, err))
+        return -1;
+    f->head = w->dims ? &w->dims->head[layer * w->config->n_kv_heads] : NULL;
+    l->rotates = w->dims && !kvd_folds_qk(w->config);
+    for (int p = 0; p < KVD_LAYER_WEIGHTS; p++) {
+        const kvd_part which = (kvd_part)(p / 2);
+        const bool folded = part[p].n && folds(w, which, p % 2);
+        const float *x = folded || !part[p].n ? NULL : kvd_weight_in_place(&part[p]);
+        const size_t cols = p % 2 ? 1 : part[p].cols;
+        const size_t n = folded ? folded_size(w, l, which, part[p].n, cols) : part[p].n;
+        if (part[p].n && !x) {
+            if (!(x = l->own[p] = floats("weights", n, err)))
+                return -1;
+            if (!folded)
+                kvd_weight_read(&part[p], 0, n, l->own[p]);
+            else if (which == KVD_PART_O)
+                fold_columns(f, &part[p], (size_t)w->config->d_model,
+                             w->group * l->cut.at_v[w->config->n_kv_heads], l->own[p]);
+            else
+                fold_rows(f, which, &part[p], cols, l->own[p]);
+        }
+        (p % 2 ? l->w.b : l->w.w)[which] = x;
+        w->bytes += (double)n * sizeof *x;
+    }
+    return 0;
+}
+
+static int load_layers(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
+{
+    const size_t d = (size_t)w->config->d_head, wide = (size_t)w->config->d_model,
+                 ld = (size_t)w->config->n_heads * d;
+    folding f = {.config = w->config, .group = w->group};
+    int status = -1;
+    const size_t most = kvd_fold_scratch(d, wide > FOLD_ROWS ? wide : FOLD_ROWS);
+    f.block = floats("a head's weights", d * wide > FOLD_ROWS * ld ? d * wide : FOLD_ROWS * ld, err);
+    f.scratch = malloc(most * sizeof *f.scratch);
+    if (!f.scratch)
+        kvd_no_memory(err, "a head's weights", most * sizeof *f.scratch);
+    else if (f.block)
+        status = 0;
+    for (int l = 0; !status && l < w->config->n_layers; l++)
+        status = load_layer(w, c, l, &f, err);
+    free(f.block);
+    free(f.scratch);
+    return status;
+}
+
+/* ---- the rest ---------------------------------------------------------------------------------------- */
+
+const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias)
+{
+    return w->once[part - KVD_N_LAYER_PARTS][bias];
+}
+
+static int load_once(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_part part, kvd_err *err)
+{
+    for (int bias = 0; bias < 2; bias++) {
+        kvd_weight x;
+        float **const to = &w->once[part - KVD_N_LAYER_PARTS][bias];
+        if (kvd_weight_find(c, part, bias, 0, &x, err) || (x.n && !(*to = floats("weights", x.n, err))))
+            return -1;
+        if (x.n)
+            kvd_weight_read(&x, 0, x.n, *to);
+        w->bytes += (double)x.n * sizeof **to;
+    }
+    return 0;
+}
+
+static int load_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
+{
+    const bool tied = w->config->tied_head;
+    kvd_weight x;
+    if (kvd_weight_find(c, KVD_PART_EMBEDDING, false, 0, &w->embedding, err) ||
+        kvd_weight_find(c, KVD_PART_POSITIONS, false, 0, &w->positions, err) ||
+        kvd_weight_find(c, tied ? KVD_PART_EMBEDDING : KVD_PART_HEAD, false, 0, &x, err))
+        return -1;
+    if (!(w->head = kvd_weight_in_place(&x))) {
+        if (!(w->head = w->own_head = floats("the output head", x.n, err)))
+            return -1;
+        kvd_weight_read(&x, 0, x.n, w->own_head);
+    }
+    /* Embedding and positions are read as stored, a row at a time. */
+    const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype));
+    w->bytes +=
+        (double)(x.n * sizeof *w->head + w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)) +
+        (tied && !w->own_head ? 0 : stored);
+    return 0;
+}
+
+int kvd_cpu_weights_open(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_dims *dims, kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    *w = (kvd_cpu_weights){.config = config,
+                           .dims = dims,
+                           .group = (size_t)(config->n_heads / config->n_kv_heads),
+                           .d_embed = (size_t)kvd_config_d_embed(config)};
+    if (dims && kvd_dims_fits(dims, config, err))
+        return -1;
+    if (!(w->layer = calloc((size_t)config->n_layers, sizeof *w->layer)))
+        return kvd_no_memory(err, "layers", (size_t)config->n_layers * sizeof *w->layer);
+    return load_layers(w, c, err) || load_once(w, c, KVD_PART_PROJECT_IN, err) ||
+                   load_once(w, c, KVD_PART_NORM_FINAL, err) || load_once(w, c, KVD_PART_PROJECT_OUT, err) ||
+                   load_head(w, c, err)
+               ? -1
+               : 0;
+}
+
+void kvd_cpu_weights_release(kvd_cpu_weights *w)
+{
+    for (int l = 0; w->layer && l < w->config->n_layers; l++) {
+        for (int p = 0; p < KVD_LAYER_WEIGHTS; p++)
+            free(w->layer[l].own[p]);
+        free(w->layer[l].cut.d_qk);
+    }
+    for (size_t i = 0; i < sizeof w->once / sizeof *w->once; i++) {
+        free(w->once[i][0]);
+        free(w->once[i][1]);
+    }
+    free(w->layer);
+    free(w->own_head);
+    memset(w, 0, sizeof *w);
+}

@@ -1,0 +1,344 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/threads.h"
+#include "model/attention.h"
+#include "model/batch.h"
+#include "model/blocks.h"
+#include "serving/cpu/clock.h"
+#include "serving/cpu/layers.h"
+#include "serving/cpu/slots.h"
+#include "serving/cpu/stepwise.h"
+#include "serving/engine.h"
+
+enum { PAGE = 64 };
+
+typedef struct {
+    kvd_engine door;
+    const kvd_config *config;
+    const kvd_plan *plan;
+    kvd_engine_spec spec;
+    kvd_cpu_weights weights;
+    bool stepwise; /* which of the next two */
+    kvd_cpu_slots slots;
+    kvd_cpu_stepwise caches;
+    size_t tokens; /* that a slot holds     */
+    kvd_cpu_rows rows;
+    double held_bytes; /* of caches, in the latest iteration */
+    uint32_t *held;    /* [max_batch] tokens of every slot, 0: free                    */
+    float *last;       /* [max_batch][d_model] rows whose logits are wanted            */
+    float *narrow;     /* [max_batch][d_embed] the same behind a projection; NULL      */
+    float *logits;     /* [max_batch][vocab_size]                                      */
+    size_t *emitted;   /* [max_batch] slice -> row of logits; SIZE_MAX: gives out none */
+    size_t n_slices;   /* of the latest iteration                                      */
+} engine;
+
+static engine *self_of(kvd_engine *e)
+{
+    return (engine *)(void *)e; /* door is the first member */
+}
+
+/* ---- an iteration ------------------------------------------------------------------------------------- */
+
+static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, kvd_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        if (s->slot >= e->spec.limits.max_batch || !s->n || (size_t)s->before + s->n > e->tokens ||
+            (s->before && e->held[s->slot] != s->before))
+            return kvd_fail(err,
+                            "request %u: %u tokens behind %u in slot %u, which holds %u and has room for %zu",
+                            s->request, s->n, s->before, s->slot,
+                            s->slot < e->spec.limits.max_batch ? e->held[s->slot] : 0, e->tokens);
+        for (size_t k = 0; k < s->n; k++)
+            if (id[n + k] >= (uint32_t)e->config->vocab_size)
+                return kvd_fail(err,
+                                "request %u, position %zu: token id %u is not below the vocabulary size %d",
+                                s->request, s->before + k, id[n + k], e->config->vocab_size);
+        n += s->n;
+    }
+    if (n != it->n_tokens || n > e->rows.most || it->n_slices > e->spec.limits.max_batch)
+        return kvd_fail(err,
+                        "an iteration of %zu requests and %zu tokens, the engine was made for %zu and %zu",
+                        it->n_slices, n, e->spec.limits.max_batch, e->rows.most);
+    return 0;
+}
+
+/* Whose row that is, for messages. */
+static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
+{
+    size_t i = 0;
+    for (; row >= it->slice[i].n; i++)
+        row -= it->slice[i].n;
+    return kvd_fail(err, "%s, request %u, position %zu: activation is not finite", where,
+                    it->slice[i].request, it->slice[i].before + row);
+}
+
+static int check_finite(const kvd_iteration *it, const char *where, const float *x, size_t width,
+                        kvd_err *err)
+{
+    const size_t n = it->n_tokens * width, at = kvd_first_nonfinite_f32(x, n);
+    return at < n ? not_finite(it, where, at / width, err) : 0;
+}
+
+/* Attention of a plan of the dims axis: rotation, cache, and what reads it. */
+static int attend(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
+{
+    kvd_cpu_rows *const r = &e->rows;
+    const kvd_cpu_layer *const l = &e->weights.layer[layer];
+    kvd_cpu_rotate(r, layer, it->n_tokens);
+    if (l->rotates)
+        kvd_cpu_mark(clock, KVD_PHASE_ROTATE);
+    kvd_cpu_slots_append(&e->slots, layer, it, r->k_cut, r->v);
+    kvd_cpu_mark(clock, KVD_PHASE_APPEND);
+    if (kvd_cpu_slots_decode(&e->slots, layer, it, err))
+        return -1;
+    if (e->slots.type != KVD_F32)
+        kvd_cpu_mark(clock, KVD_PHASE_RESTORE);
+    kvd_cpu_slots_step(&e->slots, layer, it, r->q_cut, r->o);
+    if (it->n_steps)
+        kvd_cpu_mark(clock, KVD_PHASE_DECODE);
+    kvd_cpu_slots_prefill(&e->slots, layer, it, r->q_cut, r->o);
+    if (it->n_steps < it->n_slices)
+        kvd_cpu_mark(clock, KVD_PHASE_PREFILL);
+    return 0;
+}
+
+static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
+{
+    kvd_cpu_rows *const r = &e->rows;
+    const kvd_cpu_layer *const l = &e->weights.layer[layer];
+    const size_t kv = (size_t)e->config->n_kv_heads;
+    char where[32];
+    snprintf(where, sizeof where, "layer %d", layer);
+    kvd_cpu_before_attention(r, l, it->n_tokens, clock);
+    /* An infinite key can vanish in the softmax, so keys and values are checked themselves. */
+    if (check_finite(it, where, r->k, l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
+        check_finite(it, where, r->v, l->cut.at_v[kv], err))
+        return -1;
+    if (e->stepwise ? kvd_cpu_stepwise_run(&e->caches, layer, it, r, clock, err)
+                    : attend(e, layer, it, clock, err))
+        return -1;
+    kvd_cpu_behind_attention(r, l, it->n_tokens, clock);
+    return check_finite(it, where, r->x, (size_t)e->config->d_model, err);
+}
+
+/* Logits of the last rows of the slices that give out a token. */
+static int head(engine *e, const kvd_iteration *it, kvd_err *err)
+{
+    const kvd_cpu_weights *const w = &e->weights;
+    const size_t d = (size_t)e->config->d_model, vocab = (size_t)e->config->vocab_size;
+    const float *const gain = kvd_cpu_once(w, KVD_PART_NORM_FINAL, 0);
+    const float *const out = kvd_cpu_once(w, KVD_PART_PROJECT_OUT, 0);
+    size_t n = 0;
+    e->n_slices = it->n_slices;
+    for (size_t i = 0, row = 0; i < it->n_slices; i++) {
+        row += it->slice[i].n;
+        e->emitted[i] = SIZE_MAX;
+        if (!it->slice[i].emits)
+            continue;
+        memcpy(e->last + n * d, e->rows.x + (row - 1) * d, d * sizeof *e->last);
+        e->emitted[i] = n++;
+    }
+    if (gain)
+        kvd_layer_normalise(e->config, e->last, gain, kvd_cpu_once(w, KVD_PART_NORM_FINAL, 1), n, e->last);
+    if (out)
+        kvd_linear(e->last, out, n, d, w->d_embed, e->narrow, 0);
+    kvd_linear(out ? e->narrow : e->last, w->head, n, w->d_embed, vocab, e->logits, 0);
+    const size_t at = kvd_first_nonfinite_f32(e->logits, n * vocab);
+    return at < n * vocab ? kvd_fail(err, "logit of token %zu is not finite", at % vocab) : 0;
+}
+
+static void sample(const engine *e, const kvd_iteration *it, uint32_t *next)
+{
+    const size_t vocab = (size_t)e->config->vocab_size;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        if (e->emitted[i] == SIZE_MAX)
+            continue;
+        const float *const logit = e->logits + e->emitted[i] * vocab;
+        uint32_t best = 0;
+        for (uint32_t t = 1; t < vocab; t++)
+            best = logit[t] > logit[best] ? t : best;
+        next[i] = best;
+    }
+}
+
+static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next, kvd_cpu_clock *clock,
+               kvd_err *err)
+{
+    if (check(e, it, id, err))
+        return -1;
+    kvd_cpu_place(&e->rows, it);
+    kvd_cpu_mark(clock, KVD_PHASE_HOST);
+    kvd_cpu_embed(&e->rows, id, it->n_tokens);
+    kvd_cpu_mark(clock, KVD_PHASE_EMBED);
+    for (int l = 0; l < e->config->n_layers; l++)
+        if (run_layer(e, l, it, clock, err))
+            return -1;
+    if (head(e, it, err))
+        return -1;
+    kvd_cpu_mark(clock, KVD_PHASE_HEAD);
+    sample(e, it, next);
+    kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        e->held[s->slot] = s->last ? 0 : s->before + s->n;
+    }
+    if (e->stepwise) { /* those that leave still held it */
+        e->held_bytes = kvd_cpu_stepwise_bytes(&e->caches);
+        kvd_cpu_stepwise_end(&e->caches, it);
+    }
+    return 0;
+}
+
+static int step(kvd_engine *door, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
+                kvd_phase_times *times, kvd_err *err)
+{
+    engine *const e = self_of(door);
+    kvd_cpu_clock clock = {.times = times, .parts = e->spec.phases, .begin = kvd_cpu_now()};
+    clock.last = clock.begin;
+    if (times)
+        *times = (kvd_phase_times){.total = 0};
+    const int status = run(e, it, id, next, &clock, err);
+    if (times)
+        times->total = kvd_cpu_now() - clock.begin;
+    return status;
+}
+
+static int logits_of(kvd_engine *door, size_t i, float *logits, kvd_err *err)
+{
+    const engine *const e = self_of(door);
+    const size_t vocab = (size_t)e->config->vocab_size;
+    if (i >= e->n_slices || e->emitted[i] == SIZE_MAX)
+        return kvd_fail(err, "slice %zu of the latest iteration has no logits", i);
+    memcpy(logits, e->logits + e->emitted[i] * vocab, vocab * sizeof *logits);
+    return 0;
+}
+
+static double held(const kvd_engine *door)
+{
+    return ((const engine *)(const void *)door)->held_bytes;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------ */
+
+static void release(kvd_engine *door)
+{
+    engine *const e = self_of(door);
+    kvd_cpu_weights_release(&e->weights);
+    kvd_cpu_slots_release(&e->slots);
+    kvd_cpu_stepwise_release(&e->caches);
+    kvd_cpu_rows_release(&e->rows);
+    free(e->held);
+    free(e->last);
+    free(e->narrow);
+    free(e->logits);
+    free(e->emitted);
+    free(e);
+}
+
+/* Bytes that the system could still hand out. */
+static double available_memory(void)
+{
+    double kilobytes = NAN;
+    char line[256];
+    FILE *const f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lf kB", &kilobytes) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return isnan(kilobytes) ? (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE)
+                            : kilobytes * 1024;
+}
+
+/* Pages that the limits ask for, or what memory leaves after everything else. */
+static int settle_pages(engine *e, size_t per_slot, kvd_err *err)
+{
+    kvd_engine_facts *const f = &e->door.facts;
+    const double page = f->bytes_per_token * PAGE, left = 0.9 * available_memory();
+    const size_t wanted = e->spec.limits.max_batch * per_slot;
+    f->pages = e->spec.limits.pages ? e->spec.limits.pages : wanted;
+    if (!e->spec.limits.pages && (double)wanted * page > left)
+        f->pages = (size_t)(left / page);
+    f->cache_bytes = (double)f->pages * page;
+    if (f->pages == 0 || f->cache_bytes > left)
+        return kvd_fail(err, "a cache of %zu pages of %d tokens takes %.0f MB, memory has %.0f MB left",
+                        f->pages ? f->pages : wanted, (int)PAGE,
+                        (double)(f->pages ? f->pages : wanted) * page * 1e-6, left * 1e-6);
+    return 0;
+}
+
+static int allocate(engine *e, kvd_err *err)
+{
+    const size_t n = e->spec.limits.max_batch, d = (size_t)e->config->d_model,
+                 vocab = (size_t)e->config->vocab_size;
+    e->held = calloc(n, sizeof *e->held);
+    e->emitted = calloc(n, sizeof *e->emitted);
+    e->last = malloc(n * d * sizeof *e->last);
+    e->narrow = malloc(n * e->weights.d_embed * sizeof *e->narrow);
+    e->logits = malloc(n * vocab * sizeof *e->logits);
+    return e->held && e->emitted && e->last && e->narrow && e->logits
+               ? 0
+               : kvd_no_memory(err, "logits of a batch", n * (vocab + 2 * d) * sizeof(float));
+}
+
+static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
+{
+    const kvd_batching_limits *const l = &e->spec.limits;
+    kvd_engine_facts *const f = &e->door.facts;
+    const size_t pages = (e->spec.max_len + PAGE - 1) / PAGE;
+    size_t rows = l->chunk ? l->chunk : l->max_tokens > e->spec.max_len ? l->max_tokens : e->spec.max_len;
+    rows = rows < l->max_batch ? l->max_batch : rows;
+    const bool keys = e->stepwise && kvd_plan_needs(e->plan) & KVD_NEEDS_PRE_ROPE;
+    e->tokens = pages * PAGE;
+    if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
+        kvd_cpu_weights_open(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err) || allocate(e, err) ||
+        kvd_cpu_rows_init(&e->rows, &e->weights, rows, e->spec.max_len, keys, err))
+        return -1;
+    f->bytes_per_token = (double)(kvd_cpu_token_elements(&e->weights) * kvd_dtype_bytes(e->plan->type));
+    f->weight_bytes = e->weights.bytes;
+    if (settle_pages(e, pages, err) ||
+        (e->stepwise
+             ? kvd_cpu_stepwise_init(&e->caches, e->config, e->plan, l->max_batch, e->spec.max_len, l->chunk,
+                                     err)
+             : kvd_cpu_slots_init(&e->slots, &e->weights, e->plan->type, l->max_batch, e->tokens, err)))
+        return -1;
+    const double scores = (double)(kvd_thread_count() * KVD_ATTEND_ROWS * e->tokens) * sizeof(float);
+    f->peak_bytes =
+        f->weight_bytes + f->cache_bytes + e->rows.bytes + scores +
+        (double)(l->max_batch * (size_t)(e->config->vocab_size + e->config->d_model)) * sizeof(float);
+    snprintf(f->what, sizeof f->what, "%.120s, f32, cache %s, %zu threads", kvd_cpu_name(),
+             kvd_dtype_name(e->plan->type), kvd_thread_count());
+    return 0;
+}
+
+kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                                kvd_err *err)
+{
+    if (s->type != plan->type) {
+        kvd_fail(err, "an engine of %s for a cache of %s", kvd_dtype_name(s->type),
+                 kvd_dtype_name(plan->type));
+        return NULL;
+    }
+    engine *const e = calloc(1, sizeof *e);
+    if (!e) {
+        kvd_no_memory(err, "the engine", sizeof *e);
+        return NULL;
+    }
+    e->stepwise = kvd_plan_beyond_widths(plan);
+    e->door =
+        (kvd_engine){.step = step, .held = e->stepwise ? held : NULL, .logits = logits_of, .free = release};
+    e->config = kvd_checkpoint_config(c);
+    e->plan = plan;
+    e->spec = *s;
+    if (!s->limits.max_batch || open_engine(e, c, err)) {
+        release(&e->door);
+        return NULL;
+    }
+    return &e->door;
+}

@@ -1,0 +1,172 @@
+#include "serving/jct_grid.h"
+
+#include <stdlib.h>
+
+#include "common/run.h"
+
+enum { LEAST = 16, PAGE = 64 };
+
+/* ---- the grid ---------------------------------------------------------------------------------------------- */
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The size after x: four times it, and not twice about the same before the end. */
+static size_t after(size_t x, size_t most)
+{
+    return 8 * x > most ? most : 4 * x;
+}
+
+/* Whether requests of that many tokens fit the cache at once. */
+static bool fits(const kvd_batching_limits *l, size_t batch, size_t tokens)
+{
+    return batch * ((tokens + PAGE - 1) / PAGE) <= l->pages;
+}
+
+static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits *l, bool whole,
+                       kvd_jct_point *point, size_t *n)
+{
+    const size_t most = l->chunk ? smaller(l->chunk, longest) : longest;
+    for (size_t piece = smaller(LEAST, most);; piece = after(piece, most)) {
+        const size_t before[] = {0, max_len / 4, max_len / 2};
+        for (size_t i = 0; i < (whole ? 1 : 3); i++)
+            if (before[i] + piece + 1 <= max_len && (i == 0 || before[i] > before[i - 1]) &&
+                fits(l, 1, before[i] + piece + 1))
+                point[(*n)++] = (kvd_jct_point){piece, 1, before[i]};
+        if (piece == most)
+            return;
+    }
+}
+
+static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t samples, kvd_jct_point *point,
+                      size_t *n)
+{
+    /* One step more than samples: the first is thrown away. */
+    const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
+    for (size_t batch = 1;; batch = smaller(2 * batch, l->max_batch)) {
+        for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
+            if (fits(l, batch, tokens + samples + 2))
+                point[(*n)++] = (kvd_jct_point){0, batch, tokens};
+            if (tokens == most)
+                break;
+        }
+        if (batch == l->max_batch)
+            return;
+    }
+}
+
+int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits, bool whole,
+                 size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
+{
+    enum { MOST = 64 * 64 }; /* sizes double or more from one to the next */
+    *n = 0;
+    if (!(*point = calloc(MOST, sizeof **point)))
+        return kvd_no_memory(err, "a grid", MOST * sizeof **point);
+    add_pieces(longest_input, max_len, limits, whole, *point, n);
+    add_steps(max_len, limits, samples, *point, n);
+    return 0;
+}
+
+/* ---- running it ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const kvd_jct_loop *loop;
+    kvd_slice *slice; /* [max_batch] */
+    uint32_t *id, *next;
+} bench;
+
+/* A piece of the prompt in a slot; in as many iterations as the chunk makes of it, but for the last, whose seconds are given. */
+static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last, double *seconds,
+                  kvd_err *err)
+{
+    const size_t chunk = b->loop->limits.chunk ? b->loop->limits.chunk : n;
+    for (size_t at = 0; at < n; at += chunk) {
+        const size_t some = smaller(chunk, n - at);
+        const bool end = at + some == n;
+        for (size_t i = 0; i < some; i++)
+            b->id[i] = kvd_jct_id(b->loop->seed, slot, before + at + i, b->loop->vocab);
+        b->slice[slot] = (kvd_slice){.request = slot,
+                                     .slot = slot,
+                                     .before = (uint32_t)(before + at),
+                                     .n = (uint32_t)some,
+                                     .emits = emits && end,
+                                     .last = last && end};
+        const kvd_iteration it = {.n_slices = 1, .slice = &b->slice[slot], .n_tokens = some};
+        kvd_phase_times times;
+        uint32_t token = 0;
+        const double begin = kvd_jct_now();
+        if (kvd_interrupted())
+            return kvd_fail_interrupted(err);
+        if (b->loop->engine->step(b->loop->engine, &it, b->id, &token, &times, err))
+            return -1;
+        *seconds = kvd_jct_now() - begin;
+        if (emits && end)
+            b->next[slot] = token;
+    }
+    return 0;
+}
+
+static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *second, kvd_err *err)
+{
+    for (size_t i = 0; i <= samples; i++) { /* the first is thrown away */
+        double seconds;
+        if ((p->tokens && prompt(b, 0, 0, p->tokens, false, false, &seconds, err)) ||
+            prompt(b, 0, p->tokens, p->piece, true, true, &seconds, err))
+            return -1;
+        if (i)
+            second[i - 1] = seconds;
+    }
+    return 0;
+}
+
+static int run_steps(bench *b, const kvd_jct_point *p, size_t samples, double *second, kvd_err *err)
+{
+    double seconds;
+    for (uint32_t s = 0; s < p->batch; s++)
+        if (prompt(b, s, 0, p->tokens, true, false, &seconds, err))
+            return -1;
+    for (size_t i = 0; i <= samples; i++) {
+        for (uint32_t s = 0; s < p->batch; s++) {
+            b->id[s] = b->next[s];
+            b->slice[s] = (kvd_slice){.request = s,
+                                      .slot = s,
+                                      .before = (uint32_t)(p->tokens + i),
+                                      .n = 1,
+                                      .emits = 1,
+                                      .last = i == samples};
+        }
+        const kvd_iteration it = {
+            .n_slices = p->batch, .n_steps = p->batch, .slice = b->slice, .n_tokens = p->batch};
+        kvd_phase_times times;
+        const double begin = kvd_jct_now();
+        if (kvd_interrupted())
+            return kvd_fail_interrupted(err);
+        if (b->loop->engine->step(b->loop->engine, &it, b->id, b->next, &times, err))
+            return -1;
+        if (i)
+            second[i - 1] = kvd_jct_now() - begin;
+    }
+    return 0;
+}
+
+int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
+                     double *context, kvd_err *err)
+{
+    const size_t ids = p->piece + p->tokens + p->batch, n = l->limits.max_batch;
+    bench b = {.loop = l,
+               .slice = calloc(n, sizeof *b.slice),
+               .id = calloc(ids, sizeof *b.id),
+               .next = calloc(n, sizeof *b.next)};
+    int status = b.slice && b.id && b.next
+                     ? 0
+                     : kvd_no_memory(err, "an iteration", ids * sizeof *b.id + n * sizeof *b.slice);
+    if (!status)
+        status = p->piece ? run_piece(&b, p, samples, second, err) : run_steps(&b, p, samples, second, err);
+    *context = p->piece ? 0 : (double)p->tokens + (double)(samples + 1) / 2;
+    free(b.slice);
+    free(b.id);
+    free(b.next);
+    return status;
+}

@@ -1,0 +1,226 @@
+#include "serving/jct_loop.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/run.h"
+#include "serving/nvtx.h"
+
+double kvd_jct_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* splitmix64's finaliser over the place of the token. */
+uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
+{
+    uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)r << 32) + p + 1;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (uint32_t)((z ^ (z >> 31)) % vocab);
+}
+
+/* ---- state ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const kvd_jct_loop *loop;
+    const kvd_requests *requests;
+    kvd_batcher *batcher;
+    kvd_jct_served *out;
+    uint32_t *id, *next; /* of an iteration: [capacity], [max_batch] */
+    size_t capacity;
+    uint32_t *token;       /* [n] latest token of every request        */
+    size_t *emitted;       /* [n]                                      */
+    size_t arrived, held;  /* held: tokens in the cache                */
+    double zero, last_end; /* clock                                    */
+} serving;
+
+void kvd_jct_served_release(kvd_jct_served *s)
+{
+    free(s->first);
+    free(s->last);
+    free(s->gap);
+    free(s->gap_at);
+    memset(s, 0, sizeof *s);
+}
+
+static int prepare(serving *v, kvd_err *err)
+{
+    kvd_jct_served *const o = v->out;
+    const size_t n = v->requests->n;
+    size_t gaps = 0;
+    *o = (kvd_jct_served){.n = n, .run = {.joules = (double)NAN}};
+    o->gap_at = calloc(n + 1, sizeof *o->gap_at);
+    for (size_t r = 0; o->gap_at && r < n; r++) {
+        gaps += v->requests->request[r].output - 1;
+        o->gap_at[r + 1] = gaps;
+    }
+    o->first = calloc(n, sizeof *o->first);
+    o->last = calloc(n, sizeof *o->last);
+    o->gap = calloc(gaps ? gaps : 1, sizeof *o->gap);
+    v->token = calloc(n, sizeof *v->token);
+    v->emitted = calloc(n, sizeof *v->emitted);
+    v->next = calloc(v->loop->limits.max_batch, sizeof *v->next);
+    if (!o->gap_at || !o->first || !o->last || !o->gap || !v->token || !v->emitted || !v->next)
+        return kvd_no_memory(err, "times of all tokens", (unsigned long long)(gaps + 4 * n) * sizeof(double));
+    return (v->batcher = kvd_batcher_new(v->requests, &v->loop->limits, err)) ? 0 : -1;
+}
+
+/* ---- iterations ------------------------------------------------------------------------------------------- */
+
+static int fill(serving *v, const kvd_iteration *it, kvd_err *err)
+{
+    if (it->n_tokens > v->capacity) {
+        uint32_t *const grown = realloc(v->id, it->n_tokens * sizeof *grown);
+        if (!grown)
+            return kvd_no_memory(err, "ids of an iteration", it->n_tokens * sizeof *grown);
+        v->id = grown;
+        v->capacity = it->n_tokens;
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        const size_t input = v->requests->request[s->request].input;
+        for (size_t p = s->before; p < (size_t)s->before + s->n; p++)
+            v->id[n++] =
+                p < input ? kvd_jct_id(v->loop->seed, s->request, p, v->loop->vocab) : v->token[s->request];
+    }
+    return 0;
+}
+
+/* The tokens that came out at `end`. */
+static void take(serving *v, const kvd_iteration *it, double end)
+{
+    kvd_jct_served *const o = v->out;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        v->held += s->n;
+        if (s->emits) {
+            const size_t k = v->emitted[s->request]++;
+            if (k == 0)
+                o->first[s->request] = end - v->zero;
+            else
+                o->gap[o->gap_at[s->request] + k - 1] = end - v->zero - o->last[s->request];
+            o->last[s->request] = end - v->zero;
+            v->token[s->request] = v->next[i];
+        }
+    }
+}
+
+static void account(serving *v, const kvd_iteration *it, const kvd_phase_times *times)
+{
+    const kvd_engine *const e = v->loop->engine;
+    kvd_jct_run *const r = &v->out->run;
+    const kvd_batcher_load load = kvd_batcher_ask(v->batcher);
+    const double held = e->held ? e->held(e) : (double)v->held * e->facts.bytes_per_token;
+    kvd_phase_add(it->n_steps < it->n_slices ? &r->prefill : &r->decode, times);
+    if (held > r->held_bytes) {
+        r->held_bytes = held;
+        r->held_tokens = (double)v->held;
+    }
+    r->running = load.running > r->running ? load.running : r->running;
+    r->iterations++;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            v->held -= (size_t)it->slice[i].before + it->slice[i].n;
+}
+
+static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
+{
+    kvd_engine *const e = v->loop->engine;
+    kvd_phase_times times;
+    char name[64];
+    snprintf(name, sizeof name, "%zu steps, %zu tokens of prompts", it->n_steps, it->n_tokens - it->n_steps);
+    if (fill(v, it, err))
+        return -1;
+    kvd_range_push(name);
+    const int status = e->step(e, it, v->id, v->next, &times, err);
+    kvd_range_pop();
+    if (status)
+        return -1;
+    const double end = kvd_jct_now(), whole = end - v->last_end;
+    /* What the engine did not see is the host's: the batcher, ids in and out. */
+    times.part[KVD_PHASE_HOST] += whole - times.total;
+    times.total = whole;
+    take(v, it, end);
+    account(v, it, &times);
+    if (v->loop->trace)
+        kvd_jct_trace_iteration(v->loop->trace, it, v->last_end, &times);
+    v->last_end = end;
+    return 0;
+}
+
+static int arrive(serving *v, kvd_err *err)
+{
+    const double now = kvd_jct_now() - v->zero;
+    for (; v->arrived < v->requests->n && !(v->requests->request[v->arrived].arrival > now); v->arrived++)
+        if (kvd_batcher_arrive(v->batcher, (uint32_t)v->arrived, err))
+            return -1;
+    return 0;
+}
+
+/* Until the next request arrives, or for a while, so that the user can interrupt. */
+static void wait_for_arrival(serving *v)
+{
+    const double left = v->requests->request[v->arrived].arrival - (kvd_jct_now() - v->zero);
+    const double some = left < 0.1 ? left : 0.1;
+    if (some > 0)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(some * 1e9)}, NULL);
+    v->last_end = kvd_jct_now();
+}
+
+static int serve(serving *v, kvd_err *err)
+{
+    v->zero = v->last_end = kvd_jct_now();
+    for (;;) {
+        if (kvd_interrupted())
+            return kvd_fail_interrupted(err);
+        if (arrive(v, err))
+            return -1;
+        const kvd_iteration it = kvd_batcher_next(v->batcher);
+        if (it.n_slices) {
+            if (iterate(v, &it, err))
+                return -1;
+        } else if (v->arrived == v->requests->n)
+            return 0;
+        else
+            wait_for_arrival(v);
+    }
+}
+
+/* Means over requests, from their arrivals. */
+static void summarise(serving *v)
+{
+    kvd_jct_run *const r = &v->out->run;
+    for (size_t i = 0; i < v->out->n; i++) {
+        const double ttft = v->out->first[i] - v->requests->request[i].arrival;
+        r->ttft_mean += ttft / (double)v->out->n;
+        r->ttft_max = ttft > r->ttft_max ? ttft : r->ttft_max;
+        r->jct = v->out->last[i] > r->jct ? v->out->last[i] : r->jct;
+        if (v->loop->trace)
+            kvd_jct_trace_request(v->loop->trace, i, v->zero + v->requests->request[i].arrival,
+                                  v->zero + v->out->first[i], v->zero + v->out->last[i]);
+    }
+}
+
+int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_served *out, kvd_err *err)
+{
+    serving v = {.loop = l, .requests = requests, .out = out};
+    int status = prepare(&v, err);
+    const double before = l->energy ? kvd_energy_joules(l->energy) : (double)NAN;
+    status = status || serve(&v, err);
+    if (!status) {
+        out->run.joules = l->energy ? kvd_energy_joules(l->energy) - before : (double)NAN;
+        summarise(&v);
+    }
+    kvd_batcher_free(v.batcher);
+    free(v.id);
+    free(v.next);
+    free(v.token);
+    free(v.emitted);
+    return status ? -1 : 0;
+}

@@ -1,0 +1,40 @@
+/* The command line of kvdim-jct. */
+#ifndef KVD_SERVING_JCT_OPTIONS_H
+#define KVD_SERVING_JCT_OPTIONS_H
+
+#include "common/args.h"
+#include "common/half.h"
+#include "methods/presets.h"
+#include "model/shapes.h"
+
+enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
+
+typedef struct {
+    kvd_common_options common;
+    const char *model;
+    const kvd_shape *shape; /* in place of model */
+    kvd_method method[KVD_JCT_METHODS];
+    char *method_text[KVD_JCT_METHODS]; /* allocated */
+    size_t n_methods;
+    const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration;
+    size_t n_spectra, n_rates;
+    size_t *input, *output, *batch; /* allocated */
+    size_t n_inputs, n_outputs, n_batches;
+    const char *input_text, *output_text, *batch_text;
+    const char *requests, *lengths;      /* a trace, or poisson:RATE and its lengths */
+    size_t n_requests;                   /* 0: not given */
+    size_t max_batch, max_tokens, pages; /* 0: not given */
+    size_t chunk;
+    size_t gpus;
+    size_t repeats;
+    bool graphs, phases, iterations, resume;
+    kvd_dtype type;
+    bool type_given;
+    const char *trace;
+} kvd_jct_options;
+
+/* Parses argv; wrong usage ends the program with status 2. */
+void kvd_jct_parse(const char *program, int argc, char **argv, kvd_jct_options *cfg);
+void kvd_jct_options_release(kvd_jct_options *cfg);
+
+#endif

@@ -1,0 +1,335 @@
+#include "serving/jct_sweep.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/cache.h"
+#include "serving/jct_grid.h"
+
+/* One method of it. */
+typedef struct {
+    size_t number;
+    const kvd_jct_method *method;
+    kvd_plan plan;
+    bool open;
+    kvd_engine *engine;
+    kvd_jct_setting setting;
+    kvd_jct_loop loop;
+} candidate;
+
+/* ---- rows --------------------------------------------------------------------------------------------------- */
+
+/* What cannot run is said once, and remembered in the file. */
+static void skip(kvd_jct_sweep *s, const char *what, const char *why)
+{
+    char *grown = NULL;
+    s->left_out++;
+    if (s->progress.terminal && !s->progress.quiet)
+        fputc('\n', stderr);
+    fprintf(stderr, "%s: %s: left out: %s\n", s->run.program, what, why);
+    if (asprintf(&grown, "%s%s%s: %s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", what, why) >=
+        0) {
+        free(s->skipped);
+        s->skipped = grown;
+    }
+}
+
+static int save(kvd_jct_sweep *s, kvd_err *err)
+{
+    const kvd_jct_facts facts = {.model = &s->info,
+                                 .sweep = s->description,
+                                 .skipped = s->skipped ? s->skipped : "",
+                                 .points = s->points,
+                                 .points_done = s->done};
+    const bool shown = !s->cfg->common.quiet && !s->cfg->common.json;
+    char line[KVD_JCT_LINE];
+    if (kvd_rows_count(s->out.rows) && kvd_jct_write(&s->out, s->cfg->common.output, &facts, &s->run, err))
+        return -1;
+    for (; s->printed < kvd_rows_count(s->out.rows); s->printed++) {
+        if (!shown)
+            continue;
+        if (!s->printed)
+            puts(kvd_jct_heading);
+        puts(kvd_jct_line(s->out.rows, s->printed, line));
+    }
+    fflush(stdout);
+    return 0;
+}
+
+static double value(const kvd_jct_sweep *s, size_t row, const char *column)
+{
+    return kvd_rows_get_real(s->out.rows, row, kvd_rows_find(s->out.rows, column));
+}
+
+static const char *text(const kvd_jct_sweep *s, size_t row, const char *column)
+{
+    return kvd_rows_get_text(s->out.rows, row, kvd_rows_find(s->out.rows, column));
+}
+
+static bool is(double a, size_t b)
+{
+    return fabs(a - (double)b) < 0.5;
+}
+
+/* Whether a resumed file has the row already. */
+static bool has_job(const kvd_jct_sweep *s, const candidate *c, size_t batch, size_t input, size_t output)
+{
+    for (size_t i = 0; i < kvd_rows_count(s->out.rows); i++)
+        if (!strcmp(text(s, i, "kind"), "job") && !strcmp(text(s, i, "method"), c->method->label) &&
+            is(value(s, i, "batch"), batch) && is(value(s, i, "input"), input) &&
+            is(value(s, i, "output"), output))
+            return true;
+    return false;
+}
+
+static bool has_iteration(const kvd_jct_sweep *s, const candidate *c, const kvd_jct_point *p)
+{
+    for (size_t i = 0; i < kvd_rows_count(s->out.rows); i++)
+        if (!strcmp(text(s, i, "kind"), "iteration") && !strcmp(text(s, i, "method"), c->method->label) &&
+            is(value(s, i, "batch"), p->batch) && is(value(s, i, "piece"), p->piece) &&
+            (p->piece ? is(value(s, i, "before"), p->tokens)
+                      : is(value(s, i, "context") - (double)(s->cfg->repeats + 1) / 2, p->tokens)))
+            return true;
+    return false;
+}
+
+static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
+{
+    for (size_t i = 0; i < kvd_rows_count(s->out.rows); i++)
+        if (!strcmp(text(s, i, "kind"), "request") && !strcmp(text(s, i, "method"), c->method->label))
+            return true;
+    return false;
+}
+
+/* ---- one method ----------------------------------------------------------------------------------------------- */
+
+static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
+{
+    const kvd_jct_options *const cfg = s->cfg;
+    const kvd_engine_spec spec = {.limits = {.max_batch = s->max_batch,
+                                             .max_tokens = s->max_tokens,
+                                             .chunk = cfg->chunk,
+                                             .pages = cfg->pages},
+                                  .max_len = s->max_len,
+                                  .type = cfg->type,
+                                  .n_gpus = (int)cfg->gpus,
+                                  .graphs = cfg->graphs,
+                                  .phases = cfg->phases};
+    if (kvd_jct_method_plan(&s->methods, c->number, cfg->type, s->longest_input, s->run.seed, &c->plan, err))
+        return -1;
+    c->open = true;
+#ifdef KVD_CUDA
+    if (s->gpu[0])
+        c->engine = kvd_engine_open_cuda(s->checkpoint, &c->plan, &spec, err);
+    else
+#endif
+        c->engine = kvd_engine_open_cpu(s->checkpoint, &c->plan, &spec, err);
+    if (!c->engine)
+        return -1;
+    kvd_cache_bytes bytes;
+    kvd_cache_count_bytes(s->config, NULL, kvd_dtype_bytes(cfg->type), &bytes);
+    c->setting = (kvd_jct_setting){.method = c->method->label,
+                                   .name = kvd_method_name(c->method->method),
+                                   .overall_p = c->method->point->overall_p,
+                                   .facts = &c->engine->facts,
+                                   .dense_bytes_per_token = bytes.dense,
+                                   .type = cfg->type,
+                                   .gpus = s->gpu[0] ? (int)cfg->gpus : 0,
+                                   .graphs = s->gpu[0] && cfg->graphs,
+                                   .phases = cfg->phases,
+                                   .chunk = cfg->chunk};
+    c->loop = (kvd_jct_loop){.engine = c->engine,
+                             .limits = spec.limits,
+                             .vocab = (size_t)s->config->vocab_size,
+                             .seed = s->run.seed,
+                             .energy = &s->energy};
+    c->loop.limits.pages = c->engine->facts.pages;
+    return 0;
+}
+
+static void close_engine(candidate *c)
+{
+    if (c->engine)
+        c->engine->free(c->engine);
+    if (c->open)
+        kvd_plan_close(&c->plan);
+    c->engine = NULL;
+    c->open = false;
+}
+
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
+
+/* A run that does not count, with some steps: caches warm, graphs captured. */
+static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
+{
+    enum { STEPS = 4 };
+    const uint32_t output = job->request[0].output;
+    kvd_jct_served served;
+    kvd_jct_loop quiet = *l;
+    quiet.trace = NULL;
+    for (size_t i = 0; i < job->n; i++)
+        job->request[i].output = output < STEPS ? output : STEPS;
+    const int status = kvd_jct_serve(&quiet, job, &served, err);
+    kvd_jct_served_release(&served);
+    for (size_t i = 0; i < job->n; i++)
+        job->request[i].output = output;
+    return status;
+}
+
+static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *err)
+{
+    const size_t repeats = s->cfg->repeats, gaps = job->n * (job->request[0].output - 1);
+    kvd_jct_run *const run = calloc(repeats, sizeof *run);
+    double *const gap = calloc(repeats * gaps + 1, sizeof *gap);
+    int status = run && gap ? warm_up(&c->loop, job, err)
+                            : kvd_no_memory(err, "a job's times", (repeats * gaps) * sizeof *gap);
+    for (size_t i = 0; !status && i < repeats; i++) {
+        kvd_jct_served served;
+        kvd_jct_loop loop = c->loop;
+        loop.trace = i == 0 && s->cfg->trace ? &s->trace : NULL;
+        status = kvd_jct_serve(&loop, job, &served, err);
+        run[i] = served.run;
+        if (!status)
+            memcpy(gap + i * gaps, served.gap, gaps * sizeof *gap);
+        kvd_jct_served_release(&served);
+    }
+    if (!status)
+        status = kvd_jct_add_job(&s->out, &c->setting, job->n, job->request[0].input, job->request[0].output,
+                                 run, (int)repeats, gap, repeats * gaps, err);
+    free(run);
+    free(gap);
+    return status;
+}
+
+/* Whether a request of that size can ever run; else it is left out with its numbers. */
+static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
+{
+    char why[160];
+    if ((tokens + 63) / 64 <= c->loop.limits.pages)
+        return true;
+    snprintf(why, sizeof why, "a request of %zu tokens takes %zu pages of the cache, there are %zu", tokens,
+             (tokens + 63) / 64, c->loop.limits.pages);
+    skip(s, what, why);
+    return false;
+}
+
+static int job(kvd_jct_sweep *s, candidate *c, size_t batch, size_t input, size_t output, kvd_err *err)
+{
+    char what[400];
+    snprintf(what, sizeof what, "%s, %zu x (%zu + %zu)", c->method->label, batch, input, output);
+    if (has_job(s, c, batch, input, output) || !fits(s, c, what, input + output))
+        return 0;
+    kvd_requests requests = {.n = batch, .request = calloc(batch, sizeof *requests.request)};
+    if (!requests.request)
+        return kvd_no_memory(err, "requests", batch * sizeof *requests.request);
+    for (size_t i = 0; i < batch; i++)
+        requests.request[i] = (kvd_request){0, (uint32_t)input, (uint32_t)output};
+    if (s->cfg->trace)
+        kvd_jct_trace_job(&s->trace, what);
+    const int status = run_job(s, c, &requests, err);
+    free(requests.request);
+    return status ? kvd_in(err, "%s", what) : 0;
+}
+
+static int jobs(kvd_jct_sweep *s, candidate *c, kvd_err *err)
+{
+    const kvd_jct_options *const cfg = s->cfg;
+    for (size_t b = 0; b < cfg->n_batches; b++)
+        for (size_t i = 0; i < cfg->n_inputs; i++)
+            for (size_t o = 0; o < cfg->n_outputs; o++) {
+                if (job(s, c, cfg->batch[b], cfg->input[i], cfg->output[o], err))
+                    return -1;
+                kvd_progress_step(&s->progress, (double)++s->done);
+                if (save(s, err))
+                    return -1;
+            }
+    return 0;
+}
+
+/* ---- iterations and requests ------------------------------------------------------------------------------------- */
+
+static int iterations(kvd_jct_sweep *s, candidate *c, kvd_err *err)
+{
+    const size_t samples = s->cfg->repeats;
+    kvd_jct_point *point = NULL;
+    size_t n = 0;
+    double *const second = calloc(samples, sizeof *second), context;
+    int status = second ? kvd_jct_grid(s->longest_input, s->max_len, &c->loop.limits,
+                                       kvd_plan_beyond_widths(&c->plan), samples, &point, &n, err)
+                        : kvd_no_memory(err, "samples", samples * sizeof *second);
+    for (size_t i = 0; !status && i < n; i++) {
+        if (has_iteration(s, c, &point[i]))
+            continue;
+        status =
+            kvd_jct_grid_run(&c->loop, &point[i], samples, second, &context, err) ||
+            kvd_jct_add_iteration(&s->out, &c->setting, point[i].piece, point[i].piece ? point[i].tokens : 0,
+                                  point[i].batch, context, second, (int)samples, err) ||
+            save(s, err);
+        if (status)
+            kvd_in(err, "%s, %s of %zu behind %zu", c->method->label, point[i].piece ? "a piece" : "a step",
+                   point[i].piece ? point[i].piece : point[i].batch, point[i].tokens);
+    }
+    free(point);
+    free(second);
+    kvd_progress_step(&s->progress, (double)++s->done);
+    return status ? -1 : save(s, err);
+}
+
+static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
+{
+    kvd_jct_served served = {0};
+    if (has_requests(s, c)) {
+        s->done++;
+        return 0;
+    }
+    if (!fits(s, c, c->method->label, s->max_len))
+        return 0;
+    c->loop.trace = s->cfg->trace ? &s->trace : NULL;
+    if (s->cfg->trace)
+        kvd_jct_trace_job(&s->trace, c->method->label);
+    int status = kvd_jct_serve(&c->loop, &s->requests, &served, err);
+    for (size_t i = 0; !status && i < served.n; i++) {
+        const kvd_request *const r = &s->requests.request[i];
+        const kvd_jct_request row = {.request = i,
+                                     .input = r->input,
+                                     .output = r->output,
+                                     .arrival = r->arrival,
+                                     .ttft = served.first[i] - r->arrival,
+                                     .jct = served.last[i] - r->arrival,
+                                     .gap = served.gap + served.gap_at[i],
+                                     .n_gaps = served.gap_at[i + 1] - served.gap_at[i]};
+        status = kvd_jct_add_request(&s->out, &c->setting, &row, err);
+    }
+    kvd_jct_served_release(&served);
+    kvd_progress_step(&s->progress, (double)++s->done);
+    return status ? kvd_in(err, "%s", c->method->label) : save(s, err);
+}
+
+/* ---- the sweep ---------------------------------------------------------------------------------------- */
+
+static int run_method(kvd_jct_sweep *s, size_t i, kvd_err *err)
+{
+    candidate c = {.number = i, .method = &s->methods.item[i]};
+    kvd_err why = {""};
+    int status = 0;
+    if (open_engine(s, &c, &why))
+        skip(s, c.method->label, why.msg);
+    else if (s->cfg->requests)
+        status = replay(s, &c, err);
+    else
+        status = jobs(s, &c, err) || (s->cfg->iterations && iterations(s, &c, err));
+    close_engine(&c);
+    return status ? -1 : 0;
+}
+
+int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err)
+{
+    kvd_progress_start(&s->progress, "jct", "points", (double)s->points, s->cfg->common.quiet);
+    int status = 0;
+    for (size_t i = 0; !status && i < s->methods.n; i++)
+        status = run_method(s, i, err);
+    kvd_progress_end(&s->progress);
+    return status;
+}

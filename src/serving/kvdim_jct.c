@@ -1,0 +1,298 @@
+/*
+ * kvdim-jct: what inference costs from the arrival of requests to their last tokens, and what its parts are.
+ *
+ * Reads a checkpoint or a published shape, kvdim/spectrum, kvdim/rates, kvdim/error-table, request traces. Writes kvdim/jct and
+ * with --trace a JSON trace.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/device.h"
+#include "common/run.h"
+#include "formats/rows_json.h"
+#include "serving/jct_sweep.h"
+
+static const char program[] = "kvdim-jct";
+
+/* ---- what there is to do ------------------------------------------------------------------------------- */
+
+static int load_requests(kvd_jct_sweep *s, kvd_err *err)
+{
+    const kvd_jct_options *const cfg = s->cfg;
+    double rate;
+    if (strncmp(cfg->requests, "poisson:", 8)) {
+        if (kvd_requests_read(&s->requests, cfg->requests, err))
+            return -1;
+        if (cfg->n_requests)
+            kvd_requests_first(&s->requests, cfg->n_requests);
+    } else if (kvd_arg_double("--requests poisson:RATE", cfg->requests + 8, 1e-9, 1e9, &rate, err) ||
+               kvd_requests_poisson(&s->requests, rate, cfg->n_requests ? cfg->n_requests : 100, cfg->lengths,
+                                    s->run.seed, err))
+        return -1;
+    for (size_t i = 0; i < s->requests.n; i++) {
+        const kvd_request *const r = &s->requests.request[i];
+        const size_t len = (size_t)r->input + r->output;
+        s->longest_input = r->input > s->longest_input ? r->input : s->longest_input;
+        s->max_len = len > s->max_len ? len : s->max_len;
+    }
+    return 0;
+}
+
+static size_t largest(const size_t *x, size_t n)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+static int settle_sizes(kvd_jct_sweep *s, kvd_err *err)
+{
+    const kvd_jct_options *const cfg = s->cfg;
+    if (cfg->requests) {
+        if (load_requests(s, err))
+            return -1;
+    } else {
+        s->longest_input = largest(cfg->input, cfg->n_inputs);
+        s->max_len = s->longest_input + largest(cfg->output, cfg->n_outputs);
+    }
+    if (s->max_len > (size_t)s->config->max_positions)
+        return kvd_fail(err, "requests of up to %zu tokens: the model was made for at most %d positions",
+                        s->max_len, s->config->max_positions);
+    s->max_batch = cfg->max_batch ? cfg->max_batch : cfg->requests ? 64 : largest(cfg->batch, cfg->n_batches);
+    s->max_tokens = cfg->max_tokens ? cfg->max_tokens : 8192;
+    if (cfg->chunk && cfg->chunk < s->max_batch)
+        return kvd_fail(err, "--chunk %zu is less than a step of %zu requests takes", cfg->chunk,
+                        s->max_batch);
+    const size_t jobs = cfg->n_inputs * cfg->n_outputs * cfg->n_batches;
+    s->points = s->methods.n * (cfg->requests ? 1 : jobs + cfg->iterations);
+    return 0;
+}
+
+static int settle_device(kvd_jct_sweep *s, kvd_err *err)
+{
+    kvd_jct_options *const cfg = s->cfg;
+    if (kvd_device_settle(&cfg->common, s->gpu, sizeof s->gpu, err))
+        return -1;
+    kvd_device_note(s->gpu, &s->run);
+    if (!cfg->type_given)
+        cfg->type = s->gpu[0] ? KVD_BF16 : KVD_F32;
+    if (s->gpu[0] && cfg->gpus > (size_t)kvd_cuda_count())
+        return kvd_fail(err, "--gpus %zu: this machine has %d", cfg->gpus, kvd_cuda_count());
+    if (!s->gpu[0] && cfg->gpus > 1)
+        return kvd_fail(err, "--gpus %zu: no GPU can be used here", cfg->gpus);
+    return 0;
+}
+
+/* ---- provenance ------------------------------------------------------------------------------------------- */
+
+static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
+{
+    const kvd_jct_options *const cfg = s->cfg;
+    kvd_run *const r = &s->run;
+    if (kvd_checkpoint_add_input(s->checkpoint, r, err))
+        return -1;
+    for (size_t i = 0; i < cfg->n_spectra; i++)
+        if (kvd_run_add_input(r, cfg->spectrum[i], err))
+            return -1;
+    for (size_t i = 0; i < cfg->n_rates; i++)
+        if (kvd_run_add_input(r, cfg->rates[i], err))
+            return -1;
+    if ((cfg->table && kvd_run_add_input(r, cfg->table, err)) ||
+        (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err)))
+        return -1;
+    return cfg->requests && strncmp(cfg->requests, "poisson:", 8) ? kvd_run_add_input(r, cfg->requests, err)
+                                                                  : 0;
+}
+
+/* The methods and everything else that decides what a row is. */
+static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
+{
+    const kvd_jct_options *const cfg = s->cfg;
+    size_t size = 0;
+    FILE *const f = open_memstream(&s->description, &size);
+    if (!f)
+        return kvd_no_memory(err, "the sweep's description", 4096);
+    for (int i = 0; i < s->run.n_inputs; i++)
+        fprintf(f, "%s ", s->run.inputs[i].hash);
+    for (size_t i = 0; i < s->methods.n; i++)
+        fprintf(f, "%s%s", i ? " " : "", s->methods.item[i].label);
+    if (cfg->requests)
+        fprintf(f, "; requests %s, %s, %zu", cfg->requests, cfg->lengths ? cfg->lengths : "", s->requests.n);
+    else
+        fprintf(f, "; input %s, output %s, batch %s", cfg->input_text, cfg->output_text,
+                cfg->batch_text ? cfg->batch_text : "1");
+    fprintf(f,
+            "; %s, %s, %zu GPUs, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch %zu, pages %zu, "
+            "repeats "
+            "%zu, iterations %s, threads %d, seed %llu",
+            s->gpu[0] ? s->gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
+            cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens, s->max_batch,
+            cfg->pages, cfg->repeats, cfg->iterations ? "yes" : "no", s->run.threads,
+            (unsigned long long)s->run.seed);
+    return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
+}
+
+static int record_options(kvd_jct_sweep *s, kvd_err *err)
+{
+    const kvd_jct_options *const cfg = s->cfg;
+    kvd_run *const r = &s->run;
+    char methods[500] = "";
+    for (size_t i = 0; i < s->methods.n; i++) {
+        const size_t used = strlen(methods);
+        snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", s->methods.item[i].label);
+    }
+    return kvd_run_parameter(r, "method", err, "%s", methods) ||
+                   kvd_run_parameter(r, "input-len", err, "%s", cfg->input_text ? cfg->input_text : "") ||
+                   kvd_run_parameter(r, "output-len", err, "%s", cfg->output_text ? cfg->output_text : "") ||
+                   kvd_run_parameter(r, "batch", err, "%s",
+                                     cfg->requests     ? ""
+                                     : cfg->batch_text ? cfg->batch_text
+                                                       : "1") ||
+                   kvd_run_parameter(r, "requests", err, "%s", s->requests.name) ||
+                   kvd_run_parameter(r, "iterations", err, "%s", cfg->iterations ? "yes" : "no") ||
+                   kvd_run_parameter(r, "chunk", err, "%zu", cfg->chunk) ||
+                   kvd_run_parameter(r, "max-tokens", err, "%zu", s->max_tokens) ||
+                   kvd_run_parameter(r, "max-batch", err, "%zu", s->max_batch) ||
+                   kvd_run_parameter(r, "pages", err, "%zu", cfg->pages) ||
+                   kvd_run_parameter(r, "dtype", err, "%s", kvd_dtype_name(cfg->type)) ||
+                   kvd_run_parameter(r, "gpus", err, "%zu", s->gpu[0] ? cfg->gpus : 0) ||
+                   kvd_run_parameter(r, "graphs", err, "%s", cfg->graphs ? "on" : "off") ||
+                   kvd_run_parameter(r, "phases", err, "%s", cfg->phases ? "on" : "off") ||
+                   kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats)
+               ? -1
+               : 0;
+}
+
+/* ---- the summary ------------------------------------------------------------------------------------------------------ */
+
+static double value(const kvd_jct_sweep *s, size_t row, const char *column)
+{
+    return kvd_rows_get_real(s->out.rows, row, kvd_rows_find(s->out.rows, column));
+}
+
+static const char *text(const kvd_jct_sweep *s, size_t row, const char *column)
+{
+    return kvd_rows_get_text(s->out.rows, row, kvd_rows_find(s->out.rows, column));
+}
+
+static void print_break_even(const kvd_jct_sweep *s)
+{
+    const kvd_rows *const r = s->out.rows;
+    for (size_t i = 0; i < kvd_rows_count(r); i++)
+        for (int output = 0; output < 2; output++) {
+            const char *const length = output ? "output" : "input", *const other =
+                                                                        output ? "input" : "output";
+            bool first = !strcmp(text(s, i, "kind"), "job") && strcmp(text(s, i, "name"), "none") &&
+                         (output ? s->cfg->n_outputs : s->cfg->n_inputs) > 1;
+            for (size_t j = 0; first && j < i; j++)
+                first = strcmp(text(s, j, "kind"), "job") ||
+                        strcmp(text(s, j, "method"), text(s, i, "method")) ||
+                        fabs(value(s, j, "batch") - value(s, i, "batch")) > 0.5 ||
+                        fabs(value(s, j, other) - value(s, i, other)) > 0.5;
+            if (!first)
+                continue;
+            const double at = kvd_jct_break_even(r, i, output);
+            printf("%s, batch %.0f, %s %.0f: ", text(s, i, "method"), value(s, i, "batch"), other,
+                   value(s, i, other));
+            if (isnan(at))
+                printf("no %s length of the sweep from which on it is faster than none\n", length);
+            else
+                printf("faster than none from an %s length of %.0f on\n", length, at);
+        }
+}
+
+static int print_json(const kvd_jct_sweep *s, kvd_err *err)
+{
+    json_t *const all = json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "program", program, "output",
+                                  s->cfg->common.output, "model", s->info.name, "points", (int)s->points,
+                                  "points_done", (int)s->done, "rows", kvd_rows_json(s->out.rows));
+    const int failed =
+        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
+    json_decref(all);
+    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+}
+
+static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
+{
+    const kvd_jct_options *const cfg = s->cfg;
+    const int status = kvd_jct_sweep_run(s, err);
+    if (status) {
+        if (kvd_rows_count(s->out.rows))
+            kvd_in(err, "%zu of %zu points are in '%s'", s->done, s->points, cfg->common.output);
+        return -1;
+    }
+    if (cfg->trace && kvd_jct_trace_close(&s->trace, err))
+        return -1;
+    if (cfg->common.json ? print_json(s, err) : 0)
+        return -1;
+    if (!cfg->common.quiet && !cfg->common.json)
+        print_break_even(s);
+    if (s->left_out)
+        return kvd_fail(err, "%zu of %zu points were left out, see above", s->left_out, s->points);
+    return 0;
+}
+
+static int work(kvd_jct_sweep *s, kvd_err *err)
+{
+    kvd_jct_options *const cfg = s->cfg;
+    static char none[] = "none";
+    if (settle_device(s, err) ||
+        !(s->checkpoint = cfg->shape ? kvd_checkpoint_of_shape(cfg->shape, KVD_SHAPE_SEED, err)
+                                     : kvd_checkpoint_open(cfg->model, err)))
+        return -1;
+    s->config = kvd_checkpoint_config(s->checkpoint);
+    if (!cfg->n_methods) {
+        if (kvd_method_parse(none, &cfg->method[0], err) || !(cfg->method_text[0] = strdup(none)))
+            return -1;
+        cfg->n_methods = 1;
+    }
+    if (record_inputs(s, err))
+        return -1;
+    kvd_model_info_set(&s->info, s->config, kvd_checkpoint_path(s->checkpoint), s->run.inputs[0].hash,
+                       kvd_checkpoint_dtype(s->checkpoint));
+    if (kvd_jct_methods_load(&s->methods, cfg, s->config, &s->info, err) || settle_sizes(s, err) ||
+        record_options(s, err) || describe_sweep(s, err) || kvd_jct_init(&s->out, (int)cfg->repeats, err))
+        return -1;
+    if (cfg->resume && kvd_jct_resume(&s->out, cfg->common.output, s->description, err) < 0)
+        return -1;
+    s->printed = kvd_rows_count(s->out.rows);
+    if (cfg->trace && kvd_jct_trace_open(&s->trace, cfg->trace, err))
+        return -1;
+    s->trace.zero = kvd_jct_now();
+    if (s->gpu[0])
+        kvd_energy_open(&s->energy, 0, (int)cfg->gpus);
+    return run_sweep(s, err);
+}
+
+static void release(kvd_jct_sweep *s)
+{
+    kvd_jct_trace_release(&s->trace);
+    kvd_energy_close(&s->energy);
+    kvd_jct_release(&s->out);
+    kvd_requests_release(&s->requests);
+    kvd_jct_methods_release(&s->methods);
+    kvd_checkpoint_close(s->checkpoint);
+    kvd_jct_options_release(s->cfg);
+    kvd_run_release(&s->run);
+    free(s->description);
+    free(s->skipped);
+}
+
+int main(int argc, char **argv)
+{
+    static kvd_jct_options cfg = {
+        .common = {.seed = 1}, .gpus = 1, .repeats = 3, .graphs = true, .phases = true};
+    static kvd_jct_sweep s;
+    kvd_err err = {""};
+    kvd_jct_parse(program, argc, argv, &cfg);
+    s.cfg = &cfg;
+    int status = kvd_run_start(&s.run, program, argc, argv, &cfg.common, &err);
+    if (!status)
+        status = work(&s, &err);
+    release(&s);
+    return kvd_run_exit(program, status, &err);
+}

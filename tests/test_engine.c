@@ -1,0 +1,347 @@
+/*
+ * serving/engine_cpu: its logits against the plain forward pass on whole sequences (every family, ragged batches, prompts in pieces,
+ * slots used again), and with a plan against the cache that kvdim-eval scores.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/rng.h"
+#include "dims_fixture.h"
+#include "expected.h"
+#include "methods/cache.h"
+#include "model/forward.h"
+#include "serving/engine.h"
+
+enum { REQUESTS = 5, PAGE = 64 };
+
+#define NAME(x) x
+static const double bar = 2e-5; /* relative Frobenius distance of logits */
+
+typedef struct {
+    kvd_checkpoint *checkpoint;
+    const kvd_config *config;
+    uint32_t input[REQUESTS], output[REQUESTS];
+    size_t offset[REQUESTS + 1], longest; /* all tokens but the last one, which is never put in */
+    uint32_t *id;
+    float *want; /* [tokens][vocab] */
+} texts;
+
+static void open_texts(texts *t, const char *path)
+{
+    static const uint32_t input[REQUESTS] = {5, 17, 1, 40, 9}, output[REQUESTS] = {7, 3, 9, 1, 4};
+    kvd_err err = {""};
+    *t = (texts){.checkpoint = kvd_checkpoint_open(path, &err)};
+    if (!t->checkpoint)
+        fail_msg("%s", err.msg);
+    t->config = kvd_checkpoint_config(t->checkpoint);
+    for (int r = 0; r < REQUESTS; r++) {
+        t->input[r] = input[r];
+        t->output[r] = output[r];
+        /* One engine has one of longrope's tables: all sequences short, or all long. */
+        if (t->config->rope_scaling == KVD_ROPE_LONGROPE &&
+            t->config->max_positions > t->config->rope_original_positions)
+            t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
+        const size_t n = t->input[r] + t->output[r] - 1;
+        t->offset[r + 1] = t->offset[r] + n;
+        t->longest = n + 1 > t->longest ? n + 1 : t->longest;
+    }
+    t->id = malloc(t->offset[REQUESTS] * sizeof *t->id);
+    assert_non_null(t->id);
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 11, 0);
+    for (size_t i = 0; i < t->offset[REQUESTS]; i++)
+        t->id[i] = (uint32_t)kvd_rng_below(&rng, (uint64_t)t->config->vocab_size);
+}
+
+static void close_texts(texts *t)
+{
+    free(t->id);
+    free(t->want);
+    kvd_checkpoint_close(t->checkpoint);
+}
+
+/* The plain pass over whole sequences, through the cache of the plan. */
+static void forward(texts *t, const kvd_plan *plan)
+{
+    kvd_err err = {""};
+    const size_t n = t->offset[REQUESTS], d = (size_t)t->config->d_model;
+    float *const hidden = malloc(n * d * sizeof *hidden);
+    free(t->want);
+    t->want = malloc(n * (size_t)t->config->vocab_size * sizeof *t->want);
+    kvd_forward *const f = kvd_forward_new(t->checkpoint, n, t->longest, &err);
+    kvd_dense_attention dense;
+    kvd_cache cache;
+    const kvd_batch b = {.n_sequences = REQUESTS, .offset = t->offset, .id = t->id};
+    assert_true(hidden && t->want);
+    kvd_dense_attention_init(&dense);
+    if (!f || kvd_cache_init(&cache, t->config, plan, t->longest, &err))
+        fail_msg("%s", err.msg);
+    const bool plain = !plan->dims && plan->type == KVD_F32;
+    if (kvd_forward_run(f, &b, plain ? &dense.door : &cache.door, -1, hidden, &err) ||
+        kvd_forward_logits(f, hidden, n, t->want, &err))
+        fail_msg("%s", err.msg);
+    kvd_cache_release(&cache);
+    kvd_dense_attention_release(&dense);
+    kvd_forward_free(f);
+    free(hidden);
+}
+
+static uint32_t best(const float *x, size_t n)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 1; i < n; i++)
+        at = x[i] > x[at] ? i : at;
+    return at;
+}
+
+/* Distance of what came out of an iteration from the rows of the plain pass, added to error and square. */
+static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
+                      double *error, double *square)
+{
+    kvd_err err = {""};
+    const size_t vocab = (size_t)t->config->vocab_size;
+    float *const got = malloc(vocab * sizeof *got);
+    size_t n = 0;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        if (!s->emits) {
+            assert_int_not_equal(e->logits(e, i, got, &err), 0);
+            continue;
+        }
+        const float *const want = t->want + (t->offset[s->request] + s->before + s->n - 1) * vocab;
+        if (e->logits(e, i, got, &err))
+            fail_msg("%s", err.msg);
+        for (size_t v = 0; v < vocab; v++) {
+            *error += pow((double)got[v] - (double)want[v], 2);
+            *square += pow((double)want[v], 2);
+        }
+        assert_int_equal(next[i], best(got, vocab));
+        n++;
+    }
+    free(got);
+    return n;
+}
+
+/* All requests through the batcher and the engine, with the tokens of the texts whatever comes out. */
+static double serve(const texts *t, const kvd_plan *plan, size_t max_batch, size_t max_tokens, size_t chunk,
+                    kvd_engine_facts *facts)
+{
+    kvd_err err = {""};
+    kvd_request request[REQUESTS];
+    const kvd_requests requests = {.n = REQUESTS, .request = request};
+    kvd_engine_spec spec = {.limits = {.max_batch = max_batch, .max_tokens = max_tokens, .chunk = chunk},
+                            .max_len = t->longest,
+                            .type = plan->type,
+                            .phases = true};
+    for (int r = 0; r < REQUESTS; r++)
+        request[r] = (kvd_request){0, t->input[r], t->output[r]};
+    kvd_engine *const e = kvd_engine_open_cpu(t->checkpoint, plan, &spec, &err);
+    if (!e)
+        fail_msg("%s", err.msg);
+    kvd_batching_limits limits = spec.limits;
+    limits.pages = e->facts.pages;
+    kvd_batcher *const b = kvd_batcher_new(&requests, &limits, &err);
+    assert_non_null(b);
+    for (uint32_t r = 0; r < REQUESTS; r++)
+        assert_int_equal(kvd_batcher_arrive(b, r, &err), 0);
+    uint32_t id[512], next[REQUESTS];
+    double error = 0, square = 0;
+    size_t emitted = 0;
+    for (kvd_iteration it; (it = kvd_batcher_next(b)).n_slices;) {
+        size_t n = 0;
+        for (size_t i = 0; i < it.n_slices; i++) {
+            const kvd_slice *const s = &it.slice[i];
+            memcpy(id + n, t->id + t->offset[s->request] + s->before, s->n * sizeof *id);
+            n += s->n;
+        }
+        kvd_phase_times times;
+        if (e->step(e, &it, id, next, &times, &err))
+            fail_msg("%s", err.msg);
+        assert_true(kvd_phase_residue(&times) >= -1e-9 && times.total > 0);
+        assert_true(it.n_steps || !(times.part[KVD_PHASE_DECODE] > 0));
+        emitted += compare(t, e, &it, next, &error, &square);
+    }
+    size_t outputs = 0;
+    for (int r = 0; r < REQUESTS; r++)
+        outputs += t->output[r];
+    assert_int_equal(emitted, outputs);
+    if (facts)
+        *facts = e->facts;
+    kvd_batcher_free(b);
+    e->free(e);
+    return sqrt(error / square);
+}
+
+static void assert_serves(const char *what, const texts *t, const kvd_plan *plan, double allowed)
+{
+    static const struct {
+        size_t batch, tokens, chunk;
+    } way[] = {{REQUESTS, 512, 0}, {2, 20, 0}, {3, 0, 7}, {1, 1, 0}, {REQUESTS, 0, 64}};
+    for (size_t i = 0; i < sizeof way / sizeof *way; i++) {
+        const double error = serve(t, plan, way[i].batch, way[i].tokens, way[i].chunk, NULL);
+        if (!(error <= allowed))
+            fail_msg("%s, batch %zu, chunk %zu: logits are off by %.3g, allowed is %.3g", what, way[i].batch,
+                     way[i].chunk, error, allowed);
+    }
+}
+
+/* ---- the tests --------------------------------------------------------------------------------------------- */
+
+static void test_families(void **unused)
+{
+    static const char *const name[] = {FAMILIES(NAME), NULL};
+    (void)unused;
+    for (size_t i = 0; name[i]; i++) {
+        char path[256];
+        texts t;
+        snprintf(path, sizeof path, "tests/data/families/%s", name[i]);
+        open_texts(&t, path);
+        const kvd_plan plan = {.type = KVD_F32};
+        forward(&t, &plan);
+        assert_serves(name[i], &t, &plan, bar);
+        close_texts(&t);
+    }
+}
+
+/* Widths that differ from head to head, one side of one head whole. */
+static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
+{
+    kvd_err err = {""};
+    kvd_widths w;
+    const int d = t->config->d_head, n = t->config->n_layers * t->config->n_kv_heads;
+    if (fixture_spectrum(s, t->config, 3, &err) ||
+        kvd_widths_alloc(&w, t->config->n_layers, t->config->n_kv_heads, d, &err))
+        fail_msg("%s", err.msg);
+    if (t->config->positions != KVD_POSITIONS_ROPE)
+        strcpy(s->rope, "none");
+    for (int i = 0; i < n; i++) {
+        w.kept[0][i] = i % 3 == 2 ? d : 1 + (5 * i + 3) % d;
+        w.kept[1][i] = 1 + (7 * i + 6) % d;
+    }
+    *dims = (kvd_dims){.n_layers = 0};
+    if (kvd_dims_build(dims, m, s, &w, &err))
+        fail_msg("%s", err.msg);
+    kvd_widths_release(&w);
+}
+
+static void test_plans_of_dims(void **unused)
+{
+    static const char *const model[] = {"tests/data/families/qwen3-gqa", "tests/data/families/opt-before",
+                                        "tests/data/families/mistral-window",
+                                        "tests/data/families/falcon-40b"};
+    const kvd_dims_method *const method[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_balanced};
+    (void)unused;
+    for (size_t i = 0; i < sizeof model / sizeof *model; i++)
+        for (size_t k = 0; k < 3; k++) {
+            texts t;
+            kvd_spectrum s;
+            kvd_dims dims;
+            open_texts(&t, model[i]);
+            make_dims(&t, method[k], &s, &dims);
+            const kvd_plan plan = {.dims = &dims, .type = KVD_F32};
+            forward(&t, &plan);
+            assert_serves(method[k]->name, &t, &plan, 5 * bar);
+            kvd_dims_release(&dims);
+            kvd_spectrum_release(&s);
+            close_texts(&t);
+        }
+}
+
+/* Numbers are rounded where they are stored: a product in another order can fall on the other side of an edge. */
+static void test_types_of_the_cache(void **unused)
+{
+    (void)unused;
+    texts t;
+    kvd_spectrum s;
+    kvd_dims dims;
+    open_texts(&t, "tests/data/families/qwen3-gqa");
+    make_dims(&t, &kvd_dims_zack, &s, &dims);
+    for (int type = 1; type < 3; type++) {
+        const kvd_plan plan = {.dims = &dims, .type = (kvd_dtype)type};
+        forward(&t, &plan);
+        assert_serves(kvd_dtype_name(plan.type), &t, &plan, type == KVD_F16 ? 1e-3 : 8e-3);
+    }
+    kvd_dims_release(&dims);
+    kvd_spectrum_release(&s);
+    close_texts(&t);
+}
+
+static void test_facts(void **unused)
+{
+    (void)unused;
+    texts t;
+    kvd_spectrum s;
+    kvd_dims dims;
+    kvd_engine_facts whole, cut;
+    open_texts(&t, "tests/data/families/qwen3-gqa");
+    make_dims(&t, &kvd_dims_zack, &s, &dims);
+    const kvd_plan none = {.type = KVD_F16}, plan = {.dims = &dims, .type = KVD_F16};
+    forward(&t, &none);
+    (void)serve(&t, &none, 2, 512, 0, &whole);
+    forward(&t, &plan);
+    (void)serve(&t, &plan, 2, 512, 0, &cut);
+    size_t kept = 0;
+    for (int i = 0; i < dims.n_layers * dims.n_kv_heads; i++)
+        kept += (size_t)dims.head[i].d_qk + (size_t)dims.head[i].d_v;
+    assert_int_equal((size_t)whole.bytes_per_token,
+                     2 * 2 * t.config->n_layers * t.config->n_kv_heads * t.config->d_head);
+    assert_int_equal((size_t)cut.bytes_per_token, 2 * kept);
+    assert_int_equal(whole.pages, 2 * ((t.longest + PAGE - 1) / PAGE));
+    assert_int_equal((size_t)cut.cache_bytes, 2 * kept * PAGE * cut.pages);
+    assert_true(cut.weight_bytes < whole.weight_bytes); /* V is folded, W_V and W_O are narrower */
+    assert_true(cut.peak_bytes > cut.weight_bytes + cut.cache_bytes);
+    kvd_dims_release(&dims);
+    kvd_spectrum_release(&s);
+    close_texts(&t);
+}
+
+static void test_refusals(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    texts t;
+    open_texts(&t, "tests/data/families/qwen3-gqa");
+    const kvd_plan plan = {.type = KVD_F32};
+    kvd_engine_spec spec = {
+        .limits = {.max_batch = 2, .max_tokens = 64}, .max_len = t.longest, .type = KVD_F32};
+    kvd_engine *const e = kvd_engine_open_cpu(t.checkpoint, &plan, &spec, &err);
+    assert_non_null(e);
+    uint32_t id[8] = {1, 2, 3, 4, 5, 6, 7, 8}, next[2];
+    kvd_slice slice = {.slot = 0, .n = 4, .emits = 1};
+    kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = 4};
+    assert_int_equal(e->step(e, &it, id, next, NULL, &err), 0);
+    slice.before = 3; /* the slot holds 4 */
+    assert_int_equal(e->step(e, &it, id, next, NULL, &err), -1);
+    assert_non_null(strstr(err.msg, "which holds 4"));
+    slice.before = 4;
+    slice.slot = 2;
+    assert_int_equal(e->step(e, &it, id, next, NULL, &err), -1);
+    slice.slot = 0;
+    id[2] = (uint32_t)t.config->vocab_size;
+    assert_int_equal(e->step(e, &it, id, next, NULL, &err), -1);
+    assert_non_null(strstr(err.msg, "position 6: token id"));
+    e->free(e);
+    spec.limits.pages = (size_t)1 << 40;
+    assert_null(kvd_engine_open_cpu(t.checkpoint, &plan, &spec, &err));
+    assert_non_null(strstr(err.msg, "memory has"));
+    spec.limits.pages = 0;
+    spec.max_len = (size_t)t.config->max_positions + 1;
+    assert_null(kvd_engine_open_cpu(t.checkpoint, &plan, &spec, &err));
+    close_texts(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_plans_of_dims),
+                                       cmocka_unit_test(test_types_of_the_cache),
+                                       cmocka_unit_test(test_facts), cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
