@@ -118,7 +118,7 @@ static void print_phases(const kvd_phase_times *sum, int n)
     printf("   ");
     for (int p = 0; p < KVD_PHASES; p++)
         if (sum->part[p] > 0)
-            printf(" %s %.3f", kvd_phase_name((kvd_phase)p), 1e3 * sum->part[p] / n);
+            printf(" %s %.3f", kvd_phase_column((kvd_phase)p), 1e3 * sum->part[p] / n);
     printf(" ms; residue %.2g\n", kvd_phase_residue(sum) / sum->total);
 }
 

@@ -390,7 +390,7 @@ static void free_engine(kvd_engine *self)
 }
 
 kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
-                            kvd_err *err)
+                                 kvd_err *err)
 {
     kvd_cuda_engine *const e = calloc(1, sizeof *e);
     if (!e) {
