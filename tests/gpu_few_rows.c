@@ -188,11 +188,14 @@ int main(void)
             const scenario c = {(kvd_few_kind)kind, n, in[i], out[o], n % 2 == 1 && kind != KVD_FEW_ADD};
             test(&c);
         }
-    const scenario wide[] = {{KVD_FEW_ADD, 3, 14336, 512, 0}, {KVD_FEW_STORE, 8, 4096, 300, 1}};
+    const scenario wide[] = {
+        {KVD_FEW_ADD, 3, 14336, 512, 0}, {KVD_FEW_STORE, 8, 4096, 300, 1}, {KVD_FEW_ADD, 8, 14344, 120, 0}};
     test(&wide[0]);
     test(&wide[1]);
-    report(!kvd_few_rows_take(9, 64) && !kvd_few_rows_take(8, 1 << 18) && !kvd_few_rows_take(1, 12), "take",
-           "what does not go");
+    test(&wide[2]);
+    report(!kvd_few_rows_take(KVD_FEW_ADD, 9, 64) && !kvd_few_rows_take(KVD_FEW_STORE, 8, 1 << 15) &&
+               !kvd_few_rows_take(KVD_FEW_ADD, 1, 12),
+           "take", "what does not go");
     test_largest();
     return failures ? 1 : 0;
 }

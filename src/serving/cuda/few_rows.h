@@ -36,8 +36,8 @@ typedef struct {
     unsigned long long *began; /* device: %globaltimer when the kernels before had ended; or NULL       */
 } kvd_few_rows;
 
-/* Whether a product goes: n up to KVD_FEW_ROWS whose rows of `in` fit shared memory of the current device. */
-int kvd_few_rows_take(size_t n, size_t in);
+/* Whether a product goes: up to KVD_FEW_ROWS rows that fit shared memory of the current device; KVD_FEW_ADD in several launches. */
+int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);
 
 #ifdef __cplusplus

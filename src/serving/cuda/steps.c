@@ -99,9 +99,9 @@ static int few(const kvd_cuda_engine *e, size_t n)
         kvd_config_d_embed(c) != c->d_model)
         return 0;
     for (int l = 0; l < c->n_layers; l++)
-        if (!kvd_few_rows_take(n, (size_t)e->w.weights.layer[l].n_o))
+        if (!kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.layer[l].n_o))
             return 0;
-    return kvd_few_rows_take(n, model) && kvd_few_rows_take(n, (size_t)c->d_ffn);
+    return kvd_few_rows_take(KVD_FEW_SWIGLU, n, model) && kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)c->d_ffn);
 }
 
 static int norm_and(kvd_cuda_engine *e, kvd_few_kind kind, size_t n, const float *gain, const void *matrix,
