@@ -10,6 +10,7 @@
 
 #include "report/accuracy_file.h"
 #include "report/kernels_rows.h"
+#include "report/serving_rows.h"
 #include "report/similarity_file.h"
 
 static const struct {
@@ -21,6 +22,7 @@ static const struct {
     {"accuracy", KVD_RESULT_ACCURACY}, {"kernels", KVD_RESULT_KERNELS},
     {"activations", KVD_RESULT_INPUT}, {"moments", KVD_RESULT_INPUT},
     {"attention", KVD_RESULT_INPUT},   {"tokens", KVD_RESULT_TOKENS},
+    {"serving", KVD_RESULT_SERVING},
 };
 
 bool kvd_label_random(const char *label)
@@ -181,6 +183,13 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
         return kvd_accuracy_read(&r->accuracy, f, err);
     case KVD_RESULT_KERNELS:
         return kvd_kernels_read(&r->kernels, f, err);
+    case KVD_RESULT_SERVING:
+        if (kvd_model_info_read(f, &r->model, err))
+            return -1;
+        r->has_model = true;
+        return kvd_serving_read(&r->serving, f, err) || kvd_h5_get_text(f, "/", "no_rate", &r->no_rate, err)
+                   ? -1
+                   : 0;
     case KVD_RESULT_TOKENS:
         if (kvd_tokens_load(&r->tokens, r->path, err))
             return -1;
@@ -209,6 +218,8 @@ static void release(kvd_result *r)
     kvd_accuracy_result_release(&r->accuracy);
     kvd_rows_free(r->kernels.rows);
     kvd_tokens_release(&r->tokens);
+    kvd_rows_free(r->serving);
+    free(r->no_rate);
 }
 
 static int add_file(kvd_results *all, const char *path, bool from_directory, kvd_err *err)
@@ -231,7 +242,7 @@ static int add_file(kvd_results *all, const char *path, bool from_directory, kvd
     if (k == sizeof kinds / sizeof kinds[0]) {
         kvd_fail(err,
                  "'%s' is a 'kvdim/%s' file; the report knows spectrum, similarity, rates, error-table, "
-                 "accuracy, kernels and tokens",
+                 "accuracy, kernels, tokens and serving",
                  path, r.schema);
         goto done;
     }
@@ -332,6 +343,7 @@ static const char *label_of(const kvd_result *r)
         return r->tokens.label;
     case KVD_RESULT_ACCURACY:
     case KVD_RESULT_KERNELS:
+    case KVD_RESULT_SERVING:
     case KVD_RESULT_INPUT:
         break;
     }
@@ -350,7 +362,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     if (!some->item)
         return kvd_no_memory(err, "the list of results", r->n * sizeof *some->item);
     for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == KVD_RESULT_KERNELS || !kvd_result_random_weights(&r->item[i]))
+        if (r->item[i].kind == KVD_RESULT_KERNELS || r->item[i].kind == KVD_RESULT_SERVING ||
+            !kvd_result_random_weights(&r->item[i]))
             some->item[some->n++] = r->item[i];
     return 0;
 }

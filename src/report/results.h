@@ -21,6 +21,7 @@ typedef enum {
     KVD_RESULT_ACCURACY,
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
+    KVD_RESULT_SERVING,
     KVD_RESULT_INPUT /* activations, moments, attention: listed under provenance, nothing to show */
 } kvd_result_kind;
 
@@ -103,6 +104,8 @@ typedef struct {
     kvd_accuracy_result accuracy;
     kvd_kernels_result kernels;
     kvd_tokens tokens;
+    kvd_rows *serving;
+    char *no_rate; /* of a serving file: methods without a highest rate, a line each */
 } kvd_result;
 
 typedef struct {

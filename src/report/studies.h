@@ -24,6 +24,8 @@ int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kv
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Attention kernels: times, speed-up over cuDNN against p, rooflines, scheduling. */
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* Simulated serving: latency against rate, highest rates, validation. ZACK Fig. 13-17, FDC Fig. 9-13, ZDC Fig. 19, 21. */
+int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Ranges of scores, tokens that layers share, critical tokens: ZDC Fig. 6-8, LeanKV Fig. 1-3. */
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Which results are of models with random weights, and what that means. Comes first. */

@@ -192,6 +192,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
         e->held_bytes = kvd_cpu_stepwise_bytes(&e->caches);
         kvd_cpu_stepwise_end(&e->caches, it);
     }
+    kvd_cpu_mark(clock, KVD_PHASE_HOST);
     return 0;
 }
 

@@ -1,8 +1,10 @@
-/* What summaries say of jct rows: the table on stdout, lengths from which on a method pays. */
+/* What summaries say of jct rows. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "serving/jct_file.h"
 
 static double value(const kvd_rows *r, size_t i, const char *column)
@@ -15,58 +17,6 @@ static const char *text(const kvd_rows *r, size_t i, const char *column)
 {
     const int c = kvd_rows_find(r, column);
     return c < 0 ? "" : kvd_rows_get_text(r, i, c);
-}
-
-static bool equal(double a, double b)
-{
-    return !(a < b) && !(b < a);
-}
-
-/* Whether two job rows differ in nothing but method and that length. */
-static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
-{
-    static const char *const same[] = {"batch", "input", "output", "chunk", "gpus", "graphs", "phases"};
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (strcmp(same[i], length) && !equal(value(r, a, same[i]), value(r, b, same[i])))
-            return false;
-    return !strcmp(text(r, a, "kind"), "job") && !strcmp(text(r, b, "kind"), "job") &&
-           !strcmp(text(r, a, "dtype"), text(r, b, "dtype"));
-}
-
-/* JCT of none over that of row a, less 1, at the length of row a: above 0 where the method is faster. NaN without such a row. */
-static double gain(const kvd_rows *r, size_t a, const char *length)
-{
-    for (size_t i = 0; i < kvd_rows_count(r); i++)
-        if (comparable(r, a, i, length) && equal(value(r, a, length), value(r, i, length)) &&
-            !strcmp(text(r, i, "name"), "none"))
-            return value(r, i, "jct_s") - value(r, a, "jct_s");
-    return (double)NAN;
-}
-
-double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
-{
-    const char *const length = output ? "output" : "input";
-    double from = (double)NAN, loss = (double)NAN, answer = (double)NAN;
-    /* Upwards through the lengths that were measured; a later loss takes the answer back. */
-    for (;;) {
-        size_t next = SIZE_MAX;
-        for (size_t i = 0; i < kvd_rows_count(r); i++) {
-            const double at = value(r, i, length);
-            if (comparable(r, row, i, length) && !strcmp(text(r, i, "method"), text(r, row, "method")) &&
-                !isnan(gain(r, i, length)) && (isnan(from) || at > from) &&
-                (next == SIZE_MAX || at < value(r, next, length)))
-                next = i;
-        }
-        if (next == SIZE_MAX)
-            return answer;
-        const double at = value(r, next, length), won = gain(r, next, length);
-        if (!(won > 0))
-            answer = (double)NAN;
-        else if (isnan(answer))
-            answer = isnan(from) ? at : from + (at - from) * -loss / (won - loss);
-        from = at;
-        loss = won;
-    }
 }
 
 const char kvd_jct_heading[] =
@@ -106,5 +56,41 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
              number(share, sizeof share, "%.3f", attention / value(r, i, "jct_s")),
              number(residue, sizeof residue, "%.4f", value(r, i, "residue_share")),
              number(bytes, sizeof bytes, "%.0f", value(r, i, "bytes_per_token")));
+    return line;
+}
+
+/* Mean, median and 99 % quantile of a column over the request rows of a method. */
+static const char *spread(const kvd_rows *r, const char *method, const char *column, double *x, char to[96])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < kvd_rows_count(r); i++)
+        if (!strcmp(text(r, i, "kind"), "request") && !strcmp(text(r, i, "method"), method) &&
+            !isnan(value(r, i, column)))
+            x[n++] = value(r, i, column);
+    if (n)
+        snprintf(to, 96, "%.4g s (median %.4g, p99 %.4g)", kvd_mean(x, n), kvd_quantile(x, n, 0.5),
+                 kvd_quantile(x, n, 0.99));
+    else
+        snprintf(to, 96, "-");
+    return to;
+}
+
+const char *kvd_jct_requests_line(const kvd_rows *r, const char *method, char line[KVD_JCT_LINE])
+{
+    char ttft[96], tbt[96], jct[96];
+    double end = 0;
+    size_t n = 0;
+    double *const x = malloc((kvd_rows_count(r) + 1) * sizeof *x);
+    for (size_t i = 0; i < kvd_rows_count(r); i++)
+        if (!strcmp(text(r, i, "kind"), "request") && !strcmp(text(r, i, "method"), method)) {
+            n++;
+            end = fmax(end, value(r, i, "arrival_s") + value(r, i, "jct_s"));
+        }
+    snprintf(line, KVD_JCT_LINE, "%.80s: %zu requests in %.4g s", method, n, end);
+    if (x)
+        snprintf(line, KVD_JCT_LINE, "%.60s: %zu requests in %.4g s; TTFT %.60s; TBT %.60s; JCT %.60s",
+                 method, n, end, spread(r, method, "ttft_s", x, ttft),
+                 spread(r, method, "tbt_mean_s", x, tbt), spread(r, method, "jct_s", x, jct));
+    free(x);
     return line;
 }

@@ -183,16 +183,32 @@ static int from_numbers(kvd_requests *r, const char *text, kvd_err *err)
     return 0;
 }
 
+static int table_named(const char *name)
+{
+    for (int i = 0; i < TABLES; i++)
+        if (!strcmp(name, tables[i].name))
+            return i;
+    return -1;
+}
+
+static bool are_numbers(const char *lengths)
+{
+    return !strncmp(lengths, "fixed:", 6);
+}
+
+bool kvd_requests_lengths_from_file(const char *lengths)
+{
+    return !are_numbers(lengths) && table_named(lengths) < 0;
+}
+
 static int set_lengths(kvd_requests *r, const char *lengths, uint64_t seed, kvd_err *err)
 {
     kvd_rng rng;
     kvd_rng_seed(&rng, seed, LENGTHS);
-    if (!strncmp(lengths, "fixed:", 6))
+    if (are_numbers(lengths))
         return from_numbers(r, lengths + 6, err);
-    for (int i = 0; i < TABLES; i++)
-        if (!strcmp(lengths, tables[i].name))
-            return from_table(r, i, &rng, err);
-    return from_file(r, lengths, &rng, err);
+    const int table = table_named(lengths);
+    return table >= 0 ? from_table(r, table, &rng, err) : from_file(r, lengths, &rng, err);
 }
 
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,

@@ -2,6 +2,7 @@
 #ifndef KVD_SERVING_REQUESTS_H
 #define KVD_SERVING_REQUESTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,6 +43,9 @@ int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
  */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
+
+/* Whether such lengths are those of a file. */
+bool kvd_requests_lengths_from_file(const char *lengths);
 
 /* Arrivals `factor` times as fast; lengths stay. */
 void kvd_requests_faster(kvd_requests *r, double factor);

@@ -65,13 +65,17 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* Of longrope's two tables the second one in an engine that takes sequences so long: keys that are stored are not turned again. */
-    const size_t table = kvd_batch_rope_rows(r->model->config, r->max_len) > r->max_len ? r->max_len : 0;
-    for (size_t i = 0, row = 0; i < it->n_slices; i++)
+    /* Which of longrope's tables a request reads depends on how long it will be. */
+    const kvd_config *const c = r->model->config;
+    const bool two = kvd_batch_rope_rows(c, r->max_len) > r->max_len;
+    for (size_t i = 0, row = 0; i < it->n_slices; i++) {
+        const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
+        const size_t table = two && whole > (size_t)c->rope_original_positions ? r->max_len : 0;
         for (size_t k = 0; k < it->slice[i].n; k++, row++) {
             r->position[row] = it->slice[i].before + (uint32_t)k;
             r->rope_row[row] = r->position[row] + (uint32_t)table;
         }
+    }
 }
 
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n)

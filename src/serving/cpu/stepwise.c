@@ -31,8 +31,7 @@ int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_pl
     s->start = s->offset + slots + 1;
     s->whole = s->start + slots;
     s->slot = s->whole + slots;
-    for (size_t i = 0; i < slots; i++)
-        s->whole[i] = tokens; /* what a request may come to is all that is known */
+    s->tokens = tokens;
     s->running.slot = s->slot;
     return 0;
 }
@@ -70,6 +69,7 @@ int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it
         s->offset[i + 1] = s->offset[i] + it->slice[i].n;
         s->start[i] = it->slice[i].before;
         s->slot[i] = it->slice[i].slot;
+        s->whole[i] = it->slice[i].whole ? it->slice[i].whole : s->tokens;
         if (layer == 0 && !it->slice[i].before)
             kvd_running_end(&s->running, s->slot[i]); /* whoever was there before */
     }

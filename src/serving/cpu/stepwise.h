@@ -12,6 +12,7 @@
 
 typedef struct {
     kvd_running running;
+    size_t tokens;                         /* of a request that does not say how many */
     size_t n;                              /* slots                                         */
     size_t *offset, *start, *whole, *slot; /* of an iteration: [n + 1], then [n] of each    */
 } kvd_cpu_stepwise;

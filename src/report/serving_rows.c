@@ -1,0 +1,169 @@
+#include "report/serving_rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ------------------------------------------------------------------------------------ */
+
+static const char *const statistics[] = {"mean_s", "mean_lo_s", "mean_hi_s", "p99_s"};
+static const char *const measures[] = {"ttft", "tbt", "latency"};
+
+static int want(const kvd_rows *r, const char *column, kvd_column_kind kind, const char *path, kvd_err *err)
+{
+    const int c = kvd_rows_find(r, column);
+    return c >= 0 && kvd_rows_column(r, c)->kind == kind
+               ? 0
+               : kvd_fail(err, "'%s': no column '/rows/%s' of the type wanted", path, column);
+}
+
+static int check_columns(const kvd_rows *r, const char *path, kvd_err *err)
+{
+    static const char *const texts[] = {"kind", "method", "trace", "quantity", "statistic"};
+    static const char *const ints[] = {"replicas", "chunk", "requests", "refused"};
+    static const char *const reals[] = {"rate",          "extrapolated_share", "latency_bound_s",
+                                        "goodput_per_s", "utilisation",        "kv_share",
+                                        "measured_s",    "simulated_s",        "error_percent"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (want(r, texts[i], KVD_COL_TEXT, path, err))
+            return -1;
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
+        if (want(r, ints[i], KVD_COL_INT, path, err))
+            return -1;
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        if (want(r, reals[i], KVD_COL_REAL, path, err))
+            return -1;
+    for (int m = 0; m < 3; m++)
+        for (int k = 0; k < 4; k++) {
+            char name[32];
+            snprintf(name, sizeof name, "%s_%s", measures[m], statistics[k]);
+            if (want(r, name, KVD_COL_REAL, path, err))
+                return -1;
+        }
+    return 0;
+}
+
+int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
+{
+    kvd_rows *const r = *rows = kvd_rows_load(f, err);
+    if (!r || check_columns(r, f->path, err))
+        return -1;
+    for (int c = 0; c < kvd_rows_columns(r); c++) {
+        const kvd_column *const column = kvd_rows_column(r, c);
+        const bool objective = !strncmp(column->name, "slo_", 4),
+                   error = !strcmp(column->name, "error_percent");
+        for (size_t i = 0; column->kind != KVD_COL_TEXT && i < kvd_rows_count(r); i++) {
+            const double x = kvd_rows_get_real(r, i, c);
+            if ((isinf(x) && !objective) || (x < 0 && !error))
+                return kvd_fail(err, "'%s': '/rows/%s' is %g in row %zu", f->path, column->name, x, i);
+        }
+    }
+    return 0;
+}
+
+/* ---- rows --------------------------------------------------------------------------------------- */
+
+double kvd_serving_real(const kvd_serving_entry *e, const char *column)
+{
+    const kvd_rows *const r = e->file->serving;
+    const int c = kvd_rows_find(r, column);
+    return c < 0 || kvd_rows_column(r, c)->kind == KVD_COL_TEXT ? (double)NAN
+                                                                : kvd_rows_get_real(r, e->row, c);
+}
+
+const char *kvd_serving_text(const kvd_serving_entry *e, const char *column)
+{
+    const kvd_rows *const r = e->file->serving;
+    const int c = kvd_rows_find(r, column);
+    return c < 0 || kvd_rows_column(r, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, e->row, c);
+}
+
+static void describe(kvd_serving_entry *e)
+{
+    char replicas[32] = "", chunk[48] = "";
+    const double n = kvd_serving_real(e, "replicas"), tokens = kvd_serving_real(e, "chunk");
+    if (n > 1)
+        snprintf(replicas, sizeof replicas, "; %.0f replicas", n);
+    if (tokens > 0)
+        snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
+    snprintf(e->place, sizeof e->place, "%.60s: %.80s%s%s", e->file->model.name, kvd_serving_text(e, "trace"),
+             replicas, chunk);
+    snprintf(e->series, sizeof e->series, "%.100s", kvd_serving_text(e, "method"));
+    kvd_series_clean(e->place);
+    kvd_series_clean(e->series);
+}
+
+/* Two files may hold the same place and method: then places are told apart by their files. */
+static void tell_apart(kvd_serving_entries *all)
+{
+    bool *const shared = calloc(all->n, sizeof *shared);
+    for (size_t i = 0; shared && i < all->n; i++)
+        for (size_t k = 0; k < all->n && !shared[i]; k++)
+            shared[i] = all->item[i].file != all->item[k].file &&
+                        !strcmp(all->item[i].place, all->item[k].place) &&
+                        !strcmp(all->item[i].series, all->item[k].series);
+    for (size_t i = 0; shared && i < all->n; i++)
+        if (shared[i]) {
+            const size_t at = strlen(all->item[i].place);
+            snprintf(all->item[i].place + at, KVD_LABEL - at, " (%.60s)", all->item[i].file->name);
+        }
+    free(shared);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const kvd_serving_entry *x = a, *y = b;
+    const int order = strcmp(x->place, y->place);
+    if (order)
+        return order;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+int kvd_serving_collect(const kvd_results *r, kvd_serving_entries *out, kvd_err *err)
+{
+    size_t n = 0;
+    *out = (kvd_serving_entries){0};
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].kind == KVD_RESULT_SERVING)
+            n += kvd_rows_count(r->item[i].serving);
+    if (n == 0)
+        return 0;
+    out->item = calloc(n, sizeof *out->item);
+    if (!out->item)
+        return kvd_no_memory(err, "rows of serving", (unsigned long long)n * sizeof *out->item);
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t k = 0; r->item[i].kind == KVD_RESULT_SERVING && k < kvd_rows_count(r->item[i].serving);
+             k++) {
+            kvd_serving_entry *const e = &out->item[out->n++];
+            e->file = &r->item[i];
+            e->row = k;
+            e->kind = kvd_serving_text(e, "kind");
+            describe(e);
+        }
+    tell_apart(out);
+    qsort(out->item, out->n, sizeof *out->item, by_place);
+    return 0;
+}
+
+void kvd_serving_entries_release(kvd_serving_entries *e)
+{
+    free(e->item);
+    *e = (kvd_serving_entries){0};
+}
+
+const kvd_serving_entry *kvd_serving_uncompressed(const kvd_serving_entries *all, const kvd_serving_entry *e)
+{
+    const bool point = !strcmp(e->kind, "point");
+    const char *const column = point ? "rate" : "latency_bound_s";
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_serving_entry *const x = &all->item[i];
+        const double a = kvd_serving_real(x, column), b = kvd_serving_real(e, column);
+        if (!strcmp(x->kind, e->kind) && !strcmp(x->place, e->place) && !strcmp(x->series, "none") &&
+            a <= b && a >= b)
+            return x;
+    }
+    return NULL;
+}

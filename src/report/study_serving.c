@@ -1,0 +1,275 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "report/serving_rows.h"
+#include "report/studies.h"
+
+/* ---- tables --------------------------------------------------------------------------------------- */
+
+static void add_interval_column(kvd_table *t, const char *name, const char *heading)
+{
+    char end[48];
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, name, heading);
+    kvd_table_interval(t);
+    snprintf(end, sizeof end, "%s_lo", name);
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, end, "from");
+    snprintf(end, sizeof end, "%s_hi", name);
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, end, "to");
+}
+
+static void put_interval(kvd_table *t, const kvd_serving_entry *e, const char *measure)
+{
+    static const char *const end[] = {"mean_s", "mean_lo_s", "mean_hi_s"};
+    for (int i = 0; i < 3; i++) {
+        char column[48];
+        snprintf(column, sizeof column, "%s_%s", measure, end[i]);
+        kvd_table_real(t, kvd_serving_real(e, column));
+    }
+}
+
+/* Of a row over that of the uncompressed cache in the same place, less 1, in percent. */
+static double change(const kvd_serving_entries *all, const kvd_serving_entry *e, const char *column)
+{
+    const kvd_serving_entry *const none = kvd_serving_uncompressed(all, e);
+    return none ? 100 * (kvd_serving_real(e, column) / kvd_serving_real(none, column) - 1) : (double)NAN;
+}
+
+static int rates_table(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t = kvd_section_table(s, "serving-rates", "Highest rates of requests", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and trace");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "latency_bound_s", "bound, s/token");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "rate", "requests/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "times_none", "times none's");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "served_per_s", "served/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "kv_share", "cache in use");
+    kvd_table_add_column(t, KVD_CELL_REAL, 2, "extrapolated_percent", "extrapolated, %");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "refused", "refused");
+    kvd_table_note(
+        t, "Simulated. The highest rate at which the mean normalised latency (JCT over output tokens) "
+           "of the trace stays within the bound. Where fewer are served than arrive the queue grows, and a "
+           "longer trace would bear less.");
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_serving_entry *const e = &all->item[i];
+        if (strcmp(e->kind, "max-rate"))
+            continue;
+        kvd_table_text(t, e->place);
+        kvd_table_text(t, kvd_serving_text(e, "method"));
+        kvd_table_real(t, kvd_serving_real(e, "latency_bound_s"));
+        kvd_table_real(t, kvd_serving_real(e, "rate"));
+        kvd_table_real(t, 1 + change(all, e, "rate") / 100);
+        kvd_table_real(t, kvd_serving_real(e, "served_per_s"));
+        kvd_table_real(t, kvd_serving_real(e, "kv_share"));
+        kvd_table_real(t, 100 * kvd_serving_real(e, "extrapolated_share"));
+        kvd_table_int(t, (int64_t)kvd_serving_real(e, "refused"));
+    }
+    t->only_files = t->n_rows == 0;
+    return 0;
+}
+
+static int points_table(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t = kvd_section_table(s, "serving", "Every simulated point", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and trace");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "rate", "requests/s");
+    add_interval_column(t, "ttft_mean_s", "TTFT, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "ttft_p99_s", "p99");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "ttft_change_percent", "against none, %");
+    add_interval_column(t, "tbt_mean_s", "TBT, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "tbt_p99_s", "p99");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "tbt_change_percent", "against none, %");
+    add_interval_column(t, "latency_mean_s", "normalised latency, s/token");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "latency_p99_s", "p99");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "goodput_per_s", "goodput/s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "utilisation", "busy");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "kv_share", "cache in use");
+    kvd_table_add_column(t, KVD_CELL_REAL, 2, "extrapolated_percent", "extrapolated, %");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "refused", "refused");
+    kvd_table_note(
+        t, "Simulated from measured iterations, means with 95 %% intervals over stretches of consecutive "
+           "requests. TTFT includes the wait in the queue. Goodput: requests within the objectives, all "
+           "that are served when there are none.");
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_serving_entry *const e = &all->item[i];
+        if (strcmp(e->kind, "point"))
+            continue;
+        kvd_table_text(t, e->place);
+        kvd_table_text(t, kvd_serving_text(e, "method"));
+        kvd_table_real(t, kvd_serving_real(e, "rate"));
+        put_interval(t, e, "ttft");
+        kvd_table_real(t, kvd_serving_real(e, "ttft_p99_s"));
+        kvd_table_real(t, change(all, e, "ttft_mean_s"));
+        put_interval(t, e, "tbt");
+        kvd_table_real(t, kvd_serving_real(e, "tbt_p99_s"));
+        kvd_table_real(t, change(all, e, "tbt_mean_s"));
+        put_interval(t, e, "latency");
+        kvd_table_real(t, kvd_serving_real(e, "latency_p99_s"));
+        kvd_table_real(t, kvd_serving_real(e, "goodput_per_s"));
+        kvd_table_real(t, kvd_serving_real(e, "utilisation"));
+        kvd_table_real(t, kvd_serving_real(e, "kv_share"));
+        kvd_table_real(t, 100 * kvd_serving_real(e, "extrapolated_share"));
+        kvd_table_int(t, (int64_t)kvd_serving_real(e, "refused"));
+    }
+    t->only_files = t->n_rows == 0;
+    return 0;
+}
+
+static int validation_table(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t =
+        kvd_section_table(s, "serving-validation", "The simulation against a measured replay", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and replay");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "requests", "requests");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "quantity", "quantity");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "statistic", "statistic");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "measured_s", "measured, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "simulated_s", "simulated, s");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "error_percent", "difference, %");
+    kvd_table_note(t,
+                   "One replica serves the requests of the replay at the times at which they came. TBT of a "
+                   "request: its mean time between two tokens.");
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_serving_entry *const e = &all->item[i];
+        if (strcmp(e->kind, "validation"))
+            continue;
+        kvd_table_text(t, e->place);
+        kvd_table_text(t, kvd_serving_text(e, "method"));
+        kvd_table_int(t, (int64_t)kvd_serving_real(e, "requests"));
+        kvd_table_text(t, kvd_serving_text(e, "quantity"));
+        kvd_table_text(t, kvd_serving_text(e, "statistic"));
+        kvd_table_real(t, kvd_serving_real(e, "measured_s"));
+        kvd_table_real(t, kvd_serving_real(e, "simulated_s"));
+        kvd_table_real(t, kvd_serving_real(e, "error_percent"));
+    }
+    t->only_files = t->n_rows == 0;
+    return 0;
+}
+
+/* ---- latency against rate ------------------------------------------------------------------------- */
+
+/* How many points of a curve the first method of a place has. */
+static size_t curve_length(const kvd_serving_entries *all, size_t first)
+{
+    size_t n = 0;
+    for (size_t i = first; i < all->n && !strcmp(all->item[i].place, all->item[first].place); i++)
+        n += !strcmp(all->item[i].kind, "point") && !strcmp(all->item[i].series, all->item[first].series);
+    return n;
+}
+
+static int latency_figure(const kvd_serving_entries *all, size_t first, int number, kvd_section *s,
+                          kvd_err *err)
+{
+    static const char *const measure[] = {"latency", "ttft", "tbt"};
+    char name[32], caption[KVD_LABEL + 320];
+    snprintf(name, sizeof name, "serving-latency-%d", number);
+    kvd_table *const t = kvd_section_table(s, name, all->item[first].place, err);
+    if (!t)
+        return -1;
+    t->only_files = true;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "rate", "requests/s");
+    for (int m = 0; m < 3; m++) {
+        char column[32];
+        snprintf(column, sizeof column, "%s_mean_s", measure[m]);
+        add_interval_column(t, column, column);
+    }
+    for (size_t i = first; i < all->n && !strcmp(all->item[i].place, all->item[first].place); i++) {
+        if (strcmp(all->item[i].kind, "point"))
+            continue;
+        kvd_table_text(t, all->item[i].series);
+        kvd_table_real(t, kvd_serving_real(&all->item[i], "rate"));
+        for (int m = 0; m < 3; m++)
+            put_interval(t, &all->item[i], measure[m]);
+    }
+    snprintf(
+        caption, sizeof caption,
+        "%s. Simulated means against the rate at which requests arrive: JCT over output tokens, time to the "
+        "first "
+        "token with the wait in the queue, time between two tokens. Bars: 95 %% intervals over stretches of "
+        "consecutive requests.",
+        all->item[first].place);
+    return kvd_section_figure(s, name, "serving.gp", 1050, 420, caption, err, "csv='tables/%s.csv'", name);
+}
+
+static int figures(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
+{
+    enum { MOST = 12, FEWEST_POINTS = 3 };
+    int drawn = 0;
+    for (size_t i = 0; i < all->n && drawn < MOST; i++)
+        if ((!i || strcmp(all->item[i].place, all->item[i - 1].place)) &&
+            curve_length(all, i) >= FEWEST_POINTS && latency_figure(all, i, ++drawn, s, err))
+            return -1;
+    return 0;
+}
+
+/* ---- the section ---------------------------------------------------------------------------------- */
+
+/* Searches that found nothing, as their files put it. */
+static void list_failures(const kvd_results *r, kvd_text *words)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const char *line = r->item[i].kind == KVD_RESULT_SERVING ? r->item[i].no_rate : "";
+        for (size_t n; *line; line += n + (line[n] != '\0')) {
+            n = strcspn(line, "\n");
+            kvd_text_add(words, "<p>No highest rate of %.*s</p>\n", (int)(n < 400 ? n : 400), line);
+        }
+    }
+}
+
+static void introduce(const kvd_serving_entries *all, kvd_text *words)
+{
+    size_t beyond = 0, refused = 0;
+    double most = 0;
+    for (size_t i = 0; i < all->n; i++) {
+        const double share = kvd_serving_real(&all->item[i], "extrapolated_share");
+        beyond += share > 0;
+        most = share > most ? share : most;
+        refused += kvd_serving_real(&all->item[i], "refused") > 0;
+    }
+    kvd_text_raw(
+        words,
+        "<p>Simulated by kvdim-serve: the batches are those that the engine would run, and every iteration "
+        "takes the time that kvdim-jct measured for one like it. Nothing here was served but what the "
+        "validation calls measured.</p>\n");
+    if (beyond)
+        kvd_text_add(
+            words,
+            "<p><strong>%zu of %zu rows extrapolate</strong>: up to %.3g %% of their iterations lie beyond "
+            "what was measured.</p>\n",
+            beyond, all->n, 100 * most);
+    if (refused)
+        kvd_text_add(
+            words,
+            "<p><strong>%zu of %zu rows refuse requests</strong> that are larger than the whole cache; "
+            "means are over the others.</p>\n",
+            refused, all->n);
+}
+
+int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err)
+{
+    kvd_serving_entries all;
+    if (kvd_serving_collect(r, &all, err))
+        return -1;
+    int status = 0;
+    if (all.n) {
+        kvd_section *const s = kvd_report_section(report, "serving", "Serving", err);
+        if (s) {
+            introduce(&all, &s->words);
+            list_failures(r, &s->words);
+        }
+        status = !s || figures(&all, s, err) || rates_table(&all, s, err) || validation_table(&all, s, err) ||
+                 points_table(&all, s, err);
+    }
+    kvd_serving_entries_release(&all);
+    return status ? -1 : 0;
+}

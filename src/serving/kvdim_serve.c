@@ -1,0 +1,375 @@
+/*
+ * kvdim-serve: what compressed KV caches do to a service, simulated from measured costs of iterations.
+ *
+ * Reads kvdim/jct (costs, and with --validate a replay) and a request trace. Writes kvdim/serving.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/progress.h"
+#include "common/run.h"
+#include "formats/rows_json.h"
+#include "serving/jct_file.h"
+#include "serving/replay.h"
+#include "serving/serve_file.h"
+#include "serving/serve_options.h"
+
+static const char program[] = "kvdim-serve";
+
+enum { POISSON_REQUESTS = 2000 }; /* for each replica */
+
+typedef struct {
+    kvd_serve_options *cfg;
+    kvd_run run;
+    kvd_model_info info;
+    char **known; /* methods of the costs */
+    size_t n_known;
+    kvd_requests requests;
+    double base_rate; /* at which they arrive as they stand */
+    kvd_serve_table table;
+    size_t printed;
+    char none[8192]; /* methods without a sustainable rate, a line each */
+    kvd_progress progress;
+    size_t done;
+    size_t n_beyond; /* points of the method at hand that extrapolate, and the worst of them */
+    double worst_share, worst_rate;
+    kvd_h5 file;
+} service;
+
+/* ---- inputs ------------------------------------------------------------------------------------------ */
+
+static int read_model(service *v, kvd_err *err)
+{
+    kvd_h5 f = {.id = H5I_INVALID_HID};
+    const int status =
+        kvd_h5_open(&f, v->cfg->costs, &kvd_schema_jct, err) || kvd_model_info_read(&f, &v->info, err);
+    kvd_h5_close(&f, false);
+    return status ? -1 : 0;
+}
+
+/* All methods of the costs, unless some were named. */
+static int settle_methods(service *v, kvd_err *err)
+{
+    kvd_serve_options *const cfg = v->cfg;
+    if (kvd_costs_methods(cfg->costs, &v->known, &v->n_known, err))
+        return -1;
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        size_t k = 0;
+        char list[300] = "";
+        for (; k < v->n_known && strcmp(cfg->method[i], v->known[k]); k++) {
+            const size_t at = strlen(list);
+            snprintf(list + at, sizeof list - at, "%s%s", k ? "; " : "", v->known[k]);
+        }
+        if (k == v->n_known)
+            return kvd_fail(err, "--method %s: '%s' has costs of: %s", cfg->method[i], cfg->costs, list);
+    }
+    if (cfg->n_methods)
+        return 0;
+    if (v->n_known > KVD_SERVE_METHODS)
+        return kvd_fail(err, "'%s' has %zu methods: name up to %d with --method", cfg->costs, v->n_known,
+                        (int)KVD_SERVE_METHODS);
+    for (size_t k = 0; k < v->n_known; k++)
+        if (!(cfg->method[cfg->n_methods++] = strdup(v->known[k])))
+            return kvd_no_memory(err, "the name of a method", strlen(v->known[k]) + 1);
+    return 0;
+}
+
+static int poisson_requests(service *v, kvd_err *err)
+{
+    const kvd_serve_options *const cfg = v->cfg;
+    const size_t n = cfg->requests ? cfg->requests : POISSON_REQUESTS * cfg->replicas;
+    if (kvd_requests_lengths_from_file(cfg->lengths) && kvd_run_add_input(&v->run, cfg->lengths, err))
+        return -1;
+    v->base_rate = cfg->poisson_rate;
+    return kvd_requests_poisson(&v->requests, cfg->poisson_rate, n, cfg->lengths, v->run.seed, err);
+}
+
+static int recorded_requests(service *v, kvd_err *err)
+{
+    const kvd_serve_options *const cfg = v->cfg;
+    if (kvd_run_add_input(&v->run, cfg->trace, err) || kvd_requests_read(&v->requests, cfg->trace, err))
+        return -1;
+    if (cfg->requests)
+        kvd_requests_first(&v->requests, cfg->requests);
+    v->base_rate = kvd_requests_rate(&v->requests);
+    if (!(v->base_rate > 0) && (cfg->n_rates || !isnan(cfg->bound)))
+        return kvd_fail(err, "'%s': no time passes between its requests, so they have no rate to change",
+                        cfg->trace);
+    return 0;
+}
+
+static int open_inputs(service *v, kvd_err *err)
+{
+    kvd_serve_options *const cfg = v->cfg;
+    if (kvd_run_add_input(&v->run, cfg->costs, err) || read_model(v, err) || settle_methods(v, err))
+        return -1;
+    if (cfg->validate && strcmp(cfg->validate, cfg->costs) && kvd_run_add_input(&v->run, cfg->validate, err))
+        return -1;
+    if (!cfg->trace)
+        return 0;
+    return isnan(cfg->poisson_rate) ? recorded_requests(v, err) : poisson_requests(v, err);
+}
+
+/* ---- points ------------------------------------------------------------------------------------------ */
+
+static void print_new_rows(service *v)
+{
+    const kvd_rows *const r = v->table.rows;
+    const bool shown = !v->cfg->common.quiet && !v->cfg->common.json;
+    static bool points, comparisons;
+    char line[KVD_SERVE_LINE];
+    for (; v->printed < kvd_rows_count(r); v->printed++) {
+        const bool comparison =
+            !strcmp(kvd_rows_get_text(r, v->printed, kvd_rows_find(r, "kind")), "validation");
+        bool *const headed = comparison ? &comparisons : &points;
+        if (!shown)
+            continue;
+        if (!*headed)
+            puts(comparison ? kvd_serve_comparison_heading : kvd_serve_heading);
+        *headed = true;
+        puts(kvd_serve_line(r, v->printed, line));
+    }
+    fflush(stdout);
+}
+
+/* What a result must not be read without. */
+static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p, double bound)
+{
+    const kvd_simulated *const s = &p->simulated;
+    const double share = (double)s->extrapolated / (double)s->iterations;
+    v->n_beyond += s->extrapolated > 0;
+    if (share > v->worst_share) {
+        v->worst_share = share;
+        v->worst_rate = p->rate;
+    }
+    if (!isnan(bound) && p->served_rate < 0.9 * p->rate)
+        fprintf(stderr,
+                "%s: %s: at %.4g requests a second the queue GROWS (%.4g are served): the mean of these %zu "
+                "requests "
+                "is within the bound, that of a longer trace is not\n",
+                program, a->method, p->rate, p->served_rate, p->requests);
+    if (s->refused)
+        fprintf(stderr, "%s: %s: %zu of %zu requests refused at %.4g a second, the first: %s\n", program,
+                a->method, s->refused, p->requests, p->rate, s->refusal.msg);
+}
+
+/* Once for all points of a method. */
+static void warn_of_extrapolation(service *v, const char *method)
+{
+    if (v->n_beyond)
+        fprintf(stderr,
+                "%s: %s: %zu points EXTRAPOLATE beyond the measured costs, at %.4g requests a second in %.3g "
+                "%% of the "
+                "iterations\n",
+                program, method, v->n_beyond, v->worst_rate, 100 * v->worst_share);
+    v->n_beyond = 0;
+    v->worst_share = 0;
+}
+
+/* At `rate`; bound NaN: a point. */
+static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
+{
+    kvd_requests fast;
+    kvd_serve_point point;
+    const double factor = v->base_rate > 0 ? rate / v->base_rate : 1;
+    if (kvd_serve_faster(&v->requests, factor, &fast, err))
+        return -1;
+    const int status = kvd_serve_measure(a->setting, &fast, rate, &point, err) ||
+                       kvd_serve_add_point(&v->table, a, &point, bound, err);
+    kvd_requests_release(&fast);
+    if (status)
+        return -1;
+    print_new_rows(v);
+    warn(v, a, &point, bound);
+    kvd_progress_step(&v->progress, (double)++v->done);
+    return 0;
+}
+
+static int search_rate(service *v, const kvd_serve_about *a, kvd_err *err)
+{
+    const double bound = v->cfg->bound;
+    double rate;
+    if (kvd_serve_max_rate(a->setting, &v->requests, v->base_rate, bound, &rate, err))
+        return -1;
+    if (rate > 0 && isfinite(rate))
+        return add_point(v, a, rate, bound, err);
+    kvd_progress_step(&v->progress, (double)++v->done);
+    char line[256];
+    snprintf(line, sizeof line,
+             rate > 0 ? "%s: %zu requests keep a mean latency of %g s per token however fast they arrive"
+                      : "%s: no rate of %zu requests has a mean latency of %g s per token",
+             a->method, v->requests.n, bound);
+    if (!v->cfg->common.quiet && !v->cfg->common.json)
+        puts(line);
+    const size_t at = strlen(v->none);
+    snprintf(v->none + at, sizeof v->none - at, "%s\n", line);
+    return 0;
+}
+
+static int serve_trace(service *v, const kvd_costs *costs, const char *method, kvd_err *err)
+{
+    const kvd_serve_options *const cfg = v->cfg;
+    kvd_serve_setting setting = {.costs = costs,
+                                 .limits = cfg->limits,
+                                 .replicas = (int)cfg->replicas,
+                                 .route = cfg->route,
+                                 .slo_ttft = cfg->slo_ttft,
+                                 .slo_tbt = cfg->slo_tbt,
+                                 .seed = v->run.seed};
+    const kvd_serve_about about = {.method = method,
+                                   .trace = v->requests.name,
+                                   .setting = &setting,
+                                   .memory = cfg->memory,
+                                   .reserve = cfg->reserve,
+                                   .skipped = v->requests.n_skipped};
+    if (kvd_serve_pages(costs, cfg->memory, cfg->reserve, &setting.limits.pages, err))
+        return -1;
+    for (size_t i = 0; i < cfg->n_rates; i++)
+        if (add_point(v, &about, cfg->rate[i], NAN, err))
+            return -1;
+    if (!cfg->n_rates && add_point(v, &about, v->base_rate, NAN, err))
+        return -1;
+    return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
+}
+
+/* ---- the replay -------------------------------------------------------------------------------------- */
+
+/* What the options say, then what the replay's file says, then the defaults. */
+static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
+{
+    const kvd_serve_options *const cfg = v->cfg;
+    kvd_batching_limits l = r->limits;
+    if (cfg->max_batch_given || !l.max_batch)
+        l.max_batch = cfg->limits.max_batch;
+    if (cfg->max_tokens_given || !l.max_tokens)
+        l.max_tokens = cfg->limits.max_tokens;
+    if (cfg->chunk_given)
+        l.chunk = cfg->limits.chunk;
+    return l;
+}
+
+static int compare_replay(service *v, const kvd_costs *costs, const char *method, const kvd_replay *r,
+                          kvd_err *err)
+{
+    kvd_serve_comparison comparison[KVD_REPLAY_COMPARISONS];
+    kvd_serve_point point;
+    const kvd_serve_setting setting = {.costs = costs,
+                                       .limits = replay_limits(v, r),
+                                       .replicas = 1,
+                                       .slo_ttft = INFINITY,
+                                       .slo_tbt = INFINITY,
+                                       .seed = v->run.seed};
+    const kvd_serve_about about = {
+        .method = method, .trace = r->requests.name, .setting = &setting, .memory = NAN, .reserve = NAN};
+    if (strcmp(r->engine, kvd_costs_engine(costs)))
+        fprintf(stderr, "%s: %s: the replay ran on another engine ('%s') than the costs ('%s')\n", program,
+                method, r->engine, kvd_costs_engine(costs));
+    if (kvd_serve_measure(&setting, &r->requests, kvd_requests_rate(&r->requests), &point, err) ||
+        kvd_replay_compare(r, &setting, comparison, err))
+        return -1;
+    for (int i = 0; i < KVD_REPLAY_COMPARISONS; i++)
+        if (kvd_serve_add_comparison(&v->table, &about, &point, &comparison[i], err))
+            return -1;
+    print_new_rows(v);
+    warn(v, &about, &point, NAN);
+    return 0;
+}
+
+static int validate(service *v, const kvd_costs *costs, const char *method, size_t *n, kvd_err *err)
+{
+    kvd_replay replay;
+    const int found = kvd_replay_load(&replay, v->cfg->validate, method, kvd_costs_gpus(costs), err);
+    if (found)
+        return found < 0 ? -1 : 0;
+    ++*n;
+    const int status = compare_replay(v, costs, method, &replay, err);
+    kvd_replay_release(&replay);
+    kvd_progress_step(&v->progress, (double)++v->done);
+    return status;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------- */
+
+static int print_json(const service *v, kvd_err *err)
+{
+    json_t *const all =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:s, s:o}", "program", program, "output",
+                  v->cfg->common.output, "model", v->info.name, "costs", v->cfg->costs, "trace",
+                  v->requests.name, "simulated", 1, "no_rate", v->none, "rows", kvd_rows_json(v->table.rows));
+    const int failed =
+        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
+    json_decref(all);
+    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+}
+
+static int serve_methods(service *v, kvd_err *err)
+{
+    const kvd_serve_options *const cfg = v->cfg;
+    size_t replayed = 0;
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        kvd_costs *const costs = kvd_costs_load(cfg->costs, cfg->method[i], cfg->gpus, err);
+        if (!costs)
+            return -1;
+        const int status = (cfg->trace && serve_trace(v, costs, cfg->method[i], err)) ||
+                           (cfg->validate && validate(v, costs, cfg->method[i], &replayed, err));
+        kvd_costs_free(costs);
+        warn_of_extrapolation(v, cfg->method[i]);
+        if (status)
+            return strncmp(err->msg, "'", 1) ? kvd_in(err, "%s", cfg->method[i]) : -1;
+    }
+    if (cfg->validate && !replayed)
+        return kvd_fail(err, "'%s' has no row of kind request of any of these methods on as many GPUs",
+                        cfg->validate);
+    return 0;
+}
+
+static int work(service *v, kvd_err *err)
+{
+    kvd_serve_options *const cfg = v->cfg;
+    if (kvd_device_cpu_only(&cfg->common, err) || open_inputs(v, err) ||
+        kvd_serve_record(cfg, v->requests.n, &v->run, err) || kvd_serve_table_init(&v->table, err) ||
+        kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_serving, &v->run, err))
+        return -1;
+    size_t per_method = cfg->validate ? 1 : 0;
+    if (cfg->trace)
+        per_method += cfg->n_rates ? cfg->n_rates : 1;
+    if (!isnan(cfg->bound))
+        per_method++;
+    kvd_progress_start(&v->progress, "serve", "points", (double)(per_method * cfg->n_methods),
+                       cfg->common.quiet);
+    const int status = serve_methods(v, err);
+    kvd_progress_end(&v->progress);
+    if (status || kvd_serve_write(&v->file, &v->table, &v->info, v->none, err))
+        return -1;
+    return cfg->common.json ? print_json(v, err) : 0;
+}
+
+static void release(service *v)
+{
+    kvd_h5_close(&v->file, false);
+    kvd_serve_table_release(&v->table);
+    kvd_requests_release(&v->requests);
+    for (size_t i = 0; i < v->n_known; i++)
+        free(v->known[i]);
+    free(v->known);
+    kvd_run_release(&v->run);
+    kvd_serve_options_release(v->cfg);
+}
+
+int main(int argc, char **argv)
+{
+    static kvd_serve_options cfg;
+    static service v;
+    kvd_err err = {""};
+    kvd_serve_parse(program, argc, argv, &cfg);
+    v.cfg = &cfg;
+    v.file.id = H5I_INVALID_HID;
+    int status = kvd_run_start(&v.run, program, argc, argv, &cfg.common, &err);
+    if (!status)
+        status = work(&v, &err);
+    release(&v);
+    return kvd_run_exit(program, status, &err);
+}

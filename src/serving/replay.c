@@ -1,0 +1,238 @@
+#include "serving/replay.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/stats.h"
+#include "serving/jct_file.h"
+
+/* ---- rows -------------------------------------------------------------------------------------------- */
+
+enum { KIND, METHOD, ENGINE, GPUS, CHUNK, INPUT, OUTPUT, ARRIVAL, TTFT, JCT, PER_TOKEN, CACHE, COLUMNS };
+static const char *const column_name[COLUMNS] = {"kind",   "method", "engine",          "gpus",
+                                                 "chunk",  "input",  "output",          "arrival_s",
+                                                 "ttft_s", "jct_s",  "bytes_per_token", "cache_bytes"};
+
+typedef struct {
+    kvd_rows *rows;
+    int column[COLUMNS];
+} source;
+
+typedef struct {
+    kvd_request request;
+    double ttft, jct;
+    size_t row;
+} served;
+
+static double real(const source *s, size_t row, int column)
+{
+    return kvd_rows_get_real(s->rows, row, s->column[column]);
+}
+
+static const char *text(const source *s, size_t row, int column)
+{
+    return kvd_rows_get_text(s->rows, row, s->column[column]);
+}
+
+static int find_columns(source *s, kvd_err *err)
+{
+    for (int i = 0; i < COLUMNS; i++) {
+        s->column[i] = kvd_rows_find(s->rows, column_name[i]);
+        if (s->column[i] < 0 ||
+            (i <= ENGINE) != (kvd_rows_column(s->rows, s->column[i])->kind == KVD_COL_TEXT))
+            return kvd_fail(err, "no column '%s' of the kind that is needed", column_name[i]);
+    }
+    return 0;
+}
+
+/* An option of the program that wrote the file, 0 where it does not say. */
+static size_t option_of(kvd_h5 *f, const char *name)
+{
+    kvd_err err;
+    char *value = NULL;
+    size_t n = 0;
+    if (!kvd_h5_get_text(f, "/parameters", name, &value, &err) &&
+        kvd_arg_size(name, value, 1, (size_t)1 << 30, &n, &err))
+        n = 0;
+    free(value);
+    return n;
+}
+
+static int open_source(source *s, const char *path, kvd_replay *r, kvd_err *err)
+{
+    kvd_h5 f = {.id = H5I_INVALID_HID};
+    memset(s, 0, sizeof *s);
+    if (!kvd_h5_open(&f, path, &kvd_schema_jct, err)) {
+        r->limits.max_batch = option_of(&f, "max-batch");
+        r->limits.max_tokens = option_of(&f, "max-tokens");
+        s->rows = kvd_rows_load(&f, err);
+    }
+    kvd_h5_close(&f, false);
+    if (s->rows && find_columns(s, err)) {
+        kvd_rows_free(s->rows);
+        s->rows = NULL;
+    }
+    return s->rows ? 0 : -1;
+}
+
+static int take_row(served *to, const source *s, size_t row, kvd_err *err)
+{
+    const double in = real(s, row, INPUT), out = real(s, row, OUTPUT), at = real(s, row, ARRIVAL);
+    const double most = (double)((size_t)1 << 31);
+    to->ttft = real(s, row, TTFT);
+    to->jct = real(s, row, JCT);
+    to->row = row;
+    if (!(in >= 1 && in <= most && out >= 1 && out <= most && at >= 0 && at < 1e12 && to->ttft > 0 &&
+          to->jct >= to->ttft && to->jct < 1e12))
+        return kvd_fail(err, "row %zu: a request of %g + %g tokens at %g s, TTFT %g s, JCT %g s", row, in,
+                        out, at, to->ttft, to->jct);
+    to->request = (kvd_request){at, (uint32_t)in, (uint32_t)out};
+    return 0;
+}
+
+static int same(const source *s, size_t first, size_t row, int column, kvd_err *err)
+{
+    const double a = real(s, first, column), b = real(s, row, column);
+    return a < b || a > b ? kvd_fail(err, "rows %zu and %zu differ in %s: %g and %g", first, row,
+                                     column_name[column], a, b)
+                          : 0;
+}
+
+static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
+{
+    const double pages = real(s, row, CACHE) / (64 * real(s, row, PER_TOKEN));
+    if (!(pages >= 1 && pages < 1e15))
+        return kvd_fail(err, "row %zu: a cache of %g pages", row, pages);
+    r->limits.pages = (size_t)(pages + 1e-6);
+    r->limits.chunk = (size_t)real(s, row, CHUNK);
+    r->gpus = (int)real(s, row, GPUS);
+    snprintf(r->engine, sizeof r->engine, "%s", text(s, row, ENGINE));
+    return 0;
+}
+
+/* By arrival; of those at one moment the row decides. */
+static int by_arrival(const void *a, const void *b)
+{
+    const served *x = a, *y = b;
+    if (x->request.arrival < y->request.arrival || x->request.arrival > y->request.arrival)
+        return x->request.arrival < y->request.arrival ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+static int gather(kvd_replay *r, const source *s, const char *method, int gpus, served *all, kvd_err *err)
+{
+    static const int alike[] = {GPUS, CHUNK, PER_TOKEN, CACHE};
+    size_t n = 0;
+    for (size_t i = 0; i < kvd_rows_count(s->rows); i++) {
+        if (strcmp(text(s, i, KIND), "request") || strcmp(text(s, i, METHOD), method) ||
+            (gpus >= 0 && (gpus < real(s, i, GPUS) || gpus > real(s, i, GPUS))))
+            continue;
+        if (take_row(&all[n], s, i, err) || (!n && take_facts(r, s, i, err)))
+            return -1;
+        for (size_t k = 0; k < sizeof alike / sizeof *alike; k++)
+            if (same(s, all[0].row, i, alike[k], err))
+                return -1;
+        n++;
+    }
+    if (!n)
+        return 1;
+    qsort(all, n, sizeof *all, by_arrival);
+    r->requests.n = n;
+    r->requests.request = calloc(n, sizeof *r->requests.request);
+    r->ttft = calloc(n, sizeof *r->ttft);
+    r->jct = calloc(n, sizeof *r->jct);
+    if (!r->requests.request || !r->ttft || !r->jct)
+        return kvd_no_memory(err, "a replay", n * sizeof *all);
+    for (size_t i = 0; i < n; i++) {
+        r->requests.request[i] = all[i].request;
+        r->ttft[i] = all[i].ttft;
+        r->jct[i] = all[i].jct;
+    }
+    return 0;
+}
+
+int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err)
+{
+    source s;
+    memset(r, 0, sizeof *r);
+    if (open_source(&s, path, r, err))
+        return kvd_in(err, "'%s'", path);
+    const char *slash = strrchr(path, '/');
+    snprintf(r->requests.name, sizeof r->requests.name, "replay %.110s", slash ? slash + 1 : path);
+    const size_t n = kvd_rows_count(s.rows);
+    served *all = calloc(n ? n : 1, sizeof *all);
+    int status =
+        all ? gather(r, &s, method, gpus, all, err) : kvd_no_memory(err, "a replay", n * sizeof *all);
+    if (status)
+        kvd_replay_release(r);
+    if (status < 0)
+        kvd_in(err, "'%s': %s", path, method);
+    free(all);
+    kvd_rows_free(s.rows);
+    return status;
+}
+
+void kvd_replay_release(kvd_replay *r)
+{
+    kvd_requests_release(&r->requests);
+    free(r->ttft);
+    free(r->jct);
+    memset(r, 0, sizeof *r);
+}
+
+/* ---- comparison -------------------------------------------------------------------------------------- */
+
+/* Mean and p90 of two samples of one quantity. */
+static void compare(const char *quantity, const double *measured, const double *simulated, size_t n,
+                    kvd_serve_comparison *c)
+{
+    c[0] = (kvd_serve_comparison){quantity, "mean", NAN, NAN};
+    c[1] = (kvd_serve_comparison){quantity, "p90", NAN, NAN};
+    if (!n)
+        return;
+    c[0].measured = kvd_mean(measured, n);
+    c[0].simulated = kvd_mean(simulated, n);
+    c[1].measured = kvd_quantile(measured, n, 0.9);
+    c[1].simulated = kvd_quantile(simulated, n, 0.9);
+}
+
+int kvd_replay_compare(const kvd_replay *r, const kvd_serve_setting *s, kvd_serve_comparison *c, kvd_err *err)
+{
+    const size_t n = r->requests.n;
+    kvd_simulated out;
+    kvd_served *of = calloc(n, sizeof *of);
+    double *a = calloc(n, sizeof *a), *b = calloc(n, sizeof *b);
+    int status = -1;
+    if (!of || !a || !b) {
+        kvd_no_memory(err, "a comparison", n * (sizeof *of + 2 * sizeof *a));
+        goto done;
+    }
+    if (kvd_simulate(&r->requests, &s->limits, s->costs, s->replicas, s->route, of, NULL, &out, err))
+        goto done;
+    if (out.refused) {
+        kvd_fail(err, "the replay served a request that the simulation refuses: %s", out.refusal.msg);
+        goto done;
+    }
+    for (size_t i = 0; i < n; i++)
+        a[i] = of[i].first - of[i].arrival;
+    compare("TTFT", r->ttft, a, n, c);
+    size_t several = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t output = r->requests.request[i].output;
+        if (output < 2)
+            continue;
+        a[several] = (r->jct[i] - r->ttft[i]) / (output - 1);
+        b[several++] = (of[i].end - of[i].first) / (output - 1);
+    }
+    compare("TBT of a request", a, b, several, c + 2);
+    for (size_t i = 0; i < n; i++)
+        a[i] = of[i].end - of[i].arrival;
+    compare("JCT", r->jct, a, n, c + 4);
+    status = 0;
+done:
+    free(of);
+    free(a);
+    free(b);
+    return status;
+}

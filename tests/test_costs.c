@@ -1,0 +1,254 @@
+/* serving/costs: the table that was measured at its points, linear between them, counted beyond, and what is refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "jct_fixture.h"
+#include "serving/costs.h"
+
+static kvd_err err;
+static char path[64];
+static kvd_run run;
+
+static int setup(void **state)
+{
+    (void)state;
+    static char name[] = "test_costs";
+    static char *argv[] = {name, NULL};
+    static kvd_common_options opt = {.seed = 1};
+    snprintf(path, sizeof path, "/tmp/test_costs.%ld.h5", (long)getpid());
+    return kvd_run_start(&run, "test_costs", 1, argv, &opt, &err);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(path);
+    kvd_run_release(&run);
+    return 0;
+}
+
+/* 1 ms for the weights, 10 us a token of a prompt and 1 ns for each pair of tokens; steps 1 ms, 20 us a request, 5 ns a token of each. */
+static double prompt_cost(double n, double before)
+{
+    return 1e-3 + 1e-5 * n + 1e-9 * n * before;
+}
+
+static double step_cost(double batch, double context)
+{
+    return 1e-3 + 2e-5 * batch + 5e-9 * batch * context;
+}
+
+static void add_grid(jct_fixture *x, double factor)
+{
+    static const size_t pieces[] = {64, 512, 4096}, befores[] = {0, 1000, 8000}, batches[] = {1, 8, 64};
+    static const double contexts[] = {100, 1000, 10000};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3; k++) {
+            const double s = factor * step_cost((double)batches[i], contexts[k]);
+            /* Not in order: the reader sorts. */
+            assert_int_equal(jct_fixture_piece(
+                                 x, pieces[(i + 1) % 3], befores[k],
+                                 factor * prompt_cost((double)pieces[(i + 1) % 3], (double)befores[k]), &err),
+                             0);
+            assert_int_equal(jct_fixture_step(x, batches[i], contexts[k], s, &err), 0);
+        }
+}
+
+static double cost_of(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice *slice, int *beyond)
+{
+    const kvd_iteration it = {.n_slices = n, .n_steps = n_steps, .slice = slice};
+    return kvd_costs_of(c, &it, beyond);
+}
+
+static void near(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-12 * fabs(b)))
+        fail_msg("%.17g is not %.17g", a, b);
+}
+
+static void test_tables(void **state)
+{
+    (void)state;
+    jct_fixture x;
+    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    add_grid(&x, 1);
+    x.setting.method = "zack,p=0.5";
+    x.setting.name = "zack";
+    x.facts.bytes_per_token = 500;
+    add_grid(&x, 0.5);
+    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+
+    char **method;
+    size_t n;
+    assert_int_equal(kvd_costs_methods(path, &method, &n, &err), 0);
+    assert_int_equal(n, 2);
+    assert_string_equal(method[0], "none");
+    assert_string_equal(method[1], "zack,p=0.5");
+    for (size_t i = 0; i < n; i++)
+        free(method[i]);
+    free(method);
+
+    kvd_costs *c = kvd_costs_load(path, "none", -1, &err), *z = kvd_costs_load(path, "zack,p=0.5", 1, &err);
+    assert_non_null(c);
+    assert_non_null(z);
+    near(kvd_costs_bytes_per_token(c), 1000);
+    near(kvd_costs_bytes_per_token(z), 500);
+    near(kvd_costs_weight_bytes(c), 16e9);
+    near(kvd_costs_cache_bytes(c), 64e6);
+    assert_int_equal(kvd_costs_gpus(c), 1);
+    assert_string_equal(kvd_costs_engine(c), "a test");
+
+    int beyond = 1;
+    /* These costs are bilinear, so every point within the grid is exact. */
+    for (uint32_t piece = 64; piece <= 4096; piece += 61)
+        for (uint32_t before = 0; before <= 8000; before += 800) {
+            const kvd_slice s = {.before = before, .n = piece};
+            near(cost_of(c, 0, 1, &s, &beyond), prompt_cost(piece, before));
+            assert_int_equal(beyond, 0);
+            near(cost_of(z, 0, 1, &s, &beyond), prompt_cost(piece, before) / 2);
+        }
+    kvd_slice step[64];
+    for (size_t batch = 1; batch <= 64; batch++) {
+        for (size_t i = 0; i < batch; i++)
+            step[i] = (kvd_slice){.before = (uint32_t)(100 + 150 * i), .n = 1};
+        near(cost_of(c, batch, batch, step, &beyond),
+             step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
+        assert_int_equal(beyond, 0);
+    }
+    /* Two pieces and two steps read the weights once. */
+    const kvd_slice four[] = {
+        {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
+    near(cost_of(c, 2, 4, four, &beyond),
+         step_cost(2, 600) + prompt_cost(100, 0) + prompt_cost(200, 64) - 2e-3);
+    near(cost_of(c, 0, 2, four + 2, &beyond), prompt_cost(100, 0) + prompt_cost(200, 64) - 1e-3);
+    assert_int_equal(beyond, 0);
+    /* Beyond the grid: along the last two, and counted. */
+    const kvd_slice out[] = {{.n = 8192}, {.n = 3}, {.n = 64, .before = 9000}};
+    const double want[] = {prompt_cost(8192, 0), prompt_cost(3, 0), prompt_cost(64, 9000)};
+    for (int i = 0; i < 3; i++) {
+        near(cost_of(c, 0, 1, &out[i], &beyond), want[i]);
+        assert_int_equal(beyond, 1);
+    }
+    step[0].before = 99;
+    near(cost_of(c, 1, 1, step, &beyond), step_cost(1, 99));
+    assert_int_equal(beyond, 1);
+    kvd_costs_free(c);
+    kvd_costs_free(z);
+    kvd_costs_free(NULL);
+}
+
+/* Memory ends large batches early: a curve that stops is no reason to count points on its neighbour. */
+static void test_ragged(void **state)
+{
+    (void)state;
+    jct_fixture x;
+    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    assert_int_equal(jct_fixture_piece(&x, 100, 0, 2e-3, &err), 0);
+    assert_int_equal(jct_fixture_piece(&x, 300, 0, 1e-3, &err), 0); /* falls, as noise does */
+    assert_int_equal(jct_fixture_step(&x, 1, 100, 1e-3, &err), 0);
+    assert_int_equal(jct_fixture_step(&x, 1, 900, 2e-3, &err), 0);
+    assert_int_equal(jct_fixture_step(&x, 9, 100, 5e-3, &err), 0);
+    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+    kvd_costs *c = kvd_costs_load(path, "none", -1, &err);
+    assert_non_null(c);
+    int beyond;
+    kvd_slice s[9] = {{.before = 500, .n = 1}};
+    near(cost_of(c, 1, 1, s, &beyond), 1.5e-3);
+    assert_int_equal(beyond, 0);
+    for (int i = 0; i < 9; i++)
+        s[i] = (kvd_slice){.before = 500, .n = 1};
+    near(cost_of(c, 9, 9, s, &beyond), 5e-3); /* measured at one context only: taken to be all the same */
+    assert_int_equal(beyond, 1);
+    near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);
+    assert_int_equal(beyond, 1);
+    const kvd_slice far = {.n = 5000};
+    near(cost_of(c, 0, 1, &far, &beyond), 2e-3); /* never below what an empty iteration takes */
+    const kvd_slice behind = {.n = 100, .before = 7};
+    near(cost_of(c, 0, 1, &behind, &beyond), 2e-3);
+    assert_int_equal(beyond, 1);
+    kvd_costs_free(c);
+}
+
+static void refused(const char *method, int gpus, const char *message)
+{
+    char whole[300];
+    snprintf(whole, sizeof whole, "'%s': %s: %s", path, method, message);
+    assert_null(kvd_costs_load(path, method, gpus, &err));
+    assert_string_equal(err.msg, whole);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    jct_fixture x;
+    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    add_grid(&x, 1);
+    x.setting.gpus = 2;
+    add_grid(&x, 1);
+    x.setting.method = "twice";
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    x.setting.method = "one";
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    assert_int_equal(jct_fixture_piece(&x, 64, 1, 1, &err), 0);
+    x.setting.method = "types";
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    x.setting.type = KVD_F16;
+    assert_int_equal(jct_fixture_piece(&x, 65, 1, 1, &err), 0);
+    x.setting.method = "zero";
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 0, &err), 0);
+    x.setting.method = "empty";
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    assert_int_equal(jct_fixture_piece(&x, 65, 0, 1, &err), 0);
+    x.setting.method = "bytes";
+    x.facts.bytes_per_token = NAN;
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+    refused("none", -1, "measured on 1 and on 2 GPUs: say which with --gpus");
+    refused("none", 4, "no row of kind iteration on 4 GPUs");
+    refused("nobody", -1, "no row of kind iteration");
+    refused("twice", -1, "two rows have piece 64, before 0");
+    refused("one", -1, "two values of piece at least are needed, there is 1");
+    refused("types", -1, "rows 40 and 41 differ in dtype: bf16 and f16");
+    refused("zero", -1, "row 42: piece 64, before 0, 0 seconds");
+    refused("empty", -1, "two values of batch at least are needed, there are 0");
+    refused("bytes", -1, "row 45: nan bytes per token, 1.6e+10 bytes of weights");
+    kvd_costs *c = kvd_costs_load(path, "none", 2, &err);
+    assert_non_null(c);
+    assert_int_equal(kvd_costs_gpus(c), 2);
+    kvd_costs_free(c);
+    assert_null(kvd_costs_load("/nowhere.h5", "none", -1, &err));
+}
+
+static void test_no_iterations(void **state)
+{
+    (void)state;
+    jct_fixture x;
+    char whole[200], **method;
+    size_t n;
+    const kvd_jct_request only = {.input = 3, .output = 1, .ttft = 1, .jct = 1};
+    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    assert_int_equal(kvd_jct_add_request(&x.jct, &x.setting, &only, &err), 0);
+    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+    assert_int_equal(kvd_costs_methods(path, &method, &n, &err), -1);
+    snprintf(whole, sizeof whole, "'%s' has no row of kind iteration: kvdim-jct --iterations makes them",
+             path);
+    assert_string_equal(err.msg, whole);
+    assert_null(method);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables), cmocka_unit_test(test_ragged),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_no_iterations)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,139 @@
+#!/bin/sh
+# kvdim-serve on made-up costs: points, traces in every format, highest rates, a replay, what it warns of, what it refuses, kills.
+set -u
+B=${BUILD:-build}
+D=$(mktemp -d)
+trap 'rm -rf "$D"' EXIT
+SERVE=$B/bin/kvdim-serve
+
+ok() { echo "ok $1"; }
+bad() { echo "not ok $1"; shift; for l in "$@"; do printf '%s\n' "$l" | sed 's/^/# /'; done; }
+check() { name=$1; shift; if "$@"; then ok "$name"; else bad "$name" "$(cat "$D/err" 2>/dev/null)"; fi; }
+# values COLUMN FILE: that column of all rows of the JSON summary, on one line
+values() { sed -n "s/^ *\"$1\": \"*\([^\"]*[^\",]\)\"*,*\$/\1/p" "$2" | tr '\n' ' ' | sed 's/ $//'; }
+# fails NAME STATUS WANTED-TEXT OPTION...: one line on stderr (and argp's hint), no file left
+fails() {
+  name=$1 want=$2 text=$3; shift 3
+  "$SERVE" "$@" -o "$D/none.h5" >"$D/out" 2>"$D/err"; rc=$?
+  if [ $rc -eq "$want" ] && grep -qF -- "$text" "$D/err" && [ ! -e "$D/none.h5" ] && [ ! -e "$D/none.h5.partial" ] &&
+     [ "$(grep -c '^kvdim-serve: ' "$D/err")" -eq 1 ]; then ok "$name"
+  else bad "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
+}
+
+"$B/tests/tool_jct" costs "$D/jct.h5" || { echo "not ok make costs"; exit 1; }
+costs="--costs $D/jct.h5"
+
+# ---- points -----------------------------------------------------------------------------------
+if "$SERVE" $costs --trace poisson:2:arxiv --requests 400 --rate 0.5:3:0.5 --max-rate 0.1 --slo-ttft 1 --slo-tbt 0.02 --json -q -o "$D/a.h5" \
+     >"$D/a.json" 2>"$D/err"; then
+  [ "$(values kind "$D/a.json" | tr ' ' '\n' | uniq -c | awk '{ print $1 $2 }' | tr '\n' ' ')" = "6point 1max-rate 6point 1max-rate " ] &&
+    [ "$(values method "$D/a.json" | tr ' ' '\n' | uniq | tr '\n' ' ')" = "none zack,p=0.5 " ] &&
+    [ "$(values rate "$D/a.json" | cut -d' ' -f1-6)" = "0.5 1.0 1.5 2.0 2.5 3.0" ] && ok "a row for every method and rate" ||
+    bad "a row for every method and rate" "$(values kind "$D/a.json")" "$(values method "$D/a.json")" "$(values rate "$D/a.json")"
+  # Latency rises with the rate; the smaller, cheaper cache is never slower and bears a higher rate; intervals hold their means.
+  values latency_mean_s "$D/a.json" | awk '{ for (i = 1; i < 6; i++) if ($i > $(i + 1)) exit 1; for (i = 1; i <= 6; i++) if ($(i + 7) > $i) exit 1 }' &&
+    values rate "$D/a.json" | awk '{ exit !($14 > 1.05 * $7) }' && ok "what is smaller serves more" || bad "what is smaller serves more" "$(values latency_mean_s "$D/a.json")"
+  { values latency_mean_lo_s "$D/a.json"; values latency_mean_s "$D/a.json"; values latency_mean_hi_s "$D/a.json"; } |
+    awk 'NR == 1 { split($0, lo) } NR == 2 { split($0, m) } NR == 3 { for (i = 1; i <= NF; i++) if (!(lo[i] < m[i] && m[i] < $i)) exit 1 }' &&
+    ok "intervals hold their means" || bad "intervals hold their means"
+  values latency_mean_s "$D/a.json" | awk '{ exit !($7 <= 0.1 && $14 <= 0.1 && $7 > 0.09 && $14 > 0.09) }' && ok "the highest rate is within its bound" ||
+    bad "the highest rate is within its bound" "$(values latency_mean_s "$D/a.json")"
+  { values goodput_per_s "$D/a.json"; values served_per_s "$D/a.json"; values utilisation "$D/a.json"; values kv_share "$D/a.json"; } |
+    awk 'NR == 1 { split($0, g) } NR == 2 { for (i = 1; i <= NF; i++) if (g[i] > $i) exit 1; if (!(g[6] < 0.5 * $6)) exit 1 }
+         NR > 2 { for (i = 1; i <= NF; i++) if (!($i > 0 && $i <= 1)) exit 1 }' && ok "goodput, utilisation and cache" || bad "goodput, utilisation and cache"
+  [ "$(values pages "$D/a.json" | cut -d' ' -f1,14)" = "1000 2000" ] && ok "pages from the measured cache" || bad "pages from the measured cache"
+else
+  bad "points" "$(cat "$D/err")"
+fi
+"$SERVE" $costs --trace poisson:2:arxiv --requests 400 --rate 0.5:3:0.5 --max-rate 0.1 --slo-ttft 1 --slo-tbt 0.02 --threads 1 --json -q -o "$D/b.h5" >"$D/b.json" 2>/dev/null
+sed 's/b\.h5/a.h5/' "$D/b.json" | cmp -s - "$D/a.json" && ok "the same again" || bad "the same again"
+"$SERVE" $costs --trace poisson:2:arxiv --requests 400 --seed 2 --json -q -o "$D/b.h5" >"$D/b.json" 2>/dev/null
+[ "$(values ttft_mean_s "$D/b.json" | cut -d' ' -f1)" != "$(values ttft_mean_s "$D/a.json" | cut -d' ' -f4)" ] && ok "another seed" || bad "another seed"
+"$SERVE" $costs --trace poisson:2:humaneval --requests 50 --method zack,p=0.5 -o "$D/c.h5" >"$D/out" 2>"$D/err"
+[ "$(grep -c '^point ' "$D/out")" -eq 1 ] && grep -q '^simulated: ' "$D/out" && ok "the table says that it is simulated" || bad "the table says that it is simulated" "$(cat "$D/out" "$D/err")"
+
+# ---- one trace in three formats ------------------------------------------------------------------
+awk 'BEGIN { print "arrival_s,input_tokens,output_tokens" >"'"$D/own.csv"'"; print "TIMESTAMP,ContextTokens,GeneratedTokens" >"'"$D/azure.csv"'"
+  for (i = 0; i < 120; i++) { ms = i * 250 + (i * 7919) % 200 * (i > 0); n = 200 + (i * 104729) % 1500; out = 1 + (i * 31) % 90
+    printf "%.3f,%d,%d\n", ms / 1000, n, out >"'"$D/own.csv"'"
+    printf "2023-11-16 23:59:%02d.%03d0000,%d,%d\n", 30 + ms / 1000, ms % 1000, n, out >"'"$D/azure.csv"'"
+    printf "{\"timestamp\": %d, \"input_length\": %d, \"output_length\": %d, \"hash_ids\": [%d]}\n", ms, n, out, i >"'"$D/moon.jsonl"'" } }'
+sed -i 's/ 23:59:6\(.\)/+\1/; s/^2023-11-16+\(.\)/2023-11-17 00:00:0\1/' "$D/azure.csv"
+for f in own.csv azure.csv moon.jsonl; do
+  "$SERVE" $costs --trace "$D/$f" --replicas 2 --method none --json -q -o "$D/f.h5" 2>"$D/err" | sed "s/$f//" >"$D/$f.json"
+done
+a=$(values latency_mean_s "$D/own.csv.json") b=$(values latency_mean_s "$D/azure.csv.json") c=$(values latency_mean_s "$D/moon.jsonl.json")
+echo "$a $b $c" | awk '{ exit !($1 > 0 && ($1 - $2) ^ 2 < 1e-16 * $1 ^ 2 && ($1 - $3) ^ 2 < 1e-16 * $1 ^ 2) }' && ok "three formats, one answer" || bad "three formats, one answer" "$a" "$b" "$c" "$(cat "$D/err")"
+"$SERVE" $costs --trace "$D/own.csv" --requests 100 --method none --json -q -o "$D/f.h5" >"$D/f.json" 2>"$D/err"
+[ "$(values requests "$D/f.json") $(values skipped "$D/f.json")" = "100 20" ] && ok "what is left out is counted" || bad "what is left out is counted" "$(cat "$D/f.json")"
+"$SERVE" $costs --trace "poisson:3:$D/own.csv" --requests 60 --method none -q -o "$D/f.h5" 2>"$D/err" && ok "lengths of a trace" || bad "lengths of a trace" "$(cat "$D/err")"
+
+# ---- machines ----------------------------------------------------------------------------------------
+for route in shortest round-robin least-loaded; do
+  "$SERVE" $costs --trace poisson:8:arxiv --requests 300 --replicas 4 --route $route --method none --json -q -o "$D/r.h5" 2>/dev/null | sed -n 's/^ *"ttft_mean_s": \(.*\),/\1/p'
+done >"$D/routes"
+[ "$(sort -u "$D/routes" | wc -l)" -eq 3 ] && ok "routes differ" || bad "routes differ" "$(cat "$D/routes")"
+one=$("$SERVE" $costs --trace poisson:2:arxiv --requests 300 --method none --json -q -o "$D/r.h5" 2>/dev/null | sed -n 's/^ *"ttft_mean_s": \(.*\),/\1/p')
+two=$("$SERVE" $costs --trace poisson:2:arxiv --requests 300 --replicas 2 --method none --json -q -o "$D/r.h5" 2>/dev/null | sed -n 's/^ *"ttft_mean_s": \(.*\),/\1/p')
+echo "$one $two" | awk '{ exit !($2 < 0.9 * $1) }' && ok "two replicas wait less" || bad "two replicas wait less" "$one $two"
+# 24 GiB less 2.4 less 16e9 bytes of weights, in pages of 64 x 131072 and 64 x 65536 bytes
+"$SERVE" $costs --trace poisson:2:arxiv --requests 30 --memory 24 --chunk 512 --json -q -o "$D/r.h5" >"$D/r.json" 2>/dev/null
+[ "$(values pages "$D/r.json") $(values chunk "$D/r.json")" = "857 1714 512 512" ] && ok "pages of a GPU" || bad "pages of a GPU" "$(values pages "$D/r.json") $(values chunk "$D/r.json")"
+
+# ---- what must not be overlooked -----------------------------------------------------------------------
+"$SERVE" $costs --trace poisson:1:fixed:30000:4 --requests 20 --method none -q -o "$D/w.h5" >"$D/out" 2>"$D/err"
+check "extrapolation is said" grep -q '^kvdim-serve: none: 1 points EXTRAPOLATE beyond the measured costs, at 1 requests a second in [0-9.]* % of the iterations$' "$D/err"
+"$SERVE" $costs --trace poisson:1:cocktail-fdc --requests 20 --method none -q --json -o "$D/w.h5" >"$D/w.json" 2>"$D/err"
+check "refusals are said" grep -q '^kvdim-serve: none: [0-9]* of 20 requests refused at 1 a second, the first: request [0-9]*: .* pages, there are 1000$' "$D/err"
+values refused "$D/w.json" | awk '{ exit !($1 > 0 && $1 < 20) }' && ok "refusals are counted" || bad "refusals are counted"
+"$SERVE" $costs --trace poisson:1:arxiv --requests 60 --method none --max-rate 0.3 -o "$D/w.h5" >"$D/out" 2>"$D/err"
+cat "$D/out" "$D/err" | grep -q 'the queue GROWS\|however fast they arrive' && ok "a short trace is no proof" || bad "a short trace is no proof" "$(cat "$D/out" "$D/err")"
+"$SERVE" $costs --trace poisson:1:arxiv --requests 20 --method none --max-rate 0.001 -q --json -o "$D/w.h5" >"$D/w.json" 2>"$D/err"
+check "no rate is an answer" grep -q 'none: no rate of 20 requests has a mean latency of 0.001 s per token' "$D/w.json"
+
+# ---- a replay -----------------------------------------------------------------------------------------
+# The stand-in for a machine is the simulator at costs 5 % higher, with 16 requests at once and chunks of 256.
+"$B/tests/tool_jct" replay "$D/replay.h5" "$D/own.csv" || bad "make replay"
+"$SERVE" $costs --validate "$D/replay.h5" --max-batch 16 --json -q -o "$D/v.h5" >"$D/v.json" 2>"$D/err"
+if [ "$(values statistic "$D/v.json")" = "mean p90 mean p90 mean p90" ] && [ "$(values chunk "$D/v.json" | cut -d' ' -f1)" = 256 ] &&
+   values error_percent "$D/v.json" | awk '{ for (i = 1; i <= NF; i++) if (!($i < -2 && $i > -30)) exit 1; exit NF != 6 }'
+then ok "a slower machine is found to be slower"; else bad "a slower machine is found to be slower" "$(values error_percent "$D/v.json")" "$(cat "$D/err")"; fi
+"$B/tests/tool_jct" costs "$D/slow.h5" && "$SERVE" --costs "$D/slow.h5" --validate "$D/replay.h5" --max-batch 16 -o "$D/v.h5" >"$D/out" 2>"$D/err"
+check "a table of differences" [ "$(grep -c '^none .* %$' "$D/out")" -eq 6 ]
+
+# ---- what is refused ----------------------------------------------------------------------------------
+fails "no costs" 2 "no --costs JCT.h5 given" --trace poisson:1
+fails "no trace" 2 "no --trace FILE or poisson:RATE given, nor --validate REPLAY.h5" $costs
+fails "an argument too many" 2 "argument 'x' is one too many" $costs --trace poisson:1 x
+fails "no rate" 2 "--trace poisson:RATE: '' is not a number" $costs --trace poisson:
+fails "no lengths" 2 "no lengths behind the last colon" $costs --trace poisson:1:
+fails "a chunk too small" 2 "--chunk 10 has no room for a step of each of --max-batch 64" $costs --trace poisson:1 --chunk 10
+fails "reserve of nothing" 2 "--reserve goes with --memory" $costs --trace poisson:1 --reserve 3
+fails "an unknown route" 2 "--route: 'far' is none of" $costs --trace poisson:1 --route far
+fails "a rate of 0" 2 "--rate: '0' is not within" $costs --trace poisson:1 --rate 0
+fails "an unknown method" 1 "--method zack: '$D/jct.h5' has costs of: none; zack,p=0.5" $costs --trace poisson:1 --method zack
+fails "unknown lengths" 1 "'nosuch'" $costs --trace poisson:1:nosuch
+fails "a missing trace" 1 "'/nowhere.csv'" $costs --trace /nowhere.csv
+fails "other GPUs" 1 "no row of kind iteration on 4 GPUs" $costs --trace poisson:1 --gpus 4
+fails "memory for nothing" 1 "1 GPUs of 8 GiB less 0.8 GiB hold 14.9 GiB of weights and no page of 8 MiB" $costs --trace poisson:1 --memory 8
+fails "nothing fits" 1 "none: no request can be served: request 0: " $costs --trace poisson:1:fixed:100000:3 --requests 3
+fails "a replay as costs" 1 "has no row of kind iteration: kvdim-jct --iterations makes them" --costs "$D/replay.h5" --trace poisson:1
+fails "costs as a replay" 1 "has no row of kind request of any of these methods" $costs --validate "$D/jct.h5"
+fails "another schema" 1 "holds kvdim/serving, kvdim/jct is wanted" --costs "$D/a.h5" --trace poisson:1
+printf 'arrival_s,input_tokens,output_tokens\n0,10,5\n1,0,5\n' >"$D/bad.csv"
+fails "a bad row" 1 "'$D/bad.csv' row 3: input_tokens: '0' is not within 1 .. 2147483648" $costs --trace "$D/bad.csv"
+fails "a GPU" 1 "cuda" $costs --trace poisson:1 --device cuda
+
+# ---- kills --------------------------------------------------------------------------------------------
+long="$costs --trace poisson:1:sharegpt --requests 200000 --rate 1:50:1 -q"
+"$SERVE" $long -o "$D/k.h5" 2>"$D/err" & pid=$!
+n=0; while [ ! -e "$D/k.h5.partial" ] && [ $n -lt 200 ]; do sleep 0.05; n=$((n + 1)); done
+kill -9 $pid; wait $pid 2>/dev/null
+[ ! -e "$D/k.h5" ] && "$SERVE" $costs --trace poisson:1:sharegpt --requests 50 -q -o "$D/k.h5" 2>"$D/err" && [ -s "$D/k.h5" ] && [ ! -e "$D/k.h5.partial" ] &&
+  ok "after kill -9 the next run writes" || bad "after kill -9 the next run writes" "$(cat "$D/err")" "$(ls "$D")"
+rm "$D/k.h5"
+"$SERVE" $long -o "$D/k.h5" 2>"$D/err" & pid=$!
+n=0; while [ ! -e "$D/k.h5.partial" ] && [ $n -lt 200 ]; do sleep 0.05; n=$((n + 1)); done
+kill -TERM $pid; wait $pid; rc=$?
+[ $rc -eq 1 ] && grep -q '^kvdim-serve: .*interrupted$' "$D/err" && [ ! -e "$D/k.h5" ] && [ ! -e "$D/k.h5.partial" ] && ok "a stop leaves nothing" ||
+  bad "a stop leaves nothing" "status $rc" "$(cat "$D/err")" "$(ls "$D")"

@@ -1,0 +1,382 @@
+/*
+ * serving/simulator against a second simulator that was written to be obvious, to the last bit; against queueing theory; and against what must
+ * hold of any queue.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/rng.h"
+#include "common/stats.h"
+#include "jct_fixture.h"
+#include "serving/simulator.h"
+
+static kvd_err err;
+static kvd_costs *costs, *fixed;
+
+static kvd_costs *make_costs(const kvd_run *run, double token, double context)
+{
+    char path[64];
+    jct_fixture x;
+    snprintf(path, sizeof path, "/tmp/test_simulator.%ld.h5", (long)getpid());
+    if (jct_fixture_begin(&x, &err))
+        return NULL;
+    for (size_t n = 16; n <= 1024; n *= 4) {
+        jct_fixture_piece(&x, n, 0, 1e-3 + token * (double)n, &err);
+        jct_fixture_piece(&x, n, 500, 1e-3 + (token + 500 * context) * (double)n, &err);
+        jct_fixture_step(&x, n / 16, 10, 1e-3 + token * (double)(n / 16), &err);
+        jct_fixture_step(&x, n / 16, 900, 1e-3 + (token + 890 * context) * (double)(n / 16), &err);
+    }
+    kvd_costs *c = jct_fixture_end(&x, path, run, &err) ? NULL : kvd_costs_load(path, "none", -1, &err);
+    unlink(path);
+    return c;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    static char name[] = "test_simulator";
+    static char *argv[] = {name, NULL};
+    static kvd_common_options opt = {.seed = 1};
+    kvd_run run;
+    if (kvd_run_start(&run, "test_simulator", 1, argv, &opt, &err))
+        return -1;
+    costs = make_costs(&run, 1.37e-5, 3e-8);
+    fixed = make_costs(&run, 0, 0);
+    kvd_run_release(&run);
+    return costs && fixed ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kvd_costs_free(costs);
+    kvd_costs_free(fixed);
+    return 0;
+}
+
+/* ---- the obvious simulator: it looks through all requests for everything --------------------------- */
+
+typedef struct {
+    bool here, running, gone, now; /* now: in the iteration under way */
+    int replica;
+    uint32_t in, out, piece; /* tokens that went in, that came out; that go in now */
+    double start, first, last, longest;
+} job;
+
+typedef struct {
+    const kvd_requests *q;
+    kvd_batching_limits limits;
+    int replicas;
+    kvd_route route;
+    job job[400];
+    double end[8]; /* of the iteration of a replica; infinite when it has none */
+    size_t arrived, turn, extrapolated, iterations, refused;
+    double busy;
+} plain;
+
+static size_t room_of(const kvd_request *r)
+{
+    const size_t tokens = (size_t)r->input + r->output;
+    return tokens / 64 + (tokens % 64 != 0);
+}
+
+static bool may_enter(const plain *p, const job *j)
+{
+    size_t pages = room_of(&p->q->request[j - p->job]), running = 0;
+    for (size_t i = 0; i < p->q->n; i++)
+        if (p->job[i].running && p->job[i].replica == j->replica) {
+            pages += room_of(&p->q->request[i]);
+            running++;
+        }
+    return running < p->limits.max_batch && pages <= p->limits.pages;
+}
+
+static void plain_begin(plain *p, int r, double now)
+{
+    kvd_slice slice[400];
+    kvd_iteration it = {.slice = slice};
+    size_t budget = p->limits.chunk;
+    bool blocked = false;
+    /* Whole prompts first, when there is no chunk. */
+    size_t prompt_tokens = 0;
+    for (size_t i = 0; i < p->q->n && !p->limits.chunk && !blocked; i++) {
+        job *j = &p->job[i];
+        if (!j->here || j->replica != r || j->running || j->gone)
+            continue;
+        const uint32_t input = p->q->request[i].input;
+        blocked = !may_enter(p, j) || (prompt_tokens && prompt_tokens + input > p->limits.max_tokens);
+        if (blocked)
+            break;
+        j->running = j->now = true;
+        j->piece = input;
+        j->start = now;
+        prompt_tokens += input;
+    }
+    for (size_t i = 0; i < p->q->n; i++) {
+        job *j = &p->job[i];
+        if (j->running && j->replica == r && j->in >= p->q->request[i].input && !prompt_tokens) {
+            j->now = true;
+            j->piece = 1;
+            slice[it.n_slices++] = (kvd_slice){.before = j->in, .n = 1};
+            budget -= p->limits.chunk != 0;
+        }
+    }
+    it.n_steps = it.n_slices;
+    blocked = false;
+    for (size_t i = 0; i < p->q->n && p->limits.chunk && budget && !blocked; i++) {
+        job *j = &p->job[i];
+        if (!j->here || j->replica != r || j->gone || j->in >= p->q->request[i].input)
+            continue;
+        if (!j->running && !may_enter(p, j)) {
+            blocked = true;
+            continue;
+        }
+        if (!j->running)
+            j->start = now;
+        j->running = j->now = true;
+        const uint32_t rest = p->q->request[i].input - j->in;
+        j->piece = rest < budget ? rest : (uint32_t)budget;
+        budget -= j->piece;
+    }
+    for (size_t i = 0; i < p->q->n; i++)
+        if (p->job[i].now && p->job[i].replica == r && p->job[i].in < p->q->request[i].input)
+            slice[it.n_slices++] = (kvd_slice){.before = p->job[i].in, .n = p->job[i].piece};
+    if (!it.n_slices)
+        return;
+    int beyond;
+    const double seconds = kvd_costs_of(costs, &it, &beyond);
+    p->extrapolated += beyond != 0;
+    p->iterations++;
+    p->busy += seconds;
+    p->end[r] = now + seconds;
+}
+
+static void plain_end(plain *p, int r, double now)
+{
+    for (size_t i = 0; i < p->q->n; i++) {
+        job *j = &p->job[i];
+        const kvd_request *q = &p->q->request[i];
+        if (!j->now || j->replica != r)
+            continue;
+        j->now = false;
+        j->in += j->piece;
+        if (j->in < q->input)
+            continue;
+        if (j->out++)
+            j->longest = now - j->last > j->longest ? now - j->last : j->longest;
+        else
+            j->first = now;
+        j->last = now;
+        if (j->out == q->output) {
+            j->running = false;
+            j->gone = true;
+        }
+    }
+    p->end[r] = INFINITY;
+}
+
+static double load_on(const plain *p, int r)
+{
+    double load = 0;
+    for (size_t i = 0; i < p->q->n; i++) {
+        const job *j = &p->job[i];
+        if (j->here && !j->gone && j->replica == r)
+            load += p->route == KVD_ROUTE_SHORTEST
+                        ? p->q->request[i].input + p->q->request[i].output - 1 - j->in
+                        : 1;
+    }
+    return load;
+}
+
+static void plain_arrive(plain *p, size_t i)
+{
+    job *j = &p->job[i];
+    int best = 0;
+    for (int r = 1; r < p->replicas; r++)
+        if (load_on(p, r) < load_on(p, best))
+            best = r;
+    if (p->route == KVD_ROUTE_ROUND_ROBIN)
+        best = (int)(p->turn++ % (size_t)p->replicas);
+    j->replica = best;
+    if (room_of(&p->q->request[i]) > p->limits.pages)
+        p->refused++;
+    else
+        j->here = true;
+}
+
+static void plain_run(plain *p)
+{
+    size_t next = 0;
+    for (;;) {
+        double now = next < p->q->n ? p->q->request[next].arrival : INFINITY;
+        for (int r = 0; r < p->replicas; r++)
+            now = p->end[r] < now ? p->end[r] : now;
+        if (isinf(now))
+            return;
+        while (next < p->q->n && p->q->request[next].arrival <= now)
+            plain_arrive(p, next++);
+        for (int r = 0; r < p->replicas; r++)
+            if (p->end[r] <= now)
+                plain_end(p, r, now);
+        for (int r = 0; r < p->replicas; r++)
+            if (isinf(p->end[r]))
+                plain_begin(p, r, now);
+    }
+}
+
+static bool same(double a, double b)
+{
+    return (a <= b && a >= b) || (isnan(a) && isnan(b));
+}
+
+static void compare(uint64_t seed)
+{
+    static plain p;
+    static kvd_request request[400];
+    static kvd_served served[400];
+    kvd_rng rng;
+    kvd_rng_seed(&rng, seed, 0);
+    kvd_requests q = {.n = 1 + kvd_rng_below(&rng, 400), .request = request};
+    const double pause = 0.05 * kvd_rng_uniform(&rng);
+    double now = 0;
+    for (size_t i = 0; i < q.n; i++) {
+        now += kvd_rng_below(&rng, 3) ? pause * kvd_rng_uniform(&rng) : 0; /* some at one moment */
+        request[i] = (kvd_request){now, 1 + (uint32_t)kvd_rng_below(&rng, 900),
+                                   1 + (uint32_t)kvd_rng_below(&rng, seed % 4 ? 60 : 2)};
+    }
+    memset(&p, 0, sizeof p);
+    p.q = &q;
+    p.limits.max_batch = 1 + kvd_rng_below(&rng, 24);
+    p.limits.max_tokens = 1 + kvd_rng_below(&rng, 2000);
+    p.limits.chunk = seed % 2 ? p.limits.max_batch + kvd_rng_below(&rng, 300) : 0;
+    p.limits.pages = 8 + kvd_rng_below(&rng, 100); /* 512 tokens at the least: some are refused */
+    p.replicas = 1 + (int)kvd_rng_below(&rng, 4);
+    p.route = (kvd_route)kvd_rng_below(&rng, 3);
+    for (int r = 0; r < 8; r++)
+        p.end[r] = INFINITY;
+    for (size_t i = 0; i < q.n; i++)
+        p.job[i].start = p.job[i].first = NAN;
+    plain_run(&p);
+
+    kvd_simulated out;
+    size_t gaps = 0, at = 0;
+    double held = 0, end = 0;
+    for (size_t i = 0; i < q.n; i++)
+        gaps += request[i].output - 1;
+    double *gap = calloc(gaps + 1, sizeof *gap);
+    assert_non_null(gap);
+    assert_int_equal(kvd_simulate(&q, &p.limits, costs, p.replicas, p.route, served, gap, &out, &err), 0);
+    assert_int_equal(out.refused, p.refused);
+    assert_int_equal(out.iterations, p.iterations);
+    assert_int_equal(out.extrapolated, p.extrapolated);
+    assert_true(fabs(out.busy - p.busy) <= 1e-12 * p.busy);
+    for (size_t i = 0; i < q.n; i++) {
+        const job *j = &p.job[i];
+        double sum = 0, longest = 0;
+        for (size_t k = 1; k < request[i].output; k++, at++) {
+            sum += gap[at];
+            longest = gap[at] > longest ? gap[at] : longest;
+        }
+        assert_true(same(served[i].first, j->first) && same(served[i].start, j->start));
+        if (isnan(j->first)) {
+            assert_int_equal(served[i].replica, -1);
+            assert_true(isnan(served[i].end) && isnan(served[i].arrival));
+            assert_true(request[i].output == 1 || isnan(sum));
+            continue;
+        }
+        assert_true(same(served[i].end, j->last));
+        assert_true(same(served[i].longest_gap, j->longest) && same(longest, j->longest));
+        assert_true(same(served[i].arrival, request[i].arrival));
+        assert_int_equal(served[i].replica, j->replica);
+        assert_true(fabs(served[i].first + sum - served[i].end) <= 1e-9 * served[i].end);
+        held += (double)room_of(&request[i]) * (served[i].end - served[i].start);
+        end = served[i].end > end ? served[i].end : end;
+    }
+    assert_true(same(out.end, end));
+    /* Pages are held from the first token in to the last one out. */
+    assert_true(fabs(out.page_seconds - held) <= 1e-9 * held + 1e-12);
+    assert_true(out.busy <= p.replicas * out.end * (1 + 1e-12));
+    free(gap);
+}
+
+static void test_against_the_obvious(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 150; seed++)
+        compare(seed);
+}
+
+/* Equal inputs, equal bits. */
+static void test_again(void **state)
+{
+    (void)state;
+    kvd_requests q;
+    assert_int_equal(kvd_requests_poisson(&q, 40, 500, "humaneval", 5, &err), 0);
+    kvd_served *a = calloc(q.n, sizeof *a), *b = calloc(q.n, sizeof *b);
+    assert_non_null(a);
+    assert_non_null(b);
+    const kvd_batching_limits limits = {.max_batch = 16, .max_tokens = 2048, .pages = 300};
+    kvd_simulated x, y;
+    assert_int_equal(kvd_simulate(&q, &limits, costs, 2, KVD_ROUTE_SHORTEST, a, NULL, &x, &err), 0);
+    assert_int_equal(kvd_simulate(&q, &limits, costs, 2, KVD_ROUTE_SHORTEST, b, NULL, &y, &err), 0);
+    for (size_t i = 0; i < q.n; i++)
+        assert_true(same(a[i].first, b[i].first) && same(a[i].end, b[i].end));
+    assert_true(same(x.end, y.end) && same(x.busy, y.busy));
+    assert_int_equal(kvd_simulate(&q, &limits, costs, 0, KVD_ROUTE_SHORTEST, a, NULL, &x, &err), -1);
+    assert_string_equal(err.msg, "0 replicas");
+    free(a);
+    free(b);
+    kvd_requests_release(&q);
+}
+
+/*
+ * Requests of one token out, one at a time, each the same time: the queue M/D/1, whose mean wait is rho s / (2 (1 - rho)) (Pollaczek and Khinchine).
+ * Waits of neighbours are alike, so the error is that of 100 means over stretches of the run.
+ */
+static void test_md1(void **state)
+{
+    (void)state;
+    enum { N = 200000, STRETCHES = 100 };
+    static const double rho[] = {0.3, 0.6, 0.8};
+    const kvd_batching_limits limits = {.max_batch = 1, .max_tokens = 1, .pages = 1000};
+    kvd_served *served = calloc(N, sizeof *served);
+    assert_non_null(served);
+    for (int k = 0; k < 3; k++) {
+        kvd_requests q;
+        kvd_simulated out;
+        double mean[STRETCHES] = {0};
+        const double s = 1e-3; /* of `fixed`, whatever the prompt */
+        assert_int_equal(kvd_requests_poisson(&q, rho[k] / s, N, "fixed:100:1", 11 + (uint64_t)k, &err), 0);
+        assert_int_equal(kvd_simulate(&q, &limits, fixed, 1, KVD_ROUTE_SHORTEST, served, NULL, &out, &err),
+                         0);
+        for (size_t i = 0; i < N; i++) {
+            assert_true(fabs(served[i].first - served[i].start - s) < 1e-9);
+            mean[i / (N / STRETCHES)] += (served[i].start - served[i].arrival) / (N / STRETCHES);
+        }
+        const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
+        const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
+        assert_true(error < 0.05 * want); /* the test can tell */
+        if (fabs(got - want) > 3 * error)
+            fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want, error);
+        assert_true(fabs(out.busy / out.end - rho[k]) < 0.01);
+        kvd_requests_release(&q);
+    }
+    free(served);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_the_obvious),
+                                       cmocka_unit_test(test_again), cmocka_unit_test(test_md1)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
