@@ -186,6 +186,14 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
            phases ? ", with phases" : "", e->facts.what, e->facts.pages, e->facts.bytes_per_token,
            e->facts.peak_bytes / 1e9, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
     kvd_phase_times sum;
+    for (size_t n = 1; n <= BATCH; n *= 2) {
+        const double s = decode(e, n, id, &sum);
+        const double bytes = read_bytes(m, dims) + (double)(n * context) * e->facts.bytes_per_token;
+        printf("  step of %zu: %.3f ms, %.1f GB, %.2f TB/s, %.1f %% of the bound\n", n, 1e3 * s, bytes / 1e9,
+               bytes / s / 1e12, 100 * bytes / s / bandwidth.rate);
+        if (phases)
+            print_phases(&sum, STEPS);
+    }
     const double t = prefill(e, id, &sum),
                  flop = (double)context * kvd_forward_flop_per_token(m, (double)context);
     printf("  prompt of %zu: %.2f ms, %.0f tokens/s", context, 1e3 * t, (double)context / t);
@@ -195,14 +203,6 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
     printf("\n");
     if (phases)
         print_phases(&sum, PREFILLS);
-    for (size_t n = 1; n <= BATCH; n *= 2) {
-        const double s = decode(e, n, id, &sum);
-        const double bytes = read_bytes(m, dims) + (double)(n * context) * e->facts.bytes_per_token;
-        printf("  step of %zu: %.3f ms, %.1f GB, %.2f TB/s, %.1f %% of the bound\n", n, 1e3 * s, bytes / 1e9,
-               bytes / s / 1e12, 100 * bytes / s / bandwidth.rate);
-        if (phases)
-            print_phases(&sum, STEPS);
-    }
     free(id);
     e->free(e);
     (void)fflush(stdout);

@@ -333,9 +333,10 @@ static int describe_engine(kvd_cuda_engine *e, size_t before, kvd_err *err)
     f->peak_bytes = before > left ? (double)(before - left) : 0;
     f->fused =
         e->cache.door.wants_raw ? 1u << KVD_PHASE_ROPE | 1u << KVD_PHASE_ROTATE : 1u << KVD_PHASE_ROTATE;
-    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d, %s%s", prop.name, version / 10000,
-                   version / 100 % 100, version % 100, kvd_serving_cache_kernels(&e->cache),
-                   e->spec.graphs ? ", CUDA graphs" : "");
+    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s, %s%s", prop.name,
+                   version / 10000, version / 100 % 100, version % 100,
+                   kvd_cuda_few(e, 1) ? " (few rows: own products with norms)" : "",
+                   kvd_serving_cache_kernels(&e->cache), e->spec.graphs ? ", CUDA graphs" : "");
     return 0;
 }
 

@@ -2,7 +2,7 @@
  * y = x W^T of up to 8 rows x. Bound by memory: out * in * 2 bytes of W; x and y are small and stay in L2.
  *
  * A CTA per SM takes tiles of 16 rows of W in turn, and its 8 warps share the columns: slabs of 64, warp w those from w on in steps of 8, so
- * that together they read runs of 1 KB. Every warp has a ring of STAGES slabs in shared memory, which it alone fills (cp.async, 16 bytes a
+ * that together they read runs of 1 KB. Every warp has a ring of slabs in shared memory, which it alone fills (cp.async, 16 bytes a
  * lane, pieces permuted so that the 8 rows that one ldmatrix reads lie in different banks) and which goes on over the ends of tiles: nothing
  * of the stream ever waits for a sum. W is the A operand of mma.sync m16n8k16, x the B operand: 8 rows cost what one does.
  * The warps' sums of a tile meet in shared memory, in a fixed order; two buffers and one barrier a tile.
@@ -23,7 +23,6 @@ enum {
     TILE = 16,
     SLAB = 64,
     SLAB_BYTES = TILE * SLAB * 2,
-    STAGES = 5,
     MOST_PARTS = 8,
     SUM_PITCH = 20, /* of the 16 sums of a row of x: 8 rows of a fragment fall into different banks */
     SUMS = KVD_FEW_ROWS * SUM_PITCH
@@ -58,8 +57,8 @@ __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint3
     const int piece = lane % 8, column = slab * SLAB + 8 * piece;
 #pragma unroll
     for (int i = lane / 8; i < TILE; i += 4) {
-        const uint16_t *from = static_cast<const uint16_t *>(p.a.w) +
-                               (size_t)row_of<KIND>(p, tile, i) * (size_t)p.in + (column < p.in ? column : 0);
+        const uint16_t *from = static_cast<const uint16_t *>(p.a.w) + p.first +
+                               (size_t)row_of<KIND>(p, tile, i) * p.a.in + (column < p.in ? column : 0);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                          stage + (uint32_t)(i * 2 * SLAB + ((piece ^ i % 8) * 16))),
                      "l"(from), "r"(column < p.in ? 16 : 0)
@@ -203,8 +202,23 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
+/* A CTA's part of what comes behind, into L2. */
+__device__ __forceinline__ void fetch_ahead(const params &p)
+{
+#if __CUDA_ARCH__ >= 900
+    enum { PIECE = 32 * 1024 };
+    const char *const from = static_cast<const char *>(p.a.ahead);
+    for (size_t at = (size_t)blockIdx.x * PIECE; at < p.a.ahead_bytes; at += (size_t)gridDim.x * PIECE) {
+        const size_t left = p.a.ahead_bytes - at;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
+                     "r"((uint32_t)(left < PIECE ? left / 16 * 16 : PIECE))
+                     : "memory");
+    }
+#endif
+}
+
 /* Shared memory: rings | x | sums, two buffers | scale, part. */
-template <int KIND>
+template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(128) char smem[];
@@ -280,11 +294,13 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         buffer ^= 1;
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
+    if (p.a.ahead && threadIdx.x == 0)
+        fetch_ahead(p);
 }
 
-size_t shared_bytes(size_t n, size_t pitch)
+size_t shared_bytes(int stages, size_t n, size_t pitch)
 {
-    return (size_t)(WARPS * STAGES * SLAB_BYTES) + n * pitch +
+    return (size_t)(WARPS * SLAB_BYTES) * (size_t)stages + n * pitch +
            sizeof(float) * (size_t)(2 * WARPS * SUMS + KVD_FEW_ROWS + WARPS);
 }
 
@@ -293,11 +309,17 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-template <int KIND>
-cudaError_t launch(const params &p, int n_ctas, size_t bytes, int major, cudaStream_t stream)
+/* Lengths of a ring: the longest that fits is taken. */
+enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
+
+template <int KIND, int STAGES>
+cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    const cudaError_t e =
-        cudaFuncSetAttribute(few_rows_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    /* More than half of what an SM has: two CTAs on one SM would leave another idle. */
+    const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch), half = (size_t)most / 2 + 1024;
+    const size_t bytes = need > half ? need : half;
+    const cudaError_t e = cudaFuncSetAttribute(few_rows_kernel<KIND, STAGES>,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
     cudaLaunchAttribute overlap;
@@ -310,7 +332,21 @@ cudaError_t launch(const params &p, int n_ctas, size_t bytes, int major, cudaStr
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, few_rows_kernel<KIND>, p);
+    return cudaLaunchKernelEx(&config, few_rows_kernel<KIND, STAGES>, p);
+}
+
+struct machine {
+    int sms, major, most; /* most: bytes of shared memory of a CTA */
+};
+
+template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaStream_t stream)
+{
+    const int n_ctas = p.tiles < m.sms ? p.tiles : m.sms;
+    if (shared_bytes(LONG_RING, p.a.n, (size_t)p.pitch) <= (size_t)m.most)
+        return launch<KIND, LONG_RING>(p, n_ctas, m.most, m.major, stream);
+    if (shared_bytes(RING, p.a.n, (size_t)p.pitch) <= (size_t)m.most)
+        return launch<KIND, RING>(p, n_ctas, m.most, m.major, stream);
+    return launch<KIND, SHORT_RING>(p, n_ctas, m.most, m.major, stream);
 }
 
 } // namespace
@@ -324,7 +360,7 @@ static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return 0;
     for (size_t parts = 1; parts <= (kind == KVD_FEW_ADD ? MOST_PARTS : 1); parts++)
-        if (shared_bytes(n, pitch_of(ceil_div(in, parts * SLAB) * SLAB)) <= (size_t)most)
+        if (shared_bytes(SHORT_RING, n, pitch_of(ceil_div(in, parts * SLAB) * SLAB)) <= (size_t)most)
             return parts;
     return 0;
 }
@@ -334,30 +370,31 @@ extern "C" int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in)
     return parts_of(kind, n, in) > 0;
 }
 
-static cudaError_t run_part(const params &p, int sms, int major, cudaStream_t stream)
+static cudaError_t run_part(const params &p, const machine &m, cudaStream_t stream)
 {
-    const size_t bytes = shared_bytes(p.a.n, (size_t)p.pitch);
-    const int n_ctas = p.tiles < sms ? p.tiles : sms;
     switch (p.a.kind) {
     case KVD_FEW_STORE:
-        return launch<KVD_FEW_STORE>(p, n_ctas, bytes, major, stream);
+        return launch<KVD_FEW_STORE>(p, m, stream);
     case KVD_FEW_ADD:
-        return launch<KVD_FEW_ADD>(p, n_ctas, bytes, major, stream);
+        return launch<KVD_FEW_ADD>(p, m, stream);
     case KVD_FEW_SWIGLU:
-        return launch<KVD_FEW_SWIGLU>(p, n_ctas, bytes, major, stream);
+        return launch<KVD_FEW_SWIGLU>(p, m, stream);
     default:
-        return launch<KVD_FEW_LOGITS>(p, n_ctas, bytes, major, stream);
+        return launch<KVD_FEW_LOGITS>(p, m, stream);
     }
 }
 
 extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stream)
 {
-    int device = 0, sms = 0, major = 0;
+    int device = 0;
+    machine m = {};
     cudaError_t e = cudaGetDevice(&device);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+        e = cudaDeviceGetAttribute(&m.sms, cudaDevAttrMultiProcessorCount, device);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+        e = cudaDeviceGetAttribute(&m.major, cudaDevAttrComputeCapabilityMajor, device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&m.most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     const size_t parts = parts_of(a->kind, a->n, a->in);
     if (e != cudaSuccess || !parts)
         return e != cudaSuccess ? e : cudaErrorInvalidValue;
@@ -371,7 +408,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.in = (int)smaller(columns, a->in - p.first);
         p.slabs = (int)ceil_div((size_t)p.in, SLAB);
         p.pitch = (int)pitch_of((size_t)p.in);
-        e = run_part(p, sms, major, stream);
+        e = run_part(p, m, stream);
         p.a.began = NULL;
     }
     return e;
