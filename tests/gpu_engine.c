@@ -11,6 +11,7 @@
 #include "expected.h"
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
+#include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
 #include "serving/engine.h"
 
@@ -446,6 +447,60 @@ static void test_refused(void)
     kvd_checkpoint_close(window);
 }
 
+/* A bad weight: the engine says whose token it was. Request 3 has tokens 1 .. 12, request 5 tokens 11 .. 17, the last of them by a step. */
+static void test_nonfinite(void)
+{
+    static const struct {
+        const char *tensor;
+        size_t i;
+        const char *prompts, *step; /* messages; NULL: nothing shows */
+    } bad[] = {
+        {"model.embed_tokens.weight", 17 * 64 + 3, NULL, "embedding: activation of request 5 at position 6"},
+        {"model.embed_tokens.weight", 13 * 64 + 3, "embedding: activation of request 5 at position 2", NULL},
+        {"model.layers.1.mlp.down_proj.weight", 5, "layer 1: activation of request 3 at position 11", NULL},
+        {"model.layers.0.self_attn.v_proj.weight", 3, "layer 0: activation of request 3 at position 0", NULL},
+        {"model.norm.weight", 0, "final norm: activation of request 3 at position 11", NULL},
+    };
+    static const kvd_plan none = {.type = KVD_BF16};
+    static const kvd_slice prompt[] = {{.request = 3, .n = 12, .emits = 1},
+                                       {.request = 5, .slot = 1, .n = 6, .emits = 1}};
+    static const kvd_slice step = {.request = 5, .slot = 1, .before = 6, .n = 1, .emits = 1};
+    static const uint32_t id[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 11, 12, 13, 14, 15, 16}, last = 17;
+    const kvd_iteration prompts = {.n_slices = 2, .slice = prompt, .n_tokens = 18};
+    const kvd_iteration steps = {.n_slices = 1, .n_steps = 1, .slice = &step, .n_tokens = 1};
+    const setting set = {"not finite", 2, 0, true, false};
+    const kvd_engine_spec spec = spec_of(&set, 64);
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.tied = false;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char dir[] = "/tmp/kvdim-gpu-engine.XXXXXX", path[64], file[128], command[128];
+        kvd_err err = {""};
+        uint32_t token[2];
+        if (!mkdtemp(dir)) {
+            report(0, "not finite", "no temporary folder");
+            return;
+        }
+        (void)snprintf(path, sizeof path, "%s/model", dir);
+        (void)snprintf(file, sizeof file, "%s/model.safetensors", path);
+        kvd_engine *e = NULL;
+        if (!make_checkpoint(path, &s, &err) && !made_poke(file, bad[i].tensor, bad[i].i, NAN, &err)) {
+            kvd_checkpoint *const c = open_or_end(path);
+            e = kvd_engine_open_cuda(c, &none, &spec, &err);
+            kvd_checkpoint_close(c);
+        }
+        const int first = e ? e->step(e, &prompts, id, token, NULL, &err) : -1;
+        const int second = first ? -1 : e->step(e, &steps, &last, token, NULL, &err);
+        const char *const want = bad[i].prompts ? bad[i].prompts : bad[i].step;
+        report(e && (first != 0) == (bad[i].prompts != NULL) && second && strstr(err.msg, want), "not finite",
+               err.msg);
+        if (e)
+            e->free(e);
+        (void)snprintf(command, sizeof command, "rm -rf %s", dir);
+        if (system(command))
+            printf("# %s stays\n", dir);
+    }
+}
+
 /* usage: gpu_engine [quick]: a few small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -464,6 +519,7 @@ int main(int argc, char **argv)
     if (!quick) {
         test_families();
         test_refused();
+        test_nonfinite();
     }
     return failures ? 1 : 0;
 }

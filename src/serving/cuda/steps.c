@@ -55,8 +55,9 @@ static int sample(kvd_cuda_engine *e, size_t n, kvd_err *err)
     const cudaStream_t s = e->w.stream;
     return kvd_clock_end(&e->clock, KVD_PHASE_HEAD, s, err) ||
                    kvd_cuda_check(cudaMemsetAsync(e->key, 0, n * sizeof *e->key, s), what, err) ||
-                   kvd_cuda_check(kvd_largest(e->logits, n, (size_t)e->w.config.vocab_size, e->key, s), what,
-                                  err) ||
+                   kvd_cuda_check(kvd_largest(e->logits, n, (size_t)e->w.config.vocab_size, e->key,
+                                              kvd_gpu_stage_final(&e->w.config), e->w.bad, s),
+                                  what, err) ||
                    kvd_clock_end(&e->clock, KVD_PHASE_SAMPLE, s, err)
                ? -1
                : 0;
