@@ -15,7 +15,7 @@ quietly() { # command...: what it prints counts only when it fails
 quietly "$B/tests/tool_checkpoint" --vocab 40 "$tmp/model"
 awk 'BEGIN { for (s = 0; s < 4; s++) for (i = 0; i < 50; i++) printf "%d%s", (s * 71 + i * i * 13 + 5) % 40, i < 49 ? "," : "\n" }' >"$tmp/ids.csv"
 awk 'BEGIN { for (s = 0; s < 2; s++) for (i = 0; i < 50; i++) printf "%d%s", (s * 17 + i * 7) % 40, i < 49 ? "," : "\n" }' >"$tmp/other.csv"
-mkdir "$tmp/activations" "$tmp/moments" "$tmp/attention" "$tmp/tokens" "$tmp/spectrum" "$tmp/similarity" "$tmp/rates" "$tmp/error-table" "$tmp/accuracy" "$tmp/kernels" "$tmp/serving"
+mkdir "$tmp/activations" "$tmp/moments" "$tmp/attention" "$tmp/tokens" "$tmp/spectrum" "$tmp/similarity" "$tmp/rates" "$tmp/error-table" "$tmp/accuracy" "$tmp/kernels" "$tmp/serving" "$tmp/jct"
 cd_ids="--ids $tmp/ids.csv -q"
 for t in f32 f16 bf16; do
   quietly "$B/bin/kvdim-collect" "$tmp/model" $cd_ids --dtype $t -o "$tmp/activations/$t.h5"
@@ -42,6 +42,7 @@ quietly "$B/bin/kvdim-eval" "$tmp/model" --ids "$tmp/other.csv" --spectrum "$tmp
 printf 'd_qk,d_v\n8,16\n' >"$tmp/widths.csv"
 quietly "$B/bin/kvdim-attn" --phase decode --impl ref --heads 2 --kv-heads 1 --d-head 16 --seq-len 9 --dims "$tmp/widths.csv" --samples 2 --warmup 0 --hot --device cpu \
   -q -o "$tmp/kernels/decode.h5"
+quietly "$B/bin/kvdim-jct" "$tmp/model" --input-len 9 --output-len 3 --repeats 2 --device cpu -q -o "$tmp/jct/jobs.h5"
 quietly "$B/tests/tool_jct" costs "$tmp/costs.h5"
 quietly "$B/bin/kvdim-serve" --costs "$tmp/costs.h5" --trace poisson:2:arxiv --requests 50 --max-rate 0.02 -q -o "$tmp/serving/points.h5"
 # A search needs right predictions: of four tokens even a random model gets some.
@@ -74,6 +75,7 @@ held() { # schema file
     activations) # its groups of one letter are datasets; one dtype for all
       "$B/tests/tool_h5list" "$2" | sed -E -e 's#/inputs/[0-9]+#/inputs/<n>#' -e 's#\|(float16|bfloat16|float32)\|#|dtype|#' ;;
     spectrum | similarity) sed -E 's#(<pair>/[^|]*\|[^|]*)\[head\]#\1[kv_head]#' "$tmp/raw" ;;
+    jct) sed -E 's#/rows/(prefill|decode)_(embed|norm|qkv|rope|rotate|compress|append|schedule|prefill|decode|restore|o|mlp|head|sample|comm|host)_s#/rows/\1_<part>_s#' "$tmp/raw" ;;
     kernels) sed -E 's#\|/ceilings/(cpu|gpu)\|#|/ceilings/<device>|#' "$tmp/raw" ;;
     *) cat "$tmp/raw" ;;
   esac | grep -v '^attribute|/parameters|' | sort -u
@@ -81,7 +83,7 @@ held() { # schema file
 
 same_items() { sed -E 's/\|[^|]*$//' "$1" | sort -u; }
 
-for schema in activations moments attention tokens spectrum similarity rates error-table accuracy kernels serving; do
+for schema in activations moments attention tokens spectrum similarity rates error-table accuracy kernels serving jct; do
   tables "$schema" >"$tmp/doc"
   same_items "$tmp/doc" >"$tmp/known"
   grep -E '\|always$' "$tmp/doc" | sed -E 's/\|[^|]*$//' | sort -u >"$tmp/always"
@@ -102,7 +104,7 @@ for schema in activations moments attention tokens spectrum similarity rates err
 done
 
 # ---- /parameters: what each program records is named, and nothing else ---------------------------------
-for schema in activations moments attention tokens spectrum rates error-table accuracy kernels serving; do
+for schema in activations moments attention tokens spectrum rates error-table accuracy kernels serving jct; do
   case $schema in
     activations | moments | attention) program=kvdim-collect ;;
     spectrum) program=kvdim-spectrum ;;
@@ -110,6 +112,7 @@ for schema in activations moments attention tokens spectrum rates error-table ac
     rates) program=kvdim-fit ;;
     kernels) program=kvdim-attn ;;
     serving) program=kvdim-serve ;;
+    jct) program=kvdim-jct ;;
     *) program=kvdim-eval ;;
   esac
   for f in "$tmp/$schema"/*.h5; do

@@ -17,6 +17,7 @@
 #include "dims_fixture.h"
 #include "expected.h"
 #include "methods/cache.h"
+#include "methods/presets.h"
 #include "model/forward.h"
 #include "serving/engine.h"
 
@@ -29,14 +30,14 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
-    size_t offset[REQUESTS + 1], longest; /* all tokens but the last one, which is never put in */
+    size_t offset[REQUESTS + 1]; /* of all tokens but the last one, which is never put in */
+    size_t longest;              /* with it */
     uint32_t *id;
     float *want; /* [tokens][vocab] */
 } texts;
 
-static void open_texts(texts *t, const char *path)
+static void open_lengths(texts *t, const char *path, const uint32_t *input, const uint32_t *output)
 {
-    static const uint32_t input[REQUESTS] = {5, 17, 1, 40, 9}, output[REQUESTS] = {7, 3, 9, 1, 4};
     kvd_err err = {""};
     *t = (texts){.checkpoint = kvd_checkpoint_open(path, &err)};
     if (!t->checkpoint)
@@ -45,9 +46,7 @@ static void open_texts(texts *t, const char *path)
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* One engine has one of longrope's tables: all sequences short, or all long. */
-        if (t->config->rope_scaling == KVD_ROPE_LONGROPE &&
-            t->config->max_positions > t->config->rope_original_positions)
+        if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2) /* some read the table of long sequences */
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
         t->offset[r + 1] = t->offset[r] + n;
@@ -59,6 +58,12 @@ static void open_texts(texts *t, const char *path)
     kvd_rng_seed(&rng, 11, 0);
     for (size_t i = 0; i < t->offset[REQUESTS]; i++)
         t->id[i] = (uint32_t)kvd_rng_below(&rng, (uint64_t)t->config->vocab_size);
+}
+
+static void open_texts(texts *t, const char *path)
+{
+    static const uint32_t input[REQUESTS] = {5, 17, 1, 40, 9}, output[REQUESTS] = {7, 3, 9, 1, 4};
+    open_lengths(t, path, input, output);
 }
 
 static void close_texts(texts *t)
@@ -84,7 +89,7 @@ static void forward(texts *t, const kvd_plan *plan)
     kvd_dense_attention_init(&dense);
     if (!f || kvd_cache_init(&cache, t->config, plan, t->longest, &err))
         fail_msg("%s", err.msg);
-    const bool plain = !plan->dims && plan->type == KVD_F32;
+    const bool plain = !plan->dims && plan->type == KVD_F32 && !kvd_plan_stepwise(plan);
     if (kvd_forward_run(f, &b, plain ? &dense.door : &cache.door, -1, hidden, &err) ||
         kvd_forward_logits(f, hidden, n, t->want, &err))
         fail_msg("%s", err.msg);
@@ -132,7 +137,7 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 
 /* All requests through the batcher and the engine, with the tokens of the texts whatever comes out. */
 static double serve(const texts *t, const kvd_plan *plan, size_t max_batch, size_t max_tokens, size_t chunk,
-                    kvd_engine_facts *facts)
+                    kvd_engine_facts *facts, double *held)
 {
     kvd_err err = {""};
     kvd_request request[REQUESTS];
@@ -168,6 +173,8 @@ static double serve(const texts *t, const kvd_plan *plan, size_t max_batch, size
         assert_true(kvd_phase_residue(&times) >= -1e-9 && times.total > 0);
         assert_true(it.n_steps || !(times.part[KVD_PHASE_DECODE] > 0));
         emitted += compare(t, e, &it, next, &error, &square);
+        if (held)
+            *held = fmax(*held, e->held(e));
     }
     size_t outputs = 0;
     for (int r = 0; r < REQUESTS; r++)
@@ -186,7 +193,7 @@ static void assert_serves(const char *what, const texts *t, const kvd_plan *plan
         size_t batch, tokens, chunk;
     } way[] = {{REQUESTS, 512, 0}, {2, 20, 0}, {3, 0, 7}, {1, 1, 0}, {REQUESTS, 0, 64}};
     for (size_t i = 0; i < sizeof way / sizeof *way; i++) {
-        const double error = serve(t, plan, way[i].batch, way[i].tokens, way[i].chunk, NULL);
+        const double error = serve(t, plan, way[i].batch, way[i].tokens, way[i].chunk, NULL, NULL);
         if (!(error <= allowed))
             fail_msg("%s, batch %zu, chunk %zu: logits are off by %.3g, allowed is %.3g", what, way[i].batch,
                      way[i].chunk, error, allowed);
@@ -274,6 +281,75 @@ static void test_types_of_the_cache(void **unused)
     close_texts(&t);
 }
 
+/* Row by row: tokens dropped, codes, cut dimensions and all of them; against the cache of whole sequences with that prompt. */
+static void test_plans_row_by_row(void **unused)
+{
+    static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70}, output[REQUESTS] = {12, 12, 12, 12, 12};
+    static const char *const name[] = {"h2o",
+                                       "h2o+zack,p=0.5",
+                                       "kivi,bits=4,group=16,residual=32",
+                                       "zipcache,block=20",
+                                       "snapkv,budget=0.3",
+                                       "think",
+                                       "gear"};
+    (void)unused;
+    texts t;
+    kvd_spectrum s;
+    kvd_dims dims;
+    open_lengths(&t, "data/models/kvdim-6m", input, output);
+    make_dims(&t, &kvd_dims_zack, &s, &dims);
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        kvd_err err = {""};
+        kvd_method m;
+        kvd_plan plan = {.type = KVD_F32, .prompt = input[0], .seed = 1};
+        const kvd_method_setup setup = {.config = t.config, .seed = 1};
+        double held = 0;
+        assert_int_equal(kvd_method_parse(name[i], &m, &err), 0);
+        plan.dims = m.dims ? &dims : NULL;
+        kvd_method_plan(&m, &plan);
+        if (kvd_plan_open(&plan, &setup, &err))
+            fail_msg("%s", err.msg);
+        forward(&t, &plan);
+        const double error = serve(&t, &plan, 2, 200, 0, NULL, &held);
+        if (!(error <= 5 * bar))
+            fail_msg("%s: logits are off by %.3g, allowed is %.3g", name[i], error, 5 * bar);
+        const double dense = 2.0 * 2 * (double)t.offset[1] * t.config->n_layers * t.config->n_kv_heads *
+                             t.config->d_head * sizeof(float);
+        if (!(held > 0 && held < 0.99 * dense))
+            fail_msg("%s holds %.0f bytes, uncompressed %.0f", name[i], held, dense);
+        kvd_plan_close(&plan);
+    }
+    kvd_dims_release(&dims);
+    kvd_spectrum_release(&s);
+    close_texts(&t);
+}
+
+static void test_refused_plans(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_method m;
+    texts t;
+    open_texts(&t, "data/models/kvdim-6m");
+    kvd_plan plan = {.type = KVD_F32, .prompt = 8, .seed = 1};
+    const kvd_method_setup setup = {.config = t.config, .seed = 1};
+    kvd_engine_spec spec = {.limits = {.max_batch = 2, .chunk = 64}, .max_len = t.longest, .type = KVD_F32};
+    assert_int_equal(kvd_method_parse("h2o", &m, &err), 0);
+    kvd_method_plan(&m, &plan);
+    assert_int_equal(kvd_plan_open(&plan, &setup, &err), 0);
+    assert_null(kvd_engine_open_cpu(t.checkpoint, &plan, &spec, &err));
+    assert_non_null(strstr(err.msg, "'h2o' compresses a prompt in one piece"));
+    kvd_plan_close(&plan);
+    plan = (kvd_plan){.type = KVD_F32, .prompt = 8};
+    assert_int_equal(kvd_method_parse("minicache", &m, &err), 0);
+    kvd_method_plan(&m, &plan);
+    assert_int_equal(kvd_plan_open(&plan, &setup, &err), 0);
+    assert_null(kvd_engine_open_cpu(t.checkpoint, &plan, &spec, &err));
+    assert_non_null(strstr(err.msg, "'minicache' wants a first pass"));
+    kvd_plan_close(&plan);
+    close_texts(&t);
+}
+
 static void test_facts(void **unused)
 {
     (void)unused;
@@ -285,9 +361,9 @@ static void test_facts(void **unused)
     make_dims(&t, &kvd_dims_zack, &s, &dims);
     const kvd_plan none = {.type = KVD_F16}, plan = {.dims = &dims, .type = KVD_F16};
     forward(&t, &none);
-    (void)serve(&t, &none, 2, 512, 0, &whole);
+    (void)serve(&t, &none, 2, 512, 0, &whole, NULL);
     forward(&t, &plan);
-    (void)serve(&t, &plan, 2, 512, 0, &cut);
+    (void)serve(&t, &plan, 2, 512, 0, &cut, NULL);
     size_t kept = 0;
     for (int i = 0; i < dims.n_layers * dims.n_kv_heads; i++)
         kept += (size_t)dims.head[i].d_qk + (size_t)dims.head[i].d_v;
@@ -340,8 +416,12 @@ static void test_refusals(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_plans_of_dims),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families),
+                                       cmocka_unit_test(test_plans_of_dims),
                                        cmocka_unit_test(test_types_of_the_cache),
-                                       cmocka_unit_test(test_facts), cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_plans_row_by_row),
+                                       cmocka_unit_test(test_refused_plans),
+                                       cmocka_unit_test(test_facts),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

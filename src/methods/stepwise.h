@@ -9,6 +9,15 @@
 #include "methods/prompts.h"
 #include "model/attention.h"
 
+/* What a thread's time goes to. */
+typedef enum {
+    KVD_STEPWISE_PROJECT, /* rotation and cut of Q, K and V, and back           */
+    KVD_STEPWISE_APPEND,
+    KVD_STEPWISE_ATTEND,
+    KVD_STEPWISE_COMPRESS, /* choices of tokens, channels, codes                 */
+    KVD_STEPWISE_PARTS
+} kvd_stepwise_part;
+
 /* What was stored, over all rows after the prompt. Bits; dense: what an uncompressed cache holds of the same tokens. */
 typedef struct {
     size_t rows; /* steps                                                        */
@@ -18,6 +27,7 @@ typedef struct {
     double dense;
     double peak; /* most bits at once, the appended row before its eviction included              */
     size_t dropped, lowered, coded, merged, pruned; /* entries that were                           */
+    double seconds[KVD_STEPWISE_PARTS];             /* of the threads together                     */
 } kvd_stepwise_account;
 
 void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_account *a);

@@ -136,6 +136,7 @@ static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
                                           .slot = r->slot,
                                           .before = r->done,
                                           .n = n,
+                                          .whole = q->input + q->output,
                                           .emits = after >= q->input,
                                           .last = after == tokens_of(q)};
 }

@@ -27,8 +27,10 @@ typedef struct {
     uint32_t request;   /* index in the list                                         */
     uint32_t slot;      /* < max_batch, its own while it runs                        */
     uint32_t before, n; /* tokens already in the cache; new ones                     */
-    int emits;          /* 1: a token comes out (the end of its prompt, or a step)   */
-    int last;           /* 1: and it is its last one: the slot is free afterwards    */
+    uint32_t
+        whole; /* its input + output: budgets of methods and longrope's table depend on it; 0: the engine's max_len */
+    int emits; /* 1: a token comes out (the end of its prompt, or a step)   */
+    int last;  /* 1: and it is its last one: the slot is free afterwards    */
 } kvd_slice;
 
 typedef struct {

@@ -38,7 +38,8 @@ struct kvd_engine {
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
-    /* Bytes that the cache holds of the requests that run, by its own count; NULL: tokens times bytes_per_token. */
+    /* Bytes that the cache held at the end of the latest iteration, by its own count; NULL: tokens times bytes_per_token, and
+     * where it is not, bytes_per_token is what is reserved. */
     double (*held)(const kvd_engine *e);
     /* Logits [vocab_size] of slice i of the latest iteration, for tests. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);

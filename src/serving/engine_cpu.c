@@ -11,6 +11,7 @@
 #include "serving/cpu/clock.h"
 #include "serving/cpu/layers.h"
 #include "serving/cpu/slots.h"
+#include "serving/cpu/stepwise.h"
 #include "serving/engine.h"
 
 enum { PAGE = 64 };
@@ -21,14 +22,18 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine_spec spec;
     kvd_cpu_weights weights;
+    bool stepwise; /* which of the next two */
     kvd_cpu_slots slots;
+    kvd_cpu_stepwise caches;
+    size_t tokens; /* that a slot holds     */
     kvd_cpu_rows rows;
-    uint32_t *held;  /* [max_batch] tokens of every slot, 0: free                    */
-    float *last;     /* [max_batch][d_model] rows whose logits are wanted            */
-    float *narrow;   /* [max_batch][d_embed] the same behind a projection; NULL      */
-    float *logits;   /* [max_batch][vocab_size]                                      */
-    size_t *emitted; /* [max_batch] slice -> row of logits; SIZE_MAX: gives out none */
-    size_t n_slices; /* of the latest iteration                                      */
+    double held_bytes; /* of caches, in the latest iteration */
+    uint32_t *held;    /* [max_batch] tokens of every slot, 0: free                    */
+    float *last;       /* [max_batch][d_model] rows whose logits are wanted            */
+    float *narrow;     /* [max_batch][d_embed] the same behind a projection; NULL      */
+    float *logits;     /* [max_batch][vocab_size]                                      */
+    size_t *emitted;   /* [max_batch] slice -> row of logits; SIZE_MAX: gives out none */
+    size_t n_slices;   /* of the latest iteration                                      */
 } engine;
 
 static engine *self_of(kvd_engine *e)
@@ -43,12 +48,12 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (s->slot >= e->spec.limits.max_batch || !s->n || (size_t)s->before + s->n > e->slots.tokens ||
+        if (s->slot >= e->spec.limits.max_batch || !s->n || (size_t)s->before + s->n > e->tokens ||
             (s->before && e->held[s->slot] != s->before))
             return kvd_fail(err,
                             "request %u: %u tokens behind %u in slot %u, which holds %u and has room for %zu",
                             s->request, s->n, s->before, s->slot,
-                            s->slot < e->spec.limits.max_batch ? e->held[s->slot] : 0, e->slots.tokens);
+                            s->slot < e->spec.limits.max_batch ? e->held[s->slot] : 0, e->tokens);
         for (size_t k = 0; k < s->n; k++)
             if (id[n + k] >= (uint32_t)e->config->vocab_size)
                 return kvd_fail(err,
@@ -80,21 +85,14 @@ static int check_finite(const kvd_iteration *it, const char *where, const float 
     return at < n ? not_finite(it, where, at / width, err) : 0;
 }
 
-static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
+/* Attention of a plan of the dims axis: rotation, cache, and what reads it. */
+static int attend(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
 {
     kvd_cpu_rows *const r = &e->rows;
     const kvd_cpu_layer *const l = &e->weights.layer[layer];
-    const size_t kv = (size_t)e->config->n_kv_heads;
-    char where[32];
-    snprintf(where, sizeof where, "layer %d", layer);
-    kvd_cpu_before_attention(r, l, it->n_tokens, clock);
     kvd_cpu_rotate(r, layer, it->n_tokens);
     if (l->rotates)
         kvd_cpu_mark(clock, KVD_PHASE_ROTATE);
-    /* An infinite key can vanish in the softmax, so what is stored is checked itself. */
-    if (check_finite(it, where, r->k_cut, l->cut.at_qk[kv], err) ||
-        check_finite(it, where, r->v, l->cut.at_v[kv], err))
-        return -1;
     kvd_cpu_slots_append(&e->slots, layer, it, r->k_cut, r->v);
     kvd_cpu_mark(clock, KVD_PHASE_APPEND);
     if (kvd_cpu_slots_decode(&e->slots, layer, it, err))
@@ -107,6 +105,24 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     kvd_cpu_slots_prefill(&e->slots, layer, it, r->q_cut, r->o);
     if (it->n_steps < it->n_slices)
         kvd_cpu_mark(clock, KVD_PHASE_PREFILL);
+    return 0;
+}
+
+static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
+{
+    kvd_cpu_rows *const r = &e->rows;
+    const kvd_cpu_layer *const l = &e->weights.layer[layer];
+    const size_t kv = (size_t)e->config->n_kv_heads;
+    char where[32];
+    snprintf(where, sizeof where, "layer %d", layer);
+    kvd_cpu_before_attention(r, l, it->n_tokens, clock);
+    /* An infinite key can vanish in the softmax, so keys and values are checked themselves. */
+    if (check_finite(it, where, r->k, l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
+        check_finite(it, where, r->v, l->cut.at_v[kv], err))
+        return -1;
+    if (e->stepwise ? kvd_cpu_stepwise_run(&e->caches, layer, it, r, clock, err)
+                    : attend(e, layer, it, clock, err))
+        return -1;
     kvd_cpu_behind_attention(r, l, it->n_tokens, clock);
     return check_finite(it, where, r->x, (size_t)e->config->d_model, err);
 }
@@ -172,6 +188,11 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
         const kvd_slice *const s = &it->slice[i];
         e->held[s->slot] = s->last ? 0 : s->before + s->n;
     }
+    if (e->stepwise) { /* those that leave still held it */
+        e->held_bytes = kvd_cpu_stepwise_bytes(&e->caches);
+        kvd_cpu_stepwise_end(&e->caches, it);
+    }
+    kvd_cpu_mark(clock, KVD_PHASE_HOST);
     return 0;
 }
 
@@ -199,6 +220,11 @@ static int logits_of(kvd_engine *door, size_t i, float *logits, kvd_err *err)
     return 0;
 }
 
+static double held(const kvd_engine *door)
+{
+    return ((const engine *)(const void *)door)->held_bytes;
+}
+
 /* ---- life ------------------------------------------------------------------------------------------------ */
 
 static void release(kvd_engine *door)
@@ -206,6 +232,7 @@ static void release(kvd_engine *door)
     engine *const e = self_of(door);
     kvd_cpu_weights_release(&e->weights);
     kvd_cpu_slots_release(&e->slots);
+    kvd_cpu_stepwise_release(&e->caches);
     kvd_cpu_rows_release(&e->rows);
     free(e->held);
     free(e->last);
@@ -268,16 +295,21 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     const size_t pages = (e->spec.max_len + PAGE - 1) / PAGE;
     size_t rows = l->chunk ? l->chunk : l->max_tokens > e->spec.max_len ? l->max_tokens : e->spec.max_len;
     rows = rows < l->max_batch ? l->max_batch : rows;
+    const bool keys = e->stepwise && kvd_plan_needs(e->plan) & KVD_NEEDS_PRE_ROPE;
+    e->tokens = pages * PAGE;
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
-        kvd_cpu_weights_open(&e->weights, c, e->plan->dims, err) || allocate(e, err) ||
-        kvd_cpu_rows_init(&e->rows, &e->weights, rows, e->spec.max_len, err))
+        kvd_cpu_weights_open(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err) || allocate(e, err) ||
+        kvd_cpu_rows_init(&e->rows, &e->weights, rows, e->spec.max_len, keys, err))
         return -1;
     f->bytes_per_token = (double)(kvd_cpu_token_elements(&e->weights) * kvd_dtype_bytes(e->plan->type));
     f->weight_bytes = e->weights.bytes;
     if (settle_pages(e, pages, err) ||
-        kvd_cpu_slots_init(&e->slots, &e->weights, e->plan->type, l->max_batch, pages * PAGE, err))
+        (e->stepwise
+             ? kvd_cpu_stepwise_init(&e->caches, e->config, e->plan, l->max_batch, e->spec.max_len, l->chunk,
+                                     err)
+             : kvd_cpu_slots_init(&e->slots, &e->weights, e->plan->type, l->max_batch, e->tokens, err)))
         return -1;
-    const double scores = (double)(kvd_thread_count() * KVD_ATTEND_ROWS * pages * PAGE) * sizeof(float);
+    const double scores = (double)(kvd_thread_count() * KVD_ATTEND_ROWS * e->tokens) * sizeof(float);
     f->peak_bytes =
         f->weight_bytes + f->cache_bytes + e->rows.bytes + scores +
         (double)(l->max_batch * (size_t)(e->config->vocab_size + e->config->d_model)) * sizeof(float);
@@ -286,23 +318,9 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     return 0;
 }
 
-/* What goes row by row needs caches of its own. */
-static int check_plan(const kvd_plan *plan, kvd_err *err)
-{
-    const char *const name = plan->layers     ? plan->layers->name
-                             : plan->tokens   ? plan->tokens->name
-                             : plan->maker    ? plan->maker->name
-                             : plan->channels ? plan->channels->name
-                             : plan->bits     ? plan->bits->name
-                                              : NULL;
-    return name ? kvd_fail(err, "method '%s' is not run on the CPU engine", name) : 0;
-}
-
 kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
                                 kvd_err *err)
 {
-    if (check_plan(plan, err))
-        return NULL;
     if (s->type != plan->type) {
         kvd_fail(err, "an engine of %s for a cache of %s", kvd_dtype_name(s->type),
                  kvd_dtype_name(plan->type));
@@ -313,7 +331,9 @@ kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan, c
         kvd_no_memory(err, "the engine", sizeof *e);
         return NULL;
     }
-    e->door = (kvd_engine){.step = step, .logits = logits_of, .free = release};
+    e->stepwise = kvd_plan_beyond_widths(plan);
+    e->door =
+        (kvd_engine){.step = step, .held = e->stepwise ? held : NULL, .logits = logits_of, .free = release};
     e->config = kvd_checkpoint_config(c);
     e->plan = plan;
     e->spec = *s;

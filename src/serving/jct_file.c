@@ -46,7 +46,8 @@ static const kvd_column fixed[] = {
     {"prefill_residue_s", KVD_COL_REAL, "s", "prefill_s less its parts"},
     {"decode_residue_s", KVD_COL_REAL, "s", "decode_s less its parts"},
     {"residue_share", KVD_COL_REAL, "1", "residues over jct_s"},
-    {"bytes_per_token", KVD_COL_REAL, "byte", "of the cache, all layers, as stored"},
+    {"bytes_per_token", KVD_COL_REAL, "byte",
+     "of the cache, all layers, as stored: of a job held_bytes over the tokens then, else what is reserved"},
     {"dense_bytes_per_token", KVD_COL_REAL, "byte", "the same without any method"},
     {"held_bytes", KVD_COL_REAL, "byte", "most that the cache held, by its own count"},
     {"cache_bytes", KVD_COL_REAL, "byte", "of the pages that a full cache has"},
@@ -237,6 +238,7 @@ int kvd_jct_add_job(kvd_jct *j, const kvd_jct_setting *s, size_t batch, size_t i
         kvd_rows_real(r, "residue_share",
                       (kvd_phase_residue(&m->prefill) + kvd_phase_residue(&m->decode)) / m->jct);
     kvd_rows_real(r, "held_bytes", m->held_bytes);
+    kvd_rows_real(r, "bytes_per_token", m->held_bytes / m->held_tokens);
     kvd_rows_real(r, "energy_j", m->joules);
     return 0;
 }
@@ -253,7 +255,8 @@ int kvd_jct_add_iteration(kvd_jct *j, const kvd_jct_setting *s, size_t piece, si
     kvd_rows_int(r, "batch", (int64_t)batch);
     kvd_rows_int(r, "piece", (int64_t)piece);
     kvd_rows_int(r, "before", (int64_t)before);
-    kvd_rows_real(r, "context", context);
+    if (!piece)
+        kvd_rows_real(r, "context", context);
     kvd_rows_real(r, "seconds", kvd_quantile(second, (size_t)n, 0.5));
     kvd_rows_real(r, "seconds_mad", kvd_mad(second, (size_t)n));
     return 0;

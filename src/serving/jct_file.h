@@ -37,7 +37,8 @@ typedef struct {
     size_t iterations,
         running;       /* running: most requests at once                                                    */
     double held_bytes; /* most that the cache held, by its own count                                        */
-    double joules;     /* NaN: not known                                                                    */
+    double held_tokens; /* in the cache then */
+    double joules; /* NaN: not known                                                                    */
 } kvd_jct_run;
 
 typedef struct {
@@ -92,5 +93,7 @@ double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 enum { KVD_JCT_LINE = 320 };
 extern const char kvd_jct_heading[];
 const char *kvd_jct_line(const kvd_rows *rows, size_t row, char line[KVD_JCT_LINE]);
+/* The request rows of a method in one line. */
+const char *kvd_jct_requests_line(const kvd_rows *rows, const char *method, char line[KVD_JCT_LINE]);
 
 #endif

@@ -75,6 +75,7 @@ typedef struct {
     const kvd_jct_loop *loop;
     kvd_slice *slice; /* [max_batch] */
     uint32_t *id, *next;
+    size_t whole; /* tokens of its requests */
 } bench;
 
 /* A piece of the prompt in a slot; in as many iterations as the chunk makes of it, but for the last, whose seconds are given. */
@@ -91,6 +92,7 @@ static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, 
                                      .slot = slot,
                                      .before = (uint32_t)(before + at),
                                      .n = (uint32_t)some,
+                                     .whole = (uint32_t)b->whole,
                                      .emits = emits && end,
                                      .last = last && end};
         const kvd_iteration it = {.n_slices = 1, .slice = &b->slice[slot], .n_tokens = some};
@@ -134,6 +136,7 @@ static int run_steps(bench *b, const kvd_jct_point *p, size_t samples, double *s
                                       .slot = s,
                                       .before = (uint32_t)(p->tokens + i),
                                       .n = 1,
+                                      .whole = (uint32_t)b->whole,
                                       .emits = 1,
                                       .last = i == samples};
         }
@@ -156,6 +159,7 @@ int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t sampl
 {
     const size_t ids = p->piece + p->tokens + p->batch, n = l->limits.max_batch;
     bench b = {.loop = l,
+               .whole = p->piece ? p->tokens + p->piece + 1 : p->tokens + samples + 2,
                .slice = calloc(n, sizeof *b.slice),
                .id = calloc(ids, sizeof *b.id),
                .next = calloc(n, sizeof *b.next)};

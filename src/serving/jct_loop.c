@@ -118,7 +118,10 @@ static void account(serving *v, const kvd_iteration *it, const kvd_phase_times *
     const kvd_batcher_load load = kvd_batcher_ask(v->batcher);
     const double held = e->held ? e->held(e) : (double)v->held * e->facts.bytes_per_token;
     kvd_phase_add(it->n_steps < it->n_slices ? &r->prefill : &r->decode, times);
-    r->held_bytes = held > r->held_bytes ? held : r->held_bytes;
+    if (held > r->held_bytes) {
+        r->held_bytes = held;
+        r->held_tokens = (double)v->held;
+    }
     r->running = load.running > r->running ? load.running : r->running;
     r->iterations++;
     for (size_t i = 0; i < it->n_slices; i++)

@@ -43,7 +43,7 @@ static int save(kvd_jct_sweep *s, kvd_err *err)
                                  .skipped = s->skipped ? s->skipped : "",
                                  .points = s->points,
                                  .points_done = s->done};
-    const bool shown = !s->cfg->common.quiet && !s->cfg->common.json;
+    const bool shown = !s->cfg->common.quiet && !s->cfg->common.json && !s->cfg->requests;
     char line[KVD_JCT_LINE];
     if (kvd_rows_count(s->out.rows) && kvd_jct_write(&s->out, s->cfg->common.output, &facts, &s->run, err))
         return -1;
@@ -304,7 +304,12 @@ static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     }
     kvd_jct_served_release(&served);
     kvd_progress_step(&s->progress, (double)++s->done);
-    return status ? kvd_in(err, "%s", c->method->label) : save(s, err);
+    if (status || save(s, err))
+        return kvd_in(err, "%s", c->method->label);
+    char line[KVD_JCT_LINE];
+    if (!s->cfg->common.quiet && !s->cfg->common.json)
+        puts(kvd_jct_requests_line(s->out.rows, c->method->label, line));
+    return 0;
 }
 
 /* ---- the sweep ---------------------------------------------------------------------------------------- */

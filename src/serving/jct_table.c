@@ -1,8 +1,10 @@
 /* What summaries say of jct rows: the table on stdout, lengths from which on a method pays. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "serving/jct_file.h"
 
 static double value(const kvd_rows *r, size_t i, const char *column)
@@ -106,5 +108,41 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
              number(share, sizeof share, "%.3f", attention / value(r, i, "jct_s")),
              number(residue, sizeof residue, "%.4f", value(r, i, "residue_share")),
              number(bytes, sizeof bytes, "%.0f", value(r, i, "bytes_per_token")));
+    return line;
+}
+
+/* Mean, median and 99 % quantile of a column over the request rows of a method. */
+static const char *spread(const kvd_rows *r, const char *method, const char *column, double *x, char to[96])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < kvd_rows_count(r); i++)
+        if (!strcmp(text(r, i, "kind"), "request") && !strcmp(text(r, i, "method"), method) &&
+            !isnan(value(r, i, column)))
+            x[n++] = value(r, i, column);
+    if (n)
+        snprintf(to, 96, "%.4g s (median %.4g, p99 %.4g)", kvd_mean(x, n), kvd_quantile(x, n, 0.5),
+                 kvd_quantile(x, n, 0.99));
+    else
+        snprintf(to, 96, "-");
+    return to;
+}
+
+const char *kvd_jct_requests_line(const kvd_rows *r, const char *method, char line[KVD_JCT_LINE])
+{
+    char ttft[96], tbt[96], jct[96];
+    double end = 0;
+    size_t n = 0;
+    double *const x = malloc((kvd_rows_count(r) + 1) * sizeof *x);
+    for (size_t i = 0; i < kvd_rows_count(r); i++)
+        if (!strcmp(text(r, i, "kind"), "request") && !strcmp(text(r, i, "method"), method)) {
+            n++;
+            end = fmax(end, value(r, i, "arrival_s") + value(r, i, "jct_s"));
+        }
+    snprintf(line, KVD_JCT_LINE, "%.80s: %zu requests in %.4g s", method, n, end);
+    if (x)
+        snprintf(line, KVD_JCT_LINE, "%.60s: %zu requests in %.4g s; TTFT %.60s; TBT %.60s; JCT %.60s",
+                 method, n, end, spread(r, method, "ttft_s", x, ttft),
+                 spread(r, method, "tbt_mean_s", x, tbt), spread(r, method, "jct_s", x, jct));
+    free(x);
     return line;
 }

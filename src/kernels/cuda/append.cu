@@ -30,6 +30,13 @@ extern "C" {
 namespace
 {
 
+__device__ __forceinline__ unsigned long long now_ns(void)
+{
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
+    return t;
+}
+
 /* What a warp knows of an item: 16 rows of a request. Request b has the slots from token_start[b] / 16 + 2 b on, which are at least as
  * many as it has items, wherever in a group of 8 its first token stands. */
 struct place {
@@ -71,7 +78,7 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
         const int t = (slot - at.start) * ROWS + r + 8 * i - (is_q ? 0 : old % 8);
         if (t >= 0 && t < q_len)
             u.x[i] = static_cast<const uint16_t *>(a.x) + (size_t)(token0 + t) * (size_t)p.x_pitch +
-                     head * a.d_head;
+                     column_of(a, head, g, is_v);
         u.pos[i] = old + t;
         if (is_q && t - r < q_len)
             u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)a.map.q_offset[head] * (size_t)a.n_q8 +
@@ -181,6 +188,13 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     if (a.r_v)
         fetch_r(p, a.r_v, a.map.o_offset[g * group] / group, d_v, first, min(d_v - first, p.columns),
                 r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
+#if __CUDA_ARCH__ >= 900
+    /* R was there before; nothing else that a kernel wrote is touched above this line. */
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (a.began && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0)
+        *a.began = now_ns();
     bool waiting = true;
     int k = warp;
 #pragma unroll 1
@@ -199,7 +213,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 if (!mine || b >= a.batch)
                     continue;
                 u.x[i] = static_cast<const uint16_t *>(a.x) +
-                         (size_t)__ldg(a.token_start + b) * (size_t)p.x_pitch + head * a.d_head;
+                         (size_t)__ldg(a.token_start + b) * (size_t)p.x_pitch +
+                         column_of(a, head, g, k == group + 1);
                 u.pos[i] = __ldg(a.kv_len + b) - 1;
             }
             load<SLABS, ROPE>(p, u, lane, x);
@@ -231,6 +246,11 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
         }
         k += DECODE_WARPS;
     } while (k < group + 2);
+    if (a.ended) {
+        __syncthreads();
+        if (threadIdx.x == 0)
+            atomicMax(a.ended, now_ns());
+    }
 }
 
 rope_kind choose_rope(const kvd_append_args *a)
@@ -263,6 +283,7 @@ bool valid(const kvd_append_args *a)
     if (a->q_start ? a->n_q8 < a->n_tokens || a->n_q8 % 8 : a->n_tokens != a->batch)
         return false;
     return a->token_start && a->q_len && a->kv_len && a->page_table && a->x && a->q && a->pool &&
+           !(a->v_is_cut && a->r_v) &&
            ((uintptr_t)a->x | (uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->r_qk | (uintptr_t)a->r_v) %
                    16 ==
                0;
@@ -309,10 +330,25 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
         if (e != cudaSuccess)
             return e;
     }
-    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)tiles,
-                    (unsigned)((w + p->columns - 1) / p->columns));
-    kernel<<<grid, 32 * DECODE_WARPS, (size_t)bytes, stream>>>(*p);
-    return cudaGetLastError();
+    /* On Hopper the launch overlaps the end of the kernel before. */
+    int device = 0, major = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (e != cudaSuccess)
+        return e;
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim =
+        dim3((unsigned)a->map.n_kv_heads, (unsigned)tiles, (unsigned)((w + p->columns - 1) / p->columns));
+    config.blockDim = dim3(32 * DECODE_WARPS);
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = major >= 9 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, *p);
 }
 
 /* CTAs of each KV head in proportion to the bytes that it moves, at least one, and no more than it has items for. */
@@ -399,6 +435,7 @@ extern "C" cudaError_t kvd_append(const kvd_append_args *args, cudaStream_t stre
     p.a = *args;
     p.zero = 0;
     p.rope = choose_rope(args);
-    p.x_pitch = (args->map.n_heads + 2 * args->map.n_kv_heads) * args->d_head;
+    p.x_pitch = (args->map.n_heads + args->map.n_kv_heads) * args->d_head +
+                (args->v_is_cut ? args->map.o_pitch / args->map.group : args->map.n_kv_heads * args->d_head);
     return args->dtype == KVD_BF16 ? launch<true>(&p, stream) : launch<false>(&p, stream);
 }

@@ -31,6 +31,8 @@ typedef struct {
         *page_table; /* device [batch][max_pages]                                                     */
     int32_t max_pages;
     const void *x; /* device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE      */
+    int32_t
+        v_is_cut; /* 1: x has only the kept columns of V: [n_tokens][(n_heads + n_kv_heads) * d_head + sum of d_v] */
     const float *rope_cos,
         *rope_sin;    /* device [max position][rope_dim / 2]; NULL: no RoPE                     */
     int32_t rope_dim; /* leading dims that turn, <= d_head, even                                       */
@@ -40,6 +42,8 @@ typedef struct {
         r_qk; /* device, per KV head [d_head][d_qk] row-major, head after head; NULL: no rotation, the first d_qk dims */
     const void *r_v; /* likewise [d_head][d_v]; NULL: V is cut only                                   */
     void *q, *pool;  /* out                                                                           */
+    /* Device, of decode alone, or NULL: %globaltimer when the kernels before had ended, and the largest at the end of a CTA (zero before). */
+    unsigned long long *began, *ended;
 } kvd_append_args;
 
 cudaError_t kvd_append(const kvd_append_args *args, cudaStream_t stream);

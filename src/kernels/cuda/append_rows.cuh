@@ -376,6 +376,14 @@ __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, 
            v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
 }
 
+/* First element of a head in a row of x. */
+__device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int g, bool is_v)
+{
+    return is_v && a.v_is_cut
+               ? (a.map.n_heads + a.map.n_kv_heads) * a.d_head + a.map.o_offset[g * a.map.group] / a.map.group
+               : head * a.d_head;
+}
+
 /* Unit k of KV head g: n_q units of query heads, then K, then V. Everything but the rows. Returns the head's place in a row of x. */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q, int heads,
                                            uint32_t r)

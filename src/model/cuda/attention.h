@@ -23,7 +23,7 @@ typedef struct {
     size_t first_sequence;    /* index in the corpus                                                    */
     size_t n_tokens, longest; /* rows, and those of the longest sequence                             */
     kvd_dtype type;           /* KVD_F32 or KVD_BF16                                                 */
-    const void *q, *k, *v;    /* after RoPE                                                          */
+    const void *q, *k, *v;    /* after RoPE, unless the door wants them raw                          */
     size_t ld;
     const void *q_pre,
         *k_pre; /* before RoPE, NULL unless the door wants them; q and k themselves without RoPE */
@@ -40,6 +40,7 @@ struct kvd_gpu_attention {
     /* Queues attention: out [n_tokens][share's n_heads * d_head] of in->type. */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
+    int wants_raw; /* q, k and v as the product leaves them: the door adds bias, norms and RoPE itself, where the model has them */
 };
 
 /*

@@ -24,7 +24,7 @@ size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s)
 {
     kvd_gpu_share share;
     kvd_err unused;
-    return kvd_gpu_share_of(c, 0, s->n_gpus, &share, &unused) ? 0 : kvd_gpu_worker_bytes(c, s, &share);
+    return kvd_gpu_share_of(c, 0, s->n_gpus, &share, &unused) ? 0 : kvd_gpu_worker_bytes(c, s, &share, true);
 }
 
 static int check_spec(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s, kvd_err *err)
@@ -80,7 +80,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     for (int g = s->n_gpus - 1; g >= 0; g--) { /* so that the first GPU is current in the end */
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, g, s->n_gpus, &share, err) ||
-            kvd_gpu_worker_open(&f->worker[g], c, s, &share, err))
+            kvd_gpu_worker_open(&f->worker[g], c, s, &share, true, err))
             return -1;
     }
     if (s->n_gpus > 1 && !(f->sum = kvd_gpu_sum_new(s->first_gpu, s->n_gpus, err)))

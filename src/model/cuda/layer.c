@@ -20,6 +20,11 @@ static unsigned stage_final(const kvd_config *c)
     return stage_qkv(c->n_layers);
 }
 
+unsigned kvd_gpu_stage_before(int layer)
+{
+    return layer ? stage_end(layer - 1) : 0;
+}
+
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size)
 {
     if (stage == 0 || stage == stage_final(c))
@@ -153,11 +158,10 @@ static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n,
     return w->second ? layer_norm(w, l, 1, n, w->second, type, err) : 0;
 }
 
-static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n, int keep_pre,
-                               kvd_err *err)
+static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
+                               const kvd_gpu_attention *door, kvd_err *err)
 {
     const kvd_gpu_share *s = &w->weights.share;
-    const size_t width = (size_t)(s->n_heads + 2 * s->n_kv_heads) * (size_t)w->config.d_head;
     const kvd_gpu_qkv a = {.type = w->weights.type,
                            .n_heads = s->n_heads,
                            .n_kv_heads = s->n_kv_heads,
@@ -171,10 +175,12 @@ static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                            .rope_row = w->rope_row,
                            .layout = w->config.rope_layout,
                            .qkv = w->qkv,
-                           .pre = keep_pre && rotates(w) ? w->wide : NULL};
-    if (product(w, w->normed, l->qkv, n, (size_t)w->config.d_model, width, w->qkv, w->weights.type, 0,
-                KVD_GPU_QKV, err))
+                           .pre = door->wants_pre && rotates(w) ? w->wide : NULL};
+    if (product(w, w->normed, l->qkv, n, (size_t)w->config.d_model, (size_t)l->n_qkv, w->qkv, w->weights.type,
+                0, KVD_GPU_QKV, err))
         return -1;
+    if (door->wants_raw)
+        return 0;
     return launched(w, kvd_gpu_qkv_finish(&a, n, stage_qkv(layer), w->bad, w->stream), KVD_GPU_ROPE, err);
 }
 
@@ -196,7 +202,7 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                                      .q = qkv,
                                      .k = qkv + q * bytes,
                                      .v = qkv + (q + k) * bytes,
-                                     .ld = q + 2 * k,
+                                     .ld = (size_t)w->weights.layer[layer].n_qkv,
                                      .q_pre = door->wants_pre ? pre : NULL,
                                      .k_pre = door->wants_pre ? pre + q * bytes : NULL,
                                      .ld_pre = rotates(w) ? q + k : q + 2 * k,
@@ -254,9 +260,8 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
 
 static int behind_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
-    const size_t width = (size_t)w->weights.share.n_heads * (size_t)w->config.d_head;
     const kvd_dtype type = w->weights.type;
-    if (into_residual(w, w->narrow, l->o, n, width, 0, KVD_GPU_O, err))
+    if (into_residual(w, w->narrow, l->o, n, (size_t)l->n_o, 0, KVD_GPU_O, err))
         return -1;
     if (w->config.order == KVD_ORDER_PARALLEL)
         return behind_parallel(w, l, n, err);
@@ -277,7 +282,7 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
 {
     const kvd_gpu_layer *l = &w->weights.layer[layer];
     const size_t n = b->offset[b->n_sequences];
-    if (before_attention(w, l, n, err) || queries_keys_values(w, l, layer, n, door->wants_pre, err) ||
+    if (before_attention(w, l, n, err) || queries_keys_values(w, l, layer, n, door, err) ||
         attention(w, b, layer, door, err))
         return -1;
     w->stage = stage_end(layer);
@@ -302,14 +307,20 @@ int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err)
 
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err)
 {
+    const kvd_dtype type = w->weights.type;
+    if (type == KVD_F32)
+        return kvd_gpu_head_of(w, hidden, n, logits, err);
+    if (kvd_cuda_check(
+            kvd_gpu_convert(KVD_F32, hidden, type, w->normed, n * (size_t)w->config.d_model, w->stream),
+            "head", err))
+        return -1;
+    return kvd_gpu_head_of(w, w->normed, n, logits, err);
+}
+
+int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err)
+{
     const size_t d = (size_t)w->config.d_model, width = (size_t)kvd_config_d_embed(&w->config);
     const kvd_dtype type = w->weights.type;
-    const void *in = hidden;
-    if (type != KVD_F32) {
-        if (kvd_cuda_check(kvd_gpu_convert(KVD_F32, hidden, type, w->normed, n * d, w->stream), "head", err))
-            return -1;
-        in = w->normed;
-    }
     if (w->weights.project_out) {
         if (product(w, in, w->weights.project_out, n, d, width, w->narrow, type, 0, KVD_GPU_FINAL, err))
             return -1;

@@ -19,8 +19,8 @@ typedef struct {
     int device;
     size_t max_tokens, max_len;
     kvd_gpu_weights weights;
-    kvd_gpu_dense *dense;
-    kvd_gpu_sum *sum; /* NULL on one GPU; borrowed */
+    kvd_gpu_dense *dense; /* or NULL */
+    kvd_gpu_sum *sum;     /* NULL on one GPU; borrowed */
     cudaStream_t stream;
     const kvd_cublas *lib;
     cublasHandle_t blas;
@@ -45,11 +45,13 @@ typedef struct {
 } kvd_gpu_worker;
 
 /* Bytes of everything. */
-size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s, const kvd_gpu_share *share);
+size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s, const kvd_gpu_share *share,
+                            bool dense);
 
-/* On the device first_gpu + share->index, which becomes current. Zeroed before; free it whatever came back. */
+/* On the device first_gpu + share->index, which becomes current. Zeroed before; free it whatever came back. dense: with dense attention;
+ * without it a door comes with every run. */
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
-                        const kvd_gpu_share *share, kvd_err *err);
+                        const kvd_gpu_share *share, bool dense, kvd_err *err);
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
 
 /* ids, positions and rope rows of n tokens, max_tokens apart in pinned memory, to the device; no bad row so far. */
@@ -69,10 +71,14 @@ int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err)
 
 /* logits [n][vocab_size] of n <= max_tokens rows of hidden. */
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err);
+/* The same of rows of the pass's type. */
+int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
 /* Waits. *bad is what is in w->bad. */
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
+/* Of the residual that enters a layer; layer n_layers: that enters the final norm. */
+unsigned kvd_gpu_stage_before(int layer);
 /* "embedding", "layer 3", "final norm": where a stage is. */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 

@@ -225,6 +225,8 @@ static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
     const int d = w->c->d_head, kv = s->n_kv_heads * d, first_kv = s->first_kv_head * d;
+    to->n_o = s->n_heads * d;
+    to->n_qkv = to->n_o + 2 * kv;
     const piece qkv[] = {{KVD_PART_Q, ROWS, s->first_head * d, s->n_heads * d},
                          {KVD_PART_K, ROWS, first_kv, kv},
                          {KVD_PART_V, ROWS, first_kv, kv}};

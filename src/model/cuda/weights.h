@@ -34,6 +34,8 @@ typedef struct {
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down; /* o, down: whole on every share  */
     float *norm[2], *norm_bias[2];                       /* attention's, feed-forward's    */
     float *norm_q, *norm_k;                              /* [d_head]                       */
+    /* Rows of qkv and columns of o: as above, fewer where V is cut (serving/cuda/fold.h). */
+    int n_qkv, n_o;
 } kvd_gpu_layer;
 
 typedef struct {

@@ -64,14 +64,15 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c, const 
     return kvd_cublas_check(w->lib->cublasSetWorkspace_v2(w->blas, workspace, WORKSPACE), "workspace", err);
 }
 
-size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s, const kvd_gpu_share *share)
+size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s, const kvd_gpu_share *share,
+                            bool dense)
 {
     taker t = {0};
     kvd_gpu_worker w = {0};
     kvd_err unused;
     (void)take_buffers(&t, &w, c, s, share, &unused);
     return t.bytes + kvd_gpu_weights_bytes(c, s->type, share) +
-           kvd_gpu_dense_bytes(c, share, s->type, s->max_tokens, s->max_len);
+           (dense ? kvd_gpu_dense_bytes(c, share, s->type, s->max_tokens, s->max_len) : 0);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
@@ -105,10 +106,10 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 }
 
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
-                         const kvd_gpu_share *share, kvd_err *err)
+                         const kvd_gpu_share *share, bool dense, kvd_err *err)
 {
     size_t left = 0, total = 0;
-    const size_t need = kvd_gpu_worker_bytes(&w->config, s, share);
+    const size_t need = kvd_gpu_worker_bytes(&w->config, s, share, dense);
     if (kvd_cuda_check(cudaMemGetInfo(&left, &total), "forward pass", err))
         return -1;
     return need <= left
@@ -121,19 +122,20 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c, const
 }
 
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
-                        const kvd_gpu_share *share, kvd_err *err)
+                        const kvd_gpu_share *share, bool dense, kvd_err *err)
 {
     taker t = {.memory = &w->memory};
     w->config = *kvd_checkpoint_config(c);
     w->device = s->first_gpu + share->index;
     w->max_tokens = s->max_tokens;
     w->max_len = s->max_len;
-    if (kvd_cuda_check(cudaSetDevice(w->device), "forward pass", err) || enough_memory(w, c, s, share, err) ||
+    if (kvd_cuda_check(cudaSetDevice(w->device), "forward pass", err) ||
+        enough_memory(w, c, s, share, dense, err) ||
         kvd_gpu_weights_load(&w->weights, c, s->type, share, err) ||
         kvd_cuda_check(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking), "forward pass", err) ||
         open_cublas(w, err) || take_buffers(&t, w, &w->config, s, share, err) || fill_rope(w, err) ||
-        !(w->dense =
-              kvd_gpu_dense_new(&w->config, &w->weights.share, s->type, s->max_tokens, s->max_len, err)))
+        (dense && !(w->dense = kvd_gpu_dense_new(&w->config, &w->weights.share, s->type, s->max_tokens,
+                                                 s->max_len, err))))
         return -1;
     return 0;
 }

@@ -15,19 +15,28 @@ enum {
 
 /* ---- life ------------------------------------------------------------------------------------------------ */
 
-int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len, kvd_err *err)
+int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys,
+                      kvd_err *err)
 {
     const kvd_config *const c = w->config;
     const size_t d = (size_t)c->d_model, q = (size_t)c->n_heads * (size_t)c->d_head,
                  k = (size_t)c->n_kv_heads * (size_t)c->d_head, block = most < BLOCK ? most : BLOCK;
     const size_t tables = kvd_batch_rope_rows(c, max_len) * (size_t)(c->d_head / 2);
     const size_t cut = w->dims ? most : 0;
-    float **const all[] = {&r->x,     &r->q,     &r->k,    &r->v,      &r->o,
-                           &r->q_own, &r->k_own, &r->work, &r->cosine, &r->sine};
-    const size_t size[] = {most * d, most * q, most * k, most * k,
-                           most * q, cut * q,  cut * k,  block * (d + 2 * (size_t)c->d_ffn),
-                           tables,   tables};
-    *r = (kvd_cpu_rows){.model = w, .most = most, .max_len = max_len};
+    float **const all[] = {&r->x,     &r->q,     &r->k,    &r->v,      &r->o,   &r->q_own,
+                           &r->k_own, &r->k_pre, &r->work, &r->cosine, &r->sine};
+    const size_t size[] = {most * d,
+                           most * q,
+                           most * k,
+                           most * k,
+                           most * q,
+                           cut * q,
+                           cut * k,
+                           keys ? most * k : 0,
+                           block * (d + 2 * (size_t)c->d_ffn),
+                           tables,
+                           tables};
+    *r = (kvd_cpu_rows){.model = w, .most = most, .max_len = max_len, .keys = keys};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         r->bytes += (double)size[i] * sizeof(float);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -43,7 +52,8 @@ int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, si
 
 void kvd_cpu_rows_release(kvd_cpu_rows *r)
 {
-    float *const all[] = {r->x, r->q, r->k, r->v, r->o, r->q_own, r->k_own, r->work, r->cosine, r->sine};
+    float *const all[] = {r->x,     r->q,     r->k,    r->v,      r->o,   r->q_own,
+                          r->k_own, r->k_pre, r->work, r->cosine, r->sine};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     free(r->position);
@@ -55,13 +65,17 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* Of longrope's two tables the second one in an engine that takes sequences so long: keys that are stored are not turned again. */
-    const size_t table = kvd_batch_rope_rows(r->model->config, r->max_len) > r->max_len ? r->max_len : 0;
-    for (size_t i = 0, row = 0; i < it->n_slices; i++)
+    /* Which of longrope's tables a request reads depends on how long it will be. */
+    const kvd_config *const c = r->model->config;
+    const bool two = kvd_batch_rope_rows(c, r->max_len) > r->max_len;
+    for (size_t i = 0, row = 0; i < it->n_slices; i++) {
+        const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
+        const size_t table = two && whole > (size_t)c->rope_original_positions ? r->max_len : 0;
         for (size_t k = 0; k < it->slice[i].n; k++, row++) {
             r->position[row] = it->slice[i].before + (uint32_t)k;
             r->rope_row[row] = r->position[row] + (uint32_t)table;
         }
+    }
 }
 
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n)
@@ -100,6 +114,7 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
         const kvd_layer_qkv out = {.q = r->q + i * wide_q,
                                    .k = r->k + i * wide_k,
                                    .v = r->v + i * wide_v,
+                                   .k_pre = r->keys ? r->k_pre + i * wide_k : NULL,
                                    .cosine = r->cosine,
                                    .sine = r->sine,
                                    .rope_row = r->rope_row + i};

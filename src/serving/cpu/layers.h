@@ -9,10 +9,12 @@
 typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
+    bool keys;
     float *x;             /* [most][d_model] residual stream                                             */
     float *q, *k, *v;     /* [most][...] as they come out of the products                                */
     float *q_cut, *k_cut; /* behind the rotation: q and k themselves where there is none                 */
     float *q_own, *k_own; /* memory of those                                                             */
+    float *k_pre;         /* keys before RoPE, with `keys` */
     float *o;             /* [most][group at_v]                                                          */
     float *work;          /* [block][d_model + 2 d_ffn]                                                  */
     float *cosine, *sine; /* [kvd_batch_rope_rows][d_head / 2]                                           */
@@ -20,7 +22,9 @@ typedef struct {
     double bytes;
 } kvd_cpu_rows;
 
-int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len, kvd_err *err);
+/* keys: those before RoPE are kept. */
+int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys,
+                      kvd_err *err);
 void kvd_cpu_rows_release(kvd_cpu_rows *r);
 
 /* Positions of the rows. */

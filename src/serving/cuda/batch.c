@@ -1,0 +1,73 @@
+#include "serving/cuda/batch.h"
+
+#include "common/cuda/memory.h"
+
+static const char what[] = "lists of an iteration";
+
+enum { LISTS = 7, CONSTANTS = 2 };
+
+/* Members of `n` slices first, those of all tokens behind them. */
+static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
+{
+    int32_t *const a = array;
+    uint32_t *const id = (uint32_t *)a + LISTS * n;
+    return (kvd_batch_lists){
+        a,  (uint32_t *)a + n, (uint32_t *)a + 2 * n, a + 3 * n, a + 4 * n, a + 5 * n, a + 6 * n,
+        id, id + tokens};
+}
+
+size_t kvd_step_batch_bytes(size_t max_slices, size_t max_tokens)
+{
+    return ((LISTS + CONSTANTS) * max_slices + 2 * max_tokens) * sizeof(int32_t);
+}
+
+int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err)
+{
+    const size_t bytes = kvd_step_batch_bytes(max_slices, max_tokens);
+    *b = (kvd_step_batch){.max_slices = max_slices, .max_tokens = max_tokens};
+    if (kvd_cuda_check(cudaMallocHost(&b->pinned, bytes), what, err) ||
+        kvd_cuda_check(cudaMalloc(&b->array, bytes), what, err))
+        return -1;
+    b->host = lists_in(b->pinned, max_slices, max_tokens);
+    b->device = lists_in(b->array, max_slices, max_tokens);
+    int32_t *const constant = (int32_t *)b->pinned + LISTS * max_slices + 2 * max_tokens;
+    for (size_t i = 0; i < max_slices; i++) {
+        constant[i] = 1;
+        constant[max_slices + i] = (int32_t)i;
+    }
+    b->one = (int32_t *)b->array + LISTS * max_slices + 2 * max_tokens;
+    b->count = b->one + max_slices;
+    return kvd_cuda_check(cudaMemcpy((void *)b->one, constant, CONSTANTS * max_slices * sizeof *constant,
+                                     cudaMemcpyHostToDevice),
+                          what, err);
+}
+
+void kvd_step_batch_release(kvd_step_batch *b)
+{
+    (void)cudaFree(b->array);
+    (void)cudaFreeHost(b->pinned);
+    *b = (kvd_step_batch){0};
+}
+
+int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err)
+{
+    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned, 3 * b->max_slices * sizeof(int32_t),
+                                          cudaMemcpyHostToDevice, stream),
+                          what, err);
+}
+
+int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err)
+{
+    const size_t bytes = b->n_tokens * sizeof(uint32_t);
+    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned, LISTS * b->max_slices * sizeof(int32_t),
+                                          cudaMemcpyHostToDevice, stream),
+                          what, err) ||
+                   kvd_cuda_check(
+                       cudaMemcpyAsync(b->device.id, b->host.id, bytes, cudaMemcpyHostToDevice, stream), what,
+                       err) ||
+                   kvd_cuda_check(
+                       cudaMemcpyAsync(b->device.at, b->host.at, bytes, cudaMemcpyHostToDevice, stream), what,
+                       err)
+               ? -1
+               : 0;
+}

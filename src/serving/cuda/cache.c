@@ -1,0 +1,410 @@
+#include "serving/cuda/cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/append.h"
+#include "kernels/cuda/decode.h"
+#include "kernels/cuda/prefill_plan.h"
+#include "model/cuda/dense_rows.h"
+#include "model/cuda/random.h"
+
+static const char what[] = "cache";
+
+enum { CTAS_MAX = 1024 /* of a plan */ };
+
+/* ---- what goes -------------------------------------------------------------------------------------- */
+
+static int check_plan(const kvd_plan *p, kvd_err *err)
+{
+    const char *const axis = p->layers     ? p->layers->name
+                             : p->tokens   ? p->tokens->name
+                             : p->maker    ? p->maker->name
+                             : p->channels ? p->channels->name
+                             : p->bits     ? p->bits->name
+                                           : NULL;
+    if (axis)
+        return kvd_fail(err, "the CUDA engine runs no method of other axes than dims yet: '%s'", axis);
+    if (p->dims && p->dims->rebuild)
+        return kvd_fail(err, "the CUDA engine does not rebuild keys yet: '%s'", p->dims->method);
+    return p->type == KVD_BF16
+               ? 0
+               : kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(p->type));
+}
+
+static int check_layers(const kvd_serving_cache *c, size_t max_len, kvd_err *err)
+{
+    const kvd_config *const m = c->config;
+    for (int l = 0; l < m->n_layers; l++) {
+        const size_t window = kvd_config_window(m, l);
+        if (window && window < max_len)
+            return kvd_fail(err,
+                            "layer %d has a window of %zu tokens, requests have up to %zu: the CUDA engine's "
+                            "kernels know no window",
+                            l, window, max_len);
+        if (!c->layer[l].kernels || c->layer[l].map.group > KVD_GROUP_MAX)
+            return kvd_fail(err,
+                            "%d heads of %d, %d of K and V: the CUDA engine's kernels take up to %d heads of "
+                            "multiples of %d up to %d, up to %d to a KV head",
+                            m->n_heads, m->d_head, m->n_kv_heads, KVD_HEADS_MAX, KVD_WIDTH_STEP,
+                            KVD_WIDTH_MAX, KVD_GROUP_MAX);
+    }
+    return 0;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+static size_t rounded_up(size_t n, size_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+/* Numbers the layers' widths. */
+static int number_works(kvd_serving_cache *c, kvd_err *err)
+{
+    const size_t n = (size_t)c->config->n_layers;
+    c->work_of = calloc(n, sizeof *c->work_of);
+    c->work_map = calloc(n, sizeof *c->work_map);
+    c->workspace = calloc(n, sizeof *c->workspace);
+    c->pool_at = calloc(n, sizeof *c->pool_at);
+    if (!c->work_of || !c->work_map || !c->workspace || !c->pool_at)
+        return kvd_no_memory(err, what, 4 * n * sizeof *c->work_map);
+    for (size_t l = 0; l < n; l++) {
+        int i = 0;
+        while (i < c->n_works && memcmp(c->work_map[i], &c->layer[l].map, sizeof c->layer[l].map) != 0)
+            i++;
+        c->work_of[l] = i;
+        if (i == c->n_works)
+            c->work_map[c->n_works++] = &c->layer[l].map;
+        c->page_bytes += (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
+    }
+    return 0;
+}
+
+/* One array: its parts begin at multiples of 256 bytes. */
+static int make_workspaces(kvd_serving_cache *c, size_t max_len, kvd_err *err)
+{
+    size_t bytes = 0, at = 0;
+    const int n = (int)c->batch->max_slices;
+    for (int i = 0; i < c->n_works; i++)
+        bytes += rounded_up(kvd_decode_workspace_bytes(c->work_map[i], n, (int)max_len, c->n_sms), 256);
+    char *const all = kvd_device_new(&c->memory, bytes, "work lists of attention", err);
+    if (!all || kvd_cuda_check(cudaMemset(all, 0, bytes), what, err))
+        return -1;
+    for (int i = 0; i < c->n_works; i++) {
+        c->workspace[i] = all + at;
+        at += rounded_up(kvd_decode_workspace_bytes(c->work_map[i], n, (int)max_len, c->n_sms), 256);
+    }
+    return 0;
+}
+
+static int needs_second_append(const kvd_cache_layer *l)
+{
+    return l->a_k != l->a_q;
+}
+
+static int make_rows(kvd_serving_cache *c, kvd_err *err)
+{
+    const size_t n = c->batch->max_slices, tokens = c->batch->max_tokens,
+                 rows = rounded_up(tokens + 7 * n, 8);
+    const size_t heads = (size_t)c->share->n_heads;
+    const kvd_attn_batch most = {.batch = (int)n};
+    size_t q = 0, o = 0, plan = 0;
+    int twice = 0;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        const kvd_attn_map *const m = &c->layer[l].map;
+        const size_t bytes = kvd_prefill_plan_bytes(m, &most, CTAS_MAX);
+        q = (size_t)m->q_pitch > q ? (size_t)m->q_pitch : q;
+        o = (size_t)m->o_pitch > o ? (size_t)m->o_pitch : o;
+        plan = bytes > plan ? bytes : plan;
+        twice = twice || needs_second_append(&c->layer[l]);
+    }
+    kvd_device_memory *const m = &c->memory;
+    return (c->q_steps = kvd_device_new(m, n * q * 2, "queries of attention", err)) &&
+                   (c->q_prompts = kvd_device_new(m, rows * q * 2, "queries of attention", err)) &&
+                   (!twice || (c->q_unused = kvd_device_new(m, rows * q * 2, "queries of attention", err))) &&
+                   (c->o = kvd_device_new(m, rows * o * 2, "rows of attention", err)) &&
+                   (c->tile = kvd_device_new(m, (tokens / 64 + n) * heads * sizeof *c->tile,
+                                             "tiles of attention", err)) &&
+                   (c->plan = kvd_device_new(m, plan, "plan of attention", err)) &&
+                   (c->next = kvd_device_new(m, sizeof *c->next, "plan of attention", err))
+               ? 0
+               : -1;
+}
+
+static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
+
+static int ask_device(kvd_serving_cache *c, kvd_err *err)
+{
+    int device = 0, major = 0;
+    if (kvd_cuda_check(cudaGetDevice(&device), what, err) ||
+        kvd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), what,
+                       err) ||
+        kvd_cuda_check(cudaDeviceGetAttribute(&c->n_sms, cudaDevAttrMultiProcessorCount, device), what, err))
+        return -1;
+    c->hopper = major == 9;
+    return 0;
+}
+
+/* Bias and norms of Q and K stand between the product and RoPE: then the pass does them, and RoPE with them. */
+static int turns_itself(const kvd_gpu_worker *w)
+{
+    return !w->config.bias_qkv && !w->config.qk_norm;
+}
+
+int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const kvd_plan *plan,
+                           kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err)
+{
+    *c = (kvd_serving_cache){.door = {.run = run, .wants_raw = turns_itself(w)},
+                             .config = &w->config,
+                             .share = &w->weights.share,
+                             .cosine = w->cosine,
+                             .sine = w->sine,
+                             .batch = batch,
+                             .pages = pages,
+                             .clock = clock,
+                             .prepared = -1};
+    if (check_plan(plan, err) || (plan->dims && kvd_dims_fits(plan->dims, &w->config, err)))
+        return -1;
+    if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
+        return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
+    return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, w->max_len, plan->dims, KVD_BF16, c->layer,
+                                 &c->memory, err) ||
+                   check_layers(c, w->max_len, err) || ask_device(c, err) || number_works(c, err) ||
+                   make_workspaces(c, w->max_len, err) || make_rows(c, err)
+               ? -1
+               : 0;
+}
+
+int kvd_serving_cache_make_pool(kvd_serving_cache *c, size_t pages, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    size_t at = 0;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        c->pool_at[l] = at;
+        at += (pages + 1) * (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
+    }
+    c->pool = kvd_device_new(&c->memory, at, "the cache", err);
+    return c->pool ? kvd_cuda_check(
+                         kvd_gpu_random_fill(KVD_BF16, &normal, 0, at / sizeof(uint16_t), c->pool, stream),
+                         what, err)
+                   : -1;
+}
+
+void kvd_serving_cache_release(kvd_serving_cache *c)
+{
+    kvd_device_release(&c->memory);
+    free(c->layer);
+    free(c->work_of);
+    free(c->work_map);
+    free(c->workspace);
+    free(c->pool_at);
+    *c = (kvd_serving_cache){0};
+}
+
+const char *kvd_serving_cache_kernels(const kvd_serving_cache *c)
+{
+    return c->hopper ? "sm_90a kernels" : "mma.sync kernels";
+}
+
+/* ---- append ----------------------------------------------------------------------------------------- */
+
+static void *pool_of(const kvd_serving_cache *c, int layer)
+{
+    return (char *)c->pool + c->pool_at[layer];
+}
+
+/* What is the same for steps and prompts. */
+static kvd_append_args append_args(const kvd_serving_cache *c, int layer, const void *x)
+{
+    const kvd_cache_layer *const l = &c->layer[layer];
+    const int turns = c->door.wants_raw && c->cosine;
+    return (kvd_append_args){.dtype = KVD_BF16,
+                             .map = l->map,
+                             .d_head = c->config->d_head,
+                             .max_pages = (int32_t)c->pages->max_pages,
+                             .x = x,
+                             .v_is_cut = c->door.wants_raw,
+                             .rope_cos = turns ? c->cosine : NULL,
+                             .rope_sin = turns ? c->sine : NULL,
+                             .rope_dim = turns ? c->config->d_head : 0,
+                             .rope_interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+                             .r_qk = l->a_q,
+                             .pool = pool_of(c, layer)};
+}
+
+/* kvd_append has one matrix for Q and K. With two, the first launch stores K cut by a_q, and the second puts it right. */
+static int append(const kvd_serving_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
+                  kvd_err *err)
+{
+    const kvd_cache_layer *const l = &c->layer[layer];
+    unsigned long long *const ended = a->ended;
+    const int twice = needs_second_append(l);
+    a->ended = twice ? NULL : ended;
+    if (kvd_cuda_check(kvd_append(a, stream), "append", err))
+        return -1;
+    if (!twice)
+        return 0;
+    a->r_qk = l->a_k;
+    a->q = c->q_unused;
+    a->began = NULL;
+    a->ended = ended;
+    return kvd_cuda_check(kvd_append(a, stream), "append", err);
+}
+
+int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, size_t n,
+                             unsigned long long *began, unsigned long long *ended, cudaStream_t stream,
+                             kvd_err *err)
+{
+    kvd_append_args a = append_args(c, layer, x);
+    a.batch = a.n_tokens = (int32_t)n;
+    a.token_start = c->batch->count;
+    a.q_len = c->batch->one;
+    a.kv_len = c->batch->device.kv_len;
+    a.page_table = c->pages->device;
+    a.q = c->q_steps;
+    a.began = began;
+    a.ended = ended;
+    return append(c, layer, &a, stream, err);
+}
+
+static int append_prompts(kvd_serving_cache *c, int layer, const void *x, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_step_batch *const b = c->batch;
+    kvd_append_args a = append_args(c, layer, x);
+    a.batch = (int32_t)(b->n_slices - b->n_steps);
+    a.n_tokens = (int32_t)(b->n_tokens - b->n_steps);
+    a.token_start = b->device.start + b->n_steps;
+    a.q_len = b->device.q_len + b->n_steps;
+    a.kv_len = b->device.kv_len + b->n_steps;
+    a.q_start = b->device.q_start + b->n_steps;
+    a.n_q8 = (int32_t)b->n_q8;
+    a.page_table = c->pages->device + b->n_steps * c->pages->max_pages;
+    a.q = c->q_prompts;
+    return append(c, layer, &a, stream, err);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+static kvd_decode_args decode_args(const kvd_serving_cache *c, int work, size_t n)
+{
+    return (kvd_decode_args){.dtype = KVD_BF16,
+                             .map = *c->work_map[work],
+                             .batch = (int32_t)n,
+                             .max_pages = (int32_t)c->pages->max_pages,
+                             .kv_len = c->batch->device.kv_len,
+                             .page_table = c->pages->device,
+                             .q = c->q_steps,
+                             .n_ctas = c->n_sms,
+                             .workspace = c->workspace[work]};
+}
+
+size_t kvd_serving_cache_works_bytes(const kvd_serving_cache *c)
+{
+    return (size_t)c->n_works * kvd_decode_plan_layer_bytes();
+}
+
+int kvd_serving_cache_describe(const kvd_serving_cache *c, size_t n, void *works, kvd_err *err)
+{
+    for (int i = 0; i < c->n_works; i++) {
+        const kvd_decode_args a = decode_args(c, i, n);
+        if (kvd_cuda_check(
+                kvd_decode_plan_describe(&a, KVD_SCHEDULE_OURS,
+                                         (char *)works + (size_t)i * kvd_decode_plan_layer_bytes()),
+                what, err))
+            return -1;
+    }
+    return 0;
+}
+
+int kvd_serving_cache_plan(const kvd_serving_cache *c, size_t n, const void *works, cudaStream_t stream,
+                           kvd_err *err)
+{
+    const kvd_decode_args a = decode_args(c, 0, n);
+    return kvd_cuda_check(kvd_decode_plan_layers(&a, KVD_SCHEDULE_OURS, works, c->n_works, stream), what,
+                          err);
+}
+
+int kvd_serving_cache_attend(const kvd_serving_cache *c, int layer, size_t n, void *out, cudaStream_t stream,
+                             kvd_err *err)
+{
+    kvd_decode_args a = decode_args(c, c->work_of[layer], n);
+    a.pool = pool_of(c, layer);
+    a.o = out;
+    return kvd_cuda_check(kvd_decode(&a, stream), "attention of steps", err);
+}
+
+/* ---- prompts ---------------------------------------------------------------------------------------- */
+
+void kvd_serving_cache_begin(kvd_serving_cache *c)
+{
+    c->prepared = -1;
+}
+
+/* The list of tiles of a layer; where it is that of the layer before, only the place in it starts anew. */
+static int prepare(kvd_serving_cache *c, int layer, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_step_batch *const b = c->batch;
+    const int work = c->work_of[layer];
+    if (c->prepared == work)
+        return kvd_cuda_check(cudaMemsetAsync(c->next, 0, sizeof *c->next, stream), what, err);
+    c->prefill = (kvd_prefill_args){.dtype = KVD_BF16,
+                                    .map = c->layer[layer].map,
+                                    .batch = (int32_t)(b->n_slices - b->n_steps),
+                                    .max_pages = (int32_t)c->pages->max_pages,
+                                    .n_q8 = (int32_t)b->n_q8,
+                                    .q_start = b->device.q_start + b->n_steps,
+                                    .q_len = b->device.q_len + b->n_steps,
+                                    .kv_len = b->device.kv_len + b->n_steps,
+                                    .page_table = c->pages->device + b->n_steps * c->pages->max_pages,
+                                    .q = c->q_prompts,
+                                    .work = {.n_ctas = c->n_sms}};
+    const kvd_attn_batch batch = {c->prefill.batch, b->host.q_len + b->n_steps, b->host.kv_len + b->n_steps};
+    const kvd_prefill_cost *const cost = c->hopper ? &kvd_prefill_cost_sm90 : &kvd_prefill_cost_mma;
+    c->prepared = -1;
+    if (kvd_cuda_check(kvd_prefill_plan(&c->prefill, &batch, KVD_SCHEDULE_OURS, cost, c->tile, NULL, c->next,
+                                        c->plan, stream),
+                       what, err))
+        return -1;
+    c->prepared = work;
+    return 0;
+}
+
+static int attend_prompts(kvd_serving_cache *c, int layer, void *out, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_step_batch *const b = c->batch;
+    const size_t row = (size_t)c->layer[layer].map.o_pitch * sizeof(uint16_t);
+    c->prefill.pool = pool_of(c, layer);
+    c->prefill.o = b->no_gaps ? out : c->o;
+    if (kvd_cuda_check(c->hopper ? kvd_prefill_sm90(&c->prefill, stream)
+                                 : kvd_prefill_mma(&c->prefill, stream),
+                       "attention of prompts", err))
+        return -1;
+    return b->no_gaps ? 0
+                      : kvd_cuda_check(kvd_dense_rows_back(c->o, b->device.start + b->n_steps,
+                                                           b->device.q_start + b->n_steps, c->prefill.batch,
+                                                           b->n_tokens - b->n_steps, row, out, stream),
+                                       "attention of prompts", err);
+}
+
+static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
+{
+    kvd_serving_cache *const c = (kvd_serving_cache *)(void *)self;
+    const size_t steps = c->batch->n_steps,
+                 o_row = (size_t)c->layer[in->layer].map.o_pitch * sizeof(uint16_t);
+    const int prompts = c->batch->n_slices > steps;
+    const uint16_t *const behind = (const uint16_t *)in->q + steps * in->ld;
+    const cudaStream_t s = in->stream;
+    if ((steps && kvd_serving_cache_append(c, in->layer, in->q, steps, NULL, NULL, s, err)) ||
+        (prompts && append_prompts(c, in->layer, behind, s, err)) ||
+        kvd_clock_end(c->clock, KVD_PHASE_APPEND, s, err))
+        return -1;
+    if (prompts && (prepare(c, in->layer, s, err) || kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, s, err) ||
+                    attend_prompts(c, in->layer, (char *)out + steps * o_row, s, err) ||
+                    kvd_clock_end(c->clock, KVD_PHASE_PREFILL, s, err)))
+        return -1;
+    return steps && (kvd_serving_cache_attend(c, in->layer, steps, out, s, err) ||
+                     kvd_clock_end(c->clock, KVD_PHASE_DECODE, s, err))
+               ? -1
+               : 0;
+}

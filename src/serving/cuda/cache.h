@@ -1,0 +1,77 @@
+/*
+ * The paged cache of an engine as an attention door: K and V of all requests stay in it between iterations. Heads have the widths of a
+ * plan's dims, rounded up to multiples of 16; Q and K are rotated where they are appended, V comes cut out of its product (fold.h), and what
+ * leaves is P V' at its width, which the folded output projection takes. bf16, the kernels of kernels/cuda.
+ *
+ * An iteration's steps go through the decode kernel, pieces of prompts through the prefill kernel, a launch each over rows of one batch.
+ */
+#ifndef KVD_SERVING_CUDA_CACHE_H
+#define KVD_SERVING_CUDA_CACHE_H
+
+#include "kernels/cuda/prefill.h"
+#include "methods/cuda/cache_parts.h"
+#include "model/cuda/layer.h"
+#include "serving/cuda/batch.h"
+#include "serving/cuda/clock.h"
+#include "serving/cuda/pages.h"
+
+typedef struct {
+    kvd_gpu_attention door; /* first */
+    const kvd_config *config;
+    const kvd_gpu_share *share;
+    kvd_cache_layer *layer; /* [n_layers] widths and matrices                         */
+    const float *cosine, *sine;
+    kvd_step_batch *batch;
+    kvd_pages *pages;
+    kvd_clock *clock;
+    kvd_device_memory memory;
+    int hopper, n_sms;
+    /* layers whose widths are equal share work lists: layer l has those of number work_of[l] */
+    int *work_of;
+    int n_works;
+    const kvd_attn_map **work_map; /* [n_works] */
+    void **workspace;              /* [n_works] of the decode kernel */
+    void *q_steps, *q_prompts, *q_unused, *o;
+    kvd_prefill_tile *tile;
+    void *plan;
+    int32_t *next;
+    kvd_prefill_args prefill;
+    int prepared;      /* number of the work lists that tile is of; -1: of none */
+    void *pool;        /* all layers                                            */
+    size_t *pool_at;   /* [n_layers] byte of its first page                     */
+    size_t page_bytes; /* of a page, all layers                                 */
+} kvd_serving_cache;
+
+/*
+ * Everything but the pool. batch, pages and clock may be empty still; the plan was opened. Fails naming what the kernels do not do: the
+ * axes of the plan, types, heads, windows. Zeroed before; release it whatever came back.
+ */
+int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const kvd_plan *plan,
+                           kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err);
+/*
+ * Pages for the pool, and the idle one, full of random numbers (variance 1): an iteration behind tokens that were never computed can be timed,
+ * and reads what real ones would make it read.
+ */
+int kvd_serving_cache_make_pool(kvd_serving_cache *c, size_t pages, cudaStream_t stream, kvd_err *err);
+void kvd_serving_cache_release(kvd_serving_cache *c);
+const char *kvd_serving_cache_kernels(const kvd_serving_cache *c); /* "sm_90a kernels" */
+
+/*
+ * Work lists of n steps: descriptions of all layers' lists, kvd_serving_cache_works_bytes of them, for the device; the launch that makes the
+ * lists from the lengths there.
+ */
+size_t kvd_serving_cache_works_bytes(const kvd_serving_cache *c);
+int kvd_serving_cache_describe(const kvd_serving_cache *c, size_t n, void *works, kvd_err *err);
+int kvd_serving_cache_plan(const kvd_serving_cache *c, size_t n, const void *works, cudaStream_t stream,
+                           kvd_err *err);
+
+/* n steps of a layer: x as kvd_append wants it. began, ended: as kvd_append_args. Then attention, out [n][o_pitch]. */
+int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, size_t n,
+                             unsigned long long *began, unsigned long long *ended, cudaStream_t stream,
+                             kvd_err *err);
+int kvd_serving_cache_attend(const kvd_serving_cache *c, int layer, size_t n, void *out, cudaStream_t stream,
+                             kvd_err *err);
+/* Before the layers of an iteration: its prompts have other work lists. */
+void kvd_serving_cache_begin(kvd_serving_cache *c);
+
+#endif

@@ -1,0 +1,407 @@
+/* The engine of one GPU: what it allocates, and an iteration. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "model/batch.h"
+#include "serving/cuda/engine_parts.h"
+#include "serving/cuda/fold.h"
+#include "serving/cuda/small.h"
+
+static const char what[] = "serving engine";
+
+enum { STEP_ROWS = 8 /* batches of more steps are filled up to multiples of it */ };
+
+static double now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Steps that run for n requests. */
+static size_t filled_up(size_t n)
+{
+    return n <= STEP_ROWS ? n : (n + STEP_ROWS - 1) / STEP_ROWS * STEP_ROWS;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- an iteration: lists ------------------------------------------------------------------------------ */
+
+static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
+                           kvd_err *err)
+{
+    size_t n = 0;
+    if (it->n_slices < 1 || it->n_slices > e->spec.limits.max_batch || it->n_tokens > e->batch.max_tokens)
+        return kvd_fail(err, "an iteration of %zu slices and %zu tokens, the engine was made for %zu and %zu",
+                        it->n_slices, it->n_tokens, e->spec.limits.max_batch, e->batch.max_tokens);
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        if (s->n < 1 || (i < it->n_steps && s->n != 1) || s->slot >= e->spec.limits.max_batch ||
+            (size_t)s->before + s->n > e->spec.max_len)
+            return kvd_fail(err,
+                            "slice %zu: %u tokens behind %u in slot %u; slots are %zu, of up to %zu tokens",
+                            i, s->n, s->before, s->slot, e->spec.limits.max_batch, e->spec.max_len);
+        n += s->n;
+    }
+    if (n != it->n_tokens)
+        return kvd_fail(err, "slices of %zu tokens in an iteration of %zu", n, it->n_tokens);
+    for (size_t t = 0; t < n; t++)
+        if (id[t] >= (uint32_t)e->w.config.vocab_size)
+            return kvd_fail(err, "token %zu of the iteration has id %u, the vocabulary has %d", t, id[t],
+                            e->w.config.vocab_size);
+    return 0;
+}
+
+static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
+{
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        if (kvd_pages_hold(&e->pages, s->slot, (size_t)s->before + s->n, s->before == 0, err))
+            return -1;
+        kvd_pages_row(&e->pages, i, s->slot);
+    }
+    return 0;
+}
+
+/* Rows that fill the batch up: one token each in the idle page. */
+static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        e->batch.host.kv_len[i] = 1;
+        e->batch.host.step_id[i] = e->batch.host.step_at[i] = 0;
+        kvd_pages_row_idle(&e->pages, i);
+    }
+}
+
+static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id)
+{
+    kvd_step_batch *const b = &e->batch;
+    size_t row = 0, steps = it->n_steps;
+    b->n_steps = steps;
+    b->n_slices = it->n_slices;
+    b->n_tokens = it->n_tokens;
+    b->n_q8 = 0;
+    b->no_gaps = 1;
+    e->n_emit = 0;
+    e->n_slices = it->n_slices;
+    for (size_t i = 0; i < it->n_slices; row += it->slice[i++].n) {
+        const kvd_slice *const s = &it->slice[i];
+        b->host.kv_len[i] = (int32_t)(s->before + s->n);
+        b->host.q_len[i] = (int32_t)s->n;
+        b->host.start[i] = (int32_t)(row - steps);
+        b->host.q_start[i] = (int32_t)b->n_q8;
+        e->emit[i] = -1;
+        if (s->emits) {
+            b->host.last[e->n_emit] = (int32_t)(row + s->n - 1);
+            e->emit[i] = (int32_t)e->n_emit++;
+        }
+        for (size_t t = 0; t < s->n; t++)
+            b->host.at[row + t] = (uint32_t)(s->before + t);
+        if (i < steps) {
+            b->host.step_id[i] = id[row];
+            b->host.step_at[i] = s->before;
+        } else {
+            b->no_gaps = b->no_gaps && b->n_q8 == row - steps;
+            b->n_q8 += (s->n + 7) / 8 * 8;
+        }
+    }
+    memcpy(b->host.id, id, it->n_tokens * sizeof *id);
+}
+
+/* ---- an iteration: work ------------------------------------------------------------------------------- */
+
+/* Steps alone, all of which give out a token. */
+static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
+{
+    return it->n_steps == it->n_slices && e->n_emit == it->n_slices;
+}
+
+/* Descriptions of n steps' work lists on the device. */
+static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
+{
+    if (n == 0 || e->described == n)
+        return 0;
+    if (kvd_serving_cache_describe(&e->cache, n, e->host_works, err) ||
+        kvd_cuda_check(cudaMemcpyAsync(e->works, e->host_works, kvd_serving_cache_works_bytes(&e->cache),
+                                       cudaMemcpyHostToDevice, e->w.stream),
+                       what, err))
+        return -1;
+    e->described = n;
+    return 0;
+}
+
+static int run_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
+{
+    const size_t rows = filled_up(n);
+    e->batch.n_steps = e->batch.n_slices = e->batch.n_tokens = rows;
+    fill_up(e, n, rows);
+    if (kvd_pages_upload(&e->pages, e->w.stream, err) ||
+        kvd_step_batch_upload_steps(&e->batch, e->w.stream, err))
+        return -1;
+    if (e->spec.graphs)
+        return kvd_cuda_steps_replay(e, rows, err);
+    return describe(e, rows, err) || kvd_cuda_steps(e, rows, e->works, err) ? -1 : 0;
+}
+
+static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
+{
+    kvd_step_batch *const b = &e->batch;
+    const cudaStream_t s = e->w.stream;
+    kvd_serving_cache_begin(&e->cache);
+    if (kvd_pages_upload(&e->pages, s, err) || kvd_step_batch_upload(b, s, err) ||
+        describe(e, b->n_steps, err) || kvd_clock_start(&e->clock, s, err) ||
+        kvd_cuda_check(cudaMemsetAsync(e->w.bad, 0xff, sizeof *e->w.bad, s), what, err) ||
+        (b->n_steps && (kvd_serving_cache_plan(&e->cache, b->n_steps, e->works, s, err) ||
+                        kvd_clock_end(&e->clock, KVD_PHASE_SCHEDULE, s, err))) ||
+        kvd_cuda_layers(e, b->device.id, b->device.at, b->n_tokens, err))
+        return -1;
+    if (e->n_emit && (kvd_cuda_check(kvd_gather_rows(e->w.x, b->device.last, e->n_emit,
+                                                     (size_t)e->w.config.d_model, e->rows, s),
+                                     what, err) ||
+                      kvd_cuda_tokens(e, e->rows, e->n_emit, err)))
+        return -1;
+    return kvd_cuda_fetch(e, e->n_emit, err);
+}
+
+/* What went wrong where; rows of the last residual are those whose logits are wanted. */
+static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
+{
+    const kvd_gpu_bad bad = *e->host_bad;
+    const unsigned stage = (unsigned)(bad >> 40);
+    size_t row = (size_t)(bad & ((1ULL << 40) - 1)), i = 0;
+    char where[32];
+    if (bad == ~0ULL)
+        return 0;
+    kvd_gpu_stage_name(&e->w.config, stage, where, sizeof where);
+    if (stage == kvd_gpu_stage_before(e->w.config.n_layers) && row < e->n_emit && !only_steps(e, it))
+        row = (size_t)e->batch.host.last[row];
+    while (i + 1 < it->n_slices && row >= it->slice[i].n)
+        row -= it->slice[i++].n;
+    return kvd_fail(err, "%s: activation of request %u at position %zu is not finite", where,
+                    it->slice[i].request, (size_t)it->slice[i].before + row);
+}
+
+static int work(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next, kvd_err *err)
+{
+    if (kvd_cuda_check(cudaSetDevice(e->w.device), what, err) || check_iteration(e, it, id, err) ||
+        hold_pages(e, it, err))
+        return -1;
+    list_slices(e, it, id);
+    const int status = only_steps(e, it) ? run_steps(e, it->n_slices, err) : run_mixed(e, err);
+    kvd_err second;
+    if (kvd_cuda_check(cudaStreamSynchronize(e->w.stream), what, status ? &second : err) || status ||
+        check_finite(e, it, err))
+        return -1;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        if (e->emit[i] >= 0)
+            next[i] = kvd_largest_index(e->host_key[e->emit[i]]);
+        if (it->slice[i].last)
+            kvd_pages_give_back(&e->pages, it->slice[i].slot);
+    }
+    return 0;
+}
+
+static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
+                kvd_phase_times *times, kvd_err *err)
+{
+    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
+    const double start = now();
+    if (e->failed)
+        return kvd_fail(err, "the engine has failed before");
+    if (work(e, it, id, next, err)) {
+        e->failed = 1;
+        return -1;
+    }
+    if (times)
+        kvd_clock_read(&e->clock, now() - start, times);
+    return 0;
+}
+
+static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
+{
+    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
+    const size_t vocab = (size_t)e->w.config.vocab_size;
+    if (i >= e->n_slices || e->emit[i] < 0)
+        return kvd_fail(err, "slice %zu of the latest iteration gives out no token", i);
+    return kvd_cuda_check(
+        cudaMemcpy(to, e->logits + (size_t)e->emit[i] * vocab, vocab * sizeof *to, cudaMemcpyDeviceToHost),
+        what, err);
+}
+
+/* ---- life --------------------------------------------------------------------------------------------- */
+
+static int check_spec(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err)
+{
+    const kvd_batching_limits *const l = &s->limits;
+    if (s->n_gpus > 1)
+        return kvd_fail(err, "the CUDA engine runs on one GPU, %d were asked for", s->n_gpus);
+    if (s->type != KVD_BF16)
+        return kvd_fail(err, "the CUDA engine runs in bf16, %s was asked for", kvd_dtype_name(s->type));
+    if (l->max_batch < 1 || l->max_batch > 4096 || s->max_len < 1 || (!l->chunk && l->max_tokens < 1))
+        return kvd_fail(err, "an engine for %zu requests of up to %zu tokens, %zu of prompts in an iteration",
+                        l->max_batch, s->max_len, l->chunk ? l->chunk : l->max_tokens);
+    if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE &&
+        s->max_len > (size_t)c->rope_original_positions)
+        return kvd_fail(
+            err,
+            "requests of up to %zu tokens: the CUDA engine turns keys once, and longrope turns those "
+            "of more than %d tokens otherwise",
+            s->max_len, c->rope_original_positions);
+    return 0;
+}
+
+/* Tokens of the largest iteration. A prompt that is too long for others goes alone; steps are filled up. */
+static size_t most_tokens(const kvd_engine_spec *s)
+{
+    const size_t prompts = s->limits.chunk ? s->limits.chunk : larger(s->limits.max_tokens, s->max_len);
+    return larger(prompts, filled_up(s->limits.max_batch));
+}
+
+static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
+{
+    const size_t n = e->batch.max_slices, vocab = (size_t)e->w.config.vocab_size;
+    const size_t works = kvd_serving_cache_works_bytes(&e->cache);
+    kvd_device_memory *const m = &e->memory;
+    e->emit = malloc(n * sizeof *e->emit);
+    e->graph = calloc(n + 1, sizeof *e->graph);
+    if (!e->emit || !e->graph)
+        return kvd_no_memory(err, what, (n + 1) * sizeof *e->graph);
+    return (e->rows = kvd_device_new(m, n * (size_t)e->w.config.d_model * sizeof *e->rows, "rows", err)) &&
+                   (e->logits = kvd_device_new(m, n * vocab * sizeof *e->logits, "logits", err)) &&
+                   (e->key = kvd_device_new(m, n * sizeof *e->key, "tokens", err)) &&
+                   (e->works = kvd_device_new(m, works, "work lists", err)) &&
+                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_works, works), what, err) &&
+                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_key, n * sizeof *e->host_key), what,
+                                   err) &&
+                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_bad, sizeof *e->host_bad), what, err)
+               ? 0
+               : -1;
+}
+
+/* Pages that were asked for, or what memory leaves: but for some of it, which graphs and libraries take later. */
+static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
+{
+    size_t left = 0, total = 0;
+    if (kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
+        return -1;
+    const size_t spare = left / 8 < (size_t)1 << 30 ? left / 8 : (size_t)1 << 30;
+    const size_t most = (left - spare) / e->cache.page_bytes, asked = e->spec.limits.pages;
+    const size_t useful = e->spec.limits.max_batch * e->pages.max_pages;
+    if (most < 2 || asked > most - 1)
+        return kvd_fail(err,
+                        "a cache of %zu pages of %zu bytes: the device has %zu of %zu bytes left, %zu pages",
+                        asked, e->cache.page_bytes, left, total, most < 2 ? 0 : most - 1);
+    *pages = asked ? asked : most - 1 < useful ? most - 1 : useful;
+    return 0;
+}
+
+/* Batches of steps that will come, before any request does: nobody's time has a graph's making in it. */
+static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
+{
+    for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
+        e->batch.n_steps = e->batch.n_slices = e->batch.n_tokens = n;
+        fill_up(e, 0, n);
+        if (kvd_pages_upload(&e->pages, e->w.stream, err) ||
+            kvd_step_batch_upload_steps(&e->batch, e->w.stream, err) || kvd_cuda_steps_replay(e, n, err) ||
+            kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
+            return -1;
+    }
+    return 0;
+}
+
+static int describe_engine(kvd_cuda_engine *e, size_t before, kvd_err *err)
+{
+    struct cudaDeviceProp prop;
+    int version = 0;
+    size_t left = 0, total = 0;
+    kvd_engine_facts *const f = &e->engine.facts;
+    if (kvd_cuda_check(cudaGetDeviceProperties(&prop, e->w.device), what, err) ||
+        kvd_cublas_check(e->w.lib->cublasGetVersion_v2(e->w.blas, &version), what, err) ||
+        kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
+        return -1;
+    f->pages = e->pages.n_pages;
+    f->bytes_per_token = (double)e->cache.page_bytes / KVD_PAGE_TOKENS;
+    f->cache_bytes = (double)e->cache.page_bytes * (double)f->pages;
+    f->weight_bytes = (double)e->w.weights.bytes;
+    f->peak_bytes = before > left ? (double)(before - left) : 0;
+    f->fused =
+        e->cache.door.wants_raw ? 1u << KVD_PHASE_ROPE | 1u << KVD_PHASE_ROTATE : 1u << KVD_PHASE_ROTATE;
+    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d, %s%s", prop.name, version / 10000,
+                   version / 100 % 100, version % 100, kvd_serving_cache_kernels(&e->cache),
+                   e->spec.graphs ? ", CUDA graphs" : "");
+    return 0;
+}
+
+static int open_engine(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
+{
+    const kvd_engine_spec *const s = &e->spec;
+    const size_t slices = filled_up(s->limits.max_batch), tokens = most_tokens(s);
+    const size_t max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    const kvd_gpu_forward_spec pass = {
+        .type = s->type, .first_gpu = s->first_gpu, .n_gpus = 1, .max_tokens = tokens, .max_len = s->max_len};
+    kvd_gpu_share share;
+    size_t pages = 0, before = 0, total = 0;
+    if (check_spec(kvd_checkpoint_config(c), s, err) || kvd_batch_limits(c, tokens, s->max_len, err) ||
+        kvd_cuda_check(cudaSetDevice(s->first_gpu), what, err) ||
+        kvd_cuda_check(cudaMemGetInfo(&before, &total), what, err) ||
+        kvd_gpu_share_of(kvd_checkpoint_config(c), 0, 1, &share, err) ||
+        kvd_gpu_worker_open(&e->w, c, &pass, &share, false, err) ||
+        kvd_step_batch_init(&e->batch, slices, tokens, err) ||
+        kvd_clock_init(&e->clock, s->phases, 64 + 12 * (size_t)e->w.config.n_layers, err) ||
+        kvd_serving_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
+        kvd_serving_fold(&e->w, plan->dims, e->cache.layer, err) || make_arrays(e, err))
+        return -1;
+    e->pages.max_pages = max_pages;
+    return count_pages(e, &pages, err) ||
+                   kvd_pages_init(&e->pages, pages, s->limits.max_batch, slices, max_pages, err) ||
+                   kvd_serving_cache_make_pool(&e->cache, pages, e->w.stream, err) || make_graphs(e, err) ||
+                   describe_engine(e, before, err)
+               ? -1
+               : 0;
+}
+
+static void free_engine(kvd_engine *self)
+{
+    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
+    if (!e)
+        return;
+    (void)cudaSetDevice(e->spec.first_gpu);
+    if (e->w.stream)
+        (void)cudaStreamSynchronize(e->w.stream);
+    kvd_cuda_graphs_release(e);
+    kvd_serving_cache_release(&e->cache);
+    kvd_step_batch_release(&e->batch);
+    kvd_pages_release(&e->pages);
+    kvd_clock_release(&e->clock);
+    kvd_device_release(&e->memory);
+    (void)cudaFreeHost(e->host_works);
+    (void)cudaFreeHost(e->host_key);
+    (void)cudaFreeHost(e->host_bad);
+    kvd_gpu_worker_close(&e->w);
+    free(e->emit);
+    free(e);
+}
+
+kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                            kvd_err *err)
+{
+    kvd_cuda_engine *const e = calloc(1, sizeof *e);
+    if (!e) {
+        kvd_no_memory(err, what, sizeof *e);
+        return NULL;
+    }
+    e->engine = (kvd_engine){.step = step, .logits = logits, .free = free_engine};
+    e->spec = *s;
+    if (open_engine(e, c, plan, err)) {
+        free_engine(&e->engine);
+        return NULL;
+    }
+    return &e->engine;
+}

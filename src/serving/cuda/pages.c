@@ -1,0 +1,127 @@
+#include "serving/cuda/pages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cuda/memory.h"
+#include "kernels/layout.h"
+
+static const char what[] = "pages of the cache";
+
+size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
+{
+    return n_rows * max_pages * sizeof(int32_t);
+}
+
+/* Never a serial of a row, so that every row is written before it is first used. */
+enum { UNKNOWN = -1 };
+
+int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
+                   kvd_err *err)
+{
+    const size_t bytes = kvd_pages_bytes(n_rows, max_pages);
+    *p = (kvd_pages){.n_pages = n_pages, .n_slots = n_slots, .n_rows = n_rows, .max_pages = max_pages};
+    p->free = malloc(n_pages * sizeof *p->free);
+    p->slot = calloc(n_slots, sizeof *p->slot);
+    p->row = calloc(n_rows, sizeof *p->row);
+    int32_t *const all = malloc(n_slots * max_pages * sizeof *all);
+    if (!p->free || !p->slot || !p->row || !all) {
+        free(all);
+        return kvd_no_memory(err, what, n_slots * max_pages * sizeof *all);
+    }
+    for (size_t i = 0; i < n_pages; i++) /* the first is given out first */
+        p->free[i] = (int32_t)(n_pages - 1 - i);
+    p->n_free = n_pages;
+    for (size_t s = 0; s < n_slots; s++)
+        p->slot[s].page = all + s * max_pages;
+    for (size_t r = 0; r < n_rows; r++)
+        p->row[r].serial = (uint64_t)UNKNOWN;
+    return kvd_cuda_check(cudaMallocHost((void **)&p->table, bytes), what, err) ||
+                   kvd_cuda_check(cudaMalloc((void **)&p->device, bytes), what, err)
+               ? -1
+               : 0;
+}
+
+void kvd_pages_release(kvd_pages *p)
+{
+    if (p->slot)
+        free(p->slot[0].page);
+    free(p->slot);
+    free(p->free);
+    free(p->row);
+    (void)cudaFreeHost(p->table);
+    (void)cudaFree(p->device);
+    *p = (kvd_pages){0};
+}
+
+void kvd_pages_give_back(kvd_pages *p, size_t slot)
+{
+    kvd_page_slot *const s = &p->slot[slot];
+    while (s->held > 0)
+        p->free[p->n_free++] = s->page[--s->held];
+}
+
+int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err)
+{
+    kvd_page_slot *const s = &p->slot[slot];
+    const size_t need = (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    if (fresh) {
+        kvd_pages_give_back(p, slot);
+        s->serial = ++p->serial;
+    }
+    if (need > p->max_pages)
+        return kvd_fail(err, "%zu tokens in slot %zu, which has room for %zu", tokens, slot,
+                        p->max_pages * KVD_PAGE_TOKENS);
+    for (; s->held < need; s->held++) {
+        if (p->n_free == 0)
+            return kvd_fail(err, "the cache has no page left for slot %zu: all %zu are in use", slot,
+                            p->n_pages);
+        s->page[s->held] = p->free[--p->n_free];
+    }
+    return 0;
+}
+
+/* Entries `from` on of a row have changed. */
+static void touch(kvd_pages *p, size_t row, size_t filled)
+{
+    if (p->dirty_first == p->dirty_end) {
+        p->dirty_first = row;
+        p->dirty_end = row + 1;
+        p->dirty_pages = 0;
+    }
+    p->dirty_first = row < p->dirty_first ? row : p->dirty_first;
+    p->dirty_end = row >= p->dirty_end ? row + 1 : p->dirty_end;
+    p->dirty_pages = filled > p->dirty_pages ? filled : p->dirty_pages;
+    p->row[row].filled = filled;
+}
+
+void kvd_pages_row(kvd_pages *p, size_t row, size_t slot)
+{
+    const kvd_page_slot *const s = &p->slot[slot];
+    if (p->row[row].serial == s->serial && p->row[row].filled == s->held)
+        return;
+    p->row[row].serial = s->serial;
+    memcpy(p->table + row * p->max_pages, s->page, s->held * sizeof *p->table);
+    touch(p, row, s->held);
+}
+
+void kvd_pages_row_idle(kvd_pages *p, size_t row)
+{
+    if (p->row[row].serial == 0)
+        return;
+    p->row[row].serial = 0;
+    p->table[row * p->max_pages] = (int32_t)p->n_pages;
+    touch(p, row, 1);
+}
+
+int kvd_pages_upload(kvd_pages *p, cudaStream_t stream, kvd_err *err)
+{
+    const size_t pitch = p->max_pages * sizeof *p->table, at = p->dirty_first * p->max_pages;
+    const size_t rows = p->dirty_end - p->dirty_first;
+    p->dirty_first = p->dirty_end = 0;
+    return rows == 0 ? 0
+                     : kvd_cuda_check(cudaMemcpy2DAsync(p->device + at, pitch, p->table + at, pitch,
+                                                        p->dirty_pages * sizeof *p->table, rows,
+                                                        cudaMemcpyHostToDevice, stream),
+                                      what, err);
+}

@@ -1,0 +1,94 @@
+/* Bound by launches, but for the largest logit: width * 4 bytes a row, from L2, by several CTAs. */
+#include "serving/cuda/small.h"
+
+#include "model/cuda/rows.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, PARTS = 16 /* CTAs of a row */ };
+
+__global__ void stamp_kernel(unsigned long long *to)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    asm volatile("{ .reg .u64 t; mov.u64 t, %%globaltimer; st.global.u64 [%0], t; }" ::"l"(to) : "memory");
+}
+
+__global__ void __launch_bounds__(THREADS)
+    gather_kernel(const float *x, const int32_t *row, size_t d, float *to)
+{
+    const size_t from = (size_t)row[blockIdx.x] * d, at = (size_t)blockIdx.x * d;
+    for (size_t i = threadIdx.x; i < d; i += THREADS)
+        to[at + i] = x[from + i];
+}
+
+/* Rises with x; ties go to the smaller index, whose complement is larger. */
+__device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
+{
+    const uint32_t bits = __float_as_uint(x), order = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (unsigned long long)order << 32 | ~i;
+}
+
+__device__ __forceinline__ unsigned long long larger(unsigned long long a, unsigned long long b)
+{
+    return a > b ? a : b;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    largest_kernel(const float *x, size_t width, unsigned long long *key)
+{
+    __shared__ unsigned long long part[THREADS / 32];
+    const float *const row = x + (size_t)blockIdx.y * width;
+    unsigned long long k = 0;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < width; i += (size_t)PARTS * THREADS)
+        k = larger(k, key_of(row[i], (uint32_t)i));
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        k = larger(k, __shfl_xor_sync(0xffffffffu, k, step));
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = k;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < THREADS / 32; w++)
+            k = larger(k, part[w]);
+        atomicMax(key + blockIdx.y, k);
+    }
+}
+
+} // namespace
+
+extern "C" cudaError_t kvd_stamp(unsigned long long *to, cudaStream_t stream)
+{
+    int device = 0, major = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (e != cudaSuccess)
+        return e;
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = config.blockDim = dim3(1);
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = major >= 9 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, stamp_kernel, to);
+}
+
+extern "C" cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t d, float *to,
+                                       cudaStream_t stream)
+{
+    gather_kernel<<<(unsigned)n, THREADS, 0, stream>>>(x, row, d, to);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
+                                   cudaStream_t stream)
+{
+    largest_kernel<<<dim3(PARTS, (unsigned)n), THREADS, 0, stream>>>(x, width, key);
+    return cudaGetLastError();
+}

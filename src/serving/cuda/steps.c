@@ -1,0 +1,262 @@
+/* From embedding to tokens: the layers of the pass, the same with a launch per product for few rows, and graphs of steps. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "serving/cuda/engine_parts.h"
+#include "serving/cuda/few_rows.h"
+#include "serving/cuda/small.h"
+
+static const char what[] = "steps";
+
+/* ---- layers of the pass ----------------------------------------------------------------------------- */
+
+/* Attention marks its own parts; of the feed-forward block and the head only the end is marked. */
+static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
+{
+    static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
+                                              [KVD_GPU_NORM] = KVD_PHASE_NORM,
+                                              [KVD_GPU_QKV] = KVD_PHASE_QKV,
+                                              [KVD_GPU_ROPE] = KVD_PHASE_ROPE,
+                                              [KVD_GPU_ATTENTION] = -1,
+                                              [KVD_GPU_O] = KVD_PHASE_O,
+                                              [KVD_GPU_GATE_UP] = -1,
+                                              [KVD_GPU_ACTIVATION] = -1,
+                                              [KVD_GPU_DOWN] = KVD_PHASE_MLP,
+                                              [KVD_GPU_FINAL] = -1};
+    kvd_err unused;
+    if (phase[p] >= 0) /* an error comes back with the next launch */
+        (void)kvd_clock_end(ctx, (kvd_phase)phase[p], stream, &unused);
+}
+
+int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n, kvd_err *err)
+{
+    kvd_gpu_worker *const w = &e->w;
+    const size_t offset[2] = {0, n};
+    const kvd_batch b = {.n_sequences = 1, .offset = offset};
+    w->id = (uint32_t *)id;
+    w->position = w->rope_row = (uint32_t *)at;
+    w->queued = e->clock.on ? queued : NULL;
+    w->queued_ctx = &e->clock;
+    if (kvd_gpu_embedding(w, n, err))
+        return -1;
+    for (int l = 0; l < w->config.n_layers; l++)
+        if (kvd_gpu_layer_run(w, &b, l, &e->cache.door, 0, err))
+            return -1;
+    return 0;
+}
+
+/* ---- tokens ----------------------------------------------------------------------------------------- */
+
+/* The largest of n rows of logits, and what the host wants to know. */
+static int sample(kvd_cuda_engine *e, size_t n, kvd_err *err)
+{
+    const cudaStream_t s = e->w.stream;
+    return kvd_clock_end(&e->clock, KVD_PHASE_HEAD, s, err) ||
+                   kvd_cuda_check(cudaMemsetAsync(e->key, 0, n * sizeof *e->key, s), what, err) ||
+                   kvd_cuda_check(kvd_largest(e->logits, n, (size_t)e->w.config.vocab_size, e->key, s), what,
+                                  err) ||
+                   kvd_clock_end(&e->clock, KVD_PHASE_SAMPLE, s, err)
+               ? -1
+               : 0;
+}
+
+int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
+{
+    kvd_gpu_worker *const w = &e->w;
+    const cudaError_t status = kvd_gpu_norm(
+        w->config.norm, w->weights.type, x, w->pending, w->weights.norm_final, w->weights.norm_final_bias,
+        w->config.norm_eps, n, (size_t)w->config.d_model, w->normed, w->stage, w->bad, w->stream);
+    w->pending = NULL;
+    return kvd_cuda_check(status, "final norm", err) || kvd_gpu_head_of(w, w->normed, n, e->logits, err) ||
+                   sample(e, n, err)
+               ? -1
+               : 0;
+}
+
+int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err)
+{
+    const cudaStream_t s = e->w.stream;
+    return (n && kvd_cuda_check(
+                     cudaMemcpyAsync(e->host_key, e->key, n * sizeof *e->key, cudaMemcpyDeviceToHost, s),
+                     what, err)) ||
+                   kvd_cuda_check(
+                       cudaMemcpyAsync(e->host_bad, e->w.bad, sizeof *e->host_bad, cudaMemcpyDeviceToHost, s),
+                       what, err) ||
+                   kvd_clock_fetch(&e->clock, s, err)
+               ? -1
+               : 0;
+}
+
+/* ---- few rows --------------------------------------------------------------------------------------- */
+
+/* Whether all products of a step are those of few_rows.h, with what they do beside. */
+static int few(const kvd_cuda_engine *e, size_t n)
+{
+    const kvd_config *const c = &e->w.config;
+    const size_t model = (size_t)c->d_model;
+    if (c->norm != KVD_NORM_RMS || c->order != KVD_ORDER_BEFORE || c->activation != KVD_SWIGLU ||
+        c->bias_qkv || c->qk_norm || c->bias_o || c->bias_ffn || c->no_final_norm ||
+        kvd_config_d_embed(c) != c->d_model)
+        return 0;
+    for (int l = 0; l < c->n_layers; l++)
+        if (!kvd_few_rows_take(n, (size_t)e->w.weights.layer[l].n_o))
+            return 0;
+    return kvd_few_rows_take(n, model) && kvd_few_rows_take(n, (size_t)c->d_ffn);
+}
+
+static int norm_and(kvd_cuda_engine *e, kvd_few_kind kind, size_t n, const float *gain, const void *matrix,
+                    size_t out, void *y, unsigned stage, kvd_phase before, kvd_err *err)
+{
+    const kvd_few_rows p = {.kind = kind,
+                            .n = n,
+                            .in = (size_t)e->w.config.d_model,
+                            .out = out,
+                            .w = matrix,
+                            .residual = e->w.x,
+                            .gain = gain,
+                            .eps = e->w.config.norm_eps,
+                            .stage = stage,
+                            .bad = e->w.bad,
+                            .y = y,
+                            .began = kvd_clock_end_by(&e->clock, before)};
+    return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
+}
+
+/* The residual += in [n][width] matrix^T. */
+static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_t width,
+                         unsigned long long *began, kvd_err *err)
+{
+    const kvd_few_rows p = {.kind = KVD_FEW_ADD,
+                            .n = n,
+                            .in = width,
+                            .out = (size_t)e->w.config.d_model,
+                            .w = matrix,
+                            .x = e->w.narrow,
+                            .y = e->w.x,
+                            .began = began};
+    return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
+}
+
+static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_err *err)
+{
+    kvd_gpu_worker *const w = &e->w;
+    const kvd_gpu_layer *const m = &w->weights.layer[l];
+    const size_t ffn = (size_t)w->config.d_ffn;
+    if (norm_and(e, KVD_FEW_STORE, n, m->norm[0], m->qkv, (size_t)m->n_qkv, w->qkv, kvd_gpu_stage_before(l),
+                 l ? KVD_PHASE_MLP : KVD_PHASE_EMBED, err))
+        return -1;
+    unsigned long long *const began = kvd_clock_end_by(&e->clock, KVD_PHASE_QKV);
+    unsigned long long *const ended = kvd_clock_end_by(&e->clock, KVD_PHASE_APPEND);
+    return kvd_serving_cache_append(&e->cache, l, w->qkv, n, began, ended, w->stream, err) ||
+                   kvd_serving_cache_attend(&e->cache, l, n, w->narrow, w->stream, err) ||
+                   into_residual(e, n, m->o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, KVD_PHASE_DECODE),
+                                 err) ||
+                   norm_and(e, KVD_FEW_SWIGLU, n, m->norm[1], m->gate_up, ffn, w->narrow,
+                            kvd_gpu_stage_before(l + 1), KVD_PHASE_O, err) ||
+                   into_residual(e, n, m->down, ffn, NULL, err)
+               ? -1
+               : 0;
+}
+
+static int few_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
+{
+    kvd_gpu_worker *const w = &e->w;
+    const int layers = w->config.n_layers;
+    w->id = e->batch.device.step_id;
+    w->position = w->rope_row = e->batch.device.step_at;
+    w->queued = NULL;
+    if (kvd_gpu_embedding(w, n, err))
+        return -1;
+    for (int l = 0; l < layers; l++)
+        if (few_layer(e, l, n, err))
+            return -1;
+    return norm_and(e, KVD_FEW_LOGITS, n, w->weights.norm_final, w->weights.head,
+                    (size_t)w->config.vocab_size, e->logits, kvd_gpu_stage_before(layers), KVD_PHASE_MLP,
+                    err) ||
+                   sample(e, n, err)
+               ? -1
+               : 0;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err)
+{
+    const cudaStream_t s = e->w.stream;
+    if (kvd_clock_start(&e->clock, s, err) ||
+        kvd_cuda_check(cudaMemsetAsync(e->w.bad, 0xff, sizeof *e->w.bad, s), what, err) ||
+        kvd_serving_cache_plan(&e->cache, n, works, s, err) ||
+        kvd_clock_end(&e->clock, KVD_PHASE_SCHEDULE, s, err))
+        return -1;
+    if (few(e, n) ? few_steps(e, n, err)
+                  : kvd_cuda_layers(e, e->batch.device.step_id, e->batch.device.step_at, n, err) ||
+                        kvd_cuda_tokens(e, e->w.x, n, err))
+        return -1;
+    return kvd_cuda_fetch(e, n, err);
+}
+
+/* ---- graphs ----------------------------------------------------------------------------------------- */
+
+static int capture(kvd_cuda_engine *e, size_t n, const void *works, cudaGraph_t *graph, kvd_err *err)
+{
+    const cudaStream_t s = e->w.stream;
+    kvd_err second;
+    if (kvd_cuda_check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "graph of steps", err))
+        return -1;
+    const int status = kvd_cuda_steps(e, n, works, err);
+    return kvd_cuda_check(cudaStreamEndCapture(s, graph), "graph of steps", status ? &second : err) || status
+               ? -1
+               : 0;
+}
+
+static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
+{
+    kvd_step_graph *const g = &e->graph[n];
+    const size_t bytes = kvd_serving_cache_works_bytes(&e->cache);
+    cudaGraph_t graph = NULL;
+    if (kvd_serving_cache_describe(&e->cache, n, e->host_works, err))
+        return -1;
+    e->described = 0;
+    void *const works =
+        kvd_device_copy(&e->graph_memory, e->host_works, bytes, "graph of steps", e->w.stream, err);
+    if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
+        return -1;
+    /* Once as it is: what libraries do when a product is first run is then not captured. */
+    if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
+        return -1;
+    const cudaError_t status = cudaGraphInstantiate(&g->exec, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    if (kvd_cuda_check(status, "graph of steps", err) ||
+        kvd_cuda_check(cudaGraphUpload(g->exec, e->w.stream), "graph of steps", err))
+        return -1;
+    if (!e->clock.on)
+        return 0;
+    g->n_marks = e->clock.n;
+    if (!(g->phase = malloc(g->n_marks + 1)))
+        return kvd_no_memory(err, "graph of steps", g->n_marks + 1);
+    memcpy(g->phase, e->clock.phase, g->n_marks + 1);
+    return 0;
+}
+
+int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err)
+{
+    kvd_step_graph *const g = &e->graph[n];
+    if (!g->exec && make_graph(e, n, err))
+        return -1;
+    if (e->clock.on) {
+        e->clock.n = g->n_marks;
+        memcpy(e->clock.phase, g->phase, g->n_marks + 1);
+    }
+    return kvd_cuda_check(cudaGraphLaunch(g->exec, e->w.stream), what, err);
+}
+
+void kvd_cuda_graphs_release(kvd_cuda_engine *e)
+{
+    for (size_t n = 0; e->graph && n <= e->batch.max_slices; n++) {
+        if (e->graph[n].exec)
+            (void)cudaGraphExecDestroy(e->graph[n].exec);
+        free(e->graph[n].phase);
+    }
+    free(e->graph);
+    kvd_device_release(&e->graph_memory);
+}

@@ -1,0 +1,245 @@
+/*
+ * usage: bench_gpu_engine MODEL|shape:NAME [CONTEXT [WIDTHS.csv]...]
+ *
+ * The CUDA engine against what the card can do, measured in the same run: a prompt of CONTEXT tokens (8192) as FLOP in matrix products and as a
+ * share of cuBLAS on an 8192^3 product; a step of 1, 2, 4 .. 64 requests with CONTEXT tokens each as a share of the time in which the weights
+ * and the cache that it must read are read at the measured bandwidth. Without compression, then with the widths of each file (d_qk, d_v of the
+ * KV heads, repeated) and random projections. Medians. Phases come from an engine of their own, whose totals stand beside those without.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/rng.h"
+#include "gpu_case.h"
+#include "kernels/cuda/ceilings.h"
+#include "model/forward.h"
+#include "model/shapes.h"
+#include "serving/engine.h"
+
+enum { BATCH = 64, PREFILLS = 4, STEPS = 24 };
+
+static size_t context = 8192;
+static kvd_ceiling gemm, bandwidth;
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, by_size);
+    return x[n / 2];
+}
+
+static void end_on(int status, const kvd_err *err)
+{
+    if (status) {
+        fprintf(stderr, "bench_gpu_engine: %s\n", err->msg);
+        exit(1);
+    }
+}
+
+/* ---- widths --------------------------------------------------------------------------------------------- */
+
+enum { WIDTHS = 128 };
+typedef struct {
+    int n, d_qk[WIDTHS], d_v[WIDTHS];
+} widths;
+
+static void read_widths(widths *w, const char *path, int d_head)
+{
+    char line[64];
+    FILE *const f = fopen(path, "r");
+    w->n = 0;
+    while (f && w->n < WIDTHS && fgets(line, sizeof line, f)) {
+        int *const qk = &w->d_qk[w->n], *const v = &w->d_v[w->n];
+        if (sscanf(line, "%d,%d", qk, v) == 2 && *qk > 0 && *qk <= d_head && *v > 0 && *v <= d_head)
+            w->n++;
+    }
+    if (f)
+        (void)fclose(f);
+    if (w->n == 0) {
+        fprintf(stderr, "bench_gpu_engine: no widths of heads of %d in '%s'\n", d_head, path);
+        exit(1);
+    }
+}
+
+/* Projections with these widths in every layer; the numbers are random, which takes the same time. */
+static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
+{
+    const size_t n = (size_t)c->n_layers * (size_t)c->n_kv_heads, dh = (size_t)c->d_head;
+    kvd_rng r;
+    kvd_rng_seed(&r, 3, 0);
+    *d = (kvd_dims){
+        .method = "zack", .n_layers = c->n_layers, .n_kv_heads = c->n_kv_heads, .d_head = c->d_head};
+    d->pair[0] = KVD_PAIR_QK;
+    d->pair[1] = KVD_PAIR_VW;
+    d->head = need(n * sizeof *d->head);
+    for (size_t i = 0; i < n; i++) {
+        kvd_dims_head *const h = &d->head[i];
+        h->d_qk = w->d_qk[i % (size_t)c->n_kv_heads % (size_t)w->n];
+        h->d_v = w->d_v[i % (size_t)c->n_kv_heads % (size_t)w->n];
+        h->a_q = h->a_k = need(dh * (size_t)h->d_qk * sizeof(float));
+        h->a_v = need(dh * (size_t)h->d_v * sizeof(float));
+        h->b_v = need(dh * (size_t)h->d_v * sizeof(float));
+        for (size_t k = 0; k < dh * (size_t)h->d_qk; k++)
+            h->a_q[k] = (float)(kvd_rng_normal(&r) / sqrt((double)dh));
+        for (size_t k = 0; k < dh * (size_t)h->d_v; k++)
+            h->a_v[k] = h->b_v[k] = (float)(kvd_rng_normal(&r) / sqrt((double)dh));
+    }
+}
+
+/* Bytes of weights that a step reads: all but the embedding. */
+static double read_bytes(const kvd_config *c, const kvd_dims *d)
+{
+    const double model = c->d_model, dh = c->d_head, group = (double)c->n_heads / c->n_kv_heads;
+    double bytes = 2 * model * c->vocab_size;
+    for (int l = 0; l < c->n_layers; l++) {
+        double v = c->n_kv_heads * dh;
+        if (d) {
+            v = 0;
+            for (int g = 0; g < c->n_kv_heads; g++)
+                v += kvd_pad16(d->head[l * c->n_kv_heads + g].d_v, c->d_head);
+        }
+        bytes += 2 * model * (c->n_heads * dh + c->n_kv_heads * dh + v + group * v + 3.0 * c->d_ffn);
+    }
+    return bytes;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------ */
+
+static void print_phases(const kvd_phase_times *sum, int n)
+{
+    printf("   ");
+    for (int p = 0; p < KVD_PHASES; p++)
+        if (sum->part[p] > 0)
+            printf(" %s %.3f", kvd_phase_name((kvd_phase)p), 1e3 * sum->part[p] / n);
+    printf(" ms; residue %.2g\n", kvd_phase_residue(sum) / sum->total);
+}
+
+static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
+{
+    kvd_err err;
+    const kvd_slice slice = {.n = (uint32_t)context, .emits = 1, .last = 1};
+    const kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = context};
+    double second[PREFILLS];
+    uint32_t next;
+    *sum = (kvd_phase_times){0};
+    for (int i = -1; i < PREFILLS; i++) {
+        kvd_phase_times t;
+        end_on(e->step(e, &it, id, &next, &t, &err), &err);
+        if (i >= 0) {
+            second[i] = t.total;
+            kvd_phase_add(sum, &t);
+        }
+    }
+    return median(second, PREFILLS);
+}
+
+/* Steps of n requests behind `context` tokens that nobody computed. */
+static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
+{
+    kvd_err err;
+    kvd_slice slice[BATCH];
+    const kvd_iteration it = {.n_slices = n, .n_steps = n, .slice = slice, .n_tokens = n};
+    double second[STEPS];
+    uint32_t next[BATCH];
+    for (size_t i = 0; i < n; i++)
+        slice[i] = (kvd_slice){.slot = (uint32_t)i, .before = (uint32_t)context - 1, .n = 1, .emits = 1};
+    *sum = (kvd_phase_times){0};
+    for (int i = -3; i < STEPS; i++) {
+        kvd_phase_times t;
+        end_on(e->step(e, &it, id, next, &t, &err), &err);
+        if (i >= 0) {
+            second[i] = t.total;
+            kvd_phase_add(sum, &t);
+        }
+    }
+    return median(second, STEPS);
+}
+
+static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *name, bool phases)
+{
+    kvd_err err;
+    const kvd_config *const m = kvd_checkpoint_config(c);
+    const kvd_plan plan = {.type = KVD_BF16, .dims = dims};
+    const kvd_engine_spec spec = {.limits = {.max_batch = BATCH, .max_tokens = context},
+                                  .max_len = context,
+                                  .type = KVD_BF16,
+                                  .n_gpus = 1,
+                                  .graphs = true,
+                                  .phases = phases};
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    kvd_engine *const e = kvd_engine_open_cuda(c, &plan, &spec, &err);
+    end_on(!e, &err);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    uint32_t *id = need(context * sizeof *id);
+    for (size_t i = 0; i < context; i++)
+        id[i] = (uint32_t)((i * 2654435761u) % (size_t)m->vocab_size);
+    printf("%s%s: %s; %zu pages, %.0f bytes per token, %.1f GB; ready after %.2f s\n", name,
+           phases ? ", with phases" : "", e->facts.what, e->facts.pages, e->facts.bytes_per_token,
+           e->facts.peak_bytes / 1e9, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
+    kvd_phase_times sum;
+    const double t = prefill(e, id, &sum),
+                 flop = (double)context * kvd_forward_flop_per_token(m, (double)context);
+    printf("  prompt of %zu: %.2f ms, %.0f tokens/s", context, 1e3 * t, (double)context / t);
+    if (!dims)
+        printf(", %.1f TFLOP/s in products, %.1f %% of the ceiling", flop / t / 1e12,
+               100 * flop / t / gemm.rate);
+    printf("\n");
+    if (phases)
+        print_phases(&sum, PREFILLS);
+    for (size_t n = 1; n <= BATCH; n *= 2) {
+        const double s = decode(e, n, id, &sum);
+        const double bytes = read_bytes(m, dims) + (double)(n * context) * e->facts.bytes_per_token;
+        printf("  step of %zu: %.3f ms, %.1f GB, %.2f TB/s, %.1f %% of the bound\n", n, 1e3 * s, bytes / 1e9,
+               bytes / s / 1e12, 100 * bytes / s / bandwidth.rate);
+        if (phases)
+            print_phases(&sum, STEPS);
+    }
+    free(id);
+    e->free(e);
+    (void)fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    kvd_err err = {""};
+    int devices = 0;
+    if (argc < 2) {
+        fprintf(stderr, "usage: bench_gpu_engine MODEL|shape:NAME [CONTEXT [WIDTHS.csv]...]\n");
+        return 2;
+    }
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip engine: no device\n");
+        return 0;
+    }
+    context = argc > 2 ? strtoul(argv[2], NULL, 10) : context;
+    const int shaped = strncmp(argv[1], "shape:", 6) == 0;
+    const kvd_shape *const shape = shaped ? kvd_shape_find(argv[1] + 6, &err) : NULL;
+    kvd_checkpoint *const c = !shaped ? kvd_checkpoint_open(argv[1], &err)
+                              : shape ? kvd_checkpoint_of_shape(shape, KVD_SHAPE_SEED, &err)
+                                      : NULL;
+    end_on(!c, &err);
+    end_on(kvd_ceiling_gemm(0, &gemm, &err) || kvd_ceiling_read(0, &bandwidth, &err), &err);
+    printf("ceilings: %.1f TFLOP/s, %.3f TB/s read\n", gemm.rate / 1e12, bandwidth.rate / 1e12);
+    bench(c, NULL, "none", false);
+    bench(c, NULL, "none", true);
+    for (int i = 3; i < argc; i++) {
+        const kvd_config *const m = kvd_checkpoint_config(c);
+        widths w;
+        kvd_dims d;
+        read_widths(&w, argv[i], m->d_head);
+        make_dims(&d, m, &w);
+        bench(c, &d, argv[i], false);
+        kvd_dims_release(&d);
+    }
+    kvd_checkpoint_close(c);
+    return 0;
+}

@@ -1,0 +1,454 @@
+/*
+ * The CUDA engine (serving/cuda) against the forward pass on whole sequences: logits of every token that comes out, and the token itself, of
+ * ragged requests that share the batch and reuse slots; prompts whole and in pieces, with and without graphs, few rows and many. With
+ * compressed heads the pass runs behind the cache that kvdim-eval scores (methods/cuda/cache.h). Also phases, contexts that were never
+ * computed, and what is refused.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "dims_fixture.h"
+#include "expected.h"
+#include "gpu_case.h"
+#include "gpu_forward_case.h"
+#include "methods/cuda/cache.h"
+#include "serving/engine.h"
+
+/*
+ * Both sides run in bf16, but products of other shapes, RoPE before or behind a rounding, and for V folded weights instead of a product:
+ * each of them is as far from exact numbers as tests/gpu_forward.c allows.
+ */
+static const double bar = 3e-2;
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s engine %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+/* ---- requests and their schedule ------------------------------------------------------------------------ */
+
+typedef struct {
+    size_t input, output;
+} request;
+
+enum { MOST = 16 };
+
+/* Every token of every request is known beforehand, so that both sides see the same ones. */
+typedef struct {
+    const request *r;
+    size_t n, offset[MOST + 1];
+    uint32_t *id;
+    float *want; /* [offset[n]][vocab] of the pass */
+} load;
+
+typedef struct {
+    const char *name;
+    size_t max_batch, chunk;
+    bool graphs, phases;
+} setting;
+
+/* A plain scheduler: requests enter in order. whole prompts go before steps; with a chunk steps and pieces share an iteration. */
+typedef struct {
+    size_t done[MOST]; /* tokens in the cache */
+    int slot[MOST];    /* -1: waiting or gone */
+    int owner[MOST];   /* of a slot: request + 1, or 0 */
+    size_t arrived;
+    kvd_slice slice[MOST];
+    uint32_t *id;
+} schedule;
+
+static void admit(schedule *s, const load *l, size_t max_batch)
+{
+    for (size_t slot = 0; slot < max_batch && s->arrived < l->n; slot++)
+        if (!s->owner[slot]) {
+            s->owner[slot] = (int)s->arrived + 1;
+            s->slot[s->arrived++] = (int)slot;
+        }
+}
+
+static void take(schedule *s, const load *l, size_t r, size_t n, kvd_iteration *it)
+{
+    const size_t before = s->done[r], end = before + n, last = l->r[r].input + l->r[r].output - 1;
+    s->slice[it->n_slices++] = (kvd_slice){.request = (uint32_t)r,
+                                           .slot = (uint32_t)s->slot[r],
+                                           .before = (uint32_t)before,
+                                           .n = (uint32_t)n,
+                                           .emits = end >= l->r[r].input,
+                                           .last = end == last};
+    memcpy(s->id + it->n_tokens, l->id + l->offset[r] + before, n * sizeof *s->id);
+    it->n_tokens += n;
+    s->done[r] = end;
+}
+
+static kvd_iteration next(schedule *s, const load *l, const setting *set)
+{
+    kvd_iteration it = {.slice = s->slice};
+    int prompts = 0;
+    admit(s, l, set->max_batch);
+    for (size_t r = 0; r < l->n; r++)
+        prompts = prompts || (s->slot[r] >= 0 && s->done[r] < l->r[r].input);
+    for (size_t r = 0; r < l->n && (set->chunk || !prompts); r++)
+        if (s->slot[r] >= 0 && s->done[r] >= l->r[r].input)
+            take(s, l, r, 1, &it);
+    it.n_steps = it.n_slices;
+    for (size_t r = 0; r < l->n; r++) {
+        const size_t left = s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
+        const size_t room = set->chunk > it.n_tokens ? set->chunk - it.n_tokens : 0;
+        if (left && (!set->chunk || room))
+            take(s, l, r, !set->chunk || left < room ? left : room, &it);
+    }
+    for (size_t i = 0; i < it.n_slices; i++)
+        if (s->slice[i].last) {
+            s->owner[s->slice[i].slot] = 0;
+            s->slot[s->slice[i].request] = -1;
+        }
+    return it;
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------------- */
+
+static load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
+{
+    load l = {.r = r, .n = n};
+    for (size_t i = 0; i < n; i++)
+        l.offset[i + 1] = l.offset[i] + r[i].input + r[i].output;
+    l.id = some_ids(l.offset[n], (size_t)kvd_checkpoint_config(c)->vocab_size, seed);
+    return l;
+}
+
+static void load_release(load *l)
+{
+    free(l->id);
+    free(l->want);
+}
+
+/* Logits of all tokens by the pass; plan NULL: dense attention, else behind its cache. */
+static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    const size_t n = l->offset[l->n], vocab = (size_t)config->vocab_size, size = n * vocab * sizeof(float);
+    kvd_gpu_forward *const f = open_pass(c, KVD_BF16, 1, n);
+    const kvd_batch b = {.n_sequences = l->n, .offset = l->offset, .id = l->id};
+    float *const hidden = on_device(NULL, n * (size_t)config->d_model * sizeof *hidden);
+    float *const logits = on_device(NULL, size);
+    const kvd_gpu_share share = kvd_gpu_forward_weights(f, 0)->share;
+    kvd_gpu_caches *const caches = plan ? kvd_gpu_caches_new(config, &share, KVD_BF16, n, n, err) : NULL;
+    kvd_gpu_cache *const cache = caches ? kvd_gpu_cache_new(caches, plan, err) : NULL;
+    kvd_gpu_attention *const door = cache ? kvd_gpu_cache_door(cache) : NULL;
+    int status = plan && !cache;
+    l->want = need(size);
+    if (!status)
+        status = kvd_gpu_forward_run(f, &b, door ? &door : NULL, -1, hidden, err) ||
+                 kvd_gpu_forward_logits(f, hidden, n, logits, err);
+    check(cudaDeviceSynchronize(), "the pass");
+    check(cudaMemcpy(l->want, logits, size, cudaMemcpyDeviceToHost), "logits");
+    kvd_gpu_cache_free(cache);
+    kvd_gpu_caches_free(caches);
+    check(cudaFree(hidden), "cudaFree");
+    check(cudaFree(logits), "cudaFree");
+    kvd_gpu_forward_free(f);
+    return status ? -1 : 0;
+}
+
+/* ---- the engine ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double worst;              /* distance of a row of logits                                        */
+    size_t rows, steps, other; /* rows compared, of steps; tokens that are not the pass's though it is sure */
+    double least_part, residue; /* of phases: the most negative part, the largest share of the total */
+    kvd_phase_times sum;
+} outcome;
+
+static uint32_t largest(const float *x, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        best = x[i] > x[best] ? i : best;
+    return (uint32_t)best;
+}
+
+static void compare(outcome *o, const float *got, const float *want, size_t vocab, uint32_t token)
+{
+    double norm = 0;
+    for (size_t i = 0; i < vocab; i++)
+        norm += (double)want[i] * (double)want[i];
+    const double e = distance(got, want, vocab), sure = 4 * bar * sqrt(norm / (double)vocab);
+    const uint32_t best = largest(want, vocab);
+    o->worst = !(e <= o->worst) ? e : o->worst;
+    o->other += token != largest(got, vocab) || (double)(want[best] - want[token]) > sure;
+    o->rows++;
+}
+
+static void note_phases(outcome *o, const kvd_phase_times *t)
+{
+    const double residue = fabs(kvd_phase_residue(t)) / t->total;
+    o->residue = residue > o->residue ? residue : o->residue;
+    for (int p = 0; p < KVD_PHASES; p++)
+        o->least_part = t->part[p] < o->least_part ? t->part[p] : o->least_part;
+    kvd_phase_add(&o->sum, t);
+}
+
+static int serve(kvd_engine *e, const load *l, const setting *set, size_t vocab, outcome *o, kvd_err *err)
+{
+    schedule s = {.id = need(l->offset[l->n] * sizeof *s.id)};
+    float *const got = need(vocab * sizeof *got);
+    uint32_t token[MOST];
+    int status = 0;
+    for (size_t r = 0; r < MOST; r++)
+        s.slot[r] = -1;
+    for (;;) {
+        const kvd_iteration it = next(&s, l, set);
+        kvd_phase_times t;
+        if (it.n_slices == 0 || (status = e->step(e, &it, s.id, token, &t, err)) != 0)
+            break;
+        note_phases(o, &t);
+        o->steps += it.n_steps;
+        for (size_t i = 0; i < it.n_slices && !status; i++) {
+            const kvd_slice *const c = &it.slice[i];
+            const size_t row = l->offset[c->request] + c->before + c->n - 1;
+            if (c->emits && !(status = e->logits(e, i, got, err)))
+                compare(o, got, l->want + row * vocab, vocab, token[i]);
+        }
+    }
+    free(s.id);
+    free(got);
+    return status;
+}
+
+static kvd_engine_spec spec_of(const setting *set, size_t max_len)
+{
+    return (kvd_engine_spec){
+        .limits = {.max_batch = set->max_batch, .max_tokens = 4 * max_len, .chunk = set->chunk},
+        .max_len = max_len,
+        .type = KVD_BF16,
+        .n_gpus = 1,
+        .graphs = set->graphs,
+        .phases = set->phases};
+}
+
+static void test(const kvd_checkpoint *c, const char *model, const load *l, const kvd_plan *plan,
+                 const char *method, const setting *set)
+{
+    static const kvd_plan none = {.type = KVD_BF16};
+    kvd_err err = {""};
+    char name[160], text[256];
+    size_t max_len = 0;
+    outcome o = {0};
+    for (size_t r = 0; r < l->n; r++)
+        max_len = l->offset[r + 1] - l->offset[r] > max_len ? l->offset[r + 1] - l->offset[r] : max_len;
+    const kvd_engine_spec spec = spec_of(set, max_len);
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan ? plan : &none, &spec, &err);
+    const int status = !e || serve(e, l, set, (size_t)kvd_checkpoint_config(c)->vocab_size, &o, &err);
+    size_t outputs = 0;
+    for (size_t r = 0; r < l->n; r++)
+        outputs += l->r[r].output;
+    (void)snprintf(name, sizeof name, "%s, %s, %s", model, method, set->name);
+    (void)snprintf(text, sizeof text, "%zu rows, %zu of steps, off by %.2g of %.0e, %zu other tokens", o.rows,
+                   o.steps, o.worst, bar, o.other);
+    report(!status && o.worst <= bar && o.other == 0 && o.rows == outputs && o.steps > 0, name,
+           status ? err.msg : text);
+    if (set->phases) {
+        (void)snprintf(
+            text, sizeof text,
+            "residue %.2g of the total, least part %.2g s; prefill %.2g s, decode %.2g s, host %.2g s of "
+            "%.2g s",
+            o.residue, o.least_part, o.sum.part[KVD_PHASE_PREFILL], o.sum.part[KVD_PHASE_DECODE],
+            o.sum.part[KVD_PHASE_HOST], o.sum.total);
+        report(!status && o.residue < 0.03 && o.least_part > -2e-6 && o.sum.part[KVD_PHASE_PREFILL] > 0 &&
+                   o.sum.part[KVD_PHASE_DECODE] > 0 && o.sum.part[KVD_PHASE_MLP] > 0 &&
+                   o.sum.part[KVD_PHASE_SAMPLE] > 0,
+               "phases", text);
+    }
+    if (e)
+        e->free(e);
+}
+
+/* ---- models --------------------------------------------------------------------------------------------- */
+
+static kvd_checkpoint *open_or_end(const char *path)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
+    if (!c) {
+        printf("not ok %s\n", err.msg);
+        exit(1);
+    }
+    return c;
+}
+
+static const request long_ones[] = {{70, 9},  {1, 30},  {300, 3}, {64, 12}, {13, 70}, {129, 1},
+                                    {200, 8}, {63, 20}, {40, 40}, {5, 64},  {1, 1},   {448, 33}};
+static const request short_ones[] = {{17, 9}, {1, 20}, {30, 3}, {8, 12}, {13, 11}, {25, 1}};
+
+static const setting whole = {"whole prompts", 5, 0, false, false};
+static const setting replayed = {"whole prompts, graphs, phases", 5, 0, true, true};
+static const setting pieces = {"pieces of 48", 4, 48, true, false};
+static const setting many = {"batch of 12, graphs, phases", 12, 0, true, true};
+static const setting many_pieces = {"batch of 12, pieces of 100, phases", 12, 100, false, true};
+
+static void test_demo(int quick)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    load l = load_make(c, long_ones, quick ? 5 : 12, 11);
+    if (expect(&l, c, NULL, &err)) {
+        report(0, "kvdim-6m", err.msg);
+    } else {
+        const setting *const set[] = {&replayed, &pieces, &whole, &many, &many_pieces};
+        for (size_t i = 0; i < (quick ? 2 : sizeof set / sizeof *set); i++)
+            test(c, "kvdim-6m", &l, NULL, "none", set[i]);
+    }
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
+/* Families whose layers differ: biases, norms of Q and K, other orders, learned positions. */
+static void test_families(void)
+{
+    static const char *const name[] = {"mistral-full", "llama-biases", "qwen2-gqa",
+                                       "qwen3-gqa",    "opt-before",   "opt-after",
+                                       "falcon-mha",   "falcon-40b",   "falcon-7b"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        kvd_err err = {""};
+        char path[128];
+        (void)snprintf(path, sizeof path, "tests/data/families/%s", name[i]);
+        kvd_checkpoint *const c = open_or_end(path);
+        load l = load_make(c, short_ones, 6, 12 + i);
+        if (expect(&l, c, NULL, &err)) {
+            report(0, name[i], err.msg);
+        } else {
+            test(c, name[i], &l, NULL, "none", &replayed);
+            test(c, name[i], &l, NULL, "none", &pieces);
+        }
+        load_release(&l);
+        kvd_checkpoint_close(c);
+    }
+}
+
+/* ---- compressed heads ----------------------------------------------------------------------------------- */
+
+/* Widths that differ from head to head and layer to layer, some of them no multiples of 16. */
+static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
+                     kvd_err *err)
+{
+    kvd_widths w;
+    if (fixture_spectrum(s, c, 7, err) || kvd_widths_alloc(&w, c->n_layers, c->n_kv_heads, c->d_head, err))
+        return -1;
+    for (int i = 0; i < c->n_layers * c->n_kv_heads; i++)
+        for (int side = 0; side < 2; side++)
+            w.kept[side][i] = c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
+    const int status = kvd_dims_build(d, m, s, &w, err);
+    kvd_widths_release(&w);
+    return status;
+}
+
+static void test_dims(const char *path, const char *model, const request *r, size_t n,
+                      const setting *const *set)
+{
+    static const kvd_dims_method *const method[] = {&kvd_dims_zack, &kvd_dims_balanced};
+    for (size_t i = 0; i < 2; i++) {
+        kvd_err err = {""};
+        kvd_checkpoint *const c = open_or_end(path);
+        load l = load_make(c, r, n, 31);
+        kvd_dims d = {0};
+        kvd_spectrum s = {0};
+        const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
+        if (make_dims(&d, &s, kvd_checkpoint_config(c), method[i], &err) || expect(&l, c, &plan, &err))
+            report(0, model, err.msg);
+        else
+            for (size_t k = 0; set[k]; k++)
+                test(c, model, &l, &plan, method[i]->name, set[k]);
+        kvd_dims_release(&d);
+        kvd_spectrum_release(&s);
+        load_release(&l);
+        kvd_checkpoint_close(c);
+    }
+}
+
+/* ---- the rest ------------------------------------------------------------------------------------------- */
+
+/* A step behind tokens that were never computed: finite, and the same again. */
+static void test_context(void)
+{
+    static const kvd_plan none = {.type = KVD_BF16};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    const setting set = {"context", 3, 0, true, false};
+    const kvd_engine_spec spec = spec_of(&set, 1000);
+    kvd_engine *const e = kvd_engine_open_cuda(c, &none, &spec, &err);
+    const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
+                               {.slot = 2, .before = 500, .n = 1, .emits = 1}};
+    const kvd_iteration it = {.n_slices = 2, .n_steps = 2, .slice = slice, .n_tokens = 2};
+    const uint32_t id[] = {5, 6};
+    uint32_t first[2] = {0}, second[2] = {1};
+    const int status =
+        !e || e->step(e, &it, id, first, NULL, &err) || e->step(e, &it, id, second, NULL, &err);
+    report(!status && !memcmp(first, second, sizeof first), "a context that was never computed",
+           status ? err.msg : "the same tokens twice");
+    if (e)
+        e->free(e);
+    kvd_checkpoint_close(c);
+}
+
+static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s, const char *why)
+{
+    kvd_err err = {""};
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan, s, &err);
+    report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
+    if (e)
+        e->free(e);
+}
+
+static void test_refused(void)
+{
+    const setting set = {"refused", 3, 0, false, false};
+    const kvd_plan none = {.type = KVD_BF16}, wide = {.type = KVD_F32};
+    kvd_plan tokens = none;
+    kvd_method m;
+    kvd_err err = {""};
+    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    kvd_checkpoint *const window = open_or_end("tests/data/families/mistral-window");
+    kvd_engine_spec s = spec_of(&set, 100);
+    if (kvd_method_parse("h2o", &m, &err))
+        report(0, "refused", err.msg);
+    kvd_method_plan(&m, &tokens);
+    refused(c, &tokens, &s, "h2o");
+    refused(c, &wide, &s, "f32");
+    refused(window, &none, &s, "window of 7");
+    s.limits.pages = (size_t)1 << 30;
+    refused(c, &none, &s, "1073741824 pages");
+    s = spec_of(&set, 4096);
+    refused(c, &none, &s, "1024");
+    s = spec_of(&set, 100);
+    s.n_gpus = 2;
+    refused(c, &none, &s, "one GPU");
+    s = spec_of(&set, 100);
+    s.type = KVD_F32;
+    refused(c, &none, &s, "f32");
+    kvd_checkpoint_close(c);
+    kvd_checkpoint_close(window);
+}
+
+/* usage: gpu_engine [quick]: a few small cases, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    const setting *const some[] = {&replayed, &pieces, NULL};
+    const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip engine: no device\n");
+        return 0;
+    }
+    test_demo(quick);
+    test_dims("data/models/kvdim-6m", "kvdim-6m", long_ones, quick ? 4 : 12, quick ? some : more);
+    test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, 6, some);
+    test_context();
+    if (!quick) {
+        test_families();
+        test_refused();
+    }
+    return failures ? 1 : 0;
+}
