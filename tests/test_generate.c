@@ -185,7 +185,8 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     size_t n_points;
     if (kvd_method_parse(text, &m, &err))
         fail_msg("%s", err.msg);
-    kvd_point_source source = {.method = &m, .spectrum = m.dims ? &spectrum : NULL, .spectrum_path = "fixture"};
+    kvd_point_source source = {
+        .method = &m, .spectrum = m.dims ? &spectrum : NULL, .spectrum_path = "fixture"};
     if (kvd_points_make(&source, &point, &n_points, &err))
         fail_msg("%s: %s", text, err.msg);
     kvd_plan plan = {.dims = point->cut ? &point->dims : NULL,
@@ -220,7 +221,8 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
         for (size_t j = 0; j < N_NEW; j++) {
             const float *const x = logits + (n + j - 1) * vocab;
             const size_t best = argmax(x);
-            const double mine = log_p(x, token[end[s] + j]), margin = (double)x[best] - (double)x[token[end[s] + j]];
+            const double mine = log_p(x, token[end[s] + j]),
+                         margin = (double)x[best] - (double)x[token[end[s] + j]];
             if (best != token[end[s] + j] && margin > tolerance)
                 fail_msg("%s: sequence %zu, place %zu: %u generated, %zu predicted, %g apart", text, s, j,
                          token[end[s] + j], best, margin);
@@ -257,11 +259,18 @@ static void every_axis_is_the_whole_sequence(void **state)
 static void codes_are_the_whole_sequence(void **state)
 {
     (void)state;
-    static const char *const coded[] = {"kivi,residual=16", "gear",          "zipcache",
-                                        "kvquant",          "rotatekv",      "hetero,k=4,v=4",
-                                        "leankv,window=16,th=0.3,tl=0.05",   "mikv",
-                                        "h2o+kivi,heavy=0.3,residual=16",    "h2o+think+kivi,window=8,residual=16",
-                                        "zack+kvquant,p=0.3",                "palu+kvquant,palu.p=0.3"};
+    static const char *const coded[] = {"kivi,residual=32",
+                                        "gear",
+                                        "zipcache",
+                                        "kvquant",
+                                        "rotatekv",
+                                        "hetero,k=4,v=4",
+                                        "leankv,window=16,th=0.3,tl=0.05",
+                                        "mikv",
+                                        "h2o+kivi,heavy=0.3,residual=32",
+                                        "h2o+think+kivi,window=8,residual=32",
+                                        "zack+kvquant,p=0.3",
+                                        "palu+kvquant,palu.p=0.3"};
     for (size_t i = 0; i < sizeof coded / sizeof *coded; i++)
         same_as_the_whole(coded[i], KVD_F32, 0.1);
     same_as_the_whole("h2o", KVD_F16, 0.01);
@@ -275,26 +284,25 @@ static void refusals(void **state)
     uint32_t token[3 * N_NEW], beyond[3 * N_NEW] = {0};
     const size_t far[] = {0, LONGEST, LONGEST + 1, LONGEST + 2}, nothing[] = {0, 0, 1, 2};
     kvd_continuations c = {PROMPTS, offset, id, far, NULL};
-    assert_int_equal(kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err),
-                     -1);
+    assert_int_equal(
+        kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err), -1);
     assert_string_equal(err.msg, "sequence 0: a prompt of 40 tokens and 73 behind it, room for 73");
     c.end = nothing;
-    assert_int_equal(kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err),
-                     -1);
+    assert_int_equal(
+        kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err), -1);
     assert_string_equal(err.msg, "sequence 0: a prompt of 40 tokens and 0 behind it");
     beyond[5] = 8192;
     c.end = end;
     c.forced = beyond;
-    assert_int_equal(kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err),
-                     -1);
+    assert_int_equal(
+        kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err), -1);
     assert_string_equal(err.msg, "sequence 0: token id 8192 is not below the vocabulary size 8192");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(none_is_repeated_full_passes),
-                                       cmocka_unit_test(every_axis_is_the_whole_sequence),
-                                       cmocka_unit_test(codes_are_the_whole_sequence),
-                                       cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(none_is_repeated_full_passes), cmocka_unit_test(every_axis_is_the_whole_sequence),
+        cmocka_unit_test(codes_are_the_whole_sequence), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests_name("generate", tests, set_up, tear_down);
 }

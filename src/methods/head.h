@@ -17,7 +17,8 @@ typedef struct {
     /* Rows in hand: positions base .. end-1 are rows first, first + 1, ... of the batch. */
     const kvd_attention_in *in;
     size_t first, base, end;
-    const float *all_heads[KVD_N_SIDES]; /* [end][n_kv_heads * d_head] from position 0 on, for codes of all heads */
+    const float
+        *all_heads[KVD_N_SIDES]; /* [end][n_kv_heads * d_head] from position 0 on, for codes of all heads */
     size_t d, width[KVD_N_SIDES], low[KVD_N_SIDES], group;
     const kvd_dims_head *dims;
     const float *cosine, *sine;

@@ -113,7 +113,8 @@ static int check(kvd_running *r, const kvd_attention_in *in, size_t sequence, kv
         return kvd_fail(err, "sequence %zu goes on at position %zu, the cache holds %zu rows",
                         in->first_sequence + sequence, start, s->n);
     if (n == 0 || start + n > in->whole[sequence] || (start == 0 && n == in->whole[sequence]))
-        return kvd_fail(err, "sequence %zu: %zu rows from position %zu on of %zu, a prompt leaves one at least",
+        return kvd_fail(err,
+                        "sequence %zu: %zu rows from position %zu on of %zu, a prompt leaves one at least",
                         in->first_sequence + sequence, n, start, in->whole[sequence]);
     if (start == 0 && in->layer == 0 && begin(r, s, in->whole[sequence], err))
         return -1;
@@ -127,8 +128,7 @@ static int check(kvd_running *r, const kvd_attention_in *in, size_t sequence, kv
 static int take(kvd_running *r, const kvd_attention_in *in, size_t sequence, size_t g, float *out,
                 kvd_stepwise_account *account, kvd_err *err)
 {
-    kvd_head *const h =
-        &slot_of(r, sequence)->head[(size_t)in->layer * (size_t)in->config->n_kv_heads + g];
+    kvd_head *const h = &slot_of(r, sequence)->head[(size_t)in->layer * (size_t)in->config->n_kv_heads + g];
     const size_t first = in->offset[sequence], start = in->start[sequence],
                  end = start + in->offset[sequence + 1] - first;
     h->in = in;
