@@ -236,7 +236,7 @@ static int take_prompt(kvd_head *h, float *out, kvd_err *err)
 
 int kvd_head_take(kvd_head *h, float *out, kvd_err *err)
 {
-    assert(h->base ? h->m > 0 : h->end >= h->n0);
+    assert(h->base || h->end >= h->n0);
     kvd_head_project_rows(h);
     int status = h->base ? 0 : take_prompt(h, out, err);
     for (size_t t = kvd_head_step_base(h); !status && t < h->end; t++)
