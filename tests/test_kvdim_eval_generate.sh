@@ -64,6 +64,11 @@ P
   then ok "columns are means of the file's raw values"; else bad "columns are means of the file's raw values" "$(cat "$D/log")"; fi
 else echo "skip columns are means of the file's raw values: no h5py"; fi
 
+# ---- the report's table has what the file has -------------------------------------------------------------------
+if "$B/bin/kvdim-report" "$D/first.h5" --no-plots -q -o "$D/rep" >"$D/log" 2>&1 && sed 's/"[^"]*"/settings/g' "$D/rep/tables/free-running.csv" | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
+     NR > 1 { n++; if ($at["exact"] <= 1 && $at["agree_prefix"] >= 1 && $at["rouge1_lo"] <= $at["rouge1"] + 1e-9) good++ } END { exit !(n == 4 && good == 4) }'
+then ok "the report's table"; else bad "the report's table" "$(cat "$D/log")" "$(cat "$D/rep/tables/free-running.csv")"; fi
+
 # ---- several seeds -------------------------------------------------------------------------------------------
 if run $STORIES --prompt 50 --generate 12 --seeds 3 --seed 5 --method h2o --method keyformer; then
   column purpose >"$D/p"; column n_seeds >"$D/n"; column seed >"$D/s"; column nll >"$D/l"; column rouge1 >"$D/r"; column nll_sd >"$D/d"; column rouge1_sd >"$D/e"

@@ -62,7 +62,7 @@ static void add_measure(kvd_free_columns *c, const kvd_free_measure_info *m)
 
 kvd_free_columns *kvd_free_columns_new(const kvd_free_run *f, bool seeds, kvd_err *err)
 {
-    enum { MOST = 7 * KVD_N_FREE_MEASURES + 1 };
+    enum { MOST = 7 * KVD_N_FREE_MEASURES + 2 };
     kvd_free_columns *const c = calloc(1, sizeof *c);
     if (c) {
         c->column = calloc(MOST, sizeof *c->column);
@@ -78,6 +78,8 @@ kvd_free_columns *kvd_free_columns_new(const kvd_free_run *f, bool seeds, kvd_er
     for (int m = 0; m < KVD_N_FREE_MEASURES; m++)
         if (items_of(c, m))
             add_measure(c, &kvd_free_measures[m]);
+    add_column(c, "free_cache_share", "", "1",
+               "what the cache held while running free over an uncompressed 16-bit cache, mean over steps");
     add_column(c, "free_seconds", "", "s", "free-running evaluation of this point on this machine");
     return c;
 }
@@ -163,6 +165,7 @@ int kvd_free_columns_add(kvd_free_columns *c, kvd_rows *rows, const kvd_free_res
     }
     for (size_t i = 0, n = places_of(c); i < n; i++)
         c->token[c->rows * n + i] = r->token ? (int32_t)r->token[i] : -1;
+    kvd_rows_real(rows, "free_cache_share", run ? r->cache_share : (double)NAN);
     kvd_rows_real(rows, "free_seconds", run ? r->seconds : (double)NAN);
     c->rows++;
     return 0;

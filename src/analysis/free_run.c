@@ -230,6 +230,10 @@ static int run_all(kvd_free_run *f, const kvd_plan *plan, bool reference, kvd_fr
         if (f->items[t].n_items && run_task(f, (kvd_free_task)t, plan, reference, r, progress, err))
             return -1;
     r->seconds = now_s() - started;
+    const kvd_stepwise_account *const a = &r->account;
+    r->cache_share = a->rows ? (a->payload + a->side + a->entries) / a->dense *
+                                   (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16)
+                             : (double)NAN;
     return kvd_cache_check_steps(&r->account, plan, steps_of(f), err);
 }
 

@@ -45,6 +45,8 @@ typedef struct {
         [KVD_N_FREE_MEASURES]; /* [n_items of the task]; NULL: the task was not run, NaN: there is no text */
     uint32_t *token; /* of generate: [n_items][n_new]                                              */
     double seconds;
+    double
+        cache_share; /* what the cache held over an uncompressed 16-bit one, mean over all steps; NaN without steps */
     kvd_stepwise_account account;
 } kvd_free_result;
 

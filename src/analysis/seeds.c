@@ -81,8 +81,10 @@ static int mean_measures(const kvd_choice *choice, size_t n, const kvd_free_run 
         }
         mean->spread.measure[m] = kvd_stddev(seed, n);
     }
-    for (size_t k = 0; f && k < n; k++)
+    for (size_t k = 0; f && k < n; k++) {
         mean->free_run.seconds += choice[k].free_run.seconds;
+        mean->free_run.cache_share += choice[k].free_run.cache_share / (double)n;
+    }
     return 0;
 }
 
