@@ -18,12 +18,20 @@
 #include "model/corpus.h"
 #include "model/forward.h"
 
-enum { PROMPTS = 3, PROMPT_1 = 40, PROMPT_2 = 61, PROMPT_3 = 40, N_NEW = 12, LONGEST = PROMPT_2 + N_NEW };
+enum {
+    PROMPTS = 3,
+    PROMPT_1 = 40,
+    PROMPT_2 = 61,
+    PROMPT_3 = 40,
+    N_NEW = 12,
+    LONGEST = PROMPT_2 + N_NEW,
+    ALL = PROMPT_1 + PROMPT_2 + PROMPT_3
+};
 static const size_t offset[] = {0, PROMPT_1, PROMPT_1 + PROMPT_2, PROMPT_1 + PROMPT_2 + PROMPT_3};
 static const size_t end[] = {0, N_NEW, 2 * N_NEW, 3 * N_NEW};
 static char folder[] = "/tmp/kvd_test_generate_XXXXXX";
 static char dump_path[128];
-static uint32_t id[PROMPT_1 + PROMPT_2 + PROMPT_3];
+static uint32_t id[ALL];
 static kvd_checkpoint *checkpoint;
 static const kvd_config *config;
 static kvd_generator *generator;
@@ -115,8 +123,8 @@ static size_t argmax(const float *x)
 static double log_p(const float *x, size_t j)
 {
     const double top = (double)x[argmax(x)];
-    double sum = 0;
-    for (size_t i = 0; i < (size_t)config->vocab_size; i++)
+    double sum = exp((double)x[0] - top);
+    for (size_t i = 1; i < (size_t)config->vocab_size; i++)
         sum += exp((double)x[i] - top);
     return (double)x[j] - top - log(sum);
 }
@@ -156,7 +164,7 @@ static void none_is_repeated_full_passes(void **state)
     (void)state;
     kvd_err err = {""};
     const kvd_plan plan = {.type = KVD_F32};
-    uint32_t token[3 * N_NEW], whole[LONGEST];
+    uint32_t token[3 * N_NEW] = {0}, whole[ALL + N_NEW];
     const kvd_continuations c = {PROMPTS, offset, id, end, NULL};
     kvd_stepwise_account account = {0};
     if (kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, &account, NULL, NULL, &err))
@@ -199,8 +207,8 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
         .config = config, .spectrum = source.spectrum, .calibration = &dump, .seed = 3};
     if (kvd_plan_open(&plan, &setup, &err))
         fail_msg("%s: %s", text, err.msg);
-    uint32_t token[3 * N_NEW], again[3 * N_NEW], rank[3 * N_NEW], whole[LONGEST];
-    double p[3 * N_NEW], q[3 * N_NEW];
+    uint32_t token[3 * N_NEW] = {0}, again[3 * N_NEW] = {0}, rank[3 * N_NEW] = {0}, whole[ALL + N_NEW];
+    double p[3 * N_NEW] = {0}, q[3 * N_NEW] = {0};
     kvd_continuations c = {PROMPTS, offset, id, end, NULL};
     if (kvd_generate(generator, &plan, &c, &(kvd_continued){token, p, NULL}, NULL, NULL, NULL, &err))
         fail_msg("%s: %s", text, err.msg);
@@ -281,7 +289,7 @@ static void refusals(void **state)
     (void)state;
     kvd_err err = {""};
     const kvd_plan plan = {.type = KVD_F32};
-    uint32_t token[3 * N_NEW], beyond[3 * N_NEW] = {0};
+    uint32_t token[3 * N_NEW] = {0}, beyond[3 * N_NEW] = {0};
     const size_t far[] = {0, LONGEST, LONGEST + 1, LONGEST + 2}, nothing[] = {0, 0, 1, 2};
     kvd_continuations c = {PROMPTS, offset, id, far, NULL};
     assert_int_equal(

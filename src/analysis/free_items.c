@@ -52,17 +52,22 @@ static int push_all(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
     return 0;
 }
 
+static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
+{
+    size_t *const grown = realloc(*list, capacity * sizeof *grown);
+    if (!grown)
+        return kvd_no_memory(err, "a list of lengths", capacity * sizeof *grown);
+    *list = grown;
+    return 0;
+}
+
 /* The prompt was pushed; `more` tokens follow it, `forced` [more] or whatever the model says. */
 static int end_sequence(builder *b, const uint32_t *forced, size_t more, kvd_err *err)
 {
     if (b->n + 1 >= b->capacity) {
         const size_t capacity = b->capacity ? 2 * b->capacity : 64;
-        size_t *const offset = realloc(b->offset, capacity * sizeof *offset);
-        b->offset = offset ? offset : b->offset;
-        size_t *const end = realloc(b->end, capacity * sizeof *end);
-        b->end = end ? end : b->end;
-        if (!offset || !end)
-            return kvd_no_memory(err, "prompts", 2 * capacity * sizeof *offset);
+        if (grow_sizes(&b->offset, capacity, err) || grow_sizes(&b->end, capacity, err))
+            return -1;
         b->capacity = capacity;
         if (!b->n)
             b->offset[0] = b->end[0] = 0;
@@ -174,11 +179,11 @@ static int add_field(void *ctx, const char *text, size_t len, kvd_err *err)
     if (f->n == f->capacity) {
         const size_t capacity = f->capacity ? 2 * f->capacity : 64;
         char **const grown = realloc(f->text, capacity * sizeof *grown);
-        f->text = grown ? grown : f->text;
-        size_t *const lens = realloc(f->len, capacity * sizeof *lens);
-        f->len = lens ? lens : f->len;
-        if (!grown || !lens)
-            return kvd_no_memory(err, "documents", 2 * capacity * sizeof *lens);
+        if (!grown)
+            return kvd_no_memory(err, "documents", capacity * sizeof *grown);
+        f->text = grown;
+        if (grow_sizes(&f->len, capacity, err))
+            return -1;
         f->capacity = capacity;
     }
     if (!(f->text[f->n] = malloc(len + 1)))

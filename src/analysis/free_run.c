@@ -299,12 +299,12 @@ int kvd_free_interval(const kvd_free_run *f, kvd_free_measure m, const kvd_free_
                       const kvd_free_result *less, uint64_t seed, kvd_interval *out, kvd_err *err)
 {
     const kvd_free_items *const items = &f->items[kvd_free_measures[m].task];
-    double *const sum = calloc(2 * items->n_clusters + 1, sizeof *sum), *const count =
-                                                                            sum + items->n_clusters;
+    double *const sum = calloc(2 * items->n_clusters + 1, sizeof *sum);
     int status = 0;
     *out = (kvd_interval){NAN, NAN, NAN};
     if (!sum)
         return kvd_no_memory(err, "clusters", 2 * items->n_clusters * sizeof *sum);
+    double *const count = sum + items->n_clusters;
     bool missing = false;
     for (size_t i = 0; i < items->n_items; i++) {
         const double x = r->value[m][i] - (less ? less->value[m][i] : 0);

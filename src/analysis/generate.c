@@ -81,8 +81,8 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     if (out->token)
         out->token[at] = (uint32_t)best;
     if (out->log_p) {
-        double sum = 0;
-        for (size_t j = 0; j < vocab; j++)
+        double sum = exp((double)x[0] - (double)x[best]);
+        for (size_t j = 1; j < vocab; j++)
             sum += exp((double)x[j] - (double)x[best]);
         out->log_p[at] = (double)x[next] - (double)x[best] - log(sum);
     }
