@@ -1,6 +1,6 @@
 /*
  * Generation that reads the cache, against its definition: with `none` the argmax of repeated full passes; with any plan, token by token,
- * what kvd_cache over the whole sequence predicts, the prompt given.
+ * what kvd_cache over the whole sequence predicts, the prompt given. The uncompressed model also against Transformers.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -284,6 +284,61 @@ static void codes_are_the_whole_sequence(void **state)
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
 
+/* Numbers of one line of the oracle's file. */
+static size_t read_line(FILE *f, double *x, size_t most)
+{
+    char line[2000];
+    size_t n = 0;
+    if (!fgets(line, sizeof line, f))
+        return 0;
+    for (char *rest = line, *part; n < most && (part = strsep(&rest, ","));)
+        x[n++] = strtod(part, NULL);
+    return n;
+}
+
+/* Transformers with its own cache (tests/oracle/generate_oracle.py): prompts of unequal lengths side by side. */
+static void none_is_transformers(void **state)
+{
+    (void)state;
+    enum { SEQUENCES = 5, N = 24, MOST = 100 };
+    FILE *const f = fopen("tests/oracle/generate_expected.csv", "r");
+    assert_non_null(f);
+    uint32_t ids[SEQUENCES * MOST], made[SEQUENCES * N], after[SEQUENCES * N], token[SEQUENCES * N] = {0};
+    double x[MOST], log_ps[SEQUENCES * N], p[SEQUENCES * N] = {0};
+    size_t at[SEQUENCES + 1] = {0}, ends[SEQUENCES + 1] = {0};
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        const size_t n = read_line(f, x, MOST);
+        for (size_t i = 0; i < n; i++)
+            ids[at[s] + i] = (uint32_t)x[i];
+        at[s + 1] = at[s] + n;
+        ends[s + 1] = ends[s] + N;
+        assert_int_equal(read_line(f, x, MOST), N);
+        for (size_t i = 0; i < N; i++)
+            made[ends[s] + i] = (uint32_t)x[i];
+        assert_int_equal(read_line(f, x, MOST), N);
+        for (size_t i = 0; i < N; i++)
+            after[ends[s] + i] = (uint32_t)x[i];
+        assert_int_equal(read_line(f, log_ps + ends[s], N), N);
+    }
+    fclose(f);
+    assert_true(at[SEQUENCES] > 300);
+    kvd_err err = {""};
+    const kvd_plan plan = {.type = KVD_F32};
+    kvd_generator *const g = kvd_generator_new(checkpoint, 300, MOST + N, &err);
+    assert_non_null(g);
+    kvd_continuations c = {SEQUENCES, at, ids, ends, NULL};
+    if (kvd_generate(g, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err))
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < SEQUENCES * (size_t)N; i++)
+        assert_int_equal(token[i], made[i]);
+    c.forced = after;
+    if (kvd_generate(g, &plan, &c, &(kvd_continued){.log_p = p}, NULL, NULL, NULL, &err))
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < SEQUENCES * (size_t)N; i++)
+        assert_true(fabs(p[i] - log_ps[i]) < 1e-4);
+    kvd_generator_free(g);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -310,7 +365,8 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(none_is_repeated_full_passes), cmocka_unit_test(every_axis_is_the_whole_sequence),
-        cmocka_unit_test(codes_are_the_whole_sequence), cmocka_unit_test(refusals)};
+        cmocka_unit_test(none_is_repeated_full_passes), cmocka_unit_test(none_is_transformers),
+        cmocka_unit_test(every_axis_is_the_whole_sequence), cmocka_unit_test(codes_are_the_whole_sequence),
+        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests_name("generate", tests, set_up, tear_down);
 }
