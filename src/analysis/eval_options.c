@@ -22,7 +22,8 @@ enum {
     OPT_COMPUTE,
     OPT_BATCH,
     OPT_PROMPT,
-    OPT_CALIBRATION
+    OPT_CALIBRATION,
+    OPT_FISHER
 };
 
 static const struct argp_option options[] = {
@@ -60,6 +61,11 @@ static const struct argp_option options[] = {
     {"error-table", OPT_TABLE, "FILE", 0, "Made by --scan-errors, for ranks=error", 2},
     {"calibration", OPT_CALIBRATION, "FILE", 0,
      "Activations of calibration text (kvdim-collect --rope both), for methods that take levels from them",
+     2},
+    {"fisher", OPT_FISHER, "FILE", 0,
+     "Squared gradients (kvdim-collect --fisher), for kvquant's weights and palu's search; those of kvquant "
+     "are of the tokens of "
+     "--calibration",
      2},
     {"target", OPT_TARGET, "SHARE", 0,
      "For each method, search the largest overall p that keeps this share of the uncompressed top-1 accuracy",
@@ -199,6 +205,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         return kvd_arg_size("--batch", arg, 1, 1 << 30, &cfg->batch, err);
     case OPT_CALIBRATION:
         cfg->calibration = arg;
+        return 0;
+    case OPT_FISHER:
+        cfg->fisher = arg;
         return 0;
     case OPT_PROMPT:
         return kvd_arg_size("--prompt", arg, 0, 1 << 30, &cfg->prompt, err);

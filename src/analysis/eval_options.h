@@ -20,7 +20,7 @@ typedef struct {
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];
     size_t n_methods;
-    const char *calibration; /* NULL: none */
+    const char *calibration, *fisher; /* NULL: none */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
     double target; /* NaN: no search */

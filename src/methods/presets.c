@@ -393,6 +393,16 @@ static void describe(kvd_method *m)
                                  all[k].name, all[k].parameter[i].key, all[k].values->value[i]);
 }
 
+void kvd_method_with_fisher(kvd_method *m)
+{
+    if (!m->bits || !m->bits->fisher_key || dims_name(m))
+        return;
+    for (int i = 0; m->bits->parameter[i].key; i++)
+        if (!strcmp(m->bits->parameter[i].key, m->bits->fisher_key) && !m->bits_values.given[i])
+            m->bits_values.value[i] = 1;
+    describe(m);
+}
+
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
 {
     char copy[256], names[64];

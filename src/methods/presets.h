@@ -53,6 +53,10 @@ typedef struct {
 } kvd_preset;
 bool kvd_preset_at(int i, kvd_preset *out);
 
+/* Squared gradients are there (--fisher): a bits method that can use them does, unless its key was given or a method of the dims axis
+ * stands in front of it. */
+void kvd_method_with_fisher(kvd_method *m);
+
 /* The axes but dims of a plan: what belongs to the method alone. */
 void kvd_method_plan(const kvd_method *m, kvd_plan *plan);
 
