@@ -11,7 +11,7 @@
 const char *const kvd_ranks_name[3] = {"eq6", "eq6-energy", "error"};
 
 static const kvd_dims_method *const dims[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_uniform,
-                                              &kvd_dims_balanced};
+                                              &kvd_dims_balanced, &kvd_dims_matryoshka};
 static const kvd_layers_method *const layers[] = {&kvd_layers_minicache, &kvd_layers_xkv};
 static const kvd_tokens_method *const tokens[] = {
     &kvd_tokens_h2o,    &kvd_tokens_keyformer,  &kvd_tokens_scissorhands, &kvd_tokens_snapkv,
