@@ -261,12 +261,11 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     if (kvd_forward_ref(checkpoint, id, n, &out, &err))
         fail_msg("%s", err.msg);
     for (size_t i = 0; i + 1 < n; i++) {
-        double top = -INFINITY, total = 0;
+        const double target = logits[i * vocab + id[i + 1]];
+        double others = 0; /* of the target's probability */
         for (size_t j = 0; j < vocab; j++)
-            top = fmax(top, logits[i * vocab + j]);
-        for (size_t j = 0; j < vocab; j++)
-            total += exp(logits[i * vocab + j] - top);
-        sum += log(total) + top - logits[i * vocab + id[i + 1]];
+            others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
+        sum += log1p(others);
     }
     free(logits);
     return sum;
