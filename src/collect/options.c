@@ -66,7 +66,7 @@ static const struct argp_option options[] = {
     {"fisher", OPT_FISHER, "FILE", OPTION_ARG_OPTIONAL,
      "Squared gradients of the loss with respect to K, V and their weights, into OUT.h5; with =FILE, into "
      "FILE beside the "
-     "others. A backward pass, on the CPU, about four times the work of a forward pass",
+     "others. A backward pass, on the CPU, four to five times the work of a forward pass",
      2},
     {"fisher-rows", OPT_FISHER_ROWS, "N", 0,
      "With --fisher: keep squared gradients token by token for the first N tokens, which kvquant weighs its "

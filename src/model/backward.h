@@ -7,7 +7,7 @@
  * own loss, however they are batched.
  *
  * The residual that enters each layer is kept for the whole batch, (n_layers + 1) n_tokens d_model floats; what lies inside a layer is
- * computed again when its turn comes. That is about four times the work of a forward pass.
+ * computed again when its turn comes. That is four to five times the work of a forward pass.
  */
 #ifndef KVD_MODEL_BACKWARD_H
 #define KVD_MODEL_BACKWARD_H
