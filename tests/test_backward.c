@@ -1,7 +1,7 @@
 /*
  * Gradients of the loss: against what PyTorch's autograd gives for the model of every family in float64
- * (tests/oracle/make_gradients.py), against differences of the double-precision forward pass, and what follows from causality and
- * from sequences that do not see each other.
+ * (tests/oracle/make_gradients.py), against differences of the double-precision forward pass, and what
+ * follows from causality and from sequences that do not see each other.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -271,7 +271,8 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     return sum;
 }
 
-/* The derivative along random directions: sum of gradient times direction, against (f(x + h) - f(x - h)) / 2h. */
+/* The derivative along random directions: sum of gradient times direction, against (f(x + h) - f(x - h)) /
+ * 2h. */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};
@@ -361,7 +362,6 @@ static void test_last_row_has_none(void **state)
                 for (size_t j = 0; j < g.width; j++)
                     sum += fabs((double)g.g[i][(l * 30 + row) * g.width + j]);
                 const bool none = row == 8 || row == 9 || row == 29;
-                /* The first key of a sequence has its row to itself, and in a softmax of one nothing moves. */
                 if (none ? sum > 0 : !(sum > 0))
                     fail_msg("%s of layer %zu, row %zu: |gradient| sums to %g", g_name[i], l, row, sum);
             }

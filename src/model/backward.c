@@ -327,7 +327,8 @@ static void head_back(kvd_backward *w, size_t rows)
     kvd_tensor_drop(&w->head.tensor);
 }
 
-/* Rows first .. of what leaves the last layer: their losses, and their dx. target UINT32_MAX: the row predicts nothing. */
+/* Rows first .. of what leaves the last layer: their losses, and their dx. target UINT32_MAX: the row
+ * predicts nothing. */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target, double *loss,
                       kvd_err *err)
 {

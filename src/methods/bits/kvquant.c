@@ -1,18 +1,22 @@
 /*
- * kvquant: keys per channel before RoPE, values per token, non-uniform levels from calibration, outliers apart (Hooper et al. 2024,
- * "KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache Quantization", sections 3.1 to 3.5).
+ * kvquant: keys per channel before RoPE, values per token, non-uniform levels from calibration, outliers
+ * apart (Hooper et al. 2024, "KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache
+ * Quantization", sections 3.1 to 3.5).
  *
- * Offline, from a dump of calibration text: for every channel of keys the range between its outlier quantiles; and for keys and
- * values of every layer 2^bits levels in [-1, 1] by k-means over what the normalised numbers are, in 4096 bins. Online a key number beyond its channel's
- * range is an outlier; of a value vector the `outliers` share is, half of it the smallest and half the largest (of each at least
- * one), and the rest gives its range. A vector is one head's, in the paper that of all heads. Outliers are kept in 16 bits with a 16-bit
- * index. The first `sink` tokens of a sequence are exact (attention sinks). `qnorm` moves and stretches
- * the levels when they are read, so that mean and deviation after coding are those before.
+ * Offline, from a dump of calibration text: for every channel of keys the range between its outlier
+ * quantiles; and for keys and values of every layer 2^bits levels in [-1, 1] by k-means over what the
+ * normalised numbers are, in 4096 bins. Online a key number beyond its channel's range is an outlier; of a
+ * value vector the `outliers` share is, half of it the smallest and half the largest (of each at least one),
+ * and the rest gives its range. A vector is one head's, in the paper that of all heads. Outliers are kept in
+ * 16 bits with a 16-bit index. The first `sink` tokens of a sequence are exact (attention sinks). `qnorm`
+ * moves and stretches the levels when they are read, so that mean and deviation after coding are those
+ * before.
  *
- * With `weights` a number counts in the k-means as much as its squared gradient of the loss (--fisher), by the paper and its public code; with 2 times
- * the square of half its range, which is what the number's error weighs in the loss once the normalisation is undone. Without, every number
- * weighs the same, which the paper calls the plain form. The moments that `qnorm` keeps are never weighted.
- * Behind a dims method, keys are coded after RoPE in the rotated and cut space, for which the calibration rows are rotated and cut too.
+ * With `weights` a number counts in the k-means as much as its squared gradient of the loss (--fisher), by
+ * the paper and its public code; with 2 times the square of half its range, which is what the number's error
+ * weighs in the loss once the normalisation is undone. Without, every number weighs the same, which the paper
+ * calls the plain form. The moments that `qnorm` keeps are never weighted. Behind a dims method, keys are
+ * coded after RoPE in the rotated and cut space, for which the calibration rows are rotated and cut too.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,6 +24,7 @@
 
 #include "common/half.h"
 #include "methods/bits/bits.h"
+#include "methods/bits/levels.h"
 
 enum { BITS, OUTLIERS, SINK, QNORM, ROWS, WEIGHTS };
 static const kvd_parameter parameters[] = {
@@ -52,85 +57,6 @@ static float *levels_of(const kvquant *q, int layer, int side)
 
 /* ---- levels ------------------------------------------------------------------------------------------ */
 
-static double middle_of(int bin)
-{
-    return -1 + (2.0 * bin + 1) / BINS;
-}
-
-/* Sums over the bins before one: of weights, and of weights times middles and their squares. */
-typedef struct {
-    double weight[BINS + 1], first[BINS + 1], second[BINS + 1];
-} prefixes;
-
-/* What bins from .. to - 1 lose when they are read as their mean. */
-static double lost(const prefixes *s, int from, int to)
-{
-    const double w = s->weight[to] - s->weight[from], x = s->first[to] - s->first[from];
-    return w > 0 ? fmax(0, s->second[to] - s->second[from] - x * x / w) : 0;
-}
-
-/*
- * One more level: least[e], what bins 0 .. e - 1 lose with it, for e = lo .. hi, and where its bins begin, which is never before
- * where those of a smaller e do; before [BINS + 1] is least with one level less. By halves.
- */
-static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
-                      double *least, uint16_t *begin)
-{
-    if (lo > hi)
-        return;
-    const int e = (lo + hi) / 2;
-    least[e] = INFINITY;
-    for (int b = from; b <= to && b <= e; b++) {
-        const double all = before[b] + lost(s, b, e);
-        if (all < least[e]) {
-            least[e] = all;
-            begin[e] = (uint16_t)b;
-        }
-    }
-    add_level(s, before, lo, e - 1, from, begin[e], least, begin);
-    add_level(s, before, e + 1, hi, begin[e], to, least, begin);
-}
-
-typedef struct {
-    prefixes sums;
-    double least[2][BINS + 1];
-    uint16_t begin[256][BINS + 1];
-} partition;
-
-/*
- * The n levels, rising, for which a histogram of [-1, 1] loses least: k-means in one dimension, whose best end can be computed (Wang and Song 2011,
- * "Ckmeans.1d.dp"). Levels without bins, of histograms with fewer than n, are as the one before.
- */
-static int find_levels(const double *histogram, int n, double *level, kvd_err *err)
-{
-    partition *const p = calloc(1, sizeof *p);
-    if (!p)
-        return kvd_no_memory(err, "levels", sizeof *p);
-    for (int b = 0; b < BINS; b++) {
-        const double w = histogram[b], x = middle_of(b);
-        p->sums.weight[b + 1] = p->sums.weight[b] + w;
-        p->sums.first[b + 1] = p->sums.first[b] + w * x;
-        p->sums.second[b + 1] = p->sums.second[b] + w * x * x;
-    }
-    for (int e = 0; e <= BINS; e++)
-        p->least[0][e] = lost(&p->sums, 0, e);
-    for (int k = 1; k < n; k++)
-        add_level(&p->sums, p->least[(k - 1) % 2], 0, BINS, 0, BINS, p->least[k % 2], p->begin[k]);
-    for (int k = n - 1, end = BINS; k >= 0; k--) {
-        const int from = k ? p->begin[k][end] : 0;
-        const double w = p->sums.weight[end] - p->sums.weight[from];
-        level[k] = w > 0 ? (p->sums.first[end] - p->sums.first[from]) / w : NAN;
-        end = from;
-    }
-    free(p);
-    /* Without bins: as a neighbour. */
-    for (int k = 1; k < n; k++)
-        level[k] = isnan(level[k]) ? level[k - 1] : level[k];
-    for (int k = n - 1; k > 0; k--)
-        level[k - 1] = isnan(level[k - 1]) ? level[k] : level[k - 1];
-    return 0;
-}
-
 static int nearest(const float *level, int n, float x)
 {
     int lo = 0, hi = n - 1;
@@ -151,7 +77,7 @@ static void keep_moments(const double *histogram, int n, double *level)
     for (int k = 0; k < n; k++)
         as_float[k] = (float)level[k];
     for (int b = 0; b < BINS; b++) {
-        const double x = middle_of(b), q = level[nearest(as_float, n, (float)x)];
+        const double x = kvd_level_bin(b, BINS), q = level[nearest(as_float, n, (float)x)];
         weight += histogram[b];
         mean += histogram[b] * x;
         square += histogram[b] * x * x;
@@ -310,7 +236,7 @@ static int set_levels(kvquant *q, int layer, int side, const histograms *h, kvd_
         weight += h->weight[b];
     if (!(weight > 0))
         return kvd_fail(err, "layer %d: every squared gradient of %s is 0", layer, side ? "values" : "keys");
-    if (find_levels(h->weight, levels, level, err))
+    if (kvd_levels_find(h->weight, BINS, levels, level, err))
         return -1;
     for (int k = 0; k < levels; k++)
         to[k] = (float)level[k];

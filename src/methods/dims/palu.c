@@ -1,13 +1,15 @@
 /*
- * palu: latents of groups of heads, from which keys are rebuilt before RoPE at every step (Chang et al. 2024, "Palu: Compressing
- * KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
+ * palu: latents of groups of heads, from which keys are rebuilt before RoPE at every step (Chang et al. 2024,
+ * "Palu: Compressing KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
  *
- * The paper factors W_K of a group of heads as A B, whitened by the inputs' second moments, so that ||X W - X A B|| is least. The minimum over
- * A, B of rank r is reached by projecting X W, the keys before RoPE themselves, on their leading r singular vectors; so A is the basis V_r of
- * calibration keys (behind W_K) and B its transpose. Values likewise; B of values folds into W_O.
+ * The paper factors W_K of a group of heads as A B, whitened by the inputs' second moments, so that ||X W - X
+ * A B|| is least. The minimum over A, B of rank r is reached by projecting X W, the keys before RoPE
+ * themselves, on their leading r singular vectors; so A is the basis V_r of calibration keys (behind W_K) and
+ * B its transpose. Values likewise; B of values folds into W_O.
  *
- * The rank is the same for every group, or with `search` in proportion to the Fisher information of a group's rows of W_K, W_V, with as
- * many dimensions in all (section 3.4, and rank_search.py of the public code).
+ * The rank is the same for every group, or with `search` in proportion to the Fisher information of a group's
+ * rows of W_K, W_V, with as many dimensions in all (its automatic rank allocation, and rank_search.py of the
+ * public code).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -53,7 +55,8 @@ static size_t largest(const target *t, size_t n)
     return best;
 }
 
-/* Ranks of n targets in proportion to information [n], 1 .. wide each and `total` together, n <= total <= n wide. */
+/* Ranks of n targets in proportion to information [n], 1 .. wide each and `total` together, n <= total <= n
+ * wide. */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
 {
