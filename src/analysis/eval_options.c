@@ -2,7 +2,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "methods/grid.h"
 
 enum {
     OPT_TEXT = 0x100,
@@ -46,7 +49,9 @@ static const struct argp_option options[] = {
     {"label", OPT_LABEL, "NAME", 0, "What tables call these texts (default: from the file names)", 1},
     {0, 0, 0, 0, "What to evaluate:", 2},
     {"method", OPT_METHOD, "NAME[+NAME...][,KEY=VALUE...]", 0,
-     "May be repeated; NAME+NAME fills several axes of the cache. Keys of dims methods: p,r,ranks,cut; those "
+     "May be repeated; NAME+NAME fills several axes of the cache. KEY=A/B/C: a method for each of the "
+     "values, "
+     "and for each combination where several keys have several. Keys of dims methods: p,r,ranks,cut; those "
      "of "
      "the others are listed "
      "below. p: overall fraction removed; r: removal rate of Eq. 6; neither: every point of the "
@@ -106,6 +111,30 @@ int kvd_eval_add_method(kvd_eval_options *cfg, const char *text, kvd_err *err)
         return kvd_fail(err, "more than %d methods", (int)KVD_EVAL_METHODS);
     cfg->method_text[cfg->n_methods] = text;
     return kvd_method_parse(text, &cfg->method[cfg->n_methods++], err);
+}
+
+/* One text for many methods (methods/grid.h). */
+static int add_methods(kvd_eval_options *cfg, const char *text, kvd_err *err)
+{
+    char **texts;
+    size_t n;
+    if (kvd_method_grid(text, KVD_EVAL_METHODS, &texts, &n, err))
+        return -1;
+    int status = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!status && !(status = kvd_eval_add_method(cfg, texts[i], err)))
+            cfg->own_text[cfg->n_own++] = texts[i];
+        else
+            free(texts[i]);
+    }
+    free(texts);
+    return status;
+}
+
+void kvd_eval_options_release(kvd_eval_options *cfg)
+{
+    while (cfg->n_own)
+        free(cfg->own_text[--cfg->n_own]);
 }
 
 static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
@@ -217,7 +246,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->label = arg;
         return 0;
     case OPT_METHOD:
-        return kvd_eval_add_method(cfg, arg, err);
+        return add_methods(cfg, arg, err);
     case OPT_SPECTRUM:
         return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
     case OPT_RATES:

@@ -605,5 +605,6 @@ int main(int argc, char **argv)
     if (!status)
         status = work(&v, &err);
     release(&v);
+    kvd_eval_options_release(&cfg);
     return kvd_run_exit(program, status, &err);
 }
