@@ -240,7 +240,7 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
         c->offset[s] = kvd_corpus_offset(c->corpus, first + s) - before;
     if (kvd_corpus_read(c->corpus, first, n, c->id, err))
         return -1;
-    const kvd_batch batch = {n, c->offset, first, c->id};
+    const kvd_batch batch = {.n_sequences = n, .offset = c->offset, .first_sequence = first, .id = c->id};
     c->batch_started = kvd_run_elapsed(&c->run);
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }

@@ -72,6 +72,8 @@ typedef struct {
     double *norm, *zdc; /* [row][n_layers] attention error, means over heads; NULL when not measured */
     kvd_target_result *target;
     size_t n_targets;
+    size_t n_needles;                                                /* 0: none were hidden */
+    double *needle_depth, *needle_nll, *needle_agree, *needle_exact; /* [n_needles]; [row][n_needles] */
 } kvd_accuracy_result;
 
 /* Rates that a machine reached when kernels were timed on it; 0: not measured. */
