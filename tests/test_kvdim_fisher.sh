@@ -63,7 +63,7 @@ else echo "not ok the_bytes_stay: $(cat "$log")"; fi
 refused search_without_fisher 1 "method 'palu': search=1 needs squared gradients: give --fisher" $EVAL --calibration "$dir/6m.h5" --method palu,search=1
 refused weights_without_fisher 1 "method 'kvquant': weights=2 needs squared gradients: give --fisher" $EVAL --calibration "$dir/6m.h5" --method kvquant,weights=2
 "$collect" data/models/kvdim-6m --text data/texts/code.txt --tokens 256 --seq-len 128 --fisher --fisher-rows 0 -q -o "$dir/code.f.h5"
-refused other_tokens 1 "the squared gradients are of other tokens than the calibration ('code', 256 tokens, and 'articles', 768): collect both in one run" \
+refused other_tokens 1 "the squared gradients are of other tokens than the calibration ('code', 256 tokens, and 'articles', 768): collect both in one run, or give weights=0" \
   $EVAL --calibration "$dir/6m.h5" --fisher "$dir/code.f.h5" --method kvquant
 check a_search_takes_any_tokens $EVAL --calibration "$dir/6m.h5" --fisher "$dir/code.f.h5" --method palu,search=1 -o "$dir/b.h5"
 $of6m --tokens 768 --rope both --fisher="$dir/few.f.h5" --fisher-rows 100 -o "$dir/few.h5"
@@ -71,6 +71,7 @@ refused few_rows 1 "squared gradients of 100 tokens one by one, 768 are read: co
   $EVAL --calibration "$dir/few.h5" --fisher "$dir/few.f.h5" --method kvquant
 "$collect" "$model" --random 100 --fisher -q -o "$dir/tiny.f.h5"
 refused another_model 1 "are of different models" $EVAL --calibration "$dir/6m.h5" --fisher "$dir/tiny.f.h5" --method palu,search=1
+refused no_result 1 "holds fisher, not results: give it to kvdim-eval first" "$B/bin/kvdim-report" "$dir/tiny.f.h5"
 refused not_a_fisher_file 1 "holds kvdim/activations, kvdim/fisher is wanted" $EVAL --calibration "$dir/6m.h5" --fisher "$dir/6m.h5" --method palu
 
 # ---- values ----

@@ -308,7 +308,7 @@ static int check_fisher(const kvd_values *v, const kvd_method_setup *s, kvd_err 
         return kvd_fail(
             err,
             "the squared gradients are of other tokens than the calibration ('%s', %zu tokens, and "
-            "'%s', %zu): collect both in one run",
+            "'%s', %zu): collect both in one run, or give weights=0",
             f->label, f->n_tokens, a->label, a->n_tokens);
     if (f->first_layer != 0 || f->n_layers != s->config->n_layers)
         return kvd_fail(err, "the squared gradients are of layers %d to %d, the model has %d", f->first_layer,

@@ -58,14 +58,16 @@ static void sum_up(const double *histogram, int bins, const prefixes *s)
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err)
 {
     assert(bins >= 1 && bins <= KVD_LEVELS_BINS && n >= 1);
-    const size_t ends = (size_t)bins + 1,
-                 bytes = 5 * ends * sizeof(double) + (size_t)n * ends * sizeof(uint16_t);
-    double *const all = malloc(bytes);
-    if (!all)
-        return kvd_no_memory(err, "levels", bytes);
+    const size_t ends = (size_t)bins + 1;
+    double *const all = malloc(5 * ends * sizeof *all);
+    uint16_t *const begin = malloc((size_t)n * ends * sizeof *begin);
+    if (!all || !begin) {
+        free(all);
+        free(begin);
+        return kvd_no_memory(err, "levels", ends * (5 * sizeof *all + (size_t)n * sizeof *begin));
+    }
     const prefixes s = {all, all + ends, all + 2 * ends};
     double *const least[2] = {all + 3 * ends, all + 4 * ends};
-    uint16_t *const begin = (uint16_t *)(all + 5 * ends);
     sum_up(histogram, bins, &s);
     for (int e = 0; e <= bins; e++)
         least[0][e] = lost(&s, 0, e);
@@ -77,6 +79,7 @@ int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd
         level[k] = w > 0 ? (s.first[end] - s.first[from]) / w : NAN;
         end = from;
     }
+    free(begin);
     free(all);
     for (int k = 1; k < n; k++)
         level[k] = isnan(level[k]) ? level[k - 1] : level[k];
