@@ -102,7 +102,10 @@ static const struct argp_option options[] = {
      "document",
      3},
     {"classes", OPT_CLASSES, "A,B,...", 0, "The labels to choose from (default: all that documents have)", 3},
-    {"ask", OPT_ASK, "TEXT", 0, "Put this behind every document of --reference and --classify", 3},
+    {"ask", OPT_ASK, "TEXT", 0,
+     "Put this behind every document of --reference, into the prompt, and of --classify, behind the "
+     "compressed document",
+     3},
     {"items", OPT_ITEMS, "N", 0, "Only the first N sequences or documents run free (default: all)", 3},
     {"seeds", OPT_SEEDS, "N", 0,
      "Evaluate methods that draw random numbers under N seeds, --seed and those that follow it, and give the "
