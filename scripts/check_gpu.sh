@@ -34,9 +34,9 @@ if ! command -v compute-sanitizer >/dev/null 2>&1; then
   exit $status
 fi
 : >"$OUT/sanitizer.log"
-# sanitize PROGRAM ARGUMENTS...: under both tools.
+# sanitize PROGRAM ARGUMENTS...: under both tools, or those in TOOLS.
 sanitize() {
-  for tool in memcheck racecheck; do
+  for tool in ${TOOLS:-memcheck racecheck}; do
     echo "== $tool $*" >>"$OUT/sanitizer.log"
     program=$1; shift
     timeout 60 compute-sanitizer --tool $tool --print-limit 20 "$T/$program" "$@" >"$log" 2>&1
@@ -64,4 +64,6 @@ sanitize gpu_prefill_plan
 for case in mixed_half_f16 mixed_pairs steps; do sanitize gpu_append $case; done
 for case in 'rank 80' 'ragged fp16'; do sanitize gpu_palu "$case"; done
 sanitize gpu_fill
+sanitize gpu_few_rows
+TOOLS=memcheck sanitize gpu_engine quick
 exit $status

@@ -118,7 +118,7 @@ static void print_phases(const kvd_phase_times *sum, int n)
     printf("   ");
     for (int p = 0; p < KVD_PHASES; p++)
         if (sum->part[p] > 0)
-            printf(" %s %.3f", kvd_phase_name((kvd_phase)p), 1e3 * sum->part[p] / n);
+            printf(" %s %.3f", kvd_phase_column((kvd_phase)p), 1e3 * sum->part[p] / n);
     printf(" ms; residue %.2g\n", kvd_phase_residue(sum) / sum->total);
 }
 
@@ -127,7 +127,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     kvd_err err;
     const kvd_slice slice = {.n = (uint32_t)context, .emits = 1, .last = 1};
     const kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = context};
-    double second[PREFILLS];
+    double second[PREFILLS] = {0};
     uint32_t next;
     *sum = (kvd_phase_times){0};
     for (int i = -1; i < PREFILLS; i++) {
@@ -147,7 +147,7 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     kvd_err err;
     kvd_slice slice[BATCH];
     const kvd_iteration it = {.n_slices = n, .n_steps = n, .slice = slice, .n_tokens = n};
-    double second[STEPS];
+    double second[STEPS] = {0};
     uint32_t next[BATCH];
     for (size_t i = 0; i < n; i++)
         slice[i] = (kvd_slice){.slot = (uint32_t)i, .before = (uint32_t)context - 1, .n = 1, .emits = 1};
@@ -186,6 +186,14 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
            phases ? ", with phases" : "", e->facts.what, e->facts.pages, e->facts.bytes_per_token,
            e->facts.peak_bytes / 1e9, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
     kvd_phase_times sum;
+    for (size_t n = 1; n <= BATCH; n *= 2) {
+        const double s = decode(e, n, id, &sum);
+        const double bytes = read_bytes(m, dims) + (double)(n * context) * e->facts.bytes_per_token;
+        printf("  step of %zu: %.3f ms, %.1f GB, %.2f TB/s, %.1f %% of the bound\n", n, 1e3 * s, bytes / 1e9,
+               bytes / s / 1e12, 100 * bytes / s / bandwidth.rate);
+        if (phases)
+            print_phases(&sum, STEPS);
+    }
     const double t = prefill(e, id, &sum),
                  flop = (double)context * kvd_forward_flop_per_token(m, (double)context);
     printf("  prompt of %zu: %.2f ms, %.0f tokens/s", context, 1e3 * t, (double)context / t);
@@ -195,14 +203,6 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
     printf("\n");
     if (phases)
         print_phases(&sum, PREFILLS);
-    for (size_t n = 1; n <= BATCH; n *= 2) {
-        const double s = decode(e, n, id, &sum);
-        const double bytes = read_bytes(m, dims) + (double)(n * context) * e->facts.bytes_per_token;
-        printf("  step of %zu: %.3f ms, %.1f GB, %.2f TB/s, %.1f %% of the bound\n", n, 1e3 * s, bytes / 1e9,
-               bytes / s / 1e12, 100 * bytes / s / bandwidth.rate);
-        if (phases)
-            print_phases(&sum, STEPS);
-    }
     free(id);
     e->free(e);
     (void)fflush(stdout);

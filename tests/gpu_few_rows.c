@@ -156,6 +156,8 @@ static void test_largest(void)
     static float x[ROWS][WIDTH];
     static const uint32_t want[ROWS] = {0, 69999, 4097};
     unsigned long long key[ROWS];
+    const kvd_gpu_bad none = ~0ULL;
+    kvd_gpu_bad *const bad = on_device(&none, sizeof none), found;
     int ok = 1;
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < WIDTH; i++)
@@ -165,11 +167,18 @@ static void test_largest(void)
     float *const device = on_device(x, sizeof x);
     unsigned long long *const keys = on_device(NULL, sizeof key);
     check(cudaMemset(keys, 0, sizeof key), "cudaMemset");
-    check(kvd_largest(device, ROWS, WIDTH, keys, NULL), "kvd_largest");
+    check(kvd_largest(device, ROWS, WIDTH, keys, 3, bad, NULL), "kvd_largest");
     check(cudaMemcpy(key, keys, sizeof key, cudaMemcpyDeviceToHost), "key");
     for (int r = 0; r < ROWS; r++)
         ok = ok && kvd_largest_index(key[r]) == want[r];
-    report(ok, "largest", "the first of equals");
+    check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
+    report(ok && found == none, "largest", "the first of equals");
+    const float infinite = -INFINITY;
+    check(cudaMemcpy(device + WIDTH + 3, &infinite, sizeof infinite, cudaMemcpyHostToDevice), "x");
+    check(kvd_largest(device, ROWS, WIDTH, keys, 3, bad, NULL), "kvd_largest");
+    check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
+    report(found == kvd_gpu_bad_at(3, 1), "largest", "a row that is not finite");
+    check(cudaFree(bad), "cudaFree");
     check(cudaFree(device), "cudaFree");
     check(cudaFree(keys), "cudaFree");
 }
@@ -188,11 +197,14 @@ int main(void)
             const scenario c = {(kvd_few_kind)kind, n, in[i], out[o], n % 2 == 1 && kind != KVD_FEW_ADD};
             test(&c);
         }
-    const scenario wide[] = {{KVD_FEW_ADD, 3, 14336, 512, 0}, {KVD_FEW_STORE, 8, 4096, 300, 1}};
+    const scenario wide[] = {
+        {KVD_FEW_ADD, 3, 14336, 512, 0}, {KVD_FEW_STORE, 8, 4096, 300, 1}, {KVD_FEW_ADD, 8, 14344, 120, 0}};
     test(&wide[0]);
     test(&wide[1]);
-    report(!kvd_few_rows_take(9, 64) && !kvd_few_rows_take(8, 1 << 18) && !kvd_few_rows_take(1, 12), "take",
-           "what does not go");
+    test(&wide[2]);
+    report(!kvd_few_rows_take(KVD_FEW_ADD, 9, 64) && !kvd_few_rows_take(KVD_FEW_STORE, 8, 1 << 15) &&
+               !kvd_few_rows_take(KVD_FEW_ADD, 1, 12),
+           "take", "what does not go");
     test_largest();
     return failures ? 1 : 0;
 }

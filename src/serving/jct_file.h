@@ -82,13 +82,6 @@ int kvd_jct_write(const kvd_jct *j, const char *path, const kvd_jct_facts *facts
  * `sweep` is another. */
 int kvd_jct_resume(kvd_jct *j, const char *path, const char *sweep, kvd_err *err);
 
-/*
- * The least length from which on a method is faster than `none`, among job rows that differ in nothing but that length (input, or
- * output): between two measured lengths where its JCT crosses none's, linear in both; the least measured one when it is faster there already.
- * NaN: nowhere in the sweep, or no row of none to compare with.
- */
-double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
-
 /* The table on stdout: its heading, and a line per row. */
 enum { KVD_JCT_LINE = 320 };
 extern const char kvd_jct_heading[];

@@ -5,6 +5,58 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/linalg.h"
+#include "common/rng.h"
+
+/* One random rotation for all heads of the two pairs: times do not depend on its values, and a shape's weights have none that mean
+ * something. Singular values are equal, so it is of use to methods alone that give every head the same width. */
+static int random_bases(kvd_spectrum *s, const kvd_model_info *info, const kvd_dims_method *method,
+                        uint64_t seed, kvd_err *err)
+{
+    const size_t d = (size_t)info->d_head;
+    double *const x = malloc((3 * d * d + d) * sizeof *x);
+    kvd_rng r;
+    int status = x ? 0 : kvd_no_memory(err, "a random rotation", (3 * d * d + d) * sizeof *x);
+    kvd_rng_seed(&r, seed, 0);
+    *s = (kvd_spectrum){.model = *info, .pairing = KVD_SHARED, .n_layers = info->n_layers};
+    snprintf(s->label, sizeof s->label, "random rotation");
+    snprintf(s->rope, sizeof s->rope, "%s", kvd_model_info_rope(info, false));
+    for (size_t i = 0; !status && i < 2 * d * d; i++)
+        x[i] = kvd_rng_normal(&r);
+    double *const R = x + 2 * d * d, *const sigma = R + d * d;
+    status = status || kvd_svd_right(x, 2 * d, d, sigma, R, err);
+    for (int side = 0; !status && side < 2; side++) {
+        status = kvd_spectrum_alloc(s, method->pair[side], err);
+        kvd_pair_spectrum *const p = &s->pair[method->pair[side]];
+        const size_t heads = (size_t)info->n_layers * (size_t)info->n_kv_heads;
+        for (size_t h = 0; !status && h < heads; h++) {
+            memcpy(p->R + h * d * d, R, d * d * sizeof *R);
+            for (size_t j = 0; j < d; j++)
+                p->sigma[h * d + j] = 1;
+        }
+    }
+    free(x);
+    return status ? -1 : 0;
+}
+
+/* A shape without bases gets random ones, once, for methods that have use for them. */
+static int make_bases(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_model_info *info,
+                      kvd_err *err)
+{
+    for (size_t i = 0; cfg->shape && !cfg->n_spectra && i < cfg->n_methods; i++) {
+        const kvd_dims_method *const dims = cfg->method[i].dims;
+        if (!dims)
+            continue;
+        if (!dims->one_p || dims->biorthogonal)
+            return kvd_fail(err, "method '%s' takes widths from singular values: give --spectrum, or uniform",
+                            cfg->method_text[i]);
+        if (!m->made && random_bases(&m->spectrum[0], info, dims, cfg->common.seed, err))
+            return -1;
+        m->made = true;
+    }
+    return 0;
+}
+
 static int load_files(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_model_info *info,
                       kvd_err *err)
 {
@@ -29,9 +81,10 @@ static int load_files(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_
 
 static int find_points(kvd_jct_methods *m, const kvd_jct_options *cfg, kvd_err *err)
 {
+    static const char *const made = "random rotation";
     const kvd_point_files files = {m->spectrum,
-                                   cfg->spectrum,
-                                   cfg->n_spectra,
+                                   m->made ? &made : cfg->spectrum,
+                                   m->made ? 1 : cfg->n_spectra,
                                    m->rates,
                                    cfg->rates,
                                    cfg->n_rates,
@@ -54,7 +107,7 @@ int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const k
 {
     memset(m, 0, sizeof *m);
     m->config = config;
-    if (load_files(m, cfg, info, err) || find_points(m, cfg, err))
+    if (load_files(m, cfg, info, err) || make_bases(m, cfg, info, err) || find_points(m, cfg, err))
         return -1;
     if (!(m->item = calloc(m->n, sizeof *m->item)))
         return kvd_no_memory(err, "methods", (unsigned long long)m->n * sizeof *m->item);

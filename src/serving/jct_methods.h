@@ -19,7 +19,7 @@ typedef struct {
     kvd_rates rates[KVD_JCT_FILES];
     kvd_error_table table;
     kvd_activations calibration;
-    bool calibrated;
+    bool calibrated, made; /* made: spectrum[0] is random */
     kvd_point_source source[KVD_JCT_METHODS];
     kvd_point *point[KVD_JCT_METHODS];
     size_t n_points[KVD_JCT_METHODS];

@@ -34,7 +34,10 @@ enum {
 
 static const struct argp_option options[] = {
     {"shape", OPT_SHAPE, "NAME", 0,
-     "In place of MODEL: a published shape with random weights. kvdim-collect --shape list names them", 1},
+     "In place of MODEL: a published shape with random weights. kvdim-collect --shape list names them. "
+     "Method uniform then "
+     "needs no --spectrum: it gets one random rotation",
+     1},
     {0, 0, 0, 0, "What is compared:", 2},
     {"method", OPT_METHOD, "LIST", 0,
      "Methods as kvdim-eval takes them, with commas between: none,zack,p=0.5,h2o+kivi. May be repeated "

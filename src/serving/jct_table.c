@@ -1,4 +1,4 @@
-/* What summaries say of jct rows: the table on stdout, lengths from which on a method pays. */
+/* What summaries say of jct rows. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,58 +17,6 @@ static const char *text(const kvd_rows *r, size_t i, const char *column)
 {
     const int c = kvd_rows_find(r, column);
     return c < 0 ? "" : kvd_rows_get_text(r, i, c);
-}
-
-static bool equal(double a, double b)
-{
-    return !(a < b) && !(b < a);
-}
-
-/* Whether two job rows differ in nothing but method and that length. */
-static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
-{
-    static const char *const same[] = {"batch", "input", "output", "chunk", "gpus", "graphs", "phases"};
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (strcmp(same[i], length) && !equal(value(r, a, same[i]), value(r, b, same[i])))
-            return false;
-    return !strcmp(text(r, a, "kind"), "job") && !strcmp(text(r, b, "kind"), "job") &&
-           !strcmp(text(r, a, "dtype"), text(r, b, "dtype"));
-}
-
-/* JCT of none over that of row a, less 1, at the length of row a: above 0 where the method is faster. NaN without such a row. */
-static double gain(const kvd_rows *r, size_t a, const char *length)
-{
-    for (size_t i = 0; i < kvd_rows_count(r); i++)
-        if (comparable(r, a, i, length) && equal(value(r, a, length), value(r, i, length)) &&
-            !strcmp(text(r, i, "name"), "none"))
-            return value(r, i, "jct_s") - value(r, a, "jct_s");
-    return (double)NAN;
-}
-
-double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
-{
-    const char *const length = output ? "output" : "input";
-    double from = (double)NAN, loss = (double)NAN, answer = (double)NAN;
-    /* Upwards through the lengths that were measured; a later loss takes the answer back. */
-    for (;;) {
-        size_t next = SIZE_MAX;
-        for (size_t i = 0; i < kvd_rows_count(r); i++) {
-            const double at = value(r, i, length);
-            if (comparable(r, row, i, length) && !strcmp(text(r, i, "method"), text(r, row, "method")) &&
-                !isnan(gain(r, i, length)) && (isnan(from) || at > from) &&
-                (next == SIZE_MAX || at < value(r, next, length)))
-                next = i;
-        }
-        if (next == SIZE_MAX)
-            return answer;
-        const double at = value(r, next, length), won = gain(r, next, length);
-        if (!(won > 0))
-            answer = (double)NAN;
-        else if (isnan(answer))
-            answer = isnan(from) ? at : from + (at - from) * -loss / (won - loss);
-        from = at;
-        loss = won;
-    }
 }
 
 const char kvd_jct_heading[] =

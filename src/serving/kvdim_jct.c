@@ -12,6 +12,7 @@
 
 #include "common/device.h"
 #include "common/run.h"
+#include "formats/jct.h"
 #include "formats/rows_json.h"
 #include "serving/jct_sweep.h"
 
@@ -186,14 +187,8 @@ static void print_break_even(const kvd_jct_sweep *s)
         for (int output = 0; output < 2; output++) {
             const char *const length = output ? "output" : "input", *const other =
                                                                         output ? "input" : "output";
-            bool first = !strcmp(text(s, i, "kind"), "job") && strcmp(text(s, i, "name"), "none") &&
-                         (output ? s->cfg->n_outputs : s->cfg->n_inputs) > 1;
-            for (size_t j = 0; first && j < i; j++)
-                first = strcmp(text(s, j, "kind"), "job") ||
-                        strcmp(text(s, j, "method"), text(s, i, "method")) ||
-                        fabs(value(s, j, "batch") - value(s, i, "batch")) > 0.5 ||
-                        fabs(value(s, j, other) - value(s, i, other)) > 0.5;
-            if (!first)
+            if (kvd_jct_lengths(r, i, output) < 2 || !strcmp(text(s, i, "name"), "none") ||
+                !kvd_jct_first_of_lengths(r, i, output))
                 continue;
             const double at = kvd_jct_break_even(r, i, output);
             printf("%s, batch %.0f, %s %.0f: ", text(s, i, "method"), value(s, i, "batch"), other,

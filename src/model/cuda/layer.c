@@ -15,7 +15,7 @@ static unsigned stage_end(int layer)
     return 2 + 2 * (unsigned)layer;
 }
 
-static unsigned stage_final(const kvd_config *c)
+unsigned kvd_gpu_stage_final(const kvd_config *c)
 {
     return stage_qkv(c->n_layers);
 }
@@ -27,7 +27,7 @@ unsigned kvd_gpu_stage_before(int layer)
 
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size)
 {
-    if (stage == 0 || stage == stage_final(c))
+    if (stage == 0 || stage == kvd_gpu_stage_final(c))
         (void)snprintf(to, size, "%s", stage ? "final norm" : "embedding");
     else
         (void)snprintf(to, size, "layer %u", (stage - 1) / 2);
@@ -300,9 +300,10 @@ int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err)
 {
     if (norm(w, w->weights.norm_final, w->weights.norm_final_bias, n, hidden, KVD_F32, err))
         return -1;
-    return launched(
-        w, kvd_gpu_check(hidden, n, (size_t)w->config.d_model, stage_final(&w->config), w->bad, w->stream),
-        KVD_GPU_FINAL, err);
+    return launched(w,
+                    kvd_gpu_check(hidden, n, (size_t)w->config.d_model, kvd_gpu_stage_final(&w->config),
+                                  w->bad, w->stream),
+                    KVD_GPU_FINAL, err);
 }
 
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err)

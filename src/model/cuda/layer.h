@@ -79,6 +79,8 @@ int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
 /* Of the residual that enters a layer; layer n_layers: that enters the final norm. */
 unsigned kvd_gpu_stage_before(int layer);
+/* Of what comes out of the final norm. */
+unsigned kvd_gpu_stage_final(const kvd_config *c);
 /* "embedding", "layer 3", "final norm": where a stage is. */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 

@@ -252,9 +252,13 @@ static int append(const kvd_serving_cache *c, int layer, kvd_append_args *a, cud
     return kvd_cuda_check(kvd_append(a, stream), "append", err);
 }
 
-int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, size_t n,
-                             unsigned long long *began, unsigned long long *ended, cudaStream_t stream,
-                             kvd_err *err)
+kvd_phase kvd_serving_cache_behind(const kvd_serving_cache *c)
+{
+    return c->door.wants_raw ? KVD_PHASE_QKV : KVD_PHASE_ROPE;
+}
+
+int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, size_t n, bool marks,
+                             cudaStream_t stream, kvd_err *err)
 {
     kvd_append_args a = append_args(c, layer, x);
     a.batch = a.n_tokens = (int32_t)n;
@@ -263,8 +267,10 @@ int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, siz
     a.kv_len = c->batch->device.kv_len;
     a.page_table = c->pages->device;
     a.q = c->q_steps;
-    a.began = began;
-    a.ended = ended;
+    if (marks) {
+        a.began = kvd_clock_end_by(c->clock, kvd_serving_cache_behind(c));
+        a.ended = kvd_clock_end_by(c->clock, KVD_PHASE_APPEND);
+    }
     return append(c, layer, &a, stream, err);
 }
 
@@ -395,9 +401,11 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
     const int prompts = c->batch->n_slices > steps;
     const uint16_t *const behind = (const uint16_t *)in->q + steps * in->ld;
     const cudaStream_t s = in->stream;
-    if ((steps && kvd_serving_cache_append(c, in->layer, in->q, steps, NULL, NULL, s, err)) ||
-        (prompts && append_prompts(c, in->layer, behind, s, err)) ||
-        kvd_clock_end(c->clock, KVD_PHASE_APPEND, s, err))
+    if (prompts ? kvd_clock_end(c->clock, kvd_serving_cache_behind(c), s, err) ||
+                      (steps && kvd_serving_cache_append(c, in->layer, in->q, steps, false, s, err)) ||
+                      append_prompts(c, in->layer, behind, s, err) ||
+                      kvd_clock_end(c->clock, KVD_PHASE_APPEND, s, err)
+                : kvd_serving_cache_append(c, in->layer, in->q, steps, true, s, err))
         return -1;
     if (prompts && (prepare(c, in->layer, s, err) || kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, s, err) ||
                     attend_prompts(c, in->layer, (char *)out + steps * o_row, s, err) ||

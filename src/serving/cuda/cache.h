@@ -65,12 +65,14 @@ int kvd_serving_cache_describe(const kvd_serving_cache *c, size_t n, void *works
 int kvd_serving_cache_plan(const kvd_serving_cache *c, size_t n, const void *works, cudaStream_t stream,
                            kvd_err *err);
 
-/* n steps of a layer: x as kvd_append wants it. began, ended: as kvd_append_args. Then attention, out [n][o_pitch]. */
-int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, size_t n,
-                             unsigned long long *began, unsigned long long *ended, cudaStream_t stream,
-                             kvd_err *err);
+/* n steps of a layer: x as kvd_append wants it. marks: it writes the clock's, of its end and that of what is in front. Then attention, out
+ * [n][o_pitch]. */
+int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, size_t n, bool marks,
+                             cudaStream_t stream, kvd_err *err);
 int kvd_serving_cache_attend(const kvd_serving_cache *c, int layer, size_t n, void *out, cudaStream_t stream,
                              kvd_err *err);
+/* The phase in front of attention, whose end the door marks. */
+kvd_phase kvd_serving_cache_behind(const kvd_serving_cache *c);
 /* Before the layers of an iteration: its prompts have other work lists. */
 void kvd_serving_cache_begin(kvd_serving_cache *c);
 

@@ -170,7 +170,7 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
     return kvd_cuda_fetch(e, e->n_emit, err);
 }
 
-/* What went wrong where; rows of the last residual are those whose logits are wanted. */
+/* What went wrong where; from the last residual on, rows are those whose logits are wanted. */
 static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_gpu_bad bad = *e->host_bad;
@@ -180,7 +180,7 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_e
     if (bad == ~0ULL)
         return 0;
     kvd_gpu_stage_name(&e->w.config, stage, where, sizeof where);
-    if (stage == kvd_gpu_stage_before(e->w.config.n_layers) && row < e->n_emit && !only_steps(e, it))
+    if (stage >= kvd_gpu_stage_before(e->w.config.n_layers) && row < e->n_emit && !only_steps(e, it))
         row = (size_t)e->batch.host.last[row];
     while (i + 1 < it->n_slices && row >= it->slice[i].n)
         row -= it->slice[i++].n;
@@ -333,9 +333,10 @@ static int describe_engine(kvd_cuda_engine *e, size_t before, kvd_err *err)
     f->peak_bytes = before > left ? (double)(before - left) : 0;
     f->fused =
         e->cache.door.wants_raw ? 1u << KVD_PHASE_ROPE | 1u << KVD_PHASE_ROTATE : 1u << KVD_PHASE_ROTATE;
-    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d, %s%s", prop.name, version / 10000,
-                   version / 100 % 100, version % 100, kvd_serving_cache_kernels(&e->cache),
-                   e->spec.graphs ? ", CUDA graphs" : "");
+    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s, %s%s", prop.name,
+                   version / 10000, version / 100 % 100, version % 100,
+                   kvd_cuda_few(e, 1) ? " (few rows: own products with norms)" : "",
+                   kvd_serving_cache_kernels(&e->cache), e->spec.graphs ? ", CUDA graphs" : "");
     return 0;
 }
 
@@ -390,7 +391,7 @@ static void free_engine(kvd_engine *self)
 }
 
 kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
-                            kvd_err *err)
+                                 kvd_err *err)
 {
     kvd_cuda_engine *const e = calloc(1, sizeof *e);
     if (!e) {

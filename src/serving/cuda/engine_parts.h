@@ -42,6 +42,8 @@ int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err
 /* The same as a graph, made when it is first needed. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
+/* Whether steps of n requests run on the products of few_rows.h, which do norms, activation and additions as well. */
+int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 /* Queues the layers of a batch of tokens whose ids and positions lie on the device. */
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n, kvd_err *err);
 /* Queues logits and the largest of them, of n rows of x. */

@@ -2,7 +2,7 @@
  * y = x W^T of up to 8 rows x. Bound by memory: out * in * 2 bytes of W; x and y are small and stay in L2.
  *
  * A CTA per SM takes tiles of 16 rows of W in turn, and its 8 warps share the columns: slabs of 64, warp w those from w on in steps of 8, so
- * that together they read runs of 1 KB. Every warp has a ring of STAGES slabs in shared memory, which it alone fills (cp.async, 16 bytes a
+ * that together they read runs of 1 KB. Every warp has a ring of slabs in shared memory, which it alone fills (cp.async, 16 bytes a
  * lane, pieces permuted so that the 8 rows that one ldmatrix reads lie in different banks) and which goes on over the ends of tiles: nothing
  * of the stream ever waits for a sum. W is the A operand of mma.sync m16n8k16, x the B operand: 8 rows cost what one does.
  * The warps' sums of a tile meet in shared memory, in a fixed order; two buffers and one barrier a tile.
@@ -23,14 +23,16 @@ enum {
     TILE = 16,
     SLAB = 64,
     SLAB_BYTES = TILE * SLAB * 2,
-    STAGES = 5,
+    MOST_PARTS = 8,
     SUM_PITCH = 20, /* of the 16 sums of a row of x: 8 rows of a fragment fall into different banks */
     SUMS = KVD_FEW_ROWS * SUM_PITCH
 };
 
 struct params {
     kvd_few_rows a;
-    int n, in, out, slabs, tiles, pitch; /* pitch: bytes of a row of x in shared memory */
+    int n, in, out, slabs, tiles,
+        pitch;    /* in: columns of this launch; pitch: bytes of a row of x in shared memory */
+    size_t first; /* of its columns among a.in                                              */
 };
 
 __device__ __forceinline__ unsigned long long now_ns(void)
@@ -55,8 +57,8 @@ __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint3
     const int piece = lane % 8, column = slab * SLAB + 8 * piece;
 #pragma unroll
     for (int i = lane / 8; i < TILE; i += 4) {
-        const uint16_t *from = static_cast<const uint16_t *>(p.a.w) +
-                               (size_t)row_of<KIND>(p, tile, i) * (size_t)p.in + (column < p.in ? column : 0);
+        const uint16_t *from = static_cast<const uint16_t *>(p.a.w) + p.first +
+                               (size_t)row_of<KIND>(p, tile, i) * p.a.in + (column < p.in ? column : 0);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                          stage + (uint32_t)(i * 2 * SLAB + ((piece ^ i % 8) * 16))),
                      "l"(from), "r"(column < p.in ? 16 : 0)
@@ -77,50 +79,94 @@ struct place {
     }
 };
 
-/* Rows of x that lie there as bf16. */
+/* Rows of x that lie there as bf16. Loads go out together: their latency stands between two products. */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
-    const int pieces = p.slabs * (SLAB / 8);
-    for (int k = (int)threadIdx.x; k < p.n * pieces; k += THREADS) {
-        const int row = k / pieces, piece = k % pieces;
-        const uint4 v = 8 * piece < p.in
-                            ? __ldcg(static_cast<const uint4 *>(p.a.x) + (size_t)row * (p.in / 8) + piece)
-                            : make_uint4(0, 0, 0, 0);
-        *reinterpret_cast<uint4 *>(to + row * p.pitch + 16 * piece) = v;
+    enum { TOGETHER = 8 };
+    const int pieces = p.slabs * (SLAB / 8), all = p.n * pieces;
+    for (int first = (int)threadIdx.x; first < all; first += TOGETHER * THREADS) {
+        uint4 v[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const int k = first + i * THREADS, row = k / pieces, column = 8 * (k % pieces);
+            v[i] = make_uint4(0, 0, 0, 0);
+            if (k < all && column < p.in)
+                v[i] = __ldcg(reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(p.a.x) + p.first +
+                                                              (size_t)row * p.a.in + column));
+        }
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const int k = first + i * THREADS;
+            if (k < all)
+                *reinterpret_cast<uint4 *>(to + k / pieces * p.pitch + k % pieces * 16) = v[i];
+        }
     }
 }
 
-/* Rows of residual * gain, and the scale of each into scale [8]. All threads; ends with a barrier. */
-__device__ __forceinline__ void norm_rows(const params &p, char *to, float *scale, float *part)
+/* Columns 4 me + 4 step i of a pass over a row: TOGETHER of them. */
+enum { TOGETHER = 4 };
+
+__device__ __forceinline__ void load_gain(const params &p, int first, int step, float4 (&g)[TOGETHER])
 {
-    const int teams = p.n <= 1 ? 1 : p.n <= 2 ? 2 : p.n <= 4 ? 4 : 8, team_size = THREADS / teams;
-    const int row = (int)threadIdx.x / team_size, me = (int)threadIdx.x % team_size;
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+        const int k = first + i * step;
+        g[i] = k < p.in ? __ldg(reinterpret_cast<const float4 *>(p.a.gain + k)) : make_float4(0, 0, 0, 0);
+    }
+}
+
+/* Threads of a row of the residual: all, a half, a quarter or an eighth of them. */
+struct team {
+    int row, first, step;
+    __device__ __forceinline__ explicit team(const params &p)
+    {
+        const int size = THREADS / (p.n <= 1 ? 1 : p.n <= 2 ? 2 : p.n <= 4 ? 4 : 8);
+        row = (int)threadIdx.x / size;
+        first = 4 * ((int)threadIdx.x % size);
+        step = 4 * size;
+    }
+};
+
+/* Rows of residual * gain, and the scale of each into scale [8]. g: the gains of the first pass. All threads; ends with a barrier. */
+__device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER], char *to,
+                                          float *scale, float *part)
+{
     float sum = 0;
     bool wrong = false;
-    if (row < p.n)
-        for (int k = 4 * me; k < p.slabs * SLAB; k += 4 * team_size) {
-            float4 v = make_float4(0, 0, 0, 0), g = v;
-            if (k < p.in) {
-                v = __ldcg(reinterpret_cast<const float4 *>(p.a.residual + (size_t)row * p.in + k));
-                g = __ldg(reinterpret_cast<const float4 *>(p.a.gain + k));
-            }
-            const float x[4] = {v.x, v.y, v.z, v.w};
-            wrong |= any_not_finite(x);
-            sum += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-            *reinterpret_cast<uint2 *>(to + row * p.pitch + 2 * k) =
-                make_uint2(::pack<true>(v.x * g.x, v.y * g.y), ::pack<true>(v.z * g.z, v.w * g.w));
+    for (int first = t.first; t.row < p.n && first < p.slabs * SLAB; first += TOGETHER * t.step) {
+        float4 v[TOGETHER];
+        if (first != t.first)
+            load_gain(p, first, t.step, g);
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const int k = first + i * t.step;
+            v[i] = make_float4(0, 0, 0, 0);
+            if (k < p.in)
+                v[i] = __ldcg(reinterpret_cast<const float4 *>(p.a.residual + (size_t)t.row * p.in + k));
         }
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const int k = first + i * t.step;
+            const float x[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+            wrong |= any_not_finite(x);
+            sum += (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
+            if (k < p.slabs * SLAB)
+                *reinterpret_cast<uint2 *>(to + t.row * p.pitch + 2 * k) = make_uint2(
+                    ::pack<true>(x[0] * g[i].x, x[1] * g[i].y), ::pack<true>(x[2] * g[i].z, x[3] * g[i].w));
+        }
+    }
     if (wrong && blockIdx.x == 0)
-        report_bad(p.a.bad, p.a.stage, (size_t)row);
+        report_bad(p.a.bad, p.a.stage, (size_t)t.row);
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0)
         part[threadIdx.x / 32] = sum;
     __syncthreads();
-    if (threadIdx.x < teams) {
-        double s = 0;
-        for (int w = 0; w < WARPS / teams; w++)
-            s += (double)part[(int)threadIdx.x * (WARPS / teams) + w];
-        scale[threadIdx.x] = (float)(1.0 / sqrt(s / (double)p.in + p.a.eps));
+    if ((int)threadIdx.x < p.n) {
+        const int warps = t.step / 4 / 32;
+        float s = 0;
+        for (int w = 0; w < warps; w++)
+            s += part[(int)threadIdx.x * warps + w];
+        scale[threadIdx.x] = 1.0f / sqrtf(s / (float)p.in + (float)p.a.eps);
     }
     __syncthreads();
 }
@@ -144,8 +190,7 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        float *y = static_cast<float *>(p.a.y) + at;
-        *y = __ldcg(y) + s;
+        atomicAdd(static_cast<float *>(p.a.y) + at, s); /* nobody else adds there; nothing waits for it */
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (KIND == KVD_FEW_SWIGLU) {
@@ -157,8 +202,23 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
+/* A CTA's part of what comes behind, into L2. */
+__device__ __forceinline__ void fetch_ahead(const params &p)
+{
+#if __CUDA_ARCH__ >= 900
+    enum { PIECE = 32 * 1024 };
+    const char *const from = static_cast<const char *>(p.a.ahead);
+    for (size_t at = (size_t)blockIdx.x * PIECE; at < p.a.ahead_bytes; at += (size_t)gridDim.x * PIECE) {
+        const size_t left = p.a.ahead_bytes - at;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
+                     "r"((uint32_t)(left < PIECE ? left / 16 * 16 : PIECE))
+                     : "memory");
+    }
+#endif
+}
+
 /* Shared memory: rings | x | sums, two buffers | scale, part. */
-template <int KIND>
+template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(128) char smem[];
@@ -178,8 +238,12 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
+    const team mine_of(p);
+    float4 gain[TOGETHER];
+    if (!p.a.x)
+        load_gain(p, mine_of.first, mine_of.step, gain);
 #if __CUDA_ARCH__ >= 900
-    /* Only W was touched above this line. */
+    /* Only W and the gains were touched above this line. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -189,7 +253,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         copy_rows(p, x);
         __syncthreads();
     } else {
-        norm_rows(p, x, scale, part);
+        norm_rows(p, mine_of, gain, x, scale, part);
     }
 
     /* Addresses of this lane's rows in ldmatrix. */
@@ -230,11 +294,13 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         buffer ^= 1;
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
+    if (p.a.ahead && threadIdx.x == 0)
+        fetch_ahead(p);
 }
 
-size_t shared_bytes(size_t n, size_t pitch)
+size_t shared_bytes(int stages, size_t n, size_t pitch)
 {
-    return (size_t)(WARPS * STAGES * SLAB_BYTES) + n * pitch +
+    return (size_t)(WARPS * SLAB_BYTES) * (size_t)stages + n * pitch +
            sizeof(float) * (size_t)(2 * WARPS * SUMS + KVD_FEW_ROWS + WARPS);
 }
 
@@ -243,11 +309,17 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-template <int KIND>
-cudaError_t launch(const params &p, int n_ctas, size_t bytes, int major, cudaStream_t stream)
+/* Lengths of a ring: the longest that fits is taken. */
+enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
+
+template <int KIND, int STAGES>
+cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    const cudaError_t e =
-        cudaFuncSetAttribute(few_rows_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    /* More than half of what an SM has: two CTAs on one SM would leave another idle. */
+    const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch), half = (size_t)most / 2 + 1024;
+    const size_t bytes = need > half ? need : half;
+    const cudaError_t e = cudaFuncSetAttribute(few_rows_kernel<KIND, STAGES>,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
     cudaLaunchAttribute overlap;
@@ -260,48 +332,84 @@ cudaError_t launch(const params &p, int n_ctas, size_t bytes, int major, cudaStr
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, few_rows_kernel<KIND>, p);
+    return cudaLaunchKernelEx(&config, few_rows_kernel<KIND, STAGES>, p);
+}
+
+struct machine {
+    int sms, major, most; /* most: bytes of shared memory of a CTA */
+};
+
+template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaStream_t stream)
+{
+    const int n_ctas = p.tiles < m.sms ? p.tiles : m.sms;
+    if (shared_bytes(LONG_RING, p.a.n, (size_t)p.pitch) <= (size_t)m.most)
+        return launch<KIND, LONG_RING>(p, n_ctas, m.most, m.major, stream);
+    if (shared_bytes(RING, p.a.n, (size_t)p.pitch) <= (size_t)m.most)
+        return launch<KIND, RING>(p, n_ctas, m.most, m.major, stream);
+    return launch<KIND, SHORT_RING>(p, n_ctas, m.most, m.major, stream);
 }
 
 } // namespace
 
-extern "C" int kvd_few_rows_take(size_t n, size_t in)
+/* Launches that the columns are cut into, so that rows of x fit shared memory; 0: it does not go. Only sums into y can be cut. */
+static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
     int device = 0, most = 0;
-    return n >= 1 && n <= KVD_FEW_ROWS && in >= 8 && in % 8 == 0 && in < 1 << 20 &&
-           cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
-           shared_bytes(n, pitch_of(in)) <= (size_t)most;
+    if (n < 1 || n > KVD_FEW_ROWS || in < 8 || in % 8 || in >= 1 << 20 ||
+        cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        return 0;
+    for (size_t parts = 1; parts <= (kind == KVD_FEW_ADD ? MOST_PARTS : 1); parts++)
+        if (shared_bytes(SHORT_RING, n, pitch_of(ceil_div(in, parts * SLAB) * SLAB)) <= (size_t)most)
+            return parts;
+    return 0;
+}
+
+extern "C" int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in)
+{
+    return parts_of(kind, n, in) > 0;
+}
+
+static cudaError_t run_part(const params &p, const machine &m, cudaStream_t stream)
+{
+    switch (p.a.kind) {
+    case KVD_FEW_STORE:
+        return launch<KVD_FEW_STORE>(p, m, stream);
+    case KVD_FEW_ADD:
+        return launch<KVD_FEW_ADD>(p, m, stream);
+    case KVD_FEW_SWIGLU:
+        return launch<KVD_FEW_SWIGLU>(p, m, stream);
+    default:
+        return launch<KVD_FEW_LOGITS>(p, m, stream);
+    }
 }
 
 extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stream)
 {
-    int device = 0, sms = 0, major = 0;
+    int device = 0;
+    machine m = {};
     cudaError_t e = cudaGetDevice(&device);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+        e = cudaDeviceGetAttribute(&m.sms, cudaDevAttrMultiProcessorCount, device);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (e != cudaSuccess)
-        return e;
+        e = cudaDeviceGetAttribute(&m.major, cudaDevAttrComputeCapabilityMajor, device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&m.most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    const size_t parts = parts_of(a->kind, a->n, a->in);
+    if (e != cudaSuccess || !parts)
+        return e != cudaSuccess ? e : cudaErrorInvalidValue;
+    const size_t columns = ceil_div(a->in, parts * SLAB) * SLAB;
     params p;
     p.a = *a;
     p.n = (int)a->n;
-    p.in = (int)a->in;
     p.out = (int)a->out;
-    p.slabs = (int)ceil_div(a->in, SLAB);
     p.tiles = (int)ceil_div(a->out, a->kind == KVD_FEW_SWIGLU ? TILE / 2 : TILE);
-    p.pitch = (int)pitch_of(a->in);
-    const size_t bytes = shared_bytes(a->n, (size_t)p.pitch);
-    const int n_ctas = p.tiles < sms ? p.tiles : sms;
-    switch (a->kind) {
-    case KVD_FEW_STORE:
-        return launch<KVD_FEW_STORE>(p, n_ctas, bytes, major, stream);
-    case KVD_FEW_ADD:
-        return launch<KVD_FEW_ADD>(p, n_ctas, bytes, major, stream);
-    case KVD_FEW_SWIGLU:
-        return launch<KVD_FEW_SWIGLU>(p, n_ctas, bytes, major, stream);
-    default:
-        return launch<KVD_FEW_LOGITS>(p, n_ctas, bytes, major, stream);
+    for (p.first = 0; p.first < a->in && e == cudaSuccess; p.first += columns) {
+        p.in = (int)smaller(columns, a->in - p.first);
+        p.slabs = (int)ceil_div((size_t)p.in, SLAB);
+        p.pitch = (int)pitch_of((size_t)p.in);
+        e = run_part(p, m, stream);
+        p.a.began = NULL;
     }
+    return e;
 }

@@ -33,11 +33,14 @@ typedef struct {
     unsigned stage; /* rows of the residual that are not finite go to *bad as this stage             */
     kvd_gpu_bad *bad;
     void *y;
+    const void *
+        ahead; /* device, aligned to 16: so many bytes are read into L2 in the end, for what comes behind; or NULL */
+    size_t ahead_bytes;
     unsigned long long *began; /* device: %globaltimer when the kernels before had ended; or NULL       */
 } kvd_few_rows;
 
-/* Whether a product goes: n up to KVD_FEW_ROWS whose rows of `in` fit shared memory of the current device. */
-int kvd_few_rows_take(size_t n, size_t in);
+/* Whether a product goes: up to KVD_FEW_ROWS rows that fit shared memory of the current device; KVD_FEW_ADD in several launches. */
+int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);
 
 #ifdef __cplusplus

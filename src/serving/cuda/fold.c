@@ -97,6 +97,7 @@ int kvd_serving_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_la
     const size_t heads = (size_t)w->weights.share.n_heads;
     kvd_device_memory memory = {0};
     uint16_t *const temp = dims ? kvd_device_new(&memory, model * heads * d * sizeof *temp, what, err) : NULL;
+    kvd_err second;
     int status = dims && !temp ? -1 : 0;
     for (int l = 0; dims && l < w->config.n_layers && !status; l++) {
         kvd_gpu_layer *const to = &w->weights.layer[l];
@@ -108,7 +109,7 @@ int kvd_serving_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_la
                      ? -1
                      : 0;
     }
-    if (kvd_cuda_check(cudaStreamSynchronize(w->stream), what, status ? &(kvd_err){""} : err))
+    if (kvd_cuda_check(cudaStreamSynchronize(w->stream), what, status ? &second : err))
         status = -1;
     kvd_device_release(&memory);
     return status;

@@ -65,7 +65,7 @@ int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err 
 {
     kvd_page_slot *const s = &p->slot[slot];
     const size_t need = (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
-    if (fresh) {
+    if (fresh || s->serial == 0) {
         kvd_pages_give_back(p, slot);
         s->serial = ++p->serial;
     }

@@ -38,13 +38,19 @@ __device__ __forceinline__ unsigned long long larger(unsigned long long a, unsig
 }
 
 __global__ void __launch_bounds__(THREADS)
-    largest_kernel(const float *x, size_t width, unsigned long long *key)
+    largest_kernel(const float *x, size_t width, unsigned long long *key, unsigned stage, kvd_gpu_bad *bad)
 {
     __shared__ unsigned long long part[THREADS / 32];
     const float *const row = x + (size_t)blockIdx.y * width;
     unsigned long long k = 0;
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < width; i += (size_t)PARTS * THREADS)
-        k = larger(k, key_of(row[i], (uint32_t)i));
+    bool wrong = false;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < width; i += (size_t)PARTS * THREADS) {
+        const float v[1] = {row[i]};
+        wrong |= any_not_finite(v);
+        k = larger(k, key_of(v[0], (uint32_t)i));
+    }
+    if (wrong)
+        report_bad(bad, stage, blockIdx.y);
 #pragma unroll
     for (int step = 16; step; step /= 2)
         k = larger(k, __shfl_xor_sync(0xffffffffu, k, step));
@@ -87,8 +93,8 @@ extern "C" cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_
 }
 
 extern "C" cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
-                                   cudaStream_t stream)
+                                   unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    largest_kernel<<<dim3(PARTS, (unsigned)n), THREADS, 0, stream>>>(x, width, key);
+    largest_kernel<<<dim3(PARTS, (unsigned)n), THREADS, 0, stream>>>(x, width, key, stage, bad);
     return cudaGetLastError();
 }

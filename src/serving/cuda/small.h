@@ -2,9 +2,7 @@
 #ifndef KVD_SERVING_CUDA_SMALL_H
 #define KVD_SERVING_CUDA_SMALL_H
 
-#include <cuda_runtime_api.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "model/cuda/blocks.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,10 +16,11 @@ cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t
                             cudaStream_t stream);
 
 /*
- * key [n], zero before: of the largest of each row of x [n][width], of equals the first. It is in the lower half, as ~index; a row with a NaN
- * gives some index.
+ * key [n], zero before: of the largest of each row of x [n][width], of equals the first. It is in the lower half, as ~index. Rows that are not
+ * finite go to *bad as `stage`.
  */
-cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key, cudaStream_t stream);
+cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key, unsigned stage,
+                        kvd_gpu_bad *bad, cudaStream_t stream);
 static inline uint32_t kvd_largest_index(unsigned long long key)
 {
     return ~(uint32_t)key;

@@ -10,7 +10,7 @@ static const char what[] = "steps";
 
 /* ---- layers of the pass ----------------------------------------------------------------------------- */
 
-/* Attention marks its own parts; of the feed-forward block and the head only the end is marked. */
+/* Attention marks its own parts and the end of what is in front of it; of the feed-forward block and the head only the end is marked. */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
     static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
@@ -23,9 +23,11 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_ACTIVATION] = -1,
                                               [KVD_GPU_DOWN] = KVD_PHASE_MLP,
                                               [KVD_GPU_FINAL] = -1};
+    kvd_cuda_engine *const e = ctx;
     kvd_err unused;
-    if (phase[p] >= 0) /* an error comes back with the next launch */
-        (void)kvd_clock_end(ctx, (kvd_phase)phase[p], stream, &unused);
+    if (phase[p] >= 0 && phase[p] != (int)kvd_serving_cache_behind(&e->cache))
+        (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream,
+                            &unused); /* an error comes back with the next launch */
 }
 
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n, kvd_err *err)
@@ -36,7 +38,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     w->id = (uint32_t *)id;
     w->position = w->rope_row = (uint32_t *)at;
     w->queued = e->clock.on ? queued : NULL;
-    w->queued_ctx = &e->clock;
+    w->queued_ctx = e;
     if (kvd_gpu_embedding(w, n, err))
         return -1;
     for (int l = 0; l < w->config.n_layers; l++)
@@ -53,8 +55,9 @@ static int sample(kvd_cuda_engine *e, size_t n, kvd_err *err)
     const cudaStream_t s = e->w.stream;
     return kvd_clock_end(&e->clock, KVD_PHASE_HEAD, s, err) ||
                    kvd_cuda_check(cudaMemsetAsync(e->key, 0, n * sizeof *e->key, s), what, err) ||
-                   kvd_cuda_check(kvd_largest(e->logits, n, (size_t)e->w.config.vocab_size, e->key, s), what,
-                                  err) ||
+                   kvd_cuda_check(kvd_largest(e->logits, n, (size_t)e->w.config.vocab_size, e->key,
+                                              kvd_gpu_stage_final(&e->w.config), e->w.bad, s),
+                                  what, err) ||
                    kvd_clock_end(&e->clock, KVD_PHASE_SAMPLE, s, err)
                ? -1
                : 0;
@@ -89,8 +92,7 @@ int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err)
 
 /* ---- few rows --------------------------------------------------------------------------------------- */
 
-/* Whether all products of a step are those of few_rows.h, with what they do beside. */
-static int few(const kvd_cuda_engine *e, size_t n)
+int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 {
     const kvd_config *const c = &e->w.config;
     const size_t model = (size_t)c->d_model;
@@ -99,27 +101,24 @@ static int few(const kvd_cuda_engine *e, size_t n)
         kvd_config_d_embed(c) != c->d_model)
         return 0;
     for (int l = 0; l < c->n_layers; l++)
-        if (!kvd_few_rows_take(n, (size_t)e->w.weights.layer[l].n_o))
+        if (!kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.layer[l].n_o))
             return 0;
-    return kvd_few_rows_take(n, model) && kvd_few_rows_take(n, (size_t)c->d_ffn);
+    return kvd_few_rows_take(KVD_FEW_SWIGLU, n, model) && kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)c->d_ffn);
 }
 
-static int norm_and(kvd_cuda_engine *e, kvd_few_kind kind, size_t n, const float *gain, const void *matrix,
-                    size_t out, void *y, unsigned stage, kvd_phase before, kvd_err *err)
+/* *p of the norm of the residual, which stands in front of it. */
+static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, unsigned stage,
+                    kvd_phase before, kvd_err *err)
 {
-    const kvd_few_rows p = {.kind = kind,
-                            .n = n,
-                            .in = (size_t)e->w.config.d_model,
-                            .out = out,
-                            .w = matrix,
-                            .residual = e->w.x,
-                            .gain = gain,
-                            .eps = e->w.config.norm_eps,
-                            .stage = stage,
-                            .bad = e->w.bad,
-                            .y = y,
-                            .began = kvd_clock_end_by(&e->clock, before)};
-    return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
+    p->n = n;
+    p->in = (size_t)e->w.config.d_model;
+    p->residual = e->w.x;
+    p->gain = gain;
+    p->eps = e->w.config.norm_eps;
+    p->stage = stage;
+    p->bad = e->w.bad;
+    p->began = kvd_clock_end_by(&e->clock, before);
+    return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
 /* The residual += in [n][width] matrix^T. */
@@ -137,22 +136,28 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_
     return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
 }
 
+/* Append and attention of few requests leave most of the bandwidth: the matrix behind them is read meanwhile, as far as L2 takes it. */
+enum { AHEAD = 20 * 1024 * 1024 };
+
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
     const kvd_gpu_layer *const m = &w->weights.layer[l];
-    const size_t ffn = (size_t)w->config.d_ffn;
-    if (norm_and(e, KVD_FEW_STORE, n, m->norm[0], m->qkv, (size_t)m->n_qkv, w->qkv, kvd_gpu_stage_before(l),
-                 l ? KVD_PHASE_MLP : KVD_PHASE_EMBED, err))
+    const size_t ffn = (size_t)w->config.d_ffn, o_bytes = (size_t)m->n_o * (size_t)w->config.d_model * 2;
+    kvd_few_rows qkv = {.kind = KVD_FEW_STORE,
+                        .out = (size_t)m->n_qkv,
+                        .w = m->qkv,
+                        .y = w->qkv,
+                        .ahead = m->o,
+                        .ahead_bytes = o_bytes < AHEAD ? o_bytes : AHEAD};
+    kvd_few_rows gate_up = {.kind = KVD_FEW_SWIGLU, .out = ffn, .w = m->gate_up, .y = w->narrow};
+    if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), l ? KVD_PHASE_MLP : KVD_PHASE_EMBED, err))
         return -1;
-    unsigned long long *const began = kvd_clock_end_by(&e->clock, KVD_PHASE_QKV);
-    unsigned long long *const ended = kvd_clock_end_by(&e->clock, KVD_PHASE_APPEND);
-    return kvd_serving_cache_append(&e->cache, l, w->qkv, n, began, ended, w->stream, err) ||
+    return kvd_serving_cache_append(&e->cache, l, w->qkv, n, true, w->stream, err) ||
                    kvd_serving_cache_attend(&e->cache, l, n, w->narrow, w->stream, err) ||
                    into_residual(e, n, m->o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, KVD_PHASE_DECODE),
                                  err) ||
-                   norm_and(e, KVD_FEW_SWIGLU, n, m->norm[1], m->gate_up, ffn, w->narrow,
-                            kvd_gpu_stage_before(l + 1), KVD_PHASE_O, err) ||
+                   norm_and(e, &gate_up, n, m->norm[1], kvd_gpu_stage_before(l + 1), KVD_PHASE_O, err) ||
                    into_residual(e, n, m->down, ffn, NULL, err)
                ? -1
                : 0;
@@ -170,9 +175,9 @@ static int few_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
     for (int l = 0; l < layers; l++)
         if (few_layer(e, l, n, err))
             return -1;
-    return norm_and(e, KVD_FEW_LOGITS, n, w->weights.norm_final, w->weights.head,
-                    (size_t)w->config.vocab_size, e->logits, kvd_gpu_stage_before(layers), KVD_PHASE_MLP,
-                    err) ||
+    kvd_few_rows head = {
+        .kind = KVD_FEW_LOGITS, .out = (size_t)w->config.vocab_size, .w = w->weights.head, .y = e->logits};
+    return norm_and(e, &head, n, w->weights.norm_final, kvd_gpu_stage_before(layers), KVD_PHASE_MLP, err) ||
                    sample(e, n, err)
                ? -1
                : 0;
@@ -188,9 +193,9 @@ int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err
         kvd_serving_cache_plan(&e->cache, n, works, s, err) ||
         kvd_clock_end(&e->clock, KVD_PHASE_SCHEDULE, s, err))
         return -1;
-    if (few(e, n) ? few_steps(e, n, err)
-                  : kvd_cuda_layers(e, e->batch.device.step_id, e->batch.device.step_at, n, err) ||
-                        kvd_cuda_tokens(e, e->w.x, n, err))
+    if (kvd_cuda_few(e, n) ? few_steps(e, n, err)
+                           : kvd_cuda_layers(e, e->batch.device.step_id, e->batch.device.step_at, n, err) ||
+                                 kvd_cuda_tokens(e, e->w.x, n, err))
         return -1;
     return kvd_cuda_fetch(e, n, err);
 }
