@@ -52,6 +52,9 @@ quietly "$B/bin/kvdim-collect" "$tmp/four" --ids "$tmp/four.csv" --moments -q -o
 quietly "$B/bin/kvdim-spectrum" "$tmp/four.moments.h5" -q -o "$tmp/four.spectrum.h5"
 quietly "$B/bin/kvdim-eval" "$tmp/four" --ids "$tmp/four.csv" --spectrum "$tmp/four.spectrum.h5" --method zack --method uniform \
   --target 0.9 -q -o "$tmp/accuracy/target.h5"
+printf 'review,kind\nIt was a good film and I liked it.,good\nIt was a bad film and I did not.,bad\n' >"$tmp/films.csv"
+quietly "$B/bin/kvdim-eval" data/models/kvdim-6m --text "$tmp/films.csv" --field review --prompt 4 --generate 2 --needle 1 --seq-len 60 --classify kind --seeds 2 \
+  --method keyformer -q -o "$tmp/accuracy/free.h5"
 echo "ok make files"
 
 # ---- the tables: "dataset|PATH|SHAPE|TYPE|UNITS|WHEN" and "attribute|OBJECT|NAME|TYPE|WHEN" ----------------
@@ -76,6 +79,10 @@ held() { # schema file
       "$B/tests/tool_h5list" "$2" | sed -E -e 's#/inputs/[0-9]+#/inputs/<n>#' -e 's#\|(float16|bfloat16|float32)\|#|dtype|#' ;;
     spectrum | similarity) sed -E 's#(<pair>/[^|]*\|[^|]*)\[head\]#\1[kv_head]#' "$tmp/raw" ;;
     jct) sed -E 's#/rows/(prefill|decode)_(embed|norm|qkv|rope|rotate|compress|append|schedule|prefill|decode|restore|o|mlp|head|sample|comm|host)_s#/rows/\1_<part>_s#' "$tmp/raw" ;;
+    accuracy) # columns that every measure has
+      m='rouge1|rouge1_precision|rouge1_recall|edit_similarity|exact|agree_prefix|reference_rouge1|reference_edit_similarity|needle_(exact|prefix|nll|rank|agree)|class_(correct|agree)'
+      sed -E -e "s#/rows/($m)((_change)?_(lo|hi)|_change|_sd)\\|\[row\]\|float64\|[a-z1]+\$#/rows/<measure>\\4|[row]|float64|its own#" \
+        -e "s#/(generated|needle|classified)/(uncompressed_)?($m)\\|([^|]*)\|float64\|[a-z1]+\$#/\\1/\\2<measure>|\\6|float64|its own#" "$tmp/raw" ;;
     kernels) sed -E 's#\|/ceilings/(cpu|gpu)\|#|/ceilings/<device>|#' "$tmp/raw" ;;
     *) cat "$tmp/raw" ;;
   esac | grep -v '^attribute|/parameters|' | sort -u

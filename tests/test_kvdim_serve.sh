@@ -101,6 +101,24 @@ then ok "a slower machine is found to be slower"; else bad "a slower machine is 
 "$B/tests/tool_jct" costs "$D/slow.h5" && "$SERVE" --costs "$D/slow.h5" --validate "$D/replay.h5" --max-batch 16 -o "$D/v.h5" >"$D/out" 2>"$D/err"
 check "a table of differences" [ "$(grep -c '^none .* %$' "$D/out")" -eq 6 ]
 
+# ---- the report ---------------------------------------------------------------------------------------
+mkdir "$D/in"
+cp "$D/a.h5" "$D/v.h5" "$D/in" && "$SERVE" $costs --trace poisson:1:cocktail-fdc --requests 20 --method none --max-rate 0.0001 -q -o "$D/in/w.h5" 2>/dev/null
+if "$B/bin/kvdim-report" "$D/in" --no-plots -q -o "$D/report" >"$D/out" 2>"$D/err"; then
+  t=$D/report/tables
+  [ "$(wc -l <"$t/serving.csv") $(wc -l <"$t/serving-rates.csv") $(wc -l <"$t/serving-validation.csv")" = "14 3 7" ] && [ -s "$t/serving-latency-1.csv" ] &&
+    ok "tables of the report" || bad "tables of the report" "$(wc -l "$t"/serving*)"
+  # method,bound,rate,times none's: after the place, which may be quoted
+  sed 's/"zack,p=0.5"/zack/' "$t/serving-rates.csv" | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i }
+    NR > 1 { rate[$c["method"]] = $c["rate"]; times[$c["method"]] = $c["times_none"] }
+    END { r = rate["zack"] / rate["none"]; exit !(r > 1 && (times["zack"] - r) ^ 2 < 1e-12 && times["none"] == 1) }' && ok "rates over none's" || bad "rates over none's" "$(cat "$t/serving-rates.csv")"
+  h=$D/report/index.html
+  grep -q 'Simulated by kvdim-serve' "$h" && grep -q 'rows extrapolate' "$h" && grep -q 'rows refuse requests' "$h" && grep -q 'No highest rate of none: no rate of 20 requests' "$h" &&
+    ok "the page says what not to overlook" || bad "the page says what not to overlook" "$(grep -A9 'id="serving"' "$h" | cut -c1-600)"
+else
+  bad "tables of the report" "$(cat "$D/err")"
+fi
+
 # ---- what is refused ----------------------------------------------------------------------------------
 fails "no costs" 2 "no --costs JCT.h5 given" --trace poisson:1
 fails "no trace" 2 "no --trace FILE or poisson:RATE given, nor --validate REPLAY.h5" $costs

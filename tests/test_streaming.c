@@ -114,7 +114,7 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     for (uint32_t i = 0; i < N; i++)
         id[i] = i * 7919 % 301;
     const size_t offset[3] = {0, 20, N};
-    const kvd_batch batch = {2, offset, 0, id};
+    const kvd_batch batch = {.n_sequences = 2, .offset = offset, .id = id};
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
     kvd_forward *f = kvd_forward_new(c, N, N, &err);

@@ -22,7 +22,15 @@ enum {
     OPT_COMPUTE,
     OPT_BATCH,
     OPT_PROMPT,
-    OPT_CALIBRATION
+    OPT_CALIBRATION,
+    OPT_GENERATE,
+    OPT_REFERENCE,
+    OPT_NEEDLE,
+    OPT_CLASSIFY,
+    OPT_CLASSES,
+    OPT_ASK,
+    OPT_ITEMS,
+    OPT_SEEDS
 };
 
 static const struct argp_option options[] = {
@@ -66,15 +74,39 @@ static const struct argp_option options[] = {
      2},
     {"scan-errors", OPT_SCAN, 0, 0,
      "Measure what cutting each single head of one --method costs, and write that table to -o", 2},
-    {0, 0, 0, 0, "How to run:", 3},
+    {0, 0, 0, 0, "Free-running, with K and V of past tokens as the cache stores them (on the CPU):", 3},
+    {"generate", OPT_GENERATE, "N", 0,
+     "Behind the --prompt of every sequence that has N more tokens, generate N greedily; compare with what "
+     "the "
+     "uncompressed model generates and with the text's own continuation",
+     3},
+    {"reference", OPT_REFERENCE, "FIELD", 0,
+     "With --generate: whole documents are the prompts, and the references stand in this JSON key or CSV "
+     "column",
+     3},
+    {"needle", OPT_NEEDLE, "N", 0,
+     "Hide a pass key at N depths of every sequence, shortened to make room, and ask for it", 3},
+    {"classify", OPT_CLASSIFY, "FIELD", 0,
+     "Documents' labels stand in this JSON key or CSV column: take the label that is likeliest behind each "
+     "document",
+     3},
+    {"classes", OPT_CLASSES, "A,B,...", 0, "The labels to choose from (default: all that documents have)", 3},
+    {"ask", OPT_ASK, "TEXT", 0, "Put this behind every document of --reference and --classify", 3},
+    {"items", OPT_ITEMS, "N", 0, "Only the first N sequences or documents run free (default: all)", 3},
+    {"seeds", OPT_SEEDS, "N", 0,
+     "Evaluate methods that draw random numbers under N seeds, --seed and those that follow it, and give the "
+     "mean "
+     "and the spread (default 1)",
+     3},
+    {0, 0, 0, 0, "How to run:", 4},
     {"compute", OPT_COMPUTE, "f32|bf16", 0,
-     "Arithmetic of the passes: float32, or on a GPU bf16 with float32 sums (default f32)", 3},
+     "Arithmetic of the passes: float32, or on a GPU bf16 with float32 sums (default f32)", 4},
     {"cache", OPT_CACHE, "f32|f16|bf16", 0,
      "Type in which K' and V' are stored (default: that of --compute). With --compute bf16 the default runs "
      "on the attention kernels that kvdim-attn times",
-     3},
+     4},
     {"batch", OPT_BATCH, "N", 0, "Tokens in one pass (default 2048, on a GPU 8192; at least one sequence)",
-     3},
+     4},
     {0},
 };
 
@@ -132,6 +164,30 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
     return 0;
 }
 
+bool kvd_eval_runs_free(const kvd_eval_options *cfg)
+{
+    return cfg->generate || cfg->needle || cfg->classify;
+}
+
+static int check_free(const kvd_eval_options *cfg, kvd_err *err)
+{
+    if (cfg->reference && !cfg->generate)
+        return kvd_fail(err, "--reference goes with --generate");
+    if (cfg->generate && !cfg->reference && !cfg->prompt)
+        return kvd_fail(err, "--generate wants a --prompt to go on from, or a --reference");
+    if ((cfg->reference || cfg->needle || cfg->classify) && !cfg->n_text)
+        return kvd_fail(err, "--reference, --needle and --classify go with --text");
+    if (cfg->classes && !cfg->classify)
+        return kvd_fail(err, "--classes goes with --classify");
+    if (cfg->ask && !cfg->reference && !cfg->classify)
+        return kvd_fail(err, "--ask goes with --reference or --classify");
+    if (cfg->items && !kvd_eval_runs_free(cfg))
+        return kvd_fail(err, "--items goes with --generate, --needle or --classify");
+    if (cfg->scan && (kvd_eval_runs_free(cfg) || cfg->seeds > 1))
+        return kvd_fail(err, "--scan-errors goes without --generate, --needle, --classify and --seeds");
+    return 0;
+}
+
 static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
 {
     if (!cfg->model)
@@ -144,6 +200,8 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "give one of --text and --ids");
     if (cfg->field && !cfg->n_text)
         return kvd_fail(err, "--field goes with --text");
+    if (check_free(cfg, err))
+        return -1;
     return check_methods(cfg, err);
 }
 
@@ -163,6 +221,34 @@ static int parse_compute(const char *text, kvd_dtype *out, kvd_err *err)
     return *out == KVD_BF16 || !strcmp(text, "f32")
                ? 0
                : kvd_fail(err, "--compute: '%s' is neither f32 nor bf16", text);
+}
+
+static int parse_free(int key, const char *arg, kvd_eval_options *cfg, kvd_err *err)
+{
+    switch (key) {
+    case OPT_GENERATE:
+        return kvd_arg_size("--generate", arg, 1, 1 << 30, &cfg->generate, err);
+    case OPT_REFERENCE:
+        cfg->reference = arg;
+        return 0;
+    case OPT_NEEDLE:
+        return kvd_arg_size("--needle", arg, 1, 1001, &cfg->needle, err);
+    case OPT_CLASSIFY:
+        cfg->classify = arg;
+        return 0;
+    case OPT_CLASSES:
+        cfg->classes = arg;
+        return 0;
+    case OPT_ASK:
+        cfg->ask = arg;
+        return 0;
+    case OPT_ITEMS:
+        return kvd_arg_size("--items", arg, 1, 1 << 30, &cfg->items, err);
+    case OPT_SEEDS:
+        return kvd_arg_size("--seeds", arg, 1, 1000, &cfg->seeds, err);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
@@ -229,7 +315,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->cache_given = true;
         return parse_cache(arg, &cfg->cache, err);
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_free(key, arg, cfg, err);
     }
 }
 

@@ -17,6 +17,10 @@ typedef struct {
     bool text_given, no_special;
     size_t tokens, seq_len, batch; /* 0: not given */
     size_t prompt;                 /* rows before the first that is scored */
+    /* free-running; 0 and NULL: not wanted */
+    size_t generate, needle, items;
+    const char *reference, *classify, *classes, *ask;
+    size_t seeds; /* of methods that draw */
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];
     size_t n_methods;
@@ -32,6 +36,9 @@ typedef struct {
 
 /* Parses argv; wrong usage ends the program with status 2. */
 void kvd_eval_parse(const char *program, int argc, char **argv, kvd_eval_options *cfg);
+
+/* Whether anything runs free. */
+bool kvd_eval_runs_free(const kvd_eval_options *cfg);
 
 /* Appends a method as --method does. */
 int kvd_eval_add_method(kvd_eval_options *cfg, const char *text, kvd_err *err);

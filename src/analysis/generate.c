@@ -25,7 +25,8 @@ void kvd_generator_free(kvd_generator *g)
 {
     if (!g)
         return;
-    void *const all[] = {g->hidden, g->last, g->logits, g->id, g->offset, g->start, g->whole, g->row, g->slot};
+    void *const all[] = {g->hidden, g->last,  g->logits, g->id,  g->offset,
+                         g->start,  g->whole, g->row,    g->slot};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     kvd_forward_free(g->forward);
@@ -80,8 +81,8 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     if (out->token)
         out->token[at] = (uint32_t)best;
     if (out->log_p) {
-        double sum = 0;
-        for (size_t j = 0; j < vocab; j++)
+        double sum = exp((double)x[0] - (double)x[best]);
+        for (size_t j = 1; j < vocab; j++)
             sum += exp((double)x[j] - (double)x[best]);
         out->log_p[at] = (double)x[next] - (double)x[best] - log(sum);
     }
@@ -129,8 +130,8 @@ static int pass(group *u, size_t n_sequences, size_t j, kvd_err *err)
         if (kvd_forward_logits(g->forward, g->last + from * d, n, g->logits, err))
             return -1;
         for (size_t s = from; s < from + n; s++)
-            u->next[g->slot[s]] = place(u->c, u->out, u->c->end[g->row[s]] + j,
-                                        g->logits + (s - from) * vocab, vocab);
+            u->next[g->slot[s]] =
+                place(u->c, u->out, u->c->end[g->row[s]] + j, g->logits + (s - from) * vocab, vocab);
     }
     return 0;
 }

@@ -14,10 +14,13 @@
 /* Prompts, and how many tokens follow each. */
 typedef struct {
     size_t n_sequences;
-    const size_t *offset; /* [n_sequences + 1] the prompt of sequence s is id[offset[s] .. offset[s+1]-1], at least 1 token */
+    const size_t *
+        offset; /* [n_sequences + 1] the prompt of sequence s is id[offset[s] .. offset[s+1]-1], at least 1 token */
     const uint32_t *id;
-    const size_t *end;      /* [n_sequences + 1] what follows it stands at end[s] .. end[s+1]-1, at least 1 token */
-    const uint32_t *forced; /* [end[n_sequences]] goes on along these; NULL: free-running                       */
+    const size_t
+        *end; /* [n_sequences + 1] what follows it stands at end[s] .. end[s+1]-1, at least 1 token */
+    const uint32_t
+        *forced; /* [end[n_sequences]] goes on along these; NULL: free-running                       */
 } kvd_continuations;
 
 /* Results, [end[n_sequences]] each; NULL: not wanted. */

@@ -71,6 +71,15 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     }
 }
 
+size_t kvd_jct_lengths(const kvd_rows *r, size_t row, bool output)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < kvd_rows_count(r); i++)
+        n += kvd_jct_comparable(r, row, i, output ? "output" : "input") &&
+             !strcmp(text(r, i, "method"), text(r, row, "method"));
+    return n;
+}
+
 bool kvd_jct_first_of_lengths(const kvd_rows *r, size_t row, bool output)
 {
     const char *const length = output ? "output" : "input";

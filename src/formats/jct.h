@@ -17,6 +17,9 @@ size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
  */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
+/* How many lengths its method was run at, everything else being the same. */
+size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
+
 /* Whether it is the first job row of its method, batch and other length: one line or table row each. */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 

@@ -235,7 +235,7 @@ void kvd_cache_release(kvd_cache *c)
     memset(c, 0, sizeof *c);
 }
 
-static int check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows, kvd_err *err)
+int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows, kvd_err *err)
 {
     if (a->rows != rows)
         return kvd_fail(err, "the cache took %zu steps, not %zu", a->rows, rows);
@@ -268,7 +268,7 @@ int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const 
         return kvd_fail(err, "the cache stored %zu rows, not each of %zu tokens in %zu layers", a->tokens,
                         n_tokens, layers);
     if (kvd_plan_stepwise(plan))
-        return check_steps(&a->steps, plan, n_steps * layers * n_kv, err);
+        return kvd_cache_check_steps(&a->steps, plan, n_steps * layers * n_kv, err);
     if (a->elements_kept != n_tokens * kept)
         return kvd_fail(err, "the cache stored %zu numbers, the widths make %zu", a->elements_kept,
                         n_tokens * kept);

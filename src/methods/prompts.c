@@ -268,8 +268,11 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
         offset[n] = offset[n - 1] + length[n - 1];
     status = status || kvd_prompts_init(p, c, plan, length, n, err);
     if (!status) {
-        const kvd_batch first = {
-            .n_sequences = n, .offset = offset, .first_sequence = b->first_sequence, .id = id, .whole = whole};
+        const kvd_batch first = {.n_sequences = n,
+                                 .offset = offset,
+                                 .first_sequence = b->first_sequence,
+                                 .id = id,
+                                 .whole = whole};
         status = pass(ctx, &first, p, err) || kvd_prompts_finish(p, whole, err);
     }
     free(id);

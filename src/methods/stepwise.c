@@ -259,7 +259,7 @@ static int take_prompt(kvd_head *h, float *out, kvd_err *err)
 
 int kvd_head_take(kvd_head *h, float *out, kvd_err *err)
 {
-    assert(h->base ? h->m > 0 : h->end >= h->n0);
+    assert(h->base || h->end >= h->n0);
     h->last = now();
     kvd_head_project_rows(h);
     part_done(h, KVD_STEPWISE_PROJECT);

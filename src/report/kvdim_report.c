@@ -1,7 +1,7 @@
 /*
  * kvdim-report: tables, figures, one HTML page and a ledger of the papers' claims from result files.
  *
- * Reads kvdim/spectrum, similarity, rates, error-table, accuracy, kernels, tokens and serving. Writes DIR/tables, DIR/figures,
+ * Reads kvdim/spectrum, similarity, rates, error-table, accuracy, kernels, tokens, jct and serving. Writes DIR/tables, DIR/figures,
  * DIR/index.html.
  */
 #include <jansson.h>
@@ -232,10 +232,10 @@ static int work(const config *cfg, kvd_text *said, kvd_err *err)
         kvd_ledger_section(&ledger, &counting, &report, err) ||
         (cfg->n_compare && kvd_compare_section(&r, &other, &report, &n_outside, err)) ||
         kvd_study_accuracy(&r, &report, err) || kvd_study_kernels(&r, &report, err) ||
-        kvd_study_serving(&r, &report, err) || kvd_study_similarity(&r, &report, err) ||
-        kvd_study_spectra(&r, &report, err) || kvd_study_tokens(&r, &report, err) ||
-        kvd_study_calibration(&r, &report, err) || kvd_study_rates(&r, &report, err) ||
-        kvd_study_provenance(&r, &report, err))
+        kvd_study_jct(&r, &report, err) || kvd_study_serving(&r, &report, err) ||
+        kvd_study_similarity(&r, &report, err) || kvd_study_spectra(&r, &report, err) ||
+        kvd_study_tokens(&r, &report, err) || kvd_study_calibration(&r, &report, err) ||
+        kvd_study_rates(&r, &report, err) || kvd_study_provenance(&r, &report, err))
         goto done;
     headline_of(&ledger, &headline, &n_unmeasured);
     if (kvd_table_check(&headline, err) || kvd_make_folder(dir, err) || write_tables(&report, dir, err))
@@ -269,7 +269,8 @@ int main(int argc, char **argv)
         .doc =
             "Tables (CSV, Markdown), figures (SVG, PNG), one HTML page, and a ledger of the papers' claims "
             "from spectrum, "
-            "similarity, rates, error-table, accuracy, kernels, tokens and serving files. RESULT is a file "
+            "similarity, rates, error-table, accuracy, kernels, tokens, jct and serving files. RESULT is a "
+            "file "
             "or a "
             "folder of .h5 "
             "files.\v"

@@ -376,6 +376,11 @@ static bool same_choice(const kvd_result *x, size_t a, const kvd_result *y, size
                 kvd_row_real(y->accuracy.rows, b, "overall_p")) < 1e-9;
 }
 
+bool kvd_row_is_point(const kvd_rows *rows, size_t row)
+{
+    return strcmp(kvd_row_text(rows, row, "purpose"), "seed") != 0;
+}
+
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row)
 {
     return strcmp(kvd_row_text(rows, row, "label"), kvd_row_text(rows, row, "calibration")) == 0;

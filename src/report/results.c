@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "report/accuracy_file.h"
+#include "report/jct_rows.h"
 #include "report/kernels_rows.h"
 #include "report/serving_rows.h"
 #include "report/similarity_file.h"
@@ -22,7 +23,7 @@ static const struct {
     {"accuracy", KVD_RESULT_ACCURACY}, {"kernels", KVD_RESULT_KERNELS},
     {"activations", KVD_RESULT_INPUT}, {"moments", KVD_RESULT_INPUT},
     {"attention", KVD_RESULT_INPUT},   {"tokens", KVD_RESULT_TOKENS},
-    {"serving", KVD_RESULT_SERVING},
+    {"serving", KVD_RESULT_SERVING},   {"jct", KVD_RESULT_JCT},
 };
 
 bool kvd_label_random(const char *label)
@@ -183,6 +184,11 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
         return kvd_accuracy_read(&r->accuracy, f, err);
     case KVD_RESULT_KERNELS:
         return kvd_kernels_read(&r->kernels, f, err);
+    case KVD_RESULT_JCT:
+        if (kvd_model_info_read(f, &r->model, err))
+            return -1;
+        r->has_model = true;
+        return kvd_jct_read(&r->jct, f, err);
     case KVD_RESULT_SERVING:
         if (kvd_model_info_read(f, &r->model, err))
             return -1;
@@ -219,6 +225,7 @@ static void release(kvd_result *r)
     kvd_rows_free(r->kernels.rows);
     kvd_tokens_release(&r->tokens);
     kvd_rows_free(r->serving);
+    kvd_rows_free(r->jct);
     free(r->no_rate);
 }
 
@@ -242,7 +249,7 @@ static int add_file(kvd_results *all, const char *path, bool from_directory, kvd
     if (k == sizeof kinds / sizeof kinds[0]) {
         kvd_fail(err,
                  "'%s' is a 'kvdim/%s' file; the report knows spectrum, similarity, rates, error-table, "
-                 "accuracy, kernels, tokens and serving",
+                 "accuracy, kernels, tokens, jct and serving",
                  path, r.schema);
         goto done;
     }
@@ -344,6 +351,7 @@ static const char *label_of(const kvd_result *r)
     case KVD_RESULT_ACCURACY:
     case KVD_RESULT_KERNELS:
     case KVD_RESULT_SERVING:
+    case KVD_RESULT_JCT:
     case KVD_RESULT_INPUT:
         break;
     }
@@ -363,7 +371,7 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
         return kvd_no_memory(err, "the list of results", r->n * sizeof *some->item);
     for (size_t i = 0; i < r->n; i++)
         if (r->item[i].kind == KVD_RESULT_KERNELS || r->item[i].kind == KVD_RESULT_SERVING ||
-            !kvd_result_random_weights(&r->item[i]))
+            r->item[i].kind == KVD_RESULT_JCT || !kvd_result_random_weights(&r->item[i]))
             some->item[some->n++] = r->item[i];
     return 0;
 }

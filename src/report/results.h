@@ -22,6 +22,7 @@ typedef enum {
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
     KVD_RESULT_SERVING,
+    KVD_RESULT_JCT,
     KVD_RESULT_INPUT /* activations, moments, attention: listed under provenance, nothing to show */
 } kvd_result_kind;
 
@@ -73,6 +74,8 @@ typedef struct {
     double *norm, *zdc; /* [row][n_layers] attention error, means over heads; NULL when not measured */
     kvd_target_result *target;
     size_t n_targets;
+    size_t n_needles;                                                /* 0: none were hidden */
+    double *needle_depth, *needle_nll, *needle_agree, *needle_exact; /* [n_needles]; [row][n_needles] */
 } kvd_accuracy_result;
 
 /* Rates that a machine reached when kernels were timed on it; 0: not measured. */
@@ -104,7 +107,7 @@ typedef struct {
     kvd_accuracy_result accuracy;
     kvd_kernels_result kernels;
     kvd_tokens tokens;
-    kvd_rows *serving;
+    kvd_rows *serving, *jct;
     char *no_rate; /* of a serving file: methods without a highest rate, a line each */
 } kvd_result;
 

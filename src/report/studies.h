@@ -20,10 +20,14 @@ int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Into the section of accuracy: calibrating on one text and serving another, and quality against the number of
  * calibration tokens (of the spectrum files that are there). */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+/* Into the section of accuracy: what ran free; nothing where nothing did. */
+int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* ZDC Fig. 15 and 26: pruning and K-means against sums over all rows. */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Attention kernels: times, speed-up over cuDNN against p, rooflines, scheduling. */
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* Jobs and what their time goes to, lengths from which on a method pays, replays. FDC Fig. 1 and 2, ZACK Fig. 6. */
+int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Simulated serving: latency against rate, highest rates, validation. ZACK Fig. 13-17, FDC Fig. 9-13, ZDC Fig. 19, 21. */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Ranges of scores, tokens that layers share, critical tokens: ZDC Fig. 6-8, LeanKV Fig. 1-3. */

@@ -173,9 +173,16 @@ static const char *text(const source *s, size_t row, int column)
     return kvd_rows_get_text(s->rows, row, s->column[column]);
 }
 
-static bool is_iteration(const source *s, size_t row)
+static bool is_kind(const source *s, size_t row, const char *kind)
 {
-    return !strcmp(text(s, row, KIND), "iteration");
+    return !strcmp(text(s, row, KIND), kind);
+}
+
+/* Rows of one method on so many GPUs, -1: any number. */
+static bool is_of(const source *s, size_t row, const char *method, int gpus)
+{
+    const double n = real(s, row, GPUS);
+    return !strcmp(text(s, row, METHOD), method) && (gpus < 0 || (gpus <= n && gpus >= n));
 }
 
 static int same_number(const source *s, size_t first, size_t row, int column, kvd_err *err)
@@ -228,6 +235,17 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
+/* Jobs say what the cache held by its own count, where iterations know only what was reserved. */
+static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
+{
+    double most = 0;
+    for (size_t i = 0; i < kvd_rows_count(s->rows); i++)
+        if (is_kind(s, i, "job") && is_of(s, i, method, c->gpus) && real(s, i, PER_TOKEN) < 1e15)
+            most = fmax(most, real(s, i, PER_TOKEN));
+    if (most > 0)
+        c->bytes_per_token = most;
+}
+
 static int gather(kvd_costs *c, const source *s, const char *method, int gpus, kvd_err *err)
 {
     const size_t n = kvd_rows_count(s->rows);
@@ -237,8 +255,7 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
     if (!c->prompts.point || !c->steps.point)
         return kvd_no_memory(err, "tables of costs", 2 * n * sizeof(point));
     for (size_t i = 0; i < n; i++) {
-        if (!is_iteration(s, i) || strcmp(text(s, i, METHOD), method) ||
-            (gpus >= 0 && (gpus < real(s, i, GPUS) || gpus > real(s, i, GPUS))))
+        if (!is_kind(s, i, "iteration") || !is_of(s, i, method, gpus))
             continue;
         if (first == SIZE_MAX && take_facts(c, s, first = i, err))
             return -1;
@@ -248,6 +265,7 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
     if (first == SIZE_MAX)
         return gpus < 0 ? kvd_fail(err, "no row of kind iteration")
                         : kvd_fail(err, "no row of kind iteration on %d GPUs", gpus);
+    take_held_bytes(c, s, method);
     return settle(&c->prompts, "piece", "before", err) || settle(&c->steps, "batch", "context", err) ? -1 : 0;
 }
 
@@ -310,7 +328,7 @@ int kvd_costs_methods(const char *path, char ***method, size_t *n, kvd_err *err)
     if (!(*method = calloc(rows + 1, sizeof **method)))
         status = kvd_no_memory(err, "names of methods", rows * sizeof **method);
     for (size_t i = 0; !status && i < rows; i++)
-        if (is_iteration(&s, i))
+        if (is_kind(&s, i, "iteration"))
             status = add_name(*method, n, text(&s, i, METHOD), err);
     kvd_rows_free(s.rows);
     if (!status && !*n)

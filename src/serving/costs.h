@@ -27,10 +27,11 @@ void kvd_costs_free(kvd_costs *c);
 int kvd_costs_methods(const char *path, char ***method, size_t *n, kvd_err *err);
 
 double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated); /* seconds */
-double kvd_costs_bytes_per_token(const kvd_costs *c); /* of the cache, all GPUs together              */
-double kvd_costs_weight_bytes(const kvd_costs *c);    /* all GPUs together                            */
-double kvd_costs_cache_bytes(const kvd_costs *c);     /* of the cache that was measured with, or NaN  */
-int kvd_costs_gpus(const kvd_costs *c);               /* 0: the CPU                                   */
-const char *kvd_costs_engine(const kvd_costs *c);     /* what was measured, by its own account        */
+/* Of the cache, all GPUs together: the most that a job of the file held by the cache's own count; without jobs what was reserved. */
+double kvd_costs_bytes_per_token(const kvd_costs *c);
+double kvd_costs_weight_bytes(const kvd_costs *c); /* all GPUs together                            */
+double kvd_costs_cache_bytes(const kvd_costs *c);  /* of the cache that was measured with, or NaN  */
+int kvd_costs_gpus(const kvd_costs *c);            /* 0: the CPU                                   */
+const char *kvd_costs_engine(const kvd_costs *c);  /* what was measured, by its own account        */
 
 #endif

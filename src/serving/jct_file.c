@@ -53,7 +53,8 @@ static const kvd_column fixed[] = {
     {"cache_bytes", KVD_COL_REAL, "byte", "of the pages that a full cache has"},
     {"weight_bytes", KVD_COL_REAL, "byte", "of the weights"},
     {"peak_bytes", KVD_COL_REAL, "byte", "most that was allocated for weights, cache and activations"},
-    {"energy_j", KVD_COL_REAL, "J", "that the GPUs took for the median run; NaN: not known"},
+    {"energy_j", KVD_COL_REAL, "J",
+     "that the GPUs took for the median run; NaN: not known, or less than a second"},
     {"piece", KVD_COL_INT, "token", "tokens of the piece of a prompt; 0: a step"},
     {"before", KVD_COL_INT, "token", "tokens in the cache before the piece"},
     {"context", KVD_COL_REAL, "token", "mean tokens in the cache before the step, over its requests"},
@@ -118,19 +119,23 @@ void kvd_jct_release(kvd_jct *j)
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
+static int grow(double **x, size_t n, kvd_err *err)
+{
+    double *const grown = realloc(*x, n * sizeof *grown);
+    if (!grown)
+        return kvd_no_memory(err, "samples of all rows", (unsigned long long)n * sizeof *grown);
+    *x = grown;
+    return 0;
+}
+
 /* A row of samples, NaN as yet. */
 static int begin(kvd_jct *j, kvd_err *err)
 {
     const size_t n = (size_t)j->samples;
     if (j->n == j->capacity) {
         const size_t more = j->capacity ? 2 * j->capacity : 64;
-        double *const second = realloc(j->second, more * n * sizeof *second);
-        j->second = second ? second : j->second;
-        double *const ttft = second ? realloc(j->ttft, more * n * sizeof *ttft) : NULL;
-        j->ttft = ttft ? ttft : j->ttft;
-        if (!ttft)
-            return kvd_no_memory(err, "samples of all rows",
-                                 (unsigned long long)(2 * more * n) * sizeof *ttft);
+        if (grow(&j->second, more * n, err) || grow(&j->ttft, more * n, err))
+            return -1;
         j->capacity = more;
     }
     for (size_t i = j->n * n; i < (j->n + 1) * n; i++)

@@ -163,10 +163,11 @@ static int arrive(serving *v, kvd_err *err)
     return 0;
 }
 
-/* Until the next request arrives, or for a while, so that the user can interrupt. */
+/* Towards the next arrival: asleep until a millisecond before, since waking takes a part of one, then awake; for a while at a time, so that
+ * the user can interrupt. */
 static void wait_for_arrival(serving *v)
 {
-    const double left = v->requests->request[v->arrived].arrival - (kvd_jct_now() - v->zero);
+    const double left = v->requests->request[v->arrived].arrival - (kvd_jct_now() - v->zero) - 1e-3;
     const double some = left < 0.1 ? left : 0.1;
     if (some > 0)
         nanosleep(&(struct timespec){.tv_nsec = (long)(some * 1e9)}, NULL);
@@ -214,8 +215,10 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     const double before = l->energy ? kvd_energy_joules(l->energy) : (double)NAN;
     status = status || serve(&v, err);
     if (!status) {
-        out->run.joules = l->energy ? kvd_energy_joules(l->energy) - before : (double)NAN;
         summarise(&v);
+        /* The counter moves every tenth of a second or so. */
+        if (l->energy && out->run.jct > 1)
+            out->run.joules = kvd_energy_joules(l->energy) - before;
     }
     kvd_batcher_free(v.batcher);
     free(v.id);

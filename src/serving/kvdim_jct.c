@@ -187,7 +187,7 @@ static void print_break_even(const kvd_jct_sweep *s)
         for (int output = 0; output < 2; output++) {
             const char *const length = output ? "output" : "input", *const other =
                                                                         output ? "input" : "output";
-            if ((output ? s->cfg->n_outputs : s->cfg->n_inputs) < 2 || !strcmp(text(s, i, "name"), "none") ||
+            if (kvd_jct_lengths(r, i, output) < 2 || !strcmp(text(s, i, "name"), "none") ||
                 !kvd_jct_first_of_lengths(r, i, output))
                 continue;
             const double at = kvd_jct_break_even(r, i, output);

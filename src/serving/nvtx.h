@@ -2,11 +2,8 @@
 #ifndef KVD_SERVING_NVTX_H
 #define KVD_SERVING_NVTX_H
 
-#if defined(KVD_CUDA) && defined(__has_include)
-#if __has_include(<nvtx3/nvToolsExt.h>)
-#include <nvtx3/nvToolsExt.h>
-#define KVD_NVTX 1
-#endif
+#ifdef KVD_CUDA
+#include "serving/cuda/nvtx3.h"
 #endif
 
 static inline void kvd_range_push(const char *name)

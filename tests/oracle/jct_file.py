@@ -16,7 +16,7 @@ for path in sys.argv[1:]:
         parts = sum(get(f"{side}_{p}_s") for p in PARTS)
         np.testing.assert_allclose(parts + get(f"{side}_residue_s"), get(f"{side}_s"), rtol=1e-9, atol=1e-12)
         assert all((get(f"{side}_{p}_s") >= -1e-9).all() for p in PARTS)
-        assert (get(f"{side}_residue_s") >= -1e-6).all()
+        assert (get(f"{side}_residue_s") >= -0.03 * get("jct_s")).all()  # clocks of device and host differ
     np.testing.assert_allclose(get("prefill_s") + get("decode_s"), get("jct_s"), rtol=1e-6)
     assert (np.abs(get("residue_share")) < 0.03).all(), get("residue_share").max()
     samples = get("samples_s")

@@ -1,0 +1,36 @@
+# JCT against input length, a panel per machine, batch and output length. csv: panel, place, series, input, jct_s, jct_min_s, jct_max_s.
+stats csv skip 1 using (note(strcol(3))) nooutput
+n = words(names)
+rows = int(ceil(panels/(1.0*columns)))
+keyrows = int(ceil(n/3.0))
+foot = (14.0 + 19*keyrows)/height
+panel_title = ''
+take(s) = (panel_title = s, 1)
+set logscale xy 2
+set format y '%.2g'
+unset mxtics
+unset mytics
+set multiplot
+do for [c=1:panels] {
+  column_of = (c-1) % columns
+  row_of = (c-1) / columns
+  step = (1.0 - foot - 0.01)/rows
+  set lmargin at screen column_of*(1.0/columns) + 80.0/width
+  set rmargin at screen (column_of+1)*(1.0/columns) - 14.0/width
+  set tmargin at screen 0.99 - row_of*step - 40.0/height
+  set bmargin at screen 0.99 - (row_of+1)*step + 48.0/height
+  set xrange [*:*]
+  set yrange [*:*]
+  stats csv skip 1 using ($1 == c ? take(strcol(2)) : 0) nooutput
+  set title panel_title font ',10' offset 0,-0.5
+  set xlabel 'tokens of a prompt' offset 0,0.4
+  if (column_of == 0) { set ylabel 'JCT, s' offset 1.5,0 } else { unset ylabel }
+  if (c == 1) { set key at screen 0.5, 4.0/height center bottom vertical maxrows keyrows } else { unset key }
+  stats csv skip 1 using ($1 == c ? $4 : NaN):($1 == c ? $5 : NaN) nooutput
+  set xrange [STATS_min_x/1.3:STATS_max_x*1.3]
+  set yrange [STATS_min_y/1.5:STATS_max_y*1.5]
+  plot for [i=1:n] csv skip 1 using ($1 == c && strcol(3) eq word(names, i) ? $4 : NaN):6:(0):($7-$6) with vectors nohead lt i lw 0.8 dt 1 notitle, \
+       for [i=1:n] csv skip 1 using ($1 == c && strcol(3) eq word(names, i) ? $4 : NaN):5 with linespoints lt i notitle, \
+       for [i=1:(c == 1 ? n : 0)] NaN with linespoints lt i title word(names, i)
+}
+unset multiplot

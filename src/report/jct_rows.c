@@ -1,0 +1,164 @@
+#include "report/jct_rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ------------------------------------------------------------------------------------ */
+
+int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
+{
+    static const struct {
+        const char *name;
+        kvd_column_kind kind;
+    } wanted[] = {{"kind", KVD_COL_TEXT},      {"method", KVD_COL_TEXT},   {"name", KVD_COL_TEXT},
+                  {"engine", KVD_COL_TEXT},    {"batch", KVD_COL_INT},     {"input", KVD_COL_INT},
+                  {"output", KVD_COL_INT},     {"jct_s", KVD_COL_REAL},    {"ttft_s", KVD_COL_REAL},
+                  {"prefill_s", KVD_COL_REAL}, {"decode_s", KVD_COL_REAL}, {"seconds", KVD_COL_REAL}};
+    kvd_rows *const r = *rows = kvd_rows_load(f, err);
+    if (!r)
+        return -1;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const int c = kvd_rows_find(r, wanted[i].name);
+        if (c < 0 || kvd_rows_column(r, c)->kind != wanted[i].kind)
+            return kvd_fail(err, "'%s': no column '/rows/%s' of the type wanted", f->path, wanted[i].name);
+    }
+    for (int c = 0; c < kvd_rows_columns(r); c++) {
+        const kvd_column *const column = kvd_rows_column(r, c);
+        for (size_t i = 0; column->kind != KVD_COL_TEXT && i < kvd_rows_count(r); i++) {
+            const double x = kvd_rows_get_real(r, i, c);
+            const bool noise = strstr(column->name, "_s") || strstr(column->name, "residue");
+            if (isinf(x) || x < (noise ? -1e-3 : 0))
+                return kvd_fail(err, "'%s': '/rows/%s' is %g in row %zu", f->path, column->name, x, i);
+        }
+    }
+    return 0;
+}
+
+/* ---- rows --------------------------------------------------------------------------------------- */
+
+double kvd_jct_real(const kvd_jct_entry *e, const char *column)
+{
+    const kvd_rows *const r = e->file->jct;
+    const int c = kvd_rows_find(r, column);
+    return c < 0 || kvd_rows_column(r, c)->kind == KVD_COL_TEXT ? (double)NAN
+                                                                : kvd_rows_get_real(r, e->row, c);
+}
+
+const char *kvd_jct_text(const kvd_jct_entry *e, const char *column)
+{
+    const kvd_rows *const r = e->file->jct;
+    const int c = kvd_rows_find(r, column);
+    return c < 0 || kvd_rows_column(r, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, e->row, c);
+}
+
+static void describe(kvd_jct_entry *e)
+{
+    char batch[32] = "", chunk[48] = "";
+    const char *const engine = kvd_jct_text(e, "engine");
+    const double n = kvd_jct_real(e, "batch"), tokens = kvd_jct_real(e, "chunk"),
+                 gpus = kvd_jct_real(e, "gpus");
+    if (n > 0)
+        snprintf(batch, sizeof batch, "; batch %.0f", n);
+    if (tokens > 0)
+        snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
+    snprintf(e->place, sizeof e->place, "%.50s on %s%.*s%s%s", e->file->model.name,
+             gpus > 1 ? (gpus > 2 ? "GPUs: " : "2 GPUs: ") : "", (int)strcspn(engine, ",;"), engine, batch,
+             chunk);
+    snprintf(e->series, sizeof e->series, "%.100s%s", kvd_jct_text(e, "method"),
+             kvd_jct_real(e, "phases") > 0 ? "" : " (total alone)");
+    kvd_series_clean(e->place);
+    kvd_series_clean(e->series);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const kvd_jct_entry *x = a, *y = b;
+    const int order = strcmp(x->place, y->place);
+    if (order)
+        return order;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_jct_entries *out, kvd_err *err)
+{
+    size_t n = 0;
+    *out = (kvd_jct_entries){0};
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].kind == KVD_RESULT_JCT)
+            n += kvd_rows_count(r->item[i].jct);
+    if (n == 0)
+        return 0;
+    out->item = calloc(n, sizeof *out->item);
+    if (!out->item)
+        return kvd_no_memory(err, "rows of jct", (unsigned long long)n * sizeof *out->item);
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t k = 0; r->item[i].kind == KVD_RESULT_JCT && k < kvd_rows_count(r->item[i].jct); k++) {
+            kvd_jct_entry *const e = &out->item[out->n];
+            e->file = &r->item[i];
+            e->row = k;
+            if (strcmp(kvd_jct_text(e, "kind"), kind))
+                continue;
+            describe(e);
+            out->n++;
+        }
+    qsort(out->item, out->n, sizeof *out->item, by_place);
+    return 0;
+}
+
+void kvd_jct_entries_release(kvd_jct_entries *e)
+{
+    free(e->item);
+    *e = (kvd_jct_entries){0};
+}
+
+/* ---- parts -------------------------------------------------------------------------------------- */
+
+const char *const kvd_jct_part_title[KVD_JCT_PARTS] = {"QKV generation",
+                                                       "rotation",
+                                                       "compression",
+                                                       "cache and work lists",
+                                                       "attention of prompts",
+                                                       "attention of steps",
+                                                       "W_O",
+                                                       "MLP",
+                                                       "between GPUs",
+                                                       "host",
+                                                       "the rest"};
+
+static const char *const phases[KVD_JCT_PARTS][3] = {{"qkv", "rope"},
+                                                     {"rotate"},
+                                                     {"compress", "restore"},
+                                                     {"append", "schedule"},
+                                                     {"prefill"},
+                                                     {"decode"},
+                                                     {"o"},
+                                                     {"mlp"},
+                                                     {"comm"},
+                                                     {"host"},
+                                                     {NULL}};
+
+double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side)
+{
+    static const char *const sides[] = {"prefill", "decode"};
+    double sum = 0;
+    for (int i = 0; i < 2; i++) {
+        char column[48];
+        if (side && strcmp(side, sides[i]))
+            continue;
+        for (int k = 0; k < 3 && phases[part][k]; k++) {
+            snprintf(column, sizeof column, "%s_%s_s", sides[i], phases[part][k]);
+            sum += kvd_jct_real(e, column);
+        }
+        if (part == KVD_JCT_PARTS - 1) {
+            snprintf(column, sizeof column, "%s_s", sides[i]);
+            sum += kvd_jct_real(e, column);
+            for (int p = 0; p < part; p++)
+                sum -= kvd_jct_part(e, p, sides[i]);
+        }
+    }
+    return sum;
+}

@@ -1,0 +1,12 @@
+/* NVTX's own header where the toolkit has it: KVD_NVTX says so. */
+#ifndef KVD_SERVING_CUDA_NVTX3_H
+#define KVD_SERVING_CUDA_NVTX3_H
+
+#if defined(__has_include)
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define KVD_NVTX 1
+#endif
+#endif
+
+#endif
