@@ -339,6 +339,56 @@ static void none_is_transformers(void **state)
     kvd_generator_free(g);
 }
 
+/* Rows must be the ones that follow: a cache that lost or repeated one would answer all the same. */
+static void rows_that_do_not_follow(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    const kvd_plan plan = {.type = KVD_F32};
+    kvd_running r;
+    size_t bounds[] = {0, PROMPT_1}, start = 0, whole = LONGEST;
+    kvd_batch b = {.n_sequences = 1, .offset = bounds, .id = id, .start = &start, .whole = &whole};
+    assert_int_equal(kvd_running_init(&r, config, &plan, 1, &err), 0);
+    start = 1;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), -1);
+    assert_string_equal(err.msg, "sequence 0 goes on at position 1, the cache holds 0 rows");
+    start = 0;
+    whole = PROMPT_1;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), -1);
+    assert_string_equal(err.msg,
+                        "sequence 0: 40 rows from position 0 on of 40, a prompt leaves one at least");
+    whole = LONGEST;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), 0);
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), -1);
+    assert_string_equal(err.msg, "sequence 0 begins in a slot that another has");
+    start = LONGEST - 2;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), -1);
+    assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
+    /* Several rows after the prompt at once are steps, one after another, as one by one. */
+    float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
+    assert_non_null(one);
+    for (size_t t = 0; t < 4; t++) {
+        bounds[1] = 1;
+        start = PROMPT_1 + t;
+        b.id = id + PROMPT_1 + t;
+        assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, one + t * (size_t)config->d_model, &err),
+                         0);
+    }
+    kvd_running_end(&r, 0);
+    start = 0;
+    bounds[1] = PROMPT_1;
+    b.id = id;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), 0);
+    start = PROMPT_1;
+    bounds[1] = 4;
+    b.id = id + PROMPT_1;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), 0);
+    for (size_t i = 0; i < 4 * (size_t)config->d_model; i++)
+        assert_true(fabs((double)hidden[i] - (double)one[i]) < 1e-3);
+    free(one);
+    kvd_running_release(&r);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -365,8 +415,8 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(none_is_repeated_full_passes), cmocka_unit_test(none_is_transformers),
+        cmocka_unit_test(none_is_repeated_full_passes),     cmocka_unit_test(none_is_transformers),
         cmocka_unit_test(every_axis_is_the_whole_sequence), cmocka_unit_test(codes_are_the_whole_sequence),
-        cmocka_unit_test(refusals)};
+        cmocka_unit_test(rows_that_do_not_follow),          cmocka_unit_test(refusals)};
     return cmocka_run_group_tests_name("generate", tests, set_up, tear_down);
 }

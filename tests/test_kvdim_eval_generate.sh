@@ -105,6 +105,11 @@ if run --text "$D/c.csv" --field review --prompt 3 --classify kind --ask " This 
   then ok "classes and references"; else bad "classes and references" "$(cat "$D/rows")"; fi
 else bad "classes and references" "$(cat "$D/err")"; fi
 
+# Labels of one token: the question is read through the cache, or no method could change anything.
+if run --text "$D/c.csv" --field review --prompt 3 --classify kind --method h2o,heavy=0.1,recent=0.1 && column free_cache_share >"$D/s" &&
+   awk 'NR == 2 { exit !($1 > 0.3 && $1 < 1) }' "$D/s"
+then ok "the cache is read for a class"; else bad "the cache is read for a class" "$(cat "$D/s" "$D/err")"; fi
+
 # ---- refusals -----------------------------------------------------------------------------------------------------------
 refused 1 "an idle eviction" "'h2o' dropped and lowered no entry" $STORIES --prompt 50 --generate 5 --method h2o,heavy=110,recent=9
 refused 1 "no sequence is as long" "no sequence has 50 tokens of a prompt and 100 behind it: the longest has 120" $STORIES --prompt 50 --generate 100 --method h2o

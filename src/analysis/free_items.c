@@ -22,6 +22,7 @@ void kvd_free_items_release(kvd_free_items *items)
     free((void *)(uintptr_t)items->run.forced);
     free(items->reference);
     free(items->reference_len);
+    free(items->lead);
     free(items->depth);
     free(items->label);
     *items = (kvd_free_items){0};
@@ -33,6 +34,7 @@ void kvd_free_items_release(kvd_free_items *items)
 typedef struct {
     kvd_ids prompt, forced;
     size_t *offset, *end; /* [n + 1] */
+    size_t *lead;         /* [n] */
     size_t n, capacity;
 } builder;
 
@@ -42,6 +44,7 @@ static void builder_release(builder *b)
     kvd_ids_release(&b->forced);
     free(b->offset);
     free(b->end);
+    free(b->lead);
 }
 
 static int push_all(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
@@ -61,22 +64,25 @@ static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
     return 0;
 }
 
-/* The prompt was pushed; `more` tokens follow it, `forced` [more] or whatever the model says. */
-static int end_sequence(builder *b, const uint32_t *forced, size_t more, kvd_err *err)
+/* The prompt was pushed; `more` tokens follow it, the question and the answer that it is forced to give or whatever the model says. */
+static int end_sequence(builder *b, const kvd_ids *question, const kvd_ids *answer, size_t more, kvd_err *err)
 {
     if (b->n + 1 >= b->capacity) {
         const size_t capacity = b->capacity ? 2 * b->capacity : 64;
-        if (grow_sizes(&b->offset, capacity, err) || grow_sizes(&b->end, capacity, err))
+        if (grow_sizes(&b->offset, capacity, err) || grow_sizes(&b->end, capacity, err) ||
+            grow_sizes(&b->lead, capacity, err))
             return -1;
         b->capacity = capacity;
         if (!b->n)
             b->offset[0] = b->end[0] = 0;
     }
-    if (forced && push_all(&b->forced, forced, more, err))
+    b->lead[b->n] = question ? question->n : 0;
+    if (question && (push_all(&b->forced, question->id, question->n, err) ||
+                     push_all(&b->forced, answer->id, answer->n, err)))
         return -1;
     b->n++;
     b->offset[b->n] = b->prompt.n;
-    b->end[b->n] = b->end[b->n - 1] + more;
+    b->end[b->n] = b->end[b->n - 1] + (question ? question->n + answer->n : more);
     return 0;
 }
 
@@ -84,6 +90,7 @@ static void hand_over(builder *b, kvd_free_items *items, size_t per_item)
 {
     items->run = (kvd_continuations){
         .n_sequences = b->n, .offset = b->offset, .id = b->prompt.id, .end = b->end, .forced = b->forced.id};
+    items->lead = b->lead;
     items->n_items = b->n / per_item;
     *b = (builder){0};
 }
@@ -137,7 +144,7 @@ int kvd_free_items_corpus(kvd_free_items *items, kvd_corpus *corpus, const kvd_t
         if (kvd_corpus_length(corpus, s) < prompt + n_new)
             continue;
         status = kvd_corpus_read(corpus, s, 1, id, err) || push_all(&b.prompt, id, prompt, err) ||
-                 end_sequence(&b, NULL, n_new, err) ||
+                 end_sequence(&b, NULL, NULL, n_new, err) ||
                  (tok && add_reference(items, tok, id + prompt, n_new, err));
     }
     if (!status && !b.n)
@@ -219,21 +226,19 @@ static int read_both(const kvd_free_documents *d, const char *second, fields *a,
     return 0;
 }
 
-/* The document and what is asked behind it as a prompt of at most `room` tokens. */
-static int push_prompt(builder *b, const kvd_free_documents *d, const kvd_tokenizer *tok, const char *text,
-                       size_t len, const kvd_ids *ask, size_t room, kvd_err *err)
+/* The first tokens of a document, at most `room` of them, at least `least`, into ids. */
+static int encode_document(const kvd_free_documents *d, const kvd_tokenizer *tok, const char *text,
+                           size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
 {
-    kvd_ids ids = {0};
-    int status = kvd_tokenizer_encode(tok, text, len, !d->no_special, &ids, err);
-    const size_t left = room > ask->n ? room - ask->n : 0, n = ids.n < left ? ids.n : left;
-    if (!status && !n)
-        status = kvd_fail(err,
-                          "a sequence of %zu tokens has no room for a document before %zu that ask and "
-                          "what follows",
-                          d->max_len, ask->n);
-    status = status || push_all(&b->prompt, ids.id, n, err) || push_all(&b->prompt, ask->id, ask->n, err);
-    kvd_ids_release(&ids);
-    return status;
+    if (kvd_tokenizer_encode(tok, text, len, !d->no_special, ids, err))
+        return -1;
+    if (ids->n > room)
+        ids->n = room;
+    if (ids->n < least)
+        return kvd_fail(
+            err, "a document of %zu tokens where a sequence of %zu has room for %zu, and %zu are wanted",
+            ids->n, d->max_len, room, least);
+    return 0;
 }
 
 static int encode_ask(const kvd_free_documents *d, const kvd_tokenizer *tok, kvd_ids *ask, kvd_err *err)
@@ -253,9 +258,14 @@ int kvd_free_items_references(kvd_free_items *items, const kvd_free_documents *d
             ? kvd_fail(err, "--generate %zu leaves no room for a prompt in %zu tokens", n_new, d->max_len)
             : 0;
     status = status || read_both(d, reference, &text, &second, err) || encode_ask(d, tok, &ask, err);
-    for (size_t i = 0; !status && i < text.n; i++)
-        status = push_prompt(&b, d, tok, text.text[i], text.len[i], &ask, d->max_len - n_new, err) ||
-                 end_sequence(&b, NULL, n_new, err);
+    const size_t taken = n_new + ask.n, room = d->max_len > taken ? d->max_len - taken : 0;
+    for (size_t i = 0; !status && i < text.n; i++) {
+        kvd_ids ids = {0};
+        status = encode_document(d, tok, text.text[i], text.len[i], room, 1, &ids, err) ||
+                 push_all(&b.prompt, ids.id, ids.n, err) || push_all(&b.prompt, ask.id, ask.n, err) ||
+                 end_sequence(&b, NULL, NULL, n_new, err);
+        kvd_ids_release(&ids);
+    }
     if (!status) {
         hand_over(&b, items, 1);
         items->reference = second.text;
@@ -333,6 +343,22 @@ static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids
     return status || ids->n ? status : kvd_fail(err, "class '%s' has no tokens", name);
 }
 
+/* One document with every class behind it. */
+static int push_document(builder *b, const kvd_free_documents *d, const kvd_tokenizer *tok, const char *text,
+                         size_t len, size_t room, const kvd_ids *ask, const kvd_ids *class_ids,
+                         size_t n_classes, kvd_err *err)
+{
+    kvd_ids ids = {0};
+    int status = encode_document(d, tok, text, len, room, 2, &ids, err);
+    const size_t n = status ? 0 : ids.n - (ask->n ? 0 : 1);
+    const kvd_ids last = {.id = ids.id + n, .n = 1};
+    for (size_t k = 0; !status && k < n_classes; k++)
+        status = push_all(&b->prompt, ids.id, n, err) ||
+                 end_sequence(b, ask->n ? ask : &last, &class_ids[k], 0, err);
+    kvd_ids_release(&ids);
+    return status;
+}
+
 int kvd_free_items_classes(kvd_free_items *items, const kvd_free_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err)
 {
@@ -347,11 +373,10 @@ int kvd_free_items_classes(kvd_free_items *items, const kvd_free_documents *d, c
         status = encode_class(tok, items->class_name[k], &class_ids[k], err);
         longest = class_ids[k].n > longest ? class_ids[k].n : longest;
     }
-    const size_t room = d->max_len > longest ? d->max_len - longest : 0;
+    const size_t taken = longest + ask.n, room = d->max_len > taken ? d->max_len - taken : 0;
     for (size_t i = 0; !status && i < text.n; i++)
-        for (size_t k = 0; !status && k < items->n_classes; k++)
-            status = push_prompt(&b, d, tok, text.text[i], text.len[i], &ask, room, err) ||
-                     end_sequence(&b, class_ids[k].id, class_ids[k].n, err);
+        status = push_document(&b, d, tok, text.text[i], text.len[i], room, &ask, class_ids, items->n_classes,
+                               err);
     if (!status) {
         hand_over(&b, items, items->n_classes);
         status = make_clusters(items, err);
@@ -400,9 +425,7 @@ static int push_needle(builder *b, const uint32_t *id, size_t n, const needle *x
         return kvd_fail(err, "a needle of %zu tokens does not fit in --seq-len %zu", taken, max_len);
     const size_t hay = n < max_len - taken ? n : max_len - taken, at = (size_t)lround(depth * (double)hay);
     return push_all(&b->prompt, id, at, err) || push_all(&b->prompt, x->sentence.id, x->sentence.n, err) ||
-           push_all(&b->prompt, id + at, hay - at, err) ||
-           push_all(&b->prompt, x->question.id, x->question.n, err) ||
-           end_sequence(b, x->answer.id, x->answer.n, err);
+           push_all(&b->prompt, id + at, hay - at, err) || end_sequence(b, &x->question, &x->answer, 0, err);
 }
 
 int kvd_free_items_needles(kvd_free_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,

@@ -14,7 +14,10 @@ typedef enum { KVD_FREE_GENERATE, KVD_FREE_NEEDLE, KVD_FREE_CLASSIFY, KVD_N_FREE
 /* Most classes of a classification. */
 enum { KVD_FREE_CLASSES = 64 };
 
-/* An item is a sequence of `run`, of a classification n_classes of them in the order of the classes. */
+/*
+ * An item is a sequence of `run`, of a classification n_classes of them in the order of the classes. What is asked for is read through the cache: the
+ * prompt ends where the question begins, and the question is the beginning, `lead`, of what follows the prompt.
+ */
 typedef struct {
     size_t n_items;
     size_t *cluster; /* [n_items] what is drawn together in a bootstrap: the text an item is made from */
@@ -23,6 +26,7 @@ typedef struct {
     /* generate */
     char **reference; /* [n_items] text to be compared with; NULL: none */
     size_t *reference_len;
+    size_t *lead; /* needle, classify: [run.n_sequences] forced tokens before the answer, at least 1 */
     /* needle */
     double *depth; /* [n_items] 0: the needle stands first, 1: last */
     size_t n_depths;
@@ -41,7 +45,7 @@ void kvd_free_items_release(kvd_free_items *items);
 int kvd_free_items_corpus(kvd_free_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok, size_t prompt,
                           size_t n_new, size_t most, kvd_err *err);
 
-/* Where documents come from, and what is put behind each. */
+/* Where documents come from, and what is put behind each: of references it is part of the prompt. */
 typedef struct {
     const char *const *text; /* paths, as kvd_corpus_spec */
     int n_text;
@@ -57,7 +61,7 @@ int kvd_free_items_references(kvd_free_items *items, const kvd_free_documents *d
                               const kvd_tokenizer *tok, size_t n_new, kvd_err *err);
 
 /*
- * Every document with every class behind it. label: the field with a document's class. classes "a,b": the candidates, so that another
+ * Every document with the question and every class behind it; without a question the document's last token stands for it. label: the field with a document's class. classes "a,b": the candidates, so that another
  * label is an error; NULL: the labels that documents have, in the order in which they come.
  */
 int kvd_free_items_classes(kvd_free_items *items, const kvd_free_documents *d, const char *label,

@@ -188,6 +188,7 @@ static int step_sequence(kvd_cache *c, const kvd_attention_in *in, size_t s, flo
 static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     kvd_cache *c = (kvd_cache *)(void *)self; /* door is the first member */
+    assert(!in->start);                       /* whole sequences; running ones: running.h */
     if (!kvd_plan_stepwise(c->plan))
         return run_blocks(c, in, out, err);
     int status = 0;
