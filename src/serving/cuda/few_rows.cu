@@ -202,21 +202,6 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
-/* A CTA's part of what comes behind, into L2. */
-__device__ __forceinline__ void fetch_ahead(const params &p)
-{
-#if __CUDA_ARCH__ >= 900
-    enum { PIECE = 32 * 1024 };
-    const char *const from = static_cast<const char *>(p.a.ahead);
-    for (size_t at = (size_t)blockIdx.x * PIECE; at < p.a.ahead_bytes; at += (size_t)gridDim.x * PIECE) {
-        const size_t left = p.a.ahead_bytes - at;
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
-                     "r"((uint32_t)(left < PIECE ? left / 16 * 16 : PIECE))
-                     : "memory");
-    }
-#endif
-}
-
 /* Shared memory: rings | x | sums, two buffers | scale, part. */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
@@ -294,8 +279,6 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         buffer ^= 1;
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
-    if (p.a.ahead && threadIdx.x == 0)
-        fetch_ahead(p);
 }
 
 size_t shared_bytes(int stages, size_t n, size_t pitch)

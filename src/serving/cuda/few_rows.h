@@ -33,9 +33,6 @@ typedef struct {
     unsigned stage; /* rows of the residual that are not finite go to *bad as this stage             */
     kvd_gpu_bad *bad;
     void *y;
-    const void *
-        ahead; /* device, aligned to 16: so many bytes are read into L2 in the end, for what comes behind; or NULL */
-    size_t ahead_bytes;
     unsigned long long *began; /* device: %globaltimer when the kernels before had ended; or NULL       */
 } kvd_few_rows;
 

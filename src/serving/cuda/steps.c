@@ -136,20 +136,12 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_
     return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
 }
 
-/* Append and attention of few requests leave most of the bandwidth: the matrix behind them is read meanwhile, as far as L2 takes it. */
-enum { AHEAD = 20 * 1024 * 1024 };
-
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
     const kvd_gpu_layer *const m = &w->weights.layer[l];
-    const size_t ffn = (size_t)w->config.d_ffn, o_bytes = (size_t)m->n_o * (size_t)w->config.d_model * 2;
-    kvd_few_rows qkv = {.kind = KVD_FEW_STORE,
-                        .out = (size_t)m->n_qkv,
-                        .w = m->qkv,
-                        .y = w->qkv,
-                        .ahead = m->o,
-                        .ahead_bytes = o_bytes < AHEAD ? o_bytes : AHEAD};
+    const size_t ffn = (size_t)w->config.d_ffn;
+    kvd_few_rows qkv = {.kind = KVD_FEW_STORE, .out = (size_t)m->n_qkv, .w = m->qkv, .y = w->qkv};
     kvd_few_rows gate_up = {.kind = KVD_FEW_SWIGLU, .out = ffn, .w = m->gate_up, .y = w->narrow};
     if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), l ? KVD_PHASE_MLP : KVD_PHASE_EMBED, err))
         return -1;
