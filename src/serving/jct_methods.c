@@ -76,6 +76,10 @@ static int load_files(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_
                              kvd_model_info_same(info, model, &m->calibration.model, cfg->calibration, err)))
         return -1;
     m->calibrated = cfg->calibration != NULL;
+    if (cfg->fisher && (kvd_fisher_open(&m->fisher, cfg->fisher, err) ||
+                        kvd_model_info_same(info, model, &m->fisher.model, cfg->fisher, err)))
+        return -1;
+    m->weighted = cfg->fisher != NULL;
     return 0;
 }
 
@@ -139,6 +143,7 @@ void kvd_jct_methods_release(kvd_jct_methods *m)
     }
     kvd_error_table_release(&m->table);
     kvd_activations_close(&m->calibration);
+    kvd_fisher_close(&m->fisher);
     free(m->item);
     memset(m, 0, sizeof *m);
 }
@@ -150,6 +155,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
     const kvd_method_setup setup = {.config = m->config,
                                     .spectrum = x->spectrum,
                                     .calibration = m->calibrated ? &m->calibration : NULL,
+                                    .fisher = m->weighted ? &m->fisher : NULL,
                                     .seed = seed};
     *plan = (kvd_plan){.dims = x->point->cut ? &x->point->dims : NULL,
                        .dims_low = x->point->low.head ? &x->point->low : NULL,

@@ -3,6 +3,7 @@
 #define KVD_SERVING_JCT_METHODS_H
 
 #include "analysis/points.h"
+#include "formats/fisher.h"
 #include "model/checkpoint.h"
 #include "serving/jct_options.h"
 
@@ -19,6 +20,8 @@ typedef struct {
     kvd_rates rates[KVD_JCT_FILES];
     kvd_error_table table;
     kvd_activations calibration;
+    kvd_fisher fisher;
+    bool weighted;         /* fisher is there */
     bool calibrated, made; /* made: spectrum[0] is random */
     kvd_point_source source[KVD_JCT_METHODS];
     kvd_point *point[KVD_JCT_METHODS];

@@ -12,6 +12,7 @@ enum {
     OPT_RATES,
     OPT_TABLE,
     OPT_CALIBRATION,
+    OPT_FISHER,
     OPT_INPUT,
     OPT_OUTPUT,
     OPT_BATCH,
@@ -48,6 +49,8 @@ static const struct argp_option options[] = {
     {"error-table", OPT_TABLE, "FILE", 0, "Made by kvdim-eval --scan-errors, for ranks=error", 2},
     {"calibration", OPT_CALIBRATION, "FILE", 0, "Activations of calibration text, for methods that need them",
      2},
+    {"fisher", OPT_FISHER, "FILE", 0,
+     "Squared gradients (kvdim-collect --fisher), for methods that take them", 2},
     {0, 0, 0, 0, "On which requests:", 3},
     {"input-len", OPT_INPUT, "LIST", 0, "Tokens of a prompt; each with each output and batch", 3},
     {"output-len", OPT_OUTPUT, "LIST", 0, "Tokens that come out", 3},
@@ -209,6 +212,9 @@ static int parse_file(int key, char *arg, kvd_jct_options *cfg, kvd_err *err)
     case OPT_CALIBRATION:
         cfg->calibration = arg;
         return 0;
+    case OPT_FISHER:
+        cfg->fisher = arg;
+        return 0;
     case OPT_REQUESTS:
         cfg->requests = arg;
         return 0;
@@ -265,6 +271,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_RATES:
     case OPT_TABLE:
     case OPT_CALIBRATION:
+    case OPT_FISHER:
     case OPT_REQUESTS:
     case OPT_LENGTHS:
     case OPT_TRACE:

@@ -16,7 +16,7 @@ typedef struct {
     kvd_method method[KVD_JCT_METHODS];
     char *method_text[KVD_JCT_METHODS]; /* allocated */
     size_t n_methods;
-    const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration;
+    const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
     size_t n_spectra, n_rates;
     size_t *input, *output, *batch; /* allocated */
     size_t n_inputs, n_outputs, n_batches;

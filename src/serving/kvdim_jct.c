@@ -103,7 +103,8 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
         if (kvd_run_add_input(r, cfg->rates[i], err))
             return -1;
     if ((cfg->table && kvd_run_add_input(r, cfg->table, err)) ||
-        (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err)))
+        (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err)) ||
+        (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err)))
         return -1;
     return cfg->requests && strncmp(cfg->requests, "poisson:", 8) ? kvd_run_add_input(r, cfg->requests, err)
                                                                   : 0;
@@ -245,6 +246,8 @@ static int work(kvd_jct_sweep *s, kvd_err *err)
             return -1;
         cfg->n_methods = 1;
     }
+    for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
+        kvd_method_with_fisher(&cfg->method[i]);
     if (record_inputs(s, err))
         return -1;
     kvd_model_info_set(&s->info, s->config, kvd_checkpoint_path(s->checkpoint), s->run.inputs[0].hash,
