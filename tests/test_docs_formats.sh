@@ -15,7 +15,7 @@ quietly() { # command...: what it prints counts only when it fails
 quietly "$B/tests/tool_checkpoint" --vocab 40 "$tmp/model"
 awk 'BEGIN { for (s = 0; s < 4; s++) for (i = 0; i < 50; i++) printf "%d%s", (s * 71 + i * i * 13 + 5) % 40, i < 49 ? "," : "\n" }' >"$tmp/ids.csv"
 awk 'BEGIN { for (s = 0; s < 2; s++) for (i = 0; i < 50; i++) printf "%d%s", (s * 17 + i * 7) % 40, i < 49 ? "," : "\n" }' >"$tmp/other.csv"
-mkdir "$tmp/activations" "$tmp/moments" "$tmp/attention" "$tmp/tokens" "$tmp/spectrum" "$tmp/similarity" "$tmp/rates" "$tmp/error-table" "$tmp/accuracy" "$tmp/kernels"
+mkdir "$tmp/activations" "$tmp/moments" "$tmp/attention" "$tmp/fisher" "$tmp/tokens" "$tmp/spectrum" "$tmp/similarity" "$tmp/rates" "$tmp/error-table" "$tmp/accuracy" "$tmp/kernels"
 cd_ids="--ids $tmp/ids.csv -q"
 for t in f32 f16 bf16; do
   quietly "$B/bin/kvdim-collect" "$tmp/model" $cd_ids --dtype $t -o "$tmp/activations/$t.h5"
@@ -24,6 +24,8 @@ quietly "$B/bin/kvdim-collect" "$tmp/model" $cd_ids --rope both --moments="$tmp/
 quietly "$B/bin/kvdim-collect" "$tmp/model" --random 200 --moments -q -o "$tmp/moments/random.h5"
 quietly "$B/bin/kvdim-collect" "$tmp/model" $cd_ids --attention -o "$tmp/attention/alone.h5"
 quietly "$B/bin/kvdim-collect" "$tmp/model" --random 200 --moments="$tmp/moments/beside.h5" --attention="$tmp/attention/beside.h5" --attention-requests 2 -q -o "$tmp/activations/beside.h5"
+quietly "$B/bin/kvdim-collect" "$tmp/model" $cd_ids --fisher -o "$tmp/fisher/alone.h5"
+quietly "$B/bin/kvdim-collect" "$tmp/model" $cd_ids --rope both --fisher="$tmp/fisher/beside.h5" --fisher-rows 0 -o "$tmp/activations/fisher.h5"
 quietly "$B/bin/kvdim-tokens" "$tmp/attention/alone.h5" -q -o "$tmp/tokens/one.h5"
 quietly "$B/bin/kvdim-collect" "$tmp/model" --ids "$tmp/other.csv" --moments -q -o "$tmp/other.h5"
 quietly "$B/bin/kvdim-spectrum" "$tmp/moments/random.h5" -q -o "$tmp/spectrum/default.h5"
@@ -86,7 +88,7 @@ held() { # schema file
 
 same_items() { sed -E 's/\|[^|]*$//' "$1" | sort -u; }
 
-for schema in activations moments attention tokens spectrum similarity rates error-table accuracy kernels; do
+for schema in activations moments attention fisher tokens spectrum similarity rates error-table accuracy kernels; do
   tables "$schema" >"$tmp/doc"
   same_items "$tmp/doc" >"$tmp/known"
   grep -E '\|always$' "$tmp/doc" | sed -E 's/\|[^|]*$//' | sort -u >"$tmp/always"
@@ -107,9 +109,9 @@ for schema in activations moments attention tokens spectrum similarity rates err
 done
 
 # ---- /parameters: what each program records is named, and nothing else ---------------------------------
-for schema in activations moments attention tokens spectrum rates error-table accuracy kernels; do
+for schema in activations moments attention fisher tokens spectrum rates error-table accuracy kernels; do
   case $schema in
-    activations | moments | attention) program=kvdim-collect ;;
+    activations | moments | attention | fisher) program=kvdim-collect ;;
     spectrum) program=kvdim-spectrum ;;
     tokens) program=kvdim-tokens ;;
     rates) program=kvdim-fit ;;

@@ -2,7 +2,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "methods/grid.h"
 
 enum {
     OPT_TEXT = 0x100,
@@ -23,6 +26,7 @@ enum {
     OPT_BATCH,
     OPT_PROMPT,
     OPT_CALIBRATION,
+    OPT_FISHER,
     OPT_GENERATE,
     OPT_REFERENCE,
     OPT_NEEDLE,
@@ -53,7 +57,9 @@ static const struct argp_option options[] = {
     {"label", OPT_LABEL, "NAME", 0, "What tables call these texts (default: from the file names)", 1},
     {0, 0, 0, 0, "What to evaluate:", 2},
     {"method", OPT_METHOD, "NAME[+NAME...][,KEY=VALUE...]", 0,
-     "May be repeated; NAME+NAME fills several axes of the cache. Keys of dims methods: p,r,ranks,cut; those "
+     "May be repeated; NAME+NAME fills several axes of the cache. KEY=A/B/C: a method for each of the "
+     "values, "
+     "and for each combination where several keys have several. Keys of dims methods: p,r,ranks,cut; those "
      "of "
      "the others are listed "
      "below. p: overall fraction removed; r: removal rate of Eq. 6; neither: every point of the "
@@ -68,6 +74,11 @@ static const struct argp_option options[] = {
     {"error-table", OPT_TABLE, "FILE", 0, "Made by --scan-errors, for ranks=error", 2},
     {"calibration", OPT_CALIBRATION, "FILE", 0,
      "Activations of calibration text (kvdim-collect --rope both), for methods that take levels from them",
+     2},
+    {"fisher", OPT_FISHER, "FILE", 0,
+     "Squared gradients (kvdim-collect --fisher), for kvquant's weights and palu's search; those of kvquant "
+     "are of the tokens of "
+     "--calibration",
      2},
     {"target", OPT_TARGET, "SHARE", 0,
      "For each method, search the largest overall p that keeps this share of the uncompressed top-1 accuracy",
@@ -135,6 +146,30 @@ int kvd_eval_add_method(kvd_eval_options *cfg, const char *text, kvd_err *err)
         return kvd_fail(err, "more than %d methods", (int)KVD_EVAL_METHODS);
     cfg->method_text[cfg->n_methods] = text;
     return kvd_method_parse(text, &cfg->method[cfg->n_methods++], err);
+}
+
+/* One text for many methods (methods/grid.h). */
+static int add_methods(kvd_eval_options *cfg, const char *text, kvd_err *err)
+{
+    char **texts;
+    size_t n;
+    if (kvd_method_grid(text, KVD_EVAL_METHODS, &texts, &n, err))
+        return -1;
+    int status = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!status && !(status = kvd_eval_add_method(cfg, texts[i], err)))
+            cfg->own_text[cfg->n_own++] = texts[i];
+        else
+            free(texts[i]);
+    }
+    free(texts);
+    return status;
+}
+
+void kvd_eval_options_release(kvd_eval_options *cfg)
+{
+    while (cfg->n_own)
+        free(cfg->own_text[--cfg->n_own]);
 }
 
 static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
@@ -289,6 +324,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_CALIBRATION:
         cfg->calibration = arg;
         return 0;
+    case OPT_FISHER:
+        cfg->fisher = arg;
+        return 0;
     case OPT_PROMPT:
         return kvd_arg_size("--prompt", arg, 0, 1 << 30, &cfg->prompt, err);
     case OPT_LABEL:
@@ -297,7 +335,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->label = arg;
         return 0;
     case OPT_METHOD:
-        return kvd_eval_add_method(cfg, arg, err);
+        return add_methods(cfg, arg, err);
     case OPT_SPECTRUM:
         return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
     case OPT_RATES:

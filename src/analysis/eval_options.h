@@ -6,7 +6,7 @@
 #include "common/half.h"
 #include "methods/presets.h"
 
-enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 64, KVD_EVAL_FILES = 16 };
+enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512, KVD_EVAL_FILES = 16 };
 
 typedef struct {
     kvd_common_options common;
@@ -24,7 +24,9 @@ typedef struct {
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];
     size_t n_methods;
-    const char *calibration; /* NULL: none */
+    char *own_text[KVD_EVAL_METHODS]; /* of the texts above, those that are the options' own */
+    size_t n_own;
+    const char *calibration, *fisher; /* NULL: none */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
     double target; /* NaN: no search */
@@ -37,6 +39,7 @@ typedef struct {
 /* Parses argv; wrong usage ends the program with status 2. */
 void kvd_eval_parse(const char *program, int argc, char **argv, kvd_eval_options *cfg);
 
+void kvd_eval_options_release(kvd_eval_options *cfg);
 /* Whether anything runs free. */
 bool kvd_eval_runs_free(const kvd_eval_options *cfg);
 

@@ -1,7 +1,7 @@
 /*
  * kvdim-eval: what compressing the KV cache costs in predictions.
  *
- * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table. Writes kvdim/accuracy; with
+ * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table, kvdim/activations, kvdim/fisher. Writes kvdim/accuracy; with
  * --scan-errors kvdim/error-table instead.
  */
 #include <jansson.h>
@@ -43,6 +43,7 @@ typedef struct {
     kvd_rates rates[KVD_EVAL_FILES];
     kvd_error_table table;
     kvd_activations calibration;
+    kvd_fisher fisher;
     kvd_point_source source[KVD_EVAL_METHODS];
     double full_rank_error[KVD_EVAL_METHODS];
     bool same_text; /* some bases come from the very text that is evaluated */
@@ -69,6 +70,9 @@ static int load_files(evaluation *v, kvd_err *err)
     if (cfg->calibration &&
         (kvd_activations_open(&v->calibration, cfg->calibration, err) ||
          kvd_model_info_same(&v->info, cfg->model, &v->calibration.model, cfg->calibration, err)))
+        return -1;
+    if (cfg->fisher && (kvd_fisher_open(&v->fisher, cfg->fisher, err) ||
+                        kvd_model_info_same(&v->info, cfg->model, &v->fisher.model, cfg->fisher, err)))
         return -1;
     if (cfg->table && (kvd_error_table_load(&v->table, cfg->table, err) ||
                        kvd_model_info_same(&v->info, cfg->model, &v->table.model, cfg->table, err)))
@@ -98,6 +102,8 @@ static int settle_methods(evaluation *v, kvd_err *err)
     for (int i = 0; !given && i < kvd_method_count(); i++)
         if (has_pairs(v, kvd_method_at(i)) && kvd_eval_add_method(cfg, kvd_method_at(i)->name, err))
             return -1;
+    for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
+        kvd_method_with_fisher(&cfg->method[i]);
     for (size_t i = 0; i < cfg->n_methods; i++)
         if (kvd_method_is_none(&cfg->method[i]))
             return 0;
@@ -228,6 +234,8 @@ static int record_inputs(evaluation *v, kvd_err *err)
         if (kvd_run_add_input(r, cfg->rates[i], err))
             return -1;
     if (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err))
+        return -1;
+    if (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err))
         return -1;
     return cfg->table ? kvd_run_add_input(r, cfg->table, err) : 0;
 }
@@ -367,6 +375,7 @@ static kvd_method_setup setup_of(evaluation *v, size_t i)
     return (kvd_method_setup){.config = v->model,
                               .spectrum = v->source[i].spectrum,
                               .calibration = v->cfg->calibration ? &v->calibration : NULL,
+                              .fisher = v->cfg->fisher ? &v->fisher : NULL,
                               .seed = v->run.seed};
 }
 
@@ -674,6 +683,7 @@ static void release(evaluation *v)
     }
     kvd_error_table_release(&v->table);
     kvd_activations_close(&v->calibration);
+    kvd_fisher_close(&v->fisher);
     kvd_free_run_release(&v->free_run);
     kvd_corpus_close(v->corpus);
     kvd_tokenizer_free(v->tokenizer);
@@ -692,5 +702,6 @@ int main(int argc, char **argv)
     if (!status)
         status = work(&v, &err);
     release(&v);
+    kvd_eval_options_release(&cfg);
     return kvd_run_exit(program, status, &err);
 }

@@ -91,7 +91,7 @@ int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_er
         snprintf(e->method, sizeof e->method, "%s%s%s%s%s%s%s%s", models ? e->file->model.name : "",
                  models ? ": " : "", kvd_entry_text(e, "method"), alone(e), plain ? "" : " ",
                  plain ? "" : rule, caches ? " " : "", caches ? kvd_entry_text(e, "cache") : "");
-        bool named = calibrations && !kvd_entry_is_none(e);
+        bool named = calibrations && *kvd_entry_text(e, "calibration");
         snprintf(e->series, sizeof e->series, "%.120s%s%.63s", e->method, named ? " calibrated on " : "",
                  named ? kvd_entry_text(e, "calibration") : "");
         kvd_series_clean(e->method);

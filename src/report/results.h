@@ -21,7 +21,7 @@ typedef enum {
     KVD_RESULT_ACCURACY,
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
-    KVD_RESULT_INPUT /* activations, moments, attention: listed under provenance, nothing to show */
+    KVD_RESULT_INPUT /* activations, moments, attention, fisher: listed under provenance, nothing to show */
 } kvd_result_kind;
 
 /* One line of provenance: an attribute of /provenance (or of an input) as text. */
