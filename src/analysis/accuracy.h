@@ -40,6 +40,9 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
 
 /* The answer of a search as attributes of /target/<name>. */
+int kvd_accuracy_write_target_texts(
+    kvd_h5 *f, const char *name, const kvd_target *of_text, size_t n_texts,
+    kvd_err *err); /* those of each text, as datasets [text] of the same group */
 int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const char *rule, const kvd_target *t,
                               kvd_err *err);
 

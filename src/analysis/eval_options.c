@@ -8,6 +8,7 @@ enum {
     OPT_TEXT = 0x100,
     OPT_IDS,
     OPT_FIELD,
+    OPT_BY_TEXT,
     OPT_NO_SPECIAL,
     OPT_TOKENS,
     OPT_SEQ_LEN,
@@ -32,7 +33,15 @@ static const struct argp_option options[] = {
      "further arguments after MODEL are texts too",
      1},
     {"ids", OPT_IDS, "FILE.csv", 0, "Token ids instead, one sequence per line", 1},
-    {"field", OPT_FIELD, "NAME", 0, "JSON key or CSV column of the text (default text); A,B joins two", 1},
+    {"field", OPT_FIELD, "NAME", 0,
+     "JSON key or CSV column of the text (default text); A,B joins two. Given several times: one for each "
+     "text, in "
+     "their order ('' where a text has none)",
+     1},
+    {"by-text", OPT_BY_TEXT, 0, 0,
+     "Every text weighs the same: --tokens is of each, results are means over the texts, and intervals draw "
+     "sequences within each. --target then also answers for each text alone",
+     1},
     {"no-special", OPT_NO_SPECIAL, 0, 0, "Leave out the special tokens around a document", 1},
     {"tokens", OPT_TOKENS, "N", 0, "Stop after N tokens (default: all; 2048 with --scan-errors)", 1},
     {"seq-len", OPT_SEQ_LEN, "N", 0,
@@ -142,8 +151,13 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "argument '%s' is one too many (texts go with --text)", cfg->text[0]);
     if ((cfg->n_text > 0) + (cfg->ids != NULL) != 1)
         return kvd_fail(err, "give one of --text and --ids");
-    if (cfg->field && !cfg->n_text)
+    if (cfg->n_field && !cfg->n_text)
         return kvd_fail(err, "--field goes with --text");
+    if (cfg->n_field > 1 && cfg->n_field != cfg->n_text)
+        return kvd_fail(err, "--field %d times with %d texts: once, or once for each text", cfg->n_field,
+                        cfg->n_text);
+    if (cfg->by_text && cfg->n_text < 2)
+        return kvd_fail(err, "--by-text goes with two texts or more");
     return check_methods(cfg, err);
 }
 
@@ -186,7 +200,12 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->ids = arg;
         return 0;
     case OPT_FIELD:
-        cfg->field = arg;
+        if (cfg->n_field == KVD_EVAL_TEXTS)
+            return kvd_fail(err, "more than %d fields", (int)KVD_EVAL_TEXTS);
+        cfg->field[cfg->n_field++] = *arg ? arg : NULL;
+        return 0;
+    case OPT_BY_TEXT:
+        cfg->by_text = true;
         return 0;
     case OPT_NO_SPECIAL:
         cfg->no_special = true;

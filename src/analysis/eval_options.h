@@ -13,8 +13,11 @@ typedef struct {
     const char *model;
     const char *text[KVD_EVAL_TEXTS];
     int n_text;
-    const char *ids, *field, *label;
+    const char *ids, *label;
+    const char *field[KVD_EVAL_TEXTS]; /* one for all texts, or one for each; "" of one without fields */
+    int n_field;
     bool text_given, no_special;
+    bool by_text;                  /* texts weigh the same, tokens are of each */
     size_t tokens, seq_len, batch; /* 0: not given */
     size_t prompt;                 /* rows before the first that is scored */
     kvd_method method[KVD_EVAL_METHODS];

@@ -48,6 +48,7 @@ typedef struct {
     size_t printed; /* rows on stdout so far */
     kvd_target target[KVD_EVAL_METHODS];
     bool searched[KVD_EVAL_METHODS];
+    kvd_target *by_text; /* [n_methods][n_texts]; NULL without --by-text */
     kvd_h5 file;
 } evaluation;
 
@@ -181,7 +182,9 @@ static int open_corpus(evaluation *v, kvd_err *err)
         cfg->tokens = 2048;
     const kvd_corpus_spec spec = {.text = cfg->text,
                                   .n_text = cfg->n_text,
-                                  .field = cfg->field,
+                                  .field = cfg->field[0],
+                                  .fields = cfg->n_field > 1 ? cfg->field : NULL,
+                                  .by_text = cfg->by_text,
                                   .no_special = cfg->no_special,
                                   .ids = cfg->ids,
                                   .max_tokens = cfg->tokens,
@@ -232,7 +235,12 @@ static int record_options(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
-    char methods[500] = "";
+    char methods[500] = "", fields[200] = "";
+    for (int i = 0; i < cfg->n_field; i++) {
+        const size_t used = strlen(fields);
+        snprintf(fields + used, sizeof fields - used, "%s%s", i ? " " : "",
+                 cfg->field[i] ? cfg->field[i] : "-");
+    }
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const size_t used = strlen(methods);
         snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", cfg->method_text[i]);
@@ -241,7 +249,8 @@ static int record_options(evaluation *v, kvd_err *err)
                    kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->corpus)) ||
                    kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||
                    kvd_run_parameter(r, "label", err, "%s", v->label) ||
-                   kvd_run_parameter(r, "field", err, "%s", cfg->field ? cfg->field : "") ||
+                   kvd_run_parameter(r, "field", err, "%s", fields) ||
+                   kvd_run_parameter(r, "by-text", err, "%s", cfg->by_text ? "yes" : "no") ||
                    kvd_run_parameter(r, "no-special", err, "%s", cfg->no_special ? "yes" : "no") ||
                    kvd_run_parameter(r, "target", err, "%g", cfg->target) ||
                    kvd_run_parameter(r, "scan-errors", err, "%s", cfg->scan ? "yes" : "no") ||
@@ -289,6 +298,10 @@ static int make_evaluator(evaluation *v, kvd_err *err)
     if (make_runner(v, rows, err) ||
         kvd_evaluator_init(&v->evaluator, v->runner, v->corpus, cfg->prompt, again, err))
         return -1;
+    if (cfg->by_text) {
+        v->evaluator.n_texts = kvd_corpus_n_texts(v->corpus);
+        v->evaluator.text_first = kvd_corpus_text_first(v->corpus);
+    }
     if (v->evaluator.bytes_not_kept)
         fprintf(stderr,
                 "%s: the uncompressed rows of all tokens, %zu MB, do not fit on the device: that model runs "
@@ -387,8 +400,7 @@ static int evaluate_points(evaluation *v, kvd_err *err)
     for (size_t i = 0; !status && i < cfg->n_methods; i++)
         for (size_t j = 0; !status && j < v->n_points[i]; j++, k++) {
             kvd_quality_summary summary;
-            status = kvd_quality_compare(choice[k].per_sequence, e->reference, e->n_sequences, v->run.seed,
-                                         &summary, err) ||
+            status = kvd_evaluator_compare(e, &choice[k], v->run.seed, &summary, err) ||
                      kvd_accuracy_add(&v->accuracy, "point", &v->source[i], &v->point[i][j], &choice[k],
                                       &summary, v->full_rank_error[i], err);
         }
@@ -421,6 +433,20 @@ static void target_name(const kvd_method *m, char *name, size_t size)
              m->ranks == KVD_RANKS_EQ6 ? "" : kvd_ranks_name[m->ranks]);
 }
 
+/* Prints and writes what the search found for each text alone. */
+static int settle_texts(evaluation *v, const char *name, const kvd_target *of_text, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    char line[2 * KVD_ACCURACY_LINE], label[64];
+    for (size_t t = 0; t < v->evaluator.n_texts; t++) {
+        const kvd_corpus_spec one = {.text = cfg->text + t, .n_text = 1};
+        kvd_corpus_label(&one, label, sizeof label);
+        if (!cfg->common.quiet && !cfg->common.json)
+            printf("  %s: %s\n", label, kvd_accuracy_target_line(name, &of_text[t], line));
+    }
+    return kvd_accuracy_write_target_texts(&v->file, name, of_text, v->evaluator.n_texts, err);
+}
+
 static int search_targets(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -432,8 +458,9 @@ static int search_targets(evaluation *v, kvd_err *err)
         if (again)
             continue;
         const kvd_method_setup setup = setup_of(v, i);
+        kvd_target *const of_text = v->by_text + i * v->evaluator.n_texts;
         if (kvd_target_search(&v->evaluator, &v->source[i], &setup, cfg->cache, cfg->target, v->run.seed,
-                              on_point, v, &v->target[i], err))
+                              on_point, v, &v->target[i], v->by_text ? of_text : NULL, err))
             return -1;
         char name[64];
         target_name(m, name, sizeof name);
@@ -443,7 +470,8 @@ static int search_targets(evaluation *v, kvd_err *err)
             puts(kvd_accuracy_target_line(name, &v->target[i], line));
         }
         if (kvd_accuracy_write_target(&v->file, name, m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks],
-                                      &v->target[i], err))
+                                      &v->target[i], err) ||
+            (v->by_text && settle_texts(v, name, of_text, err)))
             return -1;
     }
     return 0;
@@ -498,6 +526,35 @@ static int describe_file(evaluation *v, kvd_err *err)
                : 0;
 }
 
+/* Which sequences are whose: /texts/label, /texts/n_sequences. */
+static int write_texts(evaluation *v, kvd_err *err)
+{
+    const size_t n = v->evaluator.n_texts;
+    uint64_t *const count = calloc(n, sizeof *count);
+    char all[500] = "";
+    if (!count)
+        return kvd_no_memory(err, "texts", n * sizeof *count);
+    for (size_t t = 0; t < n; t++) {
+        const size_t used = strlen(all);
+        char label[64];
+        const kvd_corpus_spec one = {.text = v->cfg->text + t, .n_text = 1};
+        kvd_corpus_label(&one, label, sizeof label);
+        count[t] = v->evaluator.text_first[t + 1] - v->evaluator.text_first[t];
+        snprintf(all + used, sizeof all - used, "%s%s", t ? " " : "", label);
+    }
+    const kvd_h5_spec spec = {"/texts/n_sequences",
+                              "sequences of each text, in the order of /sequences",
+                              "1",
+                              H5T_STD_U64LE,
+                              1,
+                              {n},
+                              {"text"}};
+    const int status = kvd_h5_write(&v->file, &spec, H5T_NATIVE_UINT64, count, err) ||
+                       kvd_h5_put_text(&v->file, "/texts", "label", all, err);
+    free(count);
+    return status ? -1 : 0;
+}
+
 static int evaluate(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -508,7 +565,12 @@ static int evaluate(evaluation *v, kvd_err *err)
         kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens, err) ||
         evaluate_points(v, err))
         return -1;
+    const size_t answers = cfg->n_methods * e->n_texts;
+    if (cfg->by_text && !(v->by_text = calloc(answers, sizeof *v->by_text)))
+        return kvd_no_memory(err, "targets of the texts", answers * sizeof *v->by_text);
     if (!isnan(cfg->target) && search_targets(v, err))
+        return -1;
+    if (cfg->by_text && write_texts(v, err))
         return -1;
     if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err))
         return -1;
@@ -577,6 +639,7 @@ static void release(evaluation *v)
         kvd_spectrum_release(&v->spectrum[i]);
         kvd_rates_release(&v->rates[i]);
     }
+    free(v->by_text);
     kvd_error_table_release(&v->table);
     kvd_activations_close(&v->calibration);
     kvd_corpus_close(v->corpus);
