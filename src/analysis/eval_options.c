@@ -58,8 +58,9 @@ static const struct argp_option options[] = {
      "of "
      "the others are listed "
      "below. p: overall fraction removed; r: removal rate of Eq. 6; neither: every point of the "
-     "method's --rates file. RULE eq6 (default), eq6-energy, or error, which takes widths from "
-     "--error-table. cut=v or cut=qk cuts one side at the widths of both and leaves the other whole. "
+     "method's --rates file. RULE eq6 (default), eq6-energy, error, which takes widths from "
+     "--error-table, or loss, which minimises what the singular values of fisher predict. cut=v or cut=qk "
+     "cuts one side at the widths of both and leaves the other whole. "
      "The uncompressed model, none, is always evaluated too. Default: every method whose pairs a --rates "
      "file "
      "has, without one every method whose pairs a --spectrum has (for --target)",

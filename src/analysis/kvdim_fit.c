@@ -117,15 +117,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- the work --------------------------------------------------------------------------------- */
 
-static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_K, KVD_PAIR_Q};
-static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_V};
+static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
+static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
 /* By default single pairs are not taken: they are studies, not caches. */
-static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[4], const char *what,
+static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5], const char *what,
                        kvd_pair *pair, kvd_err *err)
 {
     int n = 0;
-    for (int i = 0; i < 4 && (cfg->pairs || n == 0); i++) {
+    for (int i = 0; i < 5 && (cfg->pairs || n == 0); i++) {
         const bool single = side[i] == KVD_PAIR_Q || side[i] == KVD_PAIR_K || side[i] == KVD_PAIR_V;
         if (cfg->pairs ? cfg->wanted[side[i]] : s->pair[side[i]].present && !single) {
             *pair = side[i];
