@@ -343,3 +343,28 @@ int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_targe
     free(x);
     return status;
 }
+
+int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
+                                  const kvd_target_difference_result *d, kvd_err *err)
+{
+    char where[80];
+    snprintf(where, sizeof where, "/target/%s", name);
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"p_crossing", d->b.value},
+               {"p_crossing_lo", d->b.lo},
+               {"p_crossing_hi", d->b.hi},
+               {"versus_p", d->a.value},
+               {"versus_p_lo", d->a.lo},
+               {"versus_p_hi", d->a.hi},
+               {"difference", d->difference.value},
+               {"difference_lo", d->difference.lo},
+               {"difference_hi", d->difference.hi}};
+    if (kvd_h5_put_text(f, where, "versus", versus, err))
+        return -1;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (kvd_h5_put_double(f, where, all[i].name, all[i].value, err))
+            return -1;
+    return 0;
+}

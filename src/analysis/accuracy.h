@@ -8,6 +8,7 @@
 #include "analysis/evaluate.h"
 #include "analysis/points.h"
 #include "analysis/target.h"
+#include "analysis/target_difference.h"
 #include "formats/rows.h"
 
 extern const kvd_schema kvd_schema_accuracy;
@@ -38,6 +39,10 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
 
 /* Rows and raw samples. */
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
+
+/* How much further than `versus` a method keeps the target, as attributes of /target/<name>. */
+int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
+                                  const kvd_target_difference_result *d, kvd_err *err);
 
 /* The answer of a search as attributes of /target/<name>. */
 int kvd_accuracy_write_target_texts(

@@ -18,6 +18,7 @@ enum {
     OPT_RATES,
     OPT_TABLE,
     OPT_TARGET,
+    OPT_POINTS_ONLY,
     OPT_SCAN,
     OPT_CACHE,
     OPT_COMPUTE,
@@ -74,6 +75,8 @@ static const struct argp_option options[] = {
     {"target", OPT_TARGET, "SHARE", 0,
      "For each method, search the largest overall p that keeps this share of the uncompressed top-1 accuracy",
      2},
+    {"points-only", OPT_POINTS_ONLY, 0, 0,
+     "With --target: no search, the answer is read off the points that the methods ask for", 2},
     {"scan-errors", OPT_SCAN, 0, 0,
      "Measure what cutting each single head of one --method costs, and write that table to -o", 2},
     {0, 0, 0, 0, "How to run:", 3},
@@ -157,6 +160,8 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
     if (cfg->n_field > 1 && cfg->n_field != cfg->n_text)
         return kvd_fail(err, "--field %d times with %d texts: once, or once for each text", cfg->n_field,
                         cfg->n_text);
+    if (cfg->points_only && isnan(cfg->target))
+        return kvd_fail(err, "--points-only goes with --target");
     if (cfg->by_text && cfg->n_text < 2)
         return kvd_fail(err, "--by-text goes with two texts or more");
     return check_methods(cfg, err);
@@ -240,6 +245,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         if (kvd_arg_double("--target", arg, 0, 1, &cfg->target, err))
             return -1;
         return cfg->target > 0 ? 0 : kvd_fail(err, "--target: a share of 0 is kept by everything");
+    case OPT_POINTS_ONLY:
+        cfg->points_only = true;
+        return 0;
     case OPT_SCAN:
         cfg->scan = true;
         return 0;

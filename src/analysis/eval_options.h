@@ -26,7 +26,8 @@ typedef struct {
     const char *calibration; /* NULL: none */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
-    double target; /* NaN: no search */
+    double target;    /* NaN: no search */
+    bool points_only; /* the target is read off the points asked for */
     bool scan;
     kvd_dtype cache; /* settled by the program where cache_given is false */
     bool cache_given;

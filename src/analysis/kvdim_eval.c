@@ -15,6 +15,7 @@
 #include "analysis/error_scan.h"
 #include "analysis/eval_options.h"
 #include "analysis/target.h"
+#include "analysis/target_difference.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -253,6 +254,7 @@ static int record_options(evaluation *v, kvd_err *err)
                    kvd_run_parameter(r, "by-text", err, "%s", cfg->by_text ? "yes" : "no") ||
                    kvd_run_parameter(r, "no-special", err, "%s", cfg->no_special ? "yes" : "no") ||
                    kvd_run_parameter(r, "target", err, "%g", cfg->target) ||
+                   kvd_run_parameter(r, "points-only", err, "%s", cfg->points_only ? "yes" : "no") ||
                    kvd_run_parameter(r, "scan-errors", err, "%s", cfg->scan ? "yes" : "no") ||
                    kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->cache)) ||
                    kvd_run_parameter(r, "device", err, "%s", v->gpu[0] ? "cuda" : "cpu") ||
@@ -447,31 +449,156 @@ static int settle_texts(evaluation *v, const char *name, const kvd_target *of_te
     return kvd_accuracy_write_target_texts(&v->file, name, of_text, v->evaluator.n_texts, err);
 }
 
+/* Points of one method by rising p, whatever asked for them. */
+typedef struct {
+    size_t n, *row;
+    double *p;
+    const double **top1;
+} curve;
+
+static void curve_release(curve *c)
+{
+    free(c->row);
+    free(c->p);
+    free((void *)c->top1);
+    memset(c, 0, sizeof *c);
+}
+
+static int curve_of(const evaluation *v, const kvd_method *m, curve *c, kvd_err *err)
+{
+    const kvd_rows *const r = v->accuracy.rows;
+    const size_t rows = kvd_rows_count(r), room = rows + 1;
+    const int name = kvd_rows_find(r, "method"), rule = kvd_rows_find(r, "rule"),
+              p_of = kvd_rows_find(r, "overall_p");
+    const char *const ranks = m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks];
+    *c = (curve){0, malloc(room * sizeof *c->row), malloc(room * sizeof *c->p),
+                 malloc(room * sizeof *c->top1)};
+    if (!c->row || !c->p || !c->top1) {
+        curve_release(c);
+        return kvd_no_memory(err, "points of a method", room * sizeof *c->p);
+    }
+    for (size_t i = 0; i < rows; i++) {
+        const double p = kvd_rows_get_real(r, i, p_of);
+        size_t at = 0;
+        if (strcmp(kvd_rows_get_text(r, i, name), kvd_method_name(m)) != 0 ||
+            strcmp(kvd_rows_get_text(r, i, rule), ranks) != 0 || !(p > 0))
+            continue;
+        while (at < c->n && c->p[at] < p)
+            at++;
+        if (at < c->n && c->p[at] == p)
+            continue;
+        memmove(c->p + at + 1, c->p + at, (c->n - at) * sizeof *c->p);
+        memmove(c->row + at + 1, c->row + at, (c->n - at) * sizeof *c->row);
+        memmove((void *)(c->top1 + at + 1), (const void *)(c->top1 + at), (c->n - at) * sizeof *c->top1);
+        c->p[at] = p;
+        c->row[at] = i;
+        c->top1[at] = v->accuracy.top1 + i * v->accuracy.n_sequences;
+        c->n++;
+    }
+    return 0;
+}
+
+/* The answer of --points-only. */
+static int read_points(evaluation *v, size_t i, kvd_err *err)
+{
+    const kvd_rows *const r = v->accuracy.rows;
+    curve c;
+    if (curve_of(v, &v->cfg->method[i], &c, err))
+        return -1;
+    kvd_target_sample *const sample = malloc((c.n + 1) * sizeof *sample);
+    if (!sample) {
+        curve_release(&c);
+        return kvd_no_memory(err, "points of a method", (c.n + 1) * sizeof *sample);
+    }
+    sample[0] = (kvd_target_sample){0, {1, 1, 1}};
+    for (size_t k = 0; k < c.n; k++)
+        sample[k + 1] =
+            (kvd_target_sample){c.p[k],
+                                {kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share")),
+                                 kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share_lo")),
+                                 kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share_hi"))}};
+    kvd_target_read(sample, c.n + 1, v->cfg->target, &v->target[i]);
+    free(sample);
+    curve_release(&c);
+    return 0;
+}
+
+/* How much further method i keeps the target than the first method that was searched. */
+static int compare_targets(evaluation *v, size_t first, size_t i, const char *name, kvd_err *err)
+{
+    const kvd_evaluator *const e = &v->evaluator;
+    const size_t all[2] = {0, e->n_sequences};
+    double *const reference = malloc(e->n_sequences * sizeof *reference);
+    curve a = {0}, b = {0};
+    kvd_target_difference_result d;
+    char versus[64];
+    int status = -1;
+    if (!reference) {
+        kvd_no_memory(err, "predictions of the uncompressed model", e->n_sequences * sizeof *reference);
+        goto done;
+    }
+    for (size_t s = 0; s < e->n_sequences; s++)
+        reference[s] = e->reference[s].top1;
+    if (curve_of(v, &v->cfg->method[first], &a, err) || curve_of(v, &v->cfg->method[i], &b, err))
+        goto done;
+    const kvd_target_curve ca = {a.n, a.p, a.top1}, cb = {b.n, b.p, b.top1};
+    if (kvd_target_difference(&ca, &cb, reference, e->n_texts ? e->text_first : all,
+                              e->n_texts ? e->n_texts : 1, v->cfg->target, v->run.seed, &d, err))
+        goto done;
+    target_name(&v->cfg->method[first], versus, sizeof versus);
+    if (!v->cfg->common.quiet && !v->cfg->common.json)
+        printf("%s against %s: p = %.4f [%.4f, %.4f] against %.4f [%.4f, %.4f], %+.4f [%+.4f, %+.4f]\n", name,
+               versus, d.b.value, d.b.lo, d.b.hi, d.a.value, d.a.lo, d.a.hi, d.difference.value,
+               d.difference.lo, d.difference.hi);
+    status = kvd_accuracy_write_difference(&v->file, name, versus, &d, err);
+done:
+    curve_release(&a);
+    curve_release(&b);
+    free(reference);
+    return status;
+}
+
+static int search_one(evaluation *v, size_t i, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    const kvd_method *const m = &cfg->method[i];
+    const kvd_method_setup setup = setup_of(v, i);
+    kvd_target *const of_text =
+        v->by_text && !cfg->points_only ? v->by_text + i * v->evaluator.n_texts : NULL;
+    char name[64], line[2 * KVD_ACCURACY_LINE];
+    if (cfg->points_only ? read_points(v, i, err)
+                         : kvd_target_search(&v->evaluator, &v->source[i], &setup, cfg->cache, cfg->target,
+                                             v->run.seed, on_point, v, &v->target[i], of_text, err))
+        return -1;
+    target_name(m, name, sizeof name);
+    v->searched[i] = true;
+    if (!cfg->common.quiet && !cfg->common.json)
+        puts(kvd_accuracy_target_line(name, &v->target[i], line));
+    return kvd_accuracy_write_target(&v->file, name, m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks],
+                                     &v->target[i], err) ||
+                   (of_text && settle_texts(v, name, of_text, err))
+               ? -1
+               : 0;
+}
+
 static int search_targets(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
+    size_t first = cfg->n_methods;
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const kvd_method *const m = &cfg->method[i];
+        char name[64];
         bool again = !m->dims;
         for (size_t j = 0; j < i; j++)
             again = again || (cfg->method[j].dims == m->dims && cfg->method[j].ranks == m->ranks);
         if (again)
             continue;
-        const kvd_method_setup setup = setup_of(v, i);
-        kvd_target *const of_text = v->by_text + i * v->evaluator.n_texts;
-        if (kvd_target_search(&v->evaluator, &v->source[i], &setup, cfg->cache, cfg->target, v->run.seed,
-                              on_point, v, &v->target[i], v->by_text ? of_text : NULL, err))
+        if (search_one(v, i, err))
             return -1;
-        char name[64];
         target_name(m, name, sizeof name);
-        v->searched[i] = true;
-        if (!cfg->common.quiet && !cfg->common.json) {
-            char line[2 * KVD_ACCURACY_LINE];
-            puts(kvd_accuracy_target_line(name, &v->target[i], line));
-        }
-        if (kvd_accuracy_write_target(&v->file, name, m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks],
-                                      &v->target[i], err) ||
-            (v->by_text && settle_texts(v, name, of_text, err)))
+        if (first == cfg->n_methods)
+            first = i;
+        else if (v->evaluator.n_sequences > 1 && compare_targets(v, first, i, name, err))
             return -1;
     }
     return 0;
