@@ -305,7 +305,7 @@ static void test_method_text(void **state)
         {"zack,p=0.1,p=0.2", "method 'zack': key 'p' is given twice"},
         {"zack,p=1", "method 'zack': p = 1 removes everything, it must be below 1"},
         {"zack,p=0.1,r=0.1", "method 'zack': p and r exclude each other"},
-        {"zack,ranks=best", "method 'zack': ranks 'best' is none of eq6, eq6-energy, error"},
+        {"zack,ranks=best", "method 'zack': ranks 'best' is none of eq6, eq6-energy, error, loss"},
         {"zack,cut=k", "method 'zack': cut 'k' is none of both, qk, v"},
         {"zack,cut=v,cut=v", "method 'zack': key 'cut' is given twice"},
         {"kivi,cut=v", "method 'kivi': unknown key 'cut', known are bits, group, residual"},
