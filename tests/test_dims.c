@@ -291,12 +291,12 @@ static void test_method_text(void **state)
     for (int i = 0; kvd_preset_at(i, &preset); i++)
         assert_int_equal(kvd_method_parse(preset.name, &m, &err), 0);
     const char *const bad[][2] = {
-        {"zac", "unknown method 'zac', known are none, zack, fdc, uniform, balanced, palu, think, minicache, "
+        {"zac", "unknown method 'zac', known are none, zack, fdc, uniform, balanced, fisher, palu, think, minicache, "
                 "xkv, h2o, "
                 "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
                 "kvquant, rotatekv, leankv, zdc, mikv"},
         {"",
-         "unknown method '', known are none, zack, fdc, uniform, balanced, palu, think, minicache, xkv, h2o, "
+         "unknown method '', known are none, zack, fdc, uniform, balanced, fisher, palu, think, minicache, xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
          "kvquant, rotatekv, leankv, zdc, mikv"},
         {"zack,p", "method 'zack': 'p' is not key=value"},

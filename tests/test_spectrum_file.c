@@ -324,7 +324,7 @@ static void test_pair_list(void **state)
     for (int p = 0; p < KVD_N_PAIRS; p++)
         assert_true(wanted[p] == (p == KVD_PAIR_VW || p == KVD_PAIR_BQK));
     assert_int_equal(kvd_pair_list("--pair", "vw,", wanted, &err), -1);
-    assert_string_equal(err.msg, "--pair: '' is no pair: qk, vw, q, k, v, wv, bqk, bvw");
+    assert_string_equal(err.msg, "--pair: '' is no pair: qk, vw, q, k, v, wv, bqk, bvw, fqk, fvw");
     assert_int_equal(kvd_pair_list("--pair", "qk,qk", wanted, &err), -1);
     assert_string_equal(err.msg, "--pair: 'qk' is named twice");
     assert_int_equal(kvd_pair_list("--pair", "qkvwqkvwqkvw", wanted, &err), -1);
