@@ -284,6 +284,7 @@ void kvd_choice_release(kvd_choice *c)
     free(c->per_sequence);
     c->per_sequence = NULL;
     kvd_attention_error_release(&c->error);
+    kvd_free_result_release(&c->free_run);
 }
 
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,

@@ -1,7 +1,7 @@
 /*
  * kvdim-eval: what compressing the KV cache costs in predictions.
  *
- * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table. Writes kvdim/accuracy; with
+ * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table, kvdim/activations, kvdim/fisher. Writes kvdim/accuracy; with
  * --scan-errors kvdim/error-table instead.
  */
 #include <jansson.h>
@@ -13,7 +13,9 @@
 #include "analysis/accuracy.h"
 #include "analysis/accuracy_text.h"
 #include "analysis/error_scan.h"
+#include "analysis/eval_free.h"
 #include "analysis/eval_options.h"
+#include "analysis/seeds.h"
 #include "analysis/target.h"
 #include "analysis/target_difference.h"
 #include "common/device.h"
@@ -32,6 +34,8 @@ typedef struct {
     const kvd_config *model;
     kvd_model_info info;
     kvd_corpus *corpus;
+    kvd_tokenizer *tokenizer; /* NULL: the model comes without, and ids were given */
+    kvd_free_run free_run;
     char label[64];
     char gpu[256]; /* empty: the CPU runs the model */
     kvd_model_runner *runner;
@@ -40,6 +44,7 @@ typedef struct {
     kvd_rates rates[KVD_EVAL_FILES];
     kvd_error_table table;
     kvd_activations calibration;
+    kvd_fisher fisher;
     kvd_point_source source[KVD_EVAL_METHODS];
     double full_rank_error[KVD_EVAL_METHODS];
     bool same_text; /* some bases come from the very text that is evaluated */
@@ -67,6 +72,9 @@ static int load_files(evaluation *v, kvd_err *err)
     if (cfg->calibration &&
         (kvd_activations_open(&v->calibration, cfg->calibration, err) ||
          kvd_model_info_same(&v->info, cfg->model, &v->calibration.model, cfg->calibration, err)))
+        return -1;
+    if (cfg->fisher && (kvd_fisher_open(&v->fisher, cfg->fisher, err) ||
+                        kvd_model_info_same(&v->info, cfg->model, &v->fisher.model, cfg->fisher, err)))
         return -1;
     if (cfg->table && (kvd_error_table_load(&v->table, cfg->table, err) ||
                        kvd_model_info_same(&v->info, cfg->model, &v->table.model, cfg->table, err)))
@@ -96,6 +104,8 @@ static int settle_methods(evaluation *v, kvd_err *err)
     for (int i = 0; !given && i < kvd_method_count(); i++)
         if (has_pairs(v, kvd_method_at(i)) && kvd_eval_add_method(cfg, kvd_method_at(i)->name, err))
             return -1;
+    for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
+        kvd_method_with_fisher(&cfg->method[i]);
     for (size_t i = 0; i < cfg->n_methods; i++)
         if (kvd_method_is_none(&cfg->method[i]))
             return 0;
@@ -191,16 +201,16 @@ static int open_corpus(evaluation *v, kvd_err *err)
                                   .max_tokens = cfg->tokens,
                                   .seq_len = cfg->seq_len,
                                   .vocab_size = (size_t)v->model->vocab_size};
-    kvd_tokenizer *tok = NULL;
-    if (cfg->n_text) {
-        char *path = kvd_checkpoint_tokenizer_path(v->checkpoint, err);
-        tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
+    if (cfg->n_text || cfg->generate) {
+        char *const path = kvd_checkpoint_tokenizer_path(v->checkpoint, err);
+        v->tokenizer = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
         free(path);
-        if (!tok)
+        if (!v->tokenizer && cfg->n_text)
             return -1;
     }
-    v->corpus = kvd_corpus_open(&spec, tok, err);
-    kvd_tokenizer_free(tok);
+    if (!v->tokenizer && cfg->generate)
+        fprintf(stderr, "%s: generated tokens are compared, their texts are not: %s\n", program, err->msg);
+    v->corpus = kvd_corpus_open(&spec, v->tokenizer, err);
     if (!v->corpus)
         return -1;
     if (cfg->label)
@@ -229,7 +239,23 @@ static int record_inputs(evaluation *v, kvd_err *err)
             return -1;
     if (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err))
         return -1;
+    if (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err))
+        return -1;
     return cfg->table ? kvd_run_add_input(r, cfg->table, err) : 0;
+}
+
+static int record_free(evaluation *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    kvd_run *const r = &v->run;
+    return kvd_run_parameter(r, "generate", err, "%zu", cfg->generate) ||
+           kvd_run_parameter(r, "reference", err, "%s", cfg->reference ? cfg->reference : "") ||
+           kvd_run_parameter(r, "needle", err, "%zu", cfg->needle) ||
+           kvd_run_parameter(r, "classify", err, "%s", cfg->classify ? cfg->classify : "") ||
+           kvd_run_parameter(r, "classes", err, "%s", cfg->classes ? cfg->classes : "") ||
+           kvd_run_parameter(r, "ask", err, "%s", cfg->ask ? cfg->ask : "") ||
+           kvd_run_parameter(r, "items", err, "%zu", cfg->items) ||
+           kvd_run_parameter(r, "seeds", err, "%zu", cfg->seeds);
 }
 
 static int record_options(evaluation *v, kvd_err *err)
@@ -259,7 +285,7 @@ static int record_options(evaluation *v, kvd_err *err)
                    kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->cache)) ||
                    kvd_run_parameter(r, "device", err, "%s", v->gpu[0] ? "cuda" : "cpu") ||
                    kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute)) ||
-                   kvd_run_parameter(r, "batch", err, "%zu", cfg->batch)
+                   kvd_run_parameter(r, "batch", err, "%zu", cfg->batch) || record_free(v, err)
                ? -1
                : 0;
 }
@@ -344,7 +370,8 @@ static void print_new_rows(evaluation *v)
 {
     const kvd_rows *const r = v->accuracy.rows;
     const bool shown = !v->cfg->common.quiet && !v->cfg->common.json;
-    char line[KVD_ACCURACY_LINE];
+    char line[4 * KVD_ACCURACY_LINE];
+    const size_t first = v->printed;
     for (; v->printed < kvd_rows_count(r); v->printed++) {
         if (!shown)
             continue;
@@ -352,6 +379,9 @@ static void print_new_rows(evaluation *v)
             puts(kvd_accuracy_heading);
         puts(kvd_accuracy_line(r, v->printed, line));
     }
+    for (size_t i = first; shown && v->accuracy.free_columns && i < v->printed; i++)
+        if (kvd_accuracy_free_line(r, i, line))
+            puts(line);
     fflush(stdout);
 }
 
@@ -360,60 +390,137 @@ static kvd_method_setup setup_of(evaluation *v, size_t i)
     return (kvd_method_setup){.config = v->model,
                               .spectrum = v->source[i].spectrum,
                               .calibration = v->cfg->calibration ? &v->calibration : NULL,
+                              .fisher = v->cfg->fisher ? &v->fisher : NULL,
                               .seed = v->run.seed};
 }
 
-/* Point j of method i as a choice; its plan stays where it is opened. */
-static int open_choice(evaluation *v, size_t i, size_t j, kvd_choice *c, kvd_err *err)
+/* Point j of method i as a choice, under the k-th seed; its plan stays where it is opened. */
+static int open_choice(evaluation *v, size_t i, size_t j, size_t k, kvd_choice *c, kvd_err *err)
 {
     const kvd_method *const m = &v->cfg->method[i];
     const kvd_point *const p = &v->point[i][j];
-    const kvd_method_setup setup = setup_of(v, i);
+    kvd_method_setup setup = setup_of(v, i);
+    setup.seed += k;
     *c = (kvd_choice){.method = kvd_method_name(m),
                       .overall_p = p->overall_p,
                       .plan = {.dims = p->cut ? &p->dims : NULL,
                                .dims_low = p->low.head ? &p->low : NULL,
                                .type = v->cfg->cache,
                                .prompt = v->cfg->prompt,
-                               .seed = v->run.seed}};
+                               .seed = setup.seed}};
     kvd_method_plan(m, &c->plan);
     return kvd_plan_open(&c->plan, &setup, err);
 }
 
-static int evaluate_points(evaluation *v, kvd_err *err)
+/* How many choices point of method i has: one for every seed if it draws. */
+static size_t seeds_of(const evaluation *v, size_t i)
+{
+    kvd_plan plan = {.dims = NULL};
+    kvd_method_plan(&v->cfg->method[i], &plan);
+    return kvd_plan_draws(&plan) ? v->cfg->seeds : 1;
+}
+
+static size_t choices_of(const evaluation *v)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < v->cfg->n_methods; i++)
+        n += v->n_points[i] * seeds_of(v, i);
+    return n;
+}
+
+/* What runs free, and the uncompressed model's part of it. */
+static int start_free(evaluation *v, kvd_progress *progress, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    kvd_free_run *const f = &v->free_run;
+    if (kvd_eval_free_items(cfg, v->corpus, v->tokenizer, v->run.seed, f, err))
+        return -1;
+    if (v->gpu[0] && !cfg->common.quiet)
+        fprintf(stderr, "%s: what runs free runs on the CPU\n", program);
+    kvd_progress_start(progress, "free-running", "sequences",
+                       (double)kvd_free_run_sequences(f) * (double)(choices_of(v) + 1), cfg->common.quiet);
+    return kvd_free_run_init(f, v->checkpoint, v->tokenizer, cfg->batch, progress, err);
+}
+
+static int run_free(evaluation *v, kvd_choice *choice, size_t n, kvd_err *err)
+{
+    kvd_progress progress;
+    if (!kvd_eval_runs_free(v->cfg))
+        return 0;
+    int status = start_free(v, &progress, err);
+    for (size_t k = 0; !status && k < n; k++)
+        if (kvd_free_run_plan(&v->free_run, &choice[k].plan, &choice[k].free_run, &progress, err))
+            status = kvd_in(err, "free-running, method '%s'", choice[k].method);
+    if (v->free_run.items[0].n_items + v->free_run.items[1].n_items + v->free_run.items[2].n_items)
+        kvd_progress_end(&progress);
+    return status;
+}
+
+static int add_row(evaluation *v, const char *purpose, size_t i, size_t j, const kvd_choice *c, kvd_err *err)
+{
+    kvd_quality_summary summary;
+    return kvd_evaluator_compare(&v->evaluator, c, v->run.seed, &summary, err) ||
+                   kvd_accuracy_add(&v->accuracy, purpose, &v->source[i], &v->point[i][j], c, &summary,
+                                    v->full_rank_error[i], err)
+               ? -1
+               : 0;
+}
+
+/* The rows of one point: of several seeds the mean first. */
+static int add_point(evaluation *v, size_t i, size_t j, const kvd_choice *c, size_t n, kvd_err *err)
+{
+    kvd_choice mean = {.method = NULL};
+    if (n == 1)
+        return add_row(v, "point", i, j, c, err);
+    const kvd_free_run *const f = kvd_eval_runs_free(v->cfg) ? &v->free_run : NULL;
+    int status = kvd_choice_mean(c, n, &v->evaluator, f, &mean, err) || add_row(v, "point", i, j, &mean, err);
+    kvd_choice_release(&mean);
+    for (size_t k = 0; !status && k < n; k++)
+        status = add_row(v, "seed", i, j, &c[k], err);
+    return status ? -1 : 0;
+}
+
+static int evaluate_choices(evaluation *v, kvd_choice *choice, size_t n, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_evaluator *const e = &v->evaluator;
-    size_t n = 0, k = 0;
+    size_t k = 0;
     for (size_t i = 0; i < cfg->n_methods; i++)
-        n += v->n_points[i];
+        for (size_t j = 0; j < v->n_points[i]; j++)
+            for (size_t s = 0; s < seeds_of(v, i); s++)
+                if (open_choice(v, i, j, s, &choice[k++], err))
+                    return -1;
+    kvd_progress progress;
+    kvd_progress_start(&progress, "eval", "tokens", (double)e->n_tokens * (double)n, cfg->common.quiet);
+    const int status = kvd_evaluate(e, choice, n, 0, true, &progress, err);
+    kvd_progress_end(&progress);
+    if (status || run_free(v, choice, n, err) ||
+        kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens,
+                          kvd_eval_runs_free(cfg) ? &v->free_run : NULL, cfg->seeds > 1, v->run.seed, err))
+        return -1;
+    k = 0;
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        for (size_t j = 0; j < v->n_points[i]; j++, k += seeds_of(v, i))
+            if (add_point(v, i, j, &choice[k], seeds_of(v, i), err))
+                return -1;
+    return 0;
+}
+
+static int evaluate_points(evaluation *v, kvd_err *err)
+{
+    const size_t n = choices_of(v);
     kvd_choice *const choice = calloc(n ? n : 1, sizeof *choice);
     if (!choice)
         return kvd_no_memory(err, "points", (unsigned long long)n * sizeof *choice);
-    int status = 0;
-    for (size_t i = 0; !status && i < cfg->n_methods; i++)
-        for (size_t j = 0; !status && j < v->n_points[i]; j++)
-            status = open_choice(v, i, j, &choice[k++], err);
-    kvd_progress progress;
-    kvd_progress_start(&progress, "eval", "tokens", (double)e->n_tokens * (double)n, cfg->common.quiet);
-    status = status || kvd_evaluate(e, choice, n, 0, true, &progress, err);
-    kvd_progress_end(&progress);
-    k = 0;
-    for (size_t i = 0; !status && i < cfg->n_methods; i++)
-        for (size_t j = 0; !status && j < v->n_points[i]; j++, k++) {
-            kvd_quality_summary summary;
-            status = kvd_evaluator_compare(e, &choice[k], v->run.seed, &summary, err) ||
-                     kvd_accuracy_add(&v->accuracy, "point", &v->source[i], &v->point[i][j], &choice[k],
-                                      &summary, v->full_rank_error[i], err);
-        }
-    for (k = 0; k < n; k++) {
+    const int status = evaluate_choices(v, choice, n, err);
+    for (size_t k = 0; k < n; k++) {
         kvd_plan_close(&choice[k].plan);
         kvd_choice_release(&choice[k]);
     }
     free(choice);
     if (!status)
         print_new_rows(v);
-    return status ? -1 : 0;
+    return status;
 }
 
 /* ---- the search ------------------------------------------------------------------------------- */
@@ -469,7 +576,7 @@ static int curve_of(const evaluation *v, const kvd_method *m, curve *c, kvd_err 
     const kvd_rows *const r = v->accuracy.rows;
     const size_t rows = kvd_rows_count(r), room = rows + 1;
     const int name = kvd_rows_find(r, "method"), rule = kvd_rows_find(r, "rule"),
-              p_of = kvd_rows_find(r, "overall_p");
+              p_of = kvd_rows_find(r, "overall_p"), purpose = kvd_rows_find(r, "purpose");
     const char *const ranks = m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks];
     *c = (curve){0, malloc(room * sizeof *c->row), malloc(room * sizeof *c->p),
                  malloc(room * sizeof *c->top1)};
@@ -481,7 +588,8 @@ static int curve_of(const evaluation *v, const kvd_method *m, curve *c, kvd_err 
         const double p = kvd_rows_get_real(r, i, p_of);
         size_t at = 0;
         if (strcmp(kvd_rows_get_text(r, i, name), kvd_method_name(m)) != 0 ||
-            strcmp(kvd_rows_get_text(r, i, rule), ranks) != 0 || !(p > 0))
+            strcmp(kvd_rows_get_text(r, i, rule), ranks) != 0 ||
+            !strcmp(kvd_rows_get_text(r, i, purpose), "seed") || !(p > 0))
             continue;
         while (at < c->n && c->p[at] < p)
             at++;
@@ -685,14 +793,11 @@ static int write_texts(evaluation *v, kvd_err *err)
 static int evaluate(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    const kvd_evaluator *const e = &v->evaluator;
     if (make_points(v, err) ||
         kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_accuracy, &v->run, err) ||
-        describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
-        kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens, err) ||
-        evaluate_points(v, err))
+        describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) || evaluate_points(v, err))
         return -1;
-    const size_t answers = cfg->n_methods * e->n_texts;
+    const size_t answers = cfg->n_methods * v->evaluator.n_texts;
     if (cfg->by_text && !(v->by_text = calloc(answers, sizeof *v->by_text)))
         return kvd_no_memory(err, "targets of the texts", answers * sizeof *v->by_text);
     if (!isnan(cfg->target) && search_targets(v, err))
@@ -769,14 +874,17 @@ static void release(evaluation *v)
     free(v->by_text);
     kvd_error_table_release(&v->table);
     kvd_activations_close(&v->calibration);
+    kvd_fisher_close(&v->fisher);
+    kvd_free_run_release(&v->free_run);
     kvd_corpus_close(v->corpus);
+    kvd_tokenizer_free(v->tokenizer);
     kvd_checkpoint_close(v->checkpoint);
     kvd_run_release(&v->run);
 }
 
 int main(int argc, char **argv)
 {
-    static kvd_eval_options cfg = {.common = {.seed = 1}, .target = NAN, .cache = KVD_F32};
+    static kvd_eval_options cfg = {.common = {.seed = 1}, .target = NAN, .seeds = 1, .cache = KVD_F32};
     static evaluation v;
     kvd_err err = {""};
     kvd_eval_parse(program, argc, argv, &cfg);
@@ -785,5 +893,6 @@ int main(int argc, char **argv)
     if (!status)
         status = work(&v, &err);
     release(&v);
+    kvd_eval_options_release(&cfg);
     return kvd_run_exit(program, status, &err);
 }

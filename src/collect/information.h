@@ -1,4 +1,5 @@
-/* Adds the gradients that the backward pass hands out (model/backward.h) to a Fisher file's sums, and writes its rows. */
+/* Adds the gradients that the backward pass hands out (model/backward.h) to a Fisher file's sums, and writes
+ * its rows. */
 #ifndef KVD_COLLECT_INFORMATION_H
 #define KVD_COLLECT_INFORMATION_H
 
@@ -8,8 +9,9 @@
 typedef struct kvd_information kvd_information;
 
 /*
- * f is borrowed; it has been created, or holds zeroed sums and no rows. Squared gradients of W_K and W_V are held element by element, in
- * float64: n_layers 2 n_kv_heads d_head d_model numbers, whatever the number of tokens. max_tokens, max_len: of batches.
+ * f is borrowed; it has been created, or holds zeroed sums and no rows. Squared gradients of W_K and W_V are
+ * held element by element, in float64: n_layers 2 n_kv_heads d_head d_model numbers, whatever the number of
+ * tokens. max_tokens, max_len: of batches.
  */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);

@@ -1,6 +1,7 @@
 /*
- * kvdim/fisher: squared gradients of the loss with respect to keys, values, W_K and W_V: the empirical Fisher information that Palu's
- * rank search and KVQuant's weights read. The loss of a sequence is the sum of -log p(next token) over its rows (model/backward.h).
+ * kvdim/fisher: squared gradients of the loss with respect to keys, values, W_K and W_V: the empirical Fisher
+ * information that Palu's rank search and KVQuant's weights read. The loss of a sequence is the sum of -log
+ * p(next token) over its rows (model/backward.h).
  */
 #ifndef KVD_FORMATS_FISHER_H
 #define KVD_FORMATS_FISHER_H
@@ -36,7 +37,8 @@ int kvd_fisher_open(kvd_fisher *f, const char *path, kvd_err *err);
 /* Safe when zeroed. A file that was being written and is not finished is removed. */
 void kvd_fisher_close(kvd_fisher *f);
 
-/* Tokens first .. first + n - 1 of one head [n][d_head]; a number that is negative or not finite is an error. */
+/* Tokens first .. first + n - 1 of one head [n][d_head]. A negative number, or one that is not finite, is an
+ * error. */
 int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t first, size_t n, float *rows,
                     kvd_err *err);
 

@@ -15,6 +15,7 @@
 #include "model/forward.h"
 #include "model/layer_back.h"
 #include "model/streaming.h"
+#include "model/vector.h"
 
 enum {
     MOST_ROWS = 256, /* of a block between two attentions, as in forward.c */
@@ -311,16 +312,25 @@ static uint32_t token_at(const float *logits, size_t vocab, double u)
 }
 
 /* Logits of one row become the gradient of -log softmax(logits)[target]; returns that. */
-static double cross_entropy(float *logits, size_t vocab, uint32_t target)
+KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
 {
-    double top = -INFINITY, sum = 0;
+    const float of_target = logits[target];
+    float top = logits[0];
+#pragma omp simd reduction(max : top)
     for (size_t j = 0; j < vocab; j++)
-        top = fmax(top, (double)logits[j]);
+        top = logits[j] > top ? logits[j] : top;
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t j = 0; j < vocab; j++) {
+        logits[j] = kvd_expf(logits[j] - top);
+        sum += (double)logits[j];
+    }
+    const float inverse = (float)(1 / sum);
+#pragma omp simd
     for (size_t j = 0; j < vocab; j++)
-        sum += exp((double)logits[j] - top);
-    const double loss = log(sum) + top - (double)logits[target];
-    for (size_t j = 0; j < vocab; j++)
-        logits[j] = (float)(exp((double)logits[j] - top) / sum);
+        logits[j] *= inverse;
+    /* The largest term is 1. */
+    const double loss = log(fmax(sum, 1)) + (double)top - (double)of_target;
     logits[target] = (float)expm1(-loss); /* p - 1 without cancellation */
     return loss;
 }
@@ -329,44 +339,50 @@ static double cross_entropy(float *logits, size_t vocab, uint32_t target)
 static void head_back(kvd_backward *w, size_t rows)
 {
     const float *const in_place = kvd_weight_in_place(&w->head);
-    const size_t step = in_place ? w->vocab : w->slab_rows;
+    const size_t step = in_place ? w->vocab : w->slab_rows, threads = kvd_thread_count(),
+                 each = (rows + threads - 1) / threads;
     for (size_t first = 0; first < w->vocab; first += step) {
         const size_t some = smaller(step, w->vocab - first);
         if (!in_place)
             kvd_weight_read(&w->head, first * w->d_embed, some * w->d_embed, w->slab);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)rows, (blasint)w->d_embed,
-                    (blasint)some, 1.0F, w->logits + first, (blasint)w->vocab, in_place ? in_place : w->slab,
-                    (blasint)w->d_embed, first ? 1.0F : 0.0F, w->d_embedded, (blasint)w->d_embed);
+        const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(static)
+        for (size_t i = 0; i < rows; i += each)
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)smaller(each, rows - i),
+                        (blasint)w->d_embed, (blasint)some, 1.0F, w->logits + i * w->vocab + first,
+                        (blasint)w->vocab, in_place ? in_place : w->slab, (blasint)w->d_embed,
+                        first ? 1.0F : 0.0F, w->d_embedded + i * w->d_embed, (blasint)w->d_embed);
+        kvd_blas_restore(saved);
     }
     kvd_tensor_drop(&w->head.tensor);
 }
 
-/* Rows first .. of what leaves the last layer: their losses, and their dx. target UINT32_MAX: the row predicts nothing. */
+/* Rows first .. of what leaves the last layer: their losses, and their dx. target UINT32_MAX: the row
+ * predicts nothing. */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target, double *loss,
                       kvd_err *err)
 {
     const float *const x = entering(w, w->c->n_layers) + first * w->d;
     float *const hidden = w->in + first * w->d, *const dx = w->dx + first * w->d;
-    double sum = 0;
+    double sum = 0, loss_of[PIECE];
     if (w->final_gain)
         kvd_layer_normalise(w->c, x, w->final_gain, w->final_bias, rows, hidden);
     else
         memcpy(hidden, x, rows * w->d * sizeof *x);
     if (kvd_forward_logits(w->forward, hidden, rows, w->logits, err))
         return -1;
-    double each[PIECE];
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < rows; i++) {
         float *const row = w->logits + i * w->vocab;
-        each[i] = 0;
+        loss_of[i] = 0;
         if (target[first + i] == UINT32_MAX)
             memset(row, 0, w->vocab * sizeof *row);
         else
-            each[i] = cross_entropy(
+            loss_of[i] = cross_entropy(
                 row, w->vocab, w->draws ? token_at(row, w->vocab, w->drawn[first + i]) : target[first + i]);
     }
-    for (size_t i = 0; i < rows; i++) /* in the order of the rows, whatever the threads */
-        sum += each[i];
+    for (size_t i = 0; i < rows; i++) /* whatever the threads */
+        sum += loss_of[i];
     *loss += sum;
     head_back(w, rows);
     float *const d_hidden = w->final_gain ? hidden : dx; /* which nobody reads any more */

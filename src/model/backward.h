@@ -1,13 +1,14 @@
 /*
- * The gradient of a model's loss with respect to the keys and values of every layer, on the CPU in float32, for every family
- * (family.h).
+ * The gradient of a model's loss with respect to the keys and values of every layer, on the CPU in float32,
+ * for every family (family.h).
  *
- * The loss of a sequence is the sum over its rows but the last of -log p(next token), in nats: the negative logarithm of the
- * probability that the model gives the sequence. Sequences of a batch do not see each other, so the rows of one have the gradient of its
- * own loss, however they are batched.
+ * The loss of a sequence is the sum over its rows but the last of -log p(next token), in nats: the negative
+ * logarithm of the probability that the model gives the sequence. Sequences of a batch do not see each other,
+ * so the rows of one have the gradient of its own loss, however they are batched.
  *
- * The residual that enters each layer is kept for the whole batch, (n_layers + 1) n_tokens d_model floats; what lies inside a layer is
- * computed again when its turn comes. That is about four times the work of a forward pass.
+ * The residual that enters each layer is kept for the whole batch, (n_layers + 1) n_tokens d_model floats;
+ * what lies inside a layer is computed again when its turn comes. That is four to five times the work of a
+ * forward pass.
  */
 #ifndef KVD_MODEL_BACKWARD_H
 #define KVD_MODEL_BACKWARD_H
@@ -59,8 +60,9 @@ kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_
 void kvd_backward_free(kvd_backward *w);
 
 /*
- * Layers n_layers - 1 .. first_layer through the sink. *loss += the losses of all sequences, *n_predicted += the rows they come from; a sequence
- * of one token has none, and its gradients are 0. Fails as kvd_forward_run, and on a gradient that is not finite.
+ * Layers n_layers - 1 .. first_layer through the sink. *loss += the losses of all sequences, *n_predicted +=
+ * the rows they come from; a sequence of one token has none, and its gradients are 0. Fails as
+ * kvd_forward_run, and on a gradient that is not finite.
  */
 int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer, const kvd_gradient_sink *sink,
                      double *loss, size_t *n_predicted, kvd_err *err);

@@ -137,7 +137,8 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
         dprob[t] = prob[t] * (dprob[t] - mean) * scale;
 }
 
-/* Rows first .. first + rows - 1 of one query head; offset of their first in q and so on. dk and dv are added to. */
+/* Rows first .. first + rows - 1 of one query head; offset of their first in q and so on. dk and dv are added
+ * to. */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows, float *scratch)
 {
     const size_t from = in->window && first + 1 > in->window ? first + 1 - in->window : 0,

@@ -1,7 +1,7 @@
 /*
- * Gradients of the blocks in blocks.h and attention.h, in float32. dy is the gradient of a loss with respect to what a block
- * returns, dx that with respect to what it takes; what the block took is given again. Everything runs on the calling thread,
- * between kvd_blas_serial and kvd_blas_restore.
+ * Gradients of the blocks in blocks.h and attention.h, in float32. dy is the gradient of a loss with respect
+ * to what a block returns, dx that with respect to what it takes; what the block took is given again.
+ * Everything runs on the calling thread, between kvd_blas_serial and kvd_blas_restore.
  */
 #ifndef KVD_MODEL_BLOCKS_BACK_H
 #define KVD_MODEL_BLOCKS_BACK_H

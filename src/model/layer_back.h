@@ -1,6 +1,7 @@
 /*
- * Gradients of one layer of any family (layer.h) on a block of rows, behind and before its attention; what lies between is
- * kvd_attend_back. Called with blocks of rows on several threads at once, between kvd_blas_serial and kvd_blas_restore.
+ * Gradients of one layer of any family (layer.h) on a block of rows, behind and before its attention; what
+ * lies between is kvd_attend_back. Called with blocks of rows on several threads at once, between
+ * kvd_blas_serial and kvd_blas_restore.
  */
 #ifndef KVD_MODEL_LAYER_BACK_H
 #define KVD_MODEL_LAYER_BACK_H
@@ -15,9 +16,10 @@ void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *
                               const float *dy, float *dx);
 
 /*
- * x [rows][d_model] as it enters the layer, o [rows][n_heads][d_head] as attention gave it. dx [rows][d_model] holds the gradient
- * with respect to what leaves the layer and becomes that part of the gradient with respect to x which does not come through
- * attention; d_o [rows][n_heads][d_head] receives that with respect to o.
+ * x [rows][d_model] as it enters the layer, o [rows][n_heads][d_head] as attention gave it. dx
+ * [rows][d_model] holds the gradient with respect to what leaves the layer and becomes that part of the
+ * gradient with respect to x which does not come through attention; d_o [rows][n_heads][d_head] receives that
+ * with respect to o.
  */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x, const float *o,
                            size_t rows, float *scratch, float *dx, float *d_o);

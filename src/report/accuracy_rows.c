@@ -77,7 +77,8 @@ int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_er
         if (r->item[i].kind == KVD_RESULT_ACCURACY)
             for (size_t k = 0; k < kvd_rows_count(r->item[i].accuracy.rows); k++) {
                 const kvd_result *from = kvd_calibration_of(r, &r->item[i], k);
-                if (!from || !kvd_calibration_reduced(&from->spectrum))
+                const bool point = kvd_row_is_point(r->item[i].accuracy.rows, k);
+                if (point && (!from || !kvd_calibration_reduced(&from->spectrum)))
                     all->item[all->n++] = (kvd_accuracy_entry){.file = &r->item[i], .row = k};
             }
     bool calibrations = varies(all, "calibration"), caches = varies(all, "cache"), models = false;
@@ -90,7 +91,7 @@ int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_er
         snprintf(e->method, sizeof e->method, "%s%s%s%s%s%s%s%s", models ? e->file->model.name : "",
                  models ? ": " : "", kvd_entry_text(e, "method"), alone(e), plain ? "" : " ",
                  plain ? "" : rule, caches ? " " : "", caches ? kvd_entry_text(e, "cache") : "");
-        bool named = calibrations && !kvd_entry_is_none(e);
+        bool named = calibrations && *kvd_entry_text(e, "calibration");
         snprintf(e->series, sizeof e->series, "%.120s%s%.63s", e->method, named ? " calibrated on " : "",
                  named ? kvd_entry_text(e, "calibration") : "");
         kvd_series_clean(e->method);
