@@ -138,6 +138,37 @@ static void test_max_tokens(void **state)
         }
 }
 
+/* Texts keep their order and lengths, tokens are counted for each, and each may have a field of its own. */
+static void test_by_text(void **state)
+{
+    (void)state;
+    const char *paths[3] = {put("p.txt", "one two three four five six seven eight nine ten"),
+                            put("p.jsonl", "{\"a\": \"one two three\"}\n{\"a\": \"four five six seven\"}\n"),
+                            put("q.jsonl", "{\"b\": \"ten nine eight seven six five four\"}\n")};
+    const char *const fields[3] = {NULL, "a", "b"};
+    kvd_corpus_spec spec = {.text = paths,
+                            .n_text = 3,
+                            .fields = fields,
+                            .seq_len = 4,
+                            .vocab_size = 8192,
+                            .max_tokens = 5,
+                            .by_text = true,
+                            .no_special = true};
+    kvd_corpus *c = opened(&spec);
+    const size_t *const first = kvd_corpus_text_first(c);
+    assert_int_equal(kvd_corpus_n_texts(c), 3);
+    assert_int_equal(kvd_corpus_n_tokens(c), 15);
+    assert_int_equal(first[3], kvd_corpus_n_sequences(c));
+    for (size_t t = 0; t < 3; t++)
+        assert_int_equal(kvd_corpus_offset(c, first[t]), 5 * t);
+    kvd_corpus_close(c);
+    spec.max_tokens = 500;
+    kvd_err err = {""};
+    assert_null(kvd_corpus_open(&spec, tok, &err));
+    assert_non_null(strstr(err.msg, "p.txt'"));
+    assert_non_null(strstr(err.msg, "fewer than the 500 asked for"));
+}
+
 static void test_batches(void **state)
 {
     (void)state;
@@ -332,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_windows_of_ids),
         cmocka_unit_test(test_max_tokens),
+        cmocka_unit_test(test_by_text),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_plain_text_is_what_the_tokenizer_gives),
         cmocka_unit_test(test_kinds_of_text),

@@ -293,22 +293,24 @@ static void test_method_text(void **state)
     for (int i = 0; kvd_preset_at(i, &preset); i++)
         assert_int_equal(kvd_method_parse(preset.name, &m, &err), 0);
     const char *const bad[][2] = {
-        {"zac", "unknown method 'zac', known are none, zack, fdc, uniform, balanced, matryoshka, palu, "
-                "think, minicache, "
-                "xkv, h2o, "
-                "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-                "kvquant, rotatekv, leankv, zdc, mikv"},
-        {"", "unknown method '', known are none, zack, fdc, uniform, balanced, matryoshka, palu, think, "
-             "minicache, xkv, h2o, "
-             "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-             "kvquant, rotatekv, leankv, zdc, mikv"},
+        {"zac",
+         "unknown method 'zac', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, "
+         "think, minicache, "
+         "xkv, h2o, "
+         "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
+         "kvquant, rotatekv, leankv, zdc, mikv"},
+        {"",
+         "unknown method '', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, think, "
+         "minicache, xkv, h2o, "
+         "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
+         "kvquant, rotatekv, leankv, zdc, mikv"},
         {"zack,p", "method 'zack': 'p' is not key=value"},
         {"zack,", "method 'zack': '' is not key=value"},
         {"zack,q=1", "method 'zack': unknown key 'q', known are p, r, ranks, cut"},
         {"zack,p=0.1,p=0.2", "method 'zack': key 'p' is given twice"},
         {"zack,p=1", "method 'zack': p = 1 removes everything, it must be below 1"},
         {"zack,p=0.1,r=0.1", "method 'zack': p and r exclude each other"},
-        {"zack,ranks=best", "method 'zack': ranks 'best' is none of eq6, eq6-energy, error"},
+        {"zack,ranks=best", "method 'zack': ranks 'best' is none of eq6, eq6-energy, error, loss"},
         {"zack,cut=k", "method 'zack': cut 'k' is none of both, qk, v"},
         {"zack,cut=v,cut=v", "method 'zack': key 'cut' is given twice"},
         {"kivi,cut=v", "method 'kivi': unknown key 'cut', known are bits, group, residual"},

@@ -54,6 +54,13 @@ quietly "$B/bin/kvdim-collect" "$tmp/four" --ids "$tmp/four.csv" --moments -q -o
 quietly "$B/bin/kvdim-spectrum" "$tmp/four.moments.h5" -q -o "$tmp/four.spectrum.h5"
 quietly "$B/bin/kvdim-eval" "$tmp/four" --ids "$tmp/four.csv" --spectrum "$tmp/four.spectrum.h5" --method zack --method uniform \
   --target 0.9 -q -o "$tmp/accuracy/target.h5"
+# Texts that weigh the same need right predictions of a tokenizer's ids: the demo model has both.
+quietly "$B/bin/kvdim-collect" data/models/kvdim-6m --text data/texts/stories.txt --tokens 512 --moments -q -o "$tmp/demo.moments.h5"
+quietly "$B/bin/kvdim-spectrum" "$tmp/demo.moments.h5" -q -o "$tmp/demo.spectrum.h5"
+quietly "$B/bin/kvdim-eval" data/models/kvdim-6m --text data/texts/articles.txt --text data/texts/code.txt --by-text --tokens 128 --seq-len 32 \
+  --spectrum "$tmp/demo.spectrum.h5" --method zack --method uniform --target 0.5 -q -o "$tmp/accuracy/texts.h5"
+mkdir -p "$tmp/sensitivity"
+quietly "$B/bin/kvdim-sensitivity" "$tmp/model" --ids "$tmp/other.csv" -q -o "$tmp/sensitivity/fisher.h5"
 printf 'review,kind\nIt was a good film and I liked it.,good\nIt was a bad film and I did not.,bad\n' >"$tmp/films.csv"
 quietly "$B/bin/kvdim-eval" data/models/kvdim-6m --text "$tmp/films.csv" --field review --prompt 4 --generate 2 --needle 1 --seq-len 60 --classify kind --seeds 2 \
   --method keyformer -q -o "$tmp/accuracy/free.h5"
@@ -74,8 +81,8 @@ tables() { # files of schema kernels come from no model
 # What a file holds, with the names that vary replaced as the tables write them.
 held() { # schema file
   "$B/tests/tool_h5list" "$2" | sed -E \
-    -e 's#^(dataset|attribute)\|/(qk|vw|q|k|v|wv|bqk|bvw)(/|\|[a-z_]+\|(text|int64|float64)$)#\1|/<pair>\3#' \
-    -e 's#/inputs/[0-9]+#/inputs/<n>#' -e 's#\|/target/[a-z0-9-]+\|#|/target/<method>|#' >"$tmp/raw"
+    -e 's#^(dataset|attribute)\|/(qk|vw|q|k|v|wv|bqk|bvw|fqk|fvw)(/|\|[a-z_]+\|(text|int64|float64)$)#\1|/<pair>\3#' \
+    -e 's#/inputs/[0-9]+#/inputs/<n>#' -e 's#\|/target/[a-z0-9-]+(\||/)#|/target/<method>\1#' >"$tmp/raw"
   case $1 in
     activations) # its groups of one letter are datasets; one dtype for all
       "$B/tests/tool_h5list" "$2" | sed -E -e 's#/inputs/[0-9]+#/inputs/<n>#' -e 's#\|(float16|bfloat16|float32)\|#|dtype|#' ;;
@@ -113,9 +120,10 @@ for schema in activations moments attention fisher tokens spectrum similarity ra
 done
 
 # ---- /parameters: what each program records is named, and nothing else ---------------------------------
-for schema in activations moments attention fisher tokens spectrum rates error-table accuracy kernels serving jct; do
+for schema in activations moments attention fisher tokens spectrum sensitivity rates error-table accuracy kernels serving jct; do
   case $schema in
     activations | moments | attention | fisher) program=kvdim-collect ;;
+    sensitivity) program=kvdim-sensitivity ;;
     spectrum) program=kvdim-spectrum ;;
     tokens) program=kvdim-tokens ;;
     rates) program=kvdim-fit ;;

@@ -191,6 +191,30 @@ static void test_what_does_not_exist_is_nan(void **state)
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo));
 }
 
+/* Two texts of unlike size weigh the same: every column is the mean of what each has alone. */
+static void test_texts_weigh_the_same(void **state)
+{
+    (void)state;
+    const kvd_quality ref[3] = {{.n = 10, .nll = 20, .top1 = 5, .agree = 10},
+                                {.n = 30, .nll = 30, .top1 = 15, .agree = 30},
+                                {.n = 100, .nll = 300, .top1 = 50, .agree = 100}};
+    const kvd_quality q[3] = {{.n = 10, .nll = 22, .top1 = 4, .kl = 1, .agree = 9},
+                              {.n = 30, .nll = 33, .top1 = 14, .kl = 3, .agree = 27},
+                              {.n = 100, .nll = 330, .top1 = 45, .kl = 20, .agree = 80}};
+    const size_t first[3] = {0, 2, 3};
+    kvd_quality_summary all, one[2];
+    kvd_err err;
+    assert_int_equal(kvd_quality_compare_texts(q, ref, first, 2, 1, &all, &err), 0);
+    for (size_t t = 0; t < 2; t++)
+        assert_int_equal(
+            kvd_quality_compare(q + first[t], ref + first[t], first[t + 1] - first[t], 1, &one[t], &err), 0);
+    assert_true(fabs(all.top1_share.value - (18.0 / 20 + 0.9) / 2) < 1e-15);
+    assert_true(all.kl.value == (one[0].kl.value + one[1].kl.value) / 2);
+    assert_true(all.agree.value == (one[0].agree.value + one[1].agree.value) / 2);
+    assert_true(fabs(log(all.perplexity.value) - (one[0].nll.value + one[1].nll.value) / 2) < 1e-14);
+    assert_true(isnan(all.kl.lo)); /* the second text has one sequence */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +224,7 @@ int main(void)
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_intervals),
         cmocka_unit_test(test_what_does_not_exist_is_nan),
+        cmocka_unit_test(test_texts_weigh_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -324,7 +324,7 @@ static void test_pair_list(void **state)
     for (int p = 0; p < KVD_N_PAIRS; p++)
         assert_true(wanted[p] == (p == KVD_PAIR_VW || p == KVD_PAIR_BQK));
     assert_int_equal(kvd_pair_list("--pair", "vw,", wanted, &err), -1);
-    assert_string_equal(err.msg, "--pair: '' is no pair: qk, vw, q, k, v, wv, bqk, bvw");
+    assert_string_equal(err.msg, "--pair: '' is no pair: qk, vw, q, k, v, wv, bqk, bvw, fqk, fvw");
     assert_int_equal(kvd_pair_list("--pair", "qk,qk", wanted, &err), -1);
     assert_string_equal(err.msg, "--pair: 'qk' is named twice");
     assert_int_equal(kvd_pair_list("--pair", "qkvwqkvwqkvw", wanted, &err), -1);
@@ -416,7 +416,7 @@ static void test_rates(void **state)
     strcpy(r.rule, "error");
     assert_rates_refused(&r, "/removal_rate[0] is 0, rule error has none");
     strcpy(r.rule, "eq7");
-    assert_rates_refused(&r, "rule is 'eq7', none of eq6, eq6-energy, error");
+    assert_rates_refused(&r, "rule is 'eq7', none of eq6, eq6-energy, error, loss");
     strcpy(r.rule, "eq6");
     r.table_p[r.n_table - 1] = 1.5;
     assert_rates_refused(&r, "/f_p step ");

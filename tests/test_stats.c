@@ -97,13 +97,33 @@ static void test_bootstrap_coverage(void **state)
         fail_msg("%d of %d intervals hold the truth", inside, TRIALS);
 }
 
+/* The mean over strata, whatever their sizes; one stratum is the plain bootstrap; draws stay within strata. */
+static void test_bootstrap_strata(void **state)
+{
+    (void)state;
+    const double num[] = {1, 2, 3, 9, 9}, den[] = {2, 4, 6, 10, 10}, other[] = {2, 2, 9, 10, 10};
+    const size_t two[] = {0, 3, 5}, one[] = {0, 5}, alone[] = {0, 4, 5}, hollow[] = {0, 0, 5};
+    kvd_interval v, w;
+    assert_int_equal(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err), 0);
+    near(v.value, (0.5 + 0.9) / 2); /* not 24 / 32 */
+    near(v.lo, v.value);            /* every cluster of a stratum has its ratio */
+    near(v.hi, v.value);
+    assert_int_equal(kvd_bootstrap_strata(num, other, one, 1, 300, 7, &v, &err), 0);
+    assert_int_equal(kvd_bootstrap_ratio(num, other, 5, 300, 7, &w, &err), 0);
+    assert_true(v.value == w.value && v.lo == w.lo && v.hi == w.hi && v.lo < v.hi);
+    assert_int_equal(kvd_bootstrap_strata(num, den, alone, 2, 300, 1, &v, &err), 0);
+    assert_true(isnan(v.lo) && isnan(v.hi));
+    near(v.value, (15.0 / 22 + 0.9) / 2);
+    assert_int_equal(kvd_bootstrap_strata(num, den, hollow, 2, 300, 1, &v, &err), -1);
+    assert_string_equal(err.msg, "stratum 0 has no cluster to draw from");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers),
-        cmocka_unit_test(test_not_numbers),
-        cmocka_unit_test(test_bootstrap_shape),
-        cmocka_unit_test(test_bootstrap_coverage),
+        cmocka_unit_test(test_known_answers),    cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_bootstrap_shape),  cmocka_unit_test(test_bootstrap_coverage),
+        cmocka_unit_test(test_bootstrap_strata),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

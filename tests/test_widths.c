@@ -196,6 +196,53 @@ static void test_widths_need_kv_heads(void **state)
     kvd_spectrum_release(&s);
 }
 
+/* ---- by loss ------------------------------------------------------------------------------------ */
+
+/* No other widths of the same sum leave less, by trying them all. */
+static void test_by_loss_is_optimal(void **state)
+{
+    (void)state;
+    enum { SMALL = 4, HEADS = 4, ALL = SMALL * SMALL * SMALL * SMALL };
+    static const kvd_pair fisher[2] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
+    kvd_err err;
+    kvd_spectrum s = {.model = {.n_layers = 1, .n_heads = 2, .n_kv_heads = 2, .d_head = SMALL},
+                      .n_layers = 1};
+    double sigma[HEADS][SMALL];
+    for (int h = 0; h < HEADS; h++) {
+        if (h % 2 == 0)
+            assert_int_equal(kvd_spectrum_alloc(&s, fisher[h / 2], &err), 0);
+        sigma[h][0] = 1 + uniform();
+        for (int j = 1; j < SMALL; j++)
+            sigma[h][j] = sigma[h][j - 1] * uniform();
+        memcpy(kvd_spectrum_sigma(&s, fisher[h / 2], 0, h % 2), sigma[h], sizeof sigma[h]);
+    }
+    for (int gone = 0; gone <= HEADS * (SMALL - 1); gone++) {
+        double best = INFINITY, loss;
+        for (int code = 0; code < ALL; code++) {
+            double sum = 0;
+            int cut = 0;
+            for (int h = 0, rest = code; h < HEADS; h++, rest /= SMALL) {
+                const int kept = 1 + rest % SMALL;
+                cut += SMALL - kept;
+                for (int j = kept; j < SMALL; j++)
+                    sum += sigma[h][j] * sigma[h][j] / 2;
+            }
+            if (cut == gone)
+                best = fmin(best, sum);
+        }
+        kvd_widths w;
+        assert_int_equal(kvd_widths_by_loss(&s, fisher, (double)gone / (HEADS * SMALL), &loss, &w, &err), 0);
+        assert_true(fabs(loss - best) <= 1e-14 && kvd_widths_p(&w, 0) == (double)gone / (HEADS * SMALL));
+        kvd_widths_release(&w);
+    }
+    kvd_widths w = {0};
+    assert_int_equal(kvd_widths_by_loss(&s, fisher, 0.8, NULL, &w, &err), -1);
+    assert_non_null(strstr(err.msg, "p = 0.8 is not attainable"));
+    assert_int_equal(kvd_widths_by_loss(&s, pairs, 0.5, NULL, &w, &err), -1);
+    assert_non_null(strstr(err.msg, "it takes fqk and fvw"));
+    kvd_spectrum_release(&s);
+}
+
 static void test_padding(void **state)
 {
     (void)state;
@@ -291,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_wanted_p),
         cmocka_unit_test(test_widths_need_kv_heads),
         cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_by_loss_is_optimal),
         cmocka_unit_test(test_by_error_is_optimal_on_convex_curves),
         cmocka_unit_test(test_by_error_walks_the_hull),
     };

@@ -1,6 +1,7 @@
 #include "analysis/accuracy.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -351,4 +352,57 @@ int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const char *rule, con
                    kvd_h5_put_int(f, where, "n_points", (int64_t)t->n_points, err)
                ? -1
                : 0;
+}
+
+int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text, size_t n_texts,
+                                    kvd_err *err)
+{
+    static const struct {
+        const char *column, *meaning;
+        size_t at;
+    } answer[] = {
+        {"p", "largest evaluated p before the first that misses, of one text", offsetof(kvd_target, p)},
+        {"p_misses", "that first one", offsetof(kvd_target, p_misses)},
+        {"p_lo", "as p, for the lower end of the interval", offsetof(kvd_target, p_lo)},
+        {"p_hi", "first p whose upper end misses", offsetof(kvd_target, p_hi)},
+    };
+    double *const x = malloc(n_texts * sizeof *x);
+    if (!x)
+        return kvd_no_memory(err, "targets of the texts", n_texts * sizeof *x);
+    int status = 0;
+    for (size_t i = 0; !status && i < sizeof answer / sizeof *answer; i++) {
+        char path[120];
+        snprintf(path, sizeof path, "/target/%s/texts/%s", name, answer[i].column);
+        for (size_t t = 0; t < n_texts; t++)
+            memcpy(&x[t], (const char *)&of_text[t] + answer[i].at, sizeof *x);
+        const kvd_h5_spec spec = {path, answer[i].meaning, "1", H5T_IEEE_F64LE, 1, {n_texts}, {"text"}};
+        status = kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, x, err);
+    }
+    free(x);
+    return status;
+}
+
+int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
+                                  const kvd_target_difference_result *d, kvd_err *err)
+{
+    char where[80];
+    snprintf(where, sizeof where, "/target/%s", name);
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"p_crossing", d->b.value},
+               {"p_crossing_lo", d->b.lo},
+               {"p_crossing_hi", d->b.hi},
+               {"versus_p", d->a.value},
+               {"versus_p_lo", d->a.lo},
+               {"versus_p_hi", d->a.hi},
+               {"difference", d->difference.value},
+               {"difference_lo", d->difference.lo},
+               {"difference_hi", d->difference.hi}};
+    if (kvd_h5_put_text(f, where, "versus", versus, err))
+        return -1;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (kvd_h5_put_double(f, where, all[i].name, all[i].value, err))
+            return -1;
+    return 0;
 }

@@ -9,6 +9,7 @@
 #include "analysis/free_columns.h"
 #include "analysis/points.h"
 #include "analysis/target.h"
+#include "analysis/target_difference.h"
 #include "formats/rows.h"
 
 extern const kvd_schema kvd_schema_accuracy;
@@ -45,7 +46,14 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
 /* Rows and raw samples. */
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
 
+/* How much further than `versus` a method keeps the target, as attributes of /target/<name>. */
+int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
+                                  const kvd_target_difference_result *d, kvd_err *err);
+
 /* The answer of a search as attributes of /target/<name>. */
+int kvd_accuracy_write_target_texts(
+    kvd_h5 *f, const char *name, const kvd_target *of_text, size_t n_texts,
+    kvd_err *err); /* those of each text, as datasets [text] of the same group */
 int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const char *rule, const kvd_target *t,
                               kvd_err *err);
 

@@ -5,7 +5,7 @@ int kvd_eval_free_items(const kvd_eval_options *cfg, kvd_corpus *corpus, const k
 {
     const kvd_free_documents documents = {.text = cfg->text,
                                           .n_text = cfg->n_text,
-                                          .field = cfg->field,
+                                          .field = cfg->field[0],
                                           .ask = cfg->ask,
                                           .no_special = cfg->no_special,
                                           .max_len = cfg->seq_len,

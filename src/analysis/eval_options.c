@@ -11,6 +11,7 @@ enum {
     OPT_TEXT = 0x100,
     OPT_IDS,
     OPT_FIELD,
+    OPT_BY_TEXT,
     OPT_NO_SPECIAL,
     OPT_TOKENS,
     OPT_SEQ_LEN,
@@ -20,6 +21,7 @@ enum {
     OPT_RATES,
     OPT_TABLE,
     OPT_TARGET,
+    OPT_POINTS_ONLY,
     OPT_SCAN,
     OPT_CACHE,
     OPT_COMPUTE,
@@ -44,7 +46,15 @@ static const struct argp_option options[] = {
      "further arguments after MODEL are texts too",
      1},
     {"ids", OPT_IDS, "FILE.csv", 0, "Token ids instead, one sequence per line", 1},
-    {"field", OPT_FIELD, "NAME", 0, "JSON key or CSV column of the text (default text); A,B joins two", 1},
+    {"field", OPT_FIELD, "NAME", 0,
+     "JSON key or CSV column of the text (default text); A,B joins two. Given several times: one for each "
+     "text, in "
+     "their order ('' where a text has none)",
+     1},
+    {"by-text", OPT_BY_TEXT, 0, 0,
+     "Every text weighs the same: --tokens is of each, results are means over the texts, and intervals draw "
+     "sequences within each. --target then also answers for each text alone",
+     1},
     {"no-special", OPT_NO_SPECIAL, 0, 0, "Leave out the special tokens around a document", 1},
     {"tokens", OPT_TOKENS, "N", 0, "Stop after N tokens (default: all; 2048 with --scan-errors)", 1},
     {"seq-len", OPT_SEQ_LEN, "N", 0,
@@ -63,8 +73,9 @@ static const struct argp_option options[] = {
      "of "
      "the others are listed "
      "below. p: overall fraction removed; r: removal rate of Eq. 6; neither: every point of the "
-     "method's --rates file. RULE eq6 (default), eq6-energy, or error, which takes widths from "
-     "--error-table. cut=v or cut=qk cuts one side at the widths of both and leaves the other whole. "
+     "method's --rates file. RULE eq6 (default), eq6-energy, error, which takes widths from "
+     "--error-table, or loss, which minimises what the singular values of fisher predict. cut=v or cut=qk "
+     "cuts one side at the widths of both and leaves the other whole. "
      "The uncompressed model, none, is always evaluated too. Default: every method whose pairs a --rates "
      "file "
      "has, without one every method whose pairs a --spectrum has (for --target)",
@@ -83,6 +94,8 @@ static const struct argp_option options[] = {
     {"target", OPT_TARGET, "SHARE", 0,
      "For each method, search the largest overall p that keeps this share of the uncompressed top-1 accuracy",
      2},
+    {"points-only", OPT_POINTS_ONLY, 0, 0,
+     "With --target: no search, the answer is read off the points that the methods ask for", 2},
     {"scan-errors", OPT_SCAN, 0, 0,
      "Measure what cutting each single head of one --method costs, and write that table to -o", 2},
     {0, 0, 0, 0, "Free-running, with K and V of past tokens as the cache stores them (on the CPU):", 3},
@@ -236,8 +249,17 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "argument '%s' is one too many (texts go with --text)", cfg->text[0]);
     if ((cfg->n_text > 0) + (cfg->ids != NULL) != 1)
         return kvd_fail(err, "give one of --text and --ids");
-    if (cfg->field && !cfg->n_text)
+    if (cfg->n_field && !cfg->n_text)
         return kvd_fail(err, "--field goes with --text");
+    if (cfg->n_field > 1 && cfg->n_field != cfg->n_text)
+        return kvd_fail(err, "--field %d times with %d texts: once, or once for each text", cfg->n_field,
+                        cfg->n_text);
+    if (cfg->points_only && isnan(cfg->target))
+        return kvd_fail(err, "--points-only goes with --target");
+    if (cfg->by_text && cfg->n_text < 2)
+        return kvd_fail(err, "--by-text goes with two texts or more");
+    if (cfg->n_field > 1 && kvd_eval_runs_free(cfg))
+        return kvd_fail(err, "free-running takes one --field for all texts");
     if (check_free(cfg, err))
         return -1;
     return check_methods(cfg, err);
@@ -310,7 +332,12 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->ids = arg;
         return 0;
     case OPT_FIELD:
-        cfg->field = arg;
+        if (cfg->n_field == KVD_EVAL_TEXTS)
+            return kvd_fail(err, "more than %d fields", (int)KVD_EVAL_TEXTS);
+        cfg->field[cfg->n_field++] = *arg ? arg : NULL;
+        return 0;
+    case OPT_BY_TEXT:
+        cfg->by_text = true;
         return 0;
     case OPT_NO_SPECIAL:
         cfg->no_special = true;
@@ -347,6 +374,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         if (kvd_arg_double("--target", arg, 0, 1, &cfg->target, err))
             return -1;
         return cfg->target > 0 ? 0 : kvd_fail(err, "--target: a share of 0 is kept by everything");
+    case OPT_POINTS_ONLY:
+        cfg->points_only = true;
+        return 0;
     case OPT_SCAN:
         cfg->scan = true;
         return 0;

@@ -13,8 +13,11 @@ typedef struct {
     const char *model;
     const char *text[KVD_EVAL_TEXTS];
     int n_text;
-    const char *ids, *field, *label;
+    const char *ids, *label;
+    const char *field[KVD_EVAL_TEXTS]; /* one for all texts, or one for each; "" of one without fields */
+    int n_field;
     bool text_given, no_special;
+    bool by_text;                  /* texts weigh the same, tokens are of each */
     size_t tokens, seq_len, batch; /* 0: not given */
     size_t prompt;                 /* rows before the first that is scored */
     /* free-running; 0 and NULL: not wanted */
@@ -29,7 +32,8 @@ typedef struct {
     const char *calibration, *fisher; /* NULL: none */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
-    double target; /* NaN: no search */
+    double target;    /* NaN: no search */
+    bool points_only; /* the target is read off the points asked for */
     bool scan;
     kvd_dtype cache; /* settled by the program where cache_given is false */
     bool cache_given;

@@ -287,6 +287,14 @@ void kvd_choice_release(kvd_choice *c)
     kvd_free_result_release(&c->free_run);
 }
 
+int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
+                          kvd_quality_summary *out, kvd_err *err)
+{
+    return e->n_texts ? kvd_quality_compare_texts(c->per_sequence, e->reference, e->text_first, e->n_texts,
+                                                  seed, out, err)
+                      : kvd_quality_compare(c->per_sequence, e->reference, e->n_sequences, seed, out, err);
+}
+
 /* ---- full rank -------------------------------------------------------------------------------- */
 
 double kvd_full_rank_tolerance(const kvd_dims_method *m, kvd_dtype compute)

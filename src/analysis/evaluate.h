@@ -23,8 +23,11 @@ typedef struct {
     kvd_corpus *corpus;
     size_t prompt; /* rows before this one are the prompt; only predictions of rows after it are scored */
     size_t n_sequences, n_tokens;
-    size_t n_steps;         /* rows after the prompts */
-    kvd_quality *reference; /* [n_sequences] of the uncompressed model; set by the first kvd_evaluate */
+    size_t
+        n_texts; /* 0: all sequences weigh as their tokens do. Else texts weigh the same (kvd_quality_compare_texts) ... */
+    const size_t *text_first; /* ... and these, borrowed, are theirs: [n_texts + 1] */
+    size_t n_steps;           /* rows after the prompts */
+    kvd_quality *reference;   /* [n_sequences] of the uncompressed model; set by the first kvd_evaluate */
     bool reference_known;
     double reference_seconds; /* of its forward passes                                         */
     size_t bytes_not_kept;    /* of the rows that keep_reference asked for and that do not fit; 0: they do */
@@ -77,6 +80,10 @@ typedef struct {
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer, bool attention_errors,
                  kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
+
+/* A choice against the uncompressed model, with texts weighing as the evaluator says. */
+int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
+                          kvd_quality_summary *out, kvd_err *err);
 
 /*
  * The guard before a method is believed: projections at full width must give the uncompressed logits on

@@ -17,6 +17,7 @@
 #include "analysis/eval_options.h"
 #include "analysis/seeds.h"
 #include "analysis/target.h"
+#include "analysis/target_difference.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -53,6 +54,7 @@ typedef struct {
     size_t printed; /* rows on stdout so far */
     kvd_target target[KVD_EVAL_METHODS];
     bool searched[KVD_EVAL_METHODS];
+    kvd_target *by_text; /* [n_methods][n_texts]; NULL without --by-text */
     kvd_h5 file;
 } evaluation;
 
@@ -191,7 +193,9 @@ static int open_corpus(evaluation *v, kvd_err *err)
         cfg->tokens = 2048;
     const kvd_corpus_spec spec = {.text = cfg->text,
                                   .n_text = cfg->n_text,
-                                  .field = cfg->field,
+                                  .field = cfg->field[0],
+                                  .fields = cfg->n_field > 1 ? cfg->field : NULL,
+                                  .by_text = cfg->by_text,
                                   .no_special = cfg->no_special,
                                   .ids = cfg->ids,
                                   .max_tokens = cfg->tokens,
@@ -258,7 +262,12 @@ static int record_options(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
-    char methods[500] = "";
+    char methods[500] = "", fields[200] = "";
+    for (int i = 0; i < cfg->n_field; i++) {
+        const size_t used = strlen(fields);
+        snprintf(fields + used, sizeof fields - used, "%s%s", i ? " " : "",
+                 cfg->field[i] ? cfg->field[i] : "-");
+    }
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const size_t used = strlen(methods);
         snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", cfg->method_text[i]);
@@ -267,9 +276,11 @@ static int record_options(evaluation *v, kvd_err *err)
                    kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->corpus)) ||
                    kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||
                    kvd_run_parameter(r, "label", err, "%s", v->label) ||
-                   kvd_run_parameter(r, "field", err, "%s", cfg->field ? cfg->field : "") ||
+                   kvd_run_parameter(r, "field", err, "%s", fields) ||
+                   kvd_run_parameter(r, "by-text", err, "%s", cfg->by_text ? "yes" : "no") ||
                    kvd_run_parameter(r, "no-special", err, "%s", cfg->no_special ? "yes" : "no") ||
                    kvd_run_parameter(r, "target", err, "%g", cfg->target) ||
+                   kvd_run_parameter(r, "points-only", err, "%s", cfg->points_only ? "yes" : "no") ||
                    kvd_run_parameter(r, "scan-errors", err, "%s", cfg->scan ? "yes" : "no") ||
                    kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->cache)) ||
                    kvd_run_parameter(r, "device", err, "%s", v->gpu[0] ? "cuda" : "cpu") ||
@@ -315,6 +326,10 @@ static int make_evaluator(evaluation *v, kvd_err *err)
     if (make_runner(v, rows, err) ||
         kvd_evaluator_init(&v->evaluator, v->runner, v->corpus, cfg->prompt, again, err))
         return -1;
+    if (cfg->by_text) {
+        v->evaluator.n_texts = kvd_corpus_n_texts(v->corpus);
+        v->evaluator.text_first = kvd_corpus_text_first(v->corpus);
+    }
     if (v->evaluator.bytes_not_kept)
         fprintf(stderr,
                 "%s: the uncompressed rows of all tokens, %zu MB, do not fit on the device: that model runs "
@@ -443,9 +458,8 @@ static int run_free(evaluation *v, kvd_choice *choice, size_t n, kvd_err *err)
 
 static int add_row(evaluation *v, const char *purpose, size_t i, size_t j, const kvd_choice *c, kvd_err *err)
 {
-    const kvd_evaluator *const e = &v->evaluator;
     kvd_quality_summary summary;
-    return kvd_quality_compare(c->per_sequence, e->reference, e->n_sequences, v->run.seed, &summary, err) ||
+    return kvd_evaluator_compare(&v->evaluator, c, v->run.seed, &summary, err) ||
                    kvd_accuracy_add(&v->accuracy, purpose, &v->source[i], &v->point[i][j], c, &summary,
                                     v->full_rank_error[i], err)
                ? -1
@@ -528,29 +542,171 @@ static void target_name(const kvd_method *m, char *name, size_t size)
              m->ranks == KVD_RANKS_EQ6 ? "" : kvd_ranks_name[m->ranks]);
 }
 
+/* Prints and writes what the search found for each text alone. */
+static int settle_texts(evaluation *v, const char *name, const kvd_target *of_text, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    char line[2 * KVD_ACCURACY_LINE], label[64];
+    for (size_t t = 0; t < v->evaluator.n_texts; t++) {
+        const kvd_corpus_spec one = {.text = cfg->text + t, .n_text = 1};
+        kvd_corpus_label(&one, label, sizeof label);
+        if (!cfg->common.quiet && !cfg->common.json)
+            printf("  %s: %s\n", label, kvd_accuracy_target_line(name, &of_text[t], line));
+    }
+    return kvd_accuracy_write_target_texts(&v->file, name, of_text, v->evaluator.n_texts, err);
+}
+
+/* Points of one method by rising p, whatever asked for them. */
+typedef struct {
+    size_t n, *row;
+    double *p;
+    const double **top1;
+} curve;
+
+static void curve_release(curve *c)
+{
+    free(c->row);
+    free(c->p);
+    free((void *)c->top1);
+    memset(c, 0, sizeof *c);
+}
+
+static int curve_of(const evaluation *v, const kvd_method *m, curve *c, kvd_err *err)
+{
+    const kvd_rows *const r = v->accuracy.rows;
+    const size_t rows = kvd_rows_count(r), room = rows + 1;
+    const int name = kvd_rows_find(r, "method"), rule = kvd_rows_find(r, "rule"),
+              p_of = kvd_rows_find(r, "overall_p"), purpose = kvd_rows_find(r, "purpose");
+    const char *const ranks = m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks];
+    *c = (curve){0, malloc(room * sizeof *c->row), malloc(room * sizeof *c->p),
+                 malloc(room * sizeof *c->top1)};
+    if (!c->row || !c->p || !c->top1) {
+        curve_release(c);
+        return kvd_no_memory(err, "points of a method", room * sizeof *c->p);
+    }
+    for (size_t i = 0; i < rows; i++) {
+        const double p = kvd_rows_get_real(r, i, p_of);
+        size_t at = 0;
+        if (strcmp(kvd_rows_get_text(r, i, name), kvd_method_name(m)) != 0 ||
+            strcmp(kvd_rows_get_text(r, i, rule), ranks) != 0 ||
+            !strcmp(kvd_rows_get_text(r, i, purpose), "seed") || !(p > 0))
+            continue;
+        while (at < c->n && c->p[at] < p)
+            at++;
+        if (at < c->n && c->p[at] == p)
+            continue;
+        memmove(c->p + at + 1, c->p + at, (c->n - at) * sizeof *c->p);
+        memmove(c->row + at + 1, c->row + at, (c->n - at) * sizeof *c->row);
+        memmove((void *)(c->top1 + at + 1), (const void *)(c->top1 + at), (c->n - at) * sizeof *c->top1);
+        c->p[at] = p;
+        c->row[at] = i;
+        c->top1[at] = v->accuracy.top1 + i * v->accuracy.n_sequences;
+        c->n++;
+    }
+    return 0;
+}
+
+/* The answer of --points-only. */
+static int read_points(evaluation *v, size_t i, kvd_err *err)
+{
+    const kvd_rows *const r = v->accuracy.rows;
+    curve c;
+    if (curve_of(v, &v->cfg->method[i], &c, err))
+        return -1;
+    kvd_target_sample *const sample = malloc((c.n + 1) * sizeof *sample);
+    if (!sample) {
+        curve_release(&c);
+        return kvd_no_memory(err, "points of a method", (c.n + 1) * sizeof *sample);
+    }
+    sample[0] = (kvd_target_sample){0, {1, 1, 1}};
+    for (size_t k = 0; k < c.n; k++)
+        sample[k + 1] =
+            (kvd_target_sample){c.p[k],
+                                {kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share")),
+                                 kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share_lo")),
+                                 kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share_hi"))}};
+    kvd_target_read(sample, c.n + 1, v->cfg->target, &v->target[i]);
+    free(sample);
+    curve_release(&c);
+    return 0;
+}
+
+/* How much further method i keeps the target than the first method that was searched. */
+static int compare_targets(evaluation *v, size_t first, size_t i, const char *name, kvd_err *err)
+{
+    const kvd_evaluator *const e = &v->evaluator;
+    const size_t all[2] = {0, e->n_sequences};
+    double *const reference = malloc(e->n_sequences * sizeof *reference);
+    curve a = {0}, b = {0};
+    kvd_target_difference_result d;
+    char versus[64];
+    int status = -1;
+    if (!reference) {
+        kvd_no_memory(err, "predictions of the uncompressed model", e->n_sequences * sizeof *reference);
+        goto done;
+    }
+    for (size_t s = 0; s < e->n_sequences; s++)
+        reference[s] = e->reference[s].top1;
+    if (curve_of(v, &v->cfg->method[first], &a, err) || curve_of(v, &v->cfg->method[i], &b, err))
+        goto done;
+    const kvd_target_curve ca = {a.n, a.p, a.top1}, cb = {b.n, b.p, b.top1};
+    if (kvd_target_difference(&ca, &cb, reference, e->n_texts ? e->text_first : all,
+                              e->n_texts ? e->n_texts : 1, v->cfg->target, v->run.seed, &d, err))
+        goto done;
+    target_name(&v->cfg->method[first], versus, sizeof versus);
+    if (!v->cfg->common.quiet && !v->cfg->common.json)
+        printf("%s against %s: p = %.4f [%.4f, %.4f] against %.4f [%.4f, %.4f], %+.4f [%+.4f, %+.4f]\n", name,
+               versus, d.b.value, d.b.lo, d.b.hi, d.a.value, d.a.lo, d.a.hi, d.difference.value,
+               d.difference.lo, d.difference.hi);
+    status = kvd_accuracy_write_difference(&v->file, name, versus, &d, err);
+done:
+    curve_release(&a);
+    curve_release(&b);
+    free(reference);
+    return status;
+}
+
+static int search_one(evaluation *v, size_t i, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    const kvd_method *const m = &cfg->method[i];
+    const kvd_method_setup setup = setup_of(v, i);
+    kvd_target *const of_text =
+        v->by_text && !cfg->points_only ? v->by_text + i * v->evaluator.n_texts : NULL;
+    char name[64], line[2 * KVD_ACCURACY_LINE];
+    if (cfg->points_only ? read_points(v, i, err)
+                         : kvd_target_search(&v->evaluator, &v->source[i], &setup, cfg->cache, cfg->target,
+                                             v->run.seed, on_point, v, &v->target[i], of_text, err))
+        return -1;
+    target_name(m, name, sizeof name);
+    v->searched[i] = true;
+    if (!cfg->common.quiet && !cfg->common.json)
+        puts(kvd_accuracy_target_line(name, &v->target[i], line));
+    return kvd_accuracy_write_target(&v->file, name, m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks],
+                                     &v->target[i], err) ||
+                   (of_text && settle_texts(v, name, of_text, err))
+               ? -1
+               : 0;
+}
+
 static int search_targets(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
+    size_t first = cfg->n_methods;
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const kvd_method *const m = &cfg->method[i];
+        char name[64];
         bool again = !m->dims;
         for (size_t j = 0; j < i; j++)
             again = again || (cfg->method[j].dims == m->dims && cfg->method[j].ranks == m->ranks);
         if (again)
             continue;
-        const kvd_method_setup setup = setup_of(v, i);
-        if (kvd_target_search(&v->evaluator, &v->source[i], &setup, cfg->cache, cfg->target, v->run.seed,
-                              on_point, v, &v->target[i], err))
+        if (search_one(v, i, err))
             return -1;
-        char name[64];
         target_name(m, name, sizeof name);
-        v->searched[i] = true;
-        if (!cfg->common.quiet && !cfg->common.json) {
-            char line[2 * KVD_ACCURACY_LINE];
-            puts(kvd_accuracy_target_line(name, &v->target[i], line));
-        }
-        if (kvd_accuracy_write_target(&v->file, name, m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks],
-                                      &v->target[i], err))
+        if (first == cfg->n_methods)
+            first = i;
+        else if (v->evaluator.n_sequences > 1 && compare_targets(v, first, i, name, err))
             return -1;
     }
     return 0;
@@ -605,6 +761,35 @@ static int describe_file(evaluation *v, kvd_err *err)
                : 0;
 }
 
+/* Which sequences are whose: /texts/label, /texts/n_sequences. */
+static int write_texts(evaluation *v, kvd_err *err)
+{
+    const size_t n = v->evaluator.n_texts;
+    uint64_t *const count = calloc(n, sizeof *count);
+    char all[500] = "";
+    if (!count)
+        return kvd_no_memory(err, "texts", n * sizeof *count);
+    for (size_t t = 0; t < n; t++) {
+        const size_t used = strlen(all);
+        char label[64];
+        const kvd_corpus_spec one = {.text = v->cfg->text + t, .n_text = 1};
+        kvd_corpus_label(&one, label, sizeof label);
+        count[t] = v->evaluator.text_first[t + 1] - v->evaluator.text_first[t];
+        snprintf(all + used, sizeof all - used, "%s%s", t ? " " : "", label);
+    }
+    const kvd_h5_spec spec = {"/texts/n_sequences",
+                              "sequences of each text, in the order of /sequences",
+                              "1",
+                              H5T_STD_U64LE,
+                              1,
+                              {n},
+                              {"text"}};
+    const int status = kvd_h5_write(&v->file, &spec, H5T_NATIVE_UINT64, count, err) ||
+                       kvd_h5_put_text(&v->file, "/texts", "label", all, err);
+    free(count);
+    return status ? -1 : 0;
+}
+
 static int evaluate(evaluation *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -612,7 +797,12 @@ static int evaluate(evaluation *v, kvd_err *err)
         kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_accuracy, &v->run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) || evaluate_points(v, err))
         return -1;
+    const size_t answers = cfg->n_methods * v->evaluator.n_texts;
+    if (cfg->by_text && !(v->by_text = calloc(answers, sizeof *v->by_text)))
+        return kvd_no_memory(err, "targets of the texts", answers * sizeof *v->by_text);
     if (!isnan(cfg->target) && search_targets(v, err))
+        return -1;
+    if (cfg->by_text && write_texts(v, err))
         return -1;
     if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err))
         return -1;
@@ -681,6 +871,7 @@ static void release(evaluation *v)
         kvd_spectrum_release(&v->spectrum[i]);
         kvd_rates_release(&v->rates[i]);
     }
+    free(v->by_text);
     kvd_error_table_release(&v->table);
     kvd_activations_close(&v->calibration);
     kvd_fisher_close(&v->fisher);

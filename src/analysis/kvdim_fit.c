@@ -20,12 +20,12 @@ typedef struct {
     const char *spectrum, *error_table;
     const char *pairs; /* NULL: from the file */
     bool wanted[KVD_N_PAIRS];
-    bool energy, by_p;
+    bool energy, by_p, by_loss;
     double *value; /* removal rates, or wanted overall p */
     size_t n_values;
 } config;
 
-enum { OPT_REMOVAL_RATE = 0x100, OPT_OVERALL_P, OPT_PAIR, OPT_ENERGY, OPT_ERROR_TABLE };
+enum { OPT_REMOVAL_RATE = 0x100, OPT_OVERALL_P, OPT_PAIR, OPT_ENERGY, OPT_ERROR_TABLE, OPT_BY_LOSS };
 
 static const struct argp_option options[] = {
     {"removal-rate", OPT_REMOVAL_RATE, "LIST|A:B:STEP", 0,
@@ -35,12 +35,14 @@ static const struct argp_option options[] = {
      "taken",
      1},
     {"pair", OPT_PAIR, "QK,V", 0,
-     "One pair of each side: qk, bqk, q or k, and vw, wv, bvw or v (default: qk or bqk, and vw, wv or bvw, "
-     "the first "
-     "that the spectrum has)",
+     "One pair of each side: qk, bqk, fqk, q or k, and vw, wv, bvw, fvw or v (default: qk, bqk or fqk, and "
+     "vw, "
+     "wv, bvw or fvw, the first that the spectrum has)",
      1},
     {"energy", OPT_ENERGY, NULL, 0,
      "Eq. 6 over squared singular values (default: as printed, over their sum)", 1},
+    {"by-loss", OPT_BY_LOSS, NULL, 0,
+     "With --overall-p: widths that minimise the loss which the singular values of fqk and fvw predict", 1},
     {"error-table", OPT_ERROR_TABLE, "T.h5", 0,
      "With --overall-p: widths that minimise the sum of the measured errors in T.h5, in place of Eq. 6", 1},
     {0},
@@ -66,6 +68,8 @@ static int check_usage(const config *cfg, kvd_err *err)
         return kvd_fail(err, "give --removal-rate or --overall-p");
     if (cfg->error_table && !cfg->by_p)
         return kvd_fail(err, "--error-table goes with --overall-p");
+    if (cfg->by_loss && (!cfg->by_p || cfg->energy || cfg->error_table))
+        return kvd_fail(err, "--by-loss goes with --overall-p, without --energy and --error-table");
     if (cfg->error_table && (cfg->energy || cfg->pairs))
         return kvd_fail(
             err, "--error-table names its own pairs and does not use Eq. 6: leave out --pair and --energy");
@@ -96,6 +100,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_ENERGY:
         cfg->energy = true;
         return 0;
+    case OPT_BY_LOSS:
+        cfg->by_loss = true;
+        return 0;
     case OPT_ERROR_TABLE:
         cfg->error_table = arg;
         return 0;
@@ -117,15 +124,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- the work --------------------------------------------------------------------------------- */
 
-static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_K, KVD_PAIR_Q};
-static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_V};
+static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
+static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
 /* By default single pairs are not taken: they are studies, not caches. */
-static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[4], const char *what,
+static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5], const char *what,
                        kvd_pair *pair, kvd_err *err)
 {
     int n = 0;
-    for (int i = 0; i < 4 && (cfg->pairs || n == 0); i++) {
+    for (int i = 0; i < 5 && (cfg->pairs || n == 0); i++) {
         const bool single = side[i] == KVD_PAIR_Q || side[i] == KVD_PAIR_K || side[i] == KVD_PAIR_V;
         if (cfg->pairs ? cfg->wanted[side[i]] : s->pair[side[i]].present && !single) {
             *pair = side[i];
@@ -196,12 +203,32 @@ static int fit_by_error(const config *cfg, const kvd_spectrum *s, kvd_rates *r, 
     return status;
 }
 
+static int fit_by_loss(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_err *err)
+{
+    if (choose_side(cfg, s, qk_side, "Q-K", &r->pair[0], err) ||
+        choose_side(cfg, s, v_side, "V", &r->pair[1], err))
+        return -1;
+    for (size_t i = 0; i < r->n_points; i++) {
+        r->removal_rate[i] = NAN;
+        if (kvd_widths_by_loss(s, r->pair, cfg->value[i], NULL, &r->widths[i], err))
+            return -1;
+    }
+    return 0;
+}
+
 static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_err *err)
 {
     r->model = s->model;
     memcpy(r->label, s->label, sizeof r->label);
-    snprintf(r->rule, sizeof r->rule, "%s", cfg->error_table ? "error" : cfg->energy ? "eq6-energy" : "eq6");
-    if (alloc_points(r, cfg->n_values, err) || (cfg->error_table ? fit_by_error : fit_eq6)(cfg, s, r, err) ||
+    snprintf(r->rule, sizeof r->rule, "%s",
+             cfg->error_table ? "error"
+             : cfg->by_loss   ? "loss"
+             : cfg->energy    ? "eq6-energy"
+                              : "eq6");
+    if (alloc_points(r, cfg->n_values, err) ||
+        (cfg->error_table ? fit_by_error
+         : cfg->by_loss   ? fit_by_loss
+                          : fit_eq6)(cfg, s, r, err) ||
         kvd_spectrum_bases_hash(s, r->pair, r->bases_hash, err))
         return -1;
     for (size_t i = 0; i < r->n_points; i++) {

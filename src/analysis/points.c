@@ -102,7 +102,9 @@ static int widths_at(const kvd_point_source *s, double p, double *removal_rate, 
                    ? kvd_fail(err, "method '%s': p = %g is not in [0, 1)", m->dims->name, p)
                    : 0;
     }
-    const int status = m->ranks == KVD_RANKS_ERROR
+    const int status = m->ranks == KVD_RANKS_LOSS
+                           ? kvd_widths_by_loss(s->spectrum, m->dims->pair, p, NULL, w, err)
+                       : m->ranks == KVD_RANKS_ERROR
                            ? kvd_widths_by_error(s->table, p, w, err)
                            : kvd_widths_for_p(s->spectrum, m->dims->pair, p, m->ranks == KVD_RANKS_EQ6_ENERGY,
                                               removal_rate, w, err);
@@ -259,7 +261,7 @@ int kvd_point_largest(const kvd_point_source *s, double *p, kvd_err *err)
         *p = 1 - (double)s->table->width[0] / s->table->d_head;
         return 0;
     }
-    if (m->dims->one_p) {
+    if (m->dims->one_p || m->ranks == KVD_RANKS_LOSS) {
         *p = 1 - 1.0 / s->spectrum->model.d_head;
         return 0;
     }

@@ -172,16 +172,30 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 /* The columns of kvd_quality as arrays, which is what the bootstrap takes. */
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-static int summarise(const kvd_quality *q, const kvd_quality *reference, size_t n, uint64_t seed,
-                     kvd_quality_summary *out, kvd_err *err)
+/* Share of nothing: some text where the reference has no prediction right. */
+static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
+    for (size_t t = 0; t < n_texts; t++) {
+        double right = 0;
+        for (size_t i = first[t]; i < first[t + 1]; i++)
+            right += ref_top1[i];
+        if (!(right > 0))
+            return true;
+    }
+    return false;
+}
+
+static int summarise(const kvd_quality *q, const kvd_quality *reference, const size_t *first, size_t n_texts,
+                     uint64_t seed, kvd_quality_summary *out, kvd_err *err)
+{
+    const size_t n = first[n_texts];
     if (n == 0)
         return kvd_fail(err, "no sequences to summarise");
     double *x = calloc(n, N_COLS * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "per-sequence sums", (unsigned long long)n * N_COLS * sizeof *x);
-    double total = 0, ref_top1 = 0;
-    int hollow = 0; /* sequences where the reference has no prediction right */
+    double total = 0;
+    bool hollow = false; /* some sequence where the reference has no prediction right */
     for (size_t i = 0; i < n; i++) {
         x[COL_N * n + i] = q[i].n;
         x[COL_NLL * n + i] = q[i].nll;
@@ -190,8 +204,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, size_t 
         x[COL_AGREE * n + i] = q[i].agree;
         x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
         total += q[i].n;
-        ref_top1 += x[COL_REF_TOP1 * n + i];
-        hollow += !(x[COL_REF_TOP1 * n + i] > 0);
+        hollow = hollow || !(x[COL_REF_TOP1 * n + i] > 0);
     }
     /* NaN marks what was not asked for. */
     const kvd_interval none = {NAN, NAN, NAN};
@@ -213,20 +226,18 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, size_t 
         {COL_TOP1, COL_REF_TOP1, &out->top1_share},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        const int share = want[i].den == COL_REF_TOP1;
-        if (share && !(ref_top1 > 0)) /* a share of nothing */
+        const bool share = want[i].den == COL_REF_TOP1;
+        const double *const num = x + (size_t)want[i].num * n, *const den = x + (size_t)want[i].den * n;
+        if (share && no_share(den, first, n_texts))
             continue;
         /* The same seed everywhere, so that all columns are drawn from the same resamples. */
-        if (!kvd_bootstrap_ratio(x + (size_t)want[i].num * n, x + (size_t)want[i].den * n, n, RESAMPLES, seed,
-                                 want[i].to, err))
+        if (!kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             continue;
         if (!share || !hollow)
             goto done;
-        /* Some resample held only sequences without a right prediction: the share has no interval. */
-        double top1 = 0;
-        for (size_t k = 0; k < n; k++)
-            top1 += x[COL_TOP1 * n + k];
-        *want[i].to = (kvd_interval){top1 / ref_top1, NAN, NAN};
+        /* Some resample held only sequences without a right prediction: the share has no interval, and of the estimate
+         * that the failed draw left in *to the value holds. */
+        want[i].to->lo = want[i].to->hi = NAN;
     }
     out->perplexity = (kvd_interval){exp(out->nll.value), exp(out->nll.lo), exp(out->nll.hi)};
     status = 0;
@@ -238,16 +249,25 @@ done:
 int kvd_quality_summarise(const kvd_quality *per_sequence, size_t n, uint64_t seed, kvd_quality_summary *out,
                           kvd_err *err)
 {
-    return summarise(per_sequence, NULL, n, seed, out, err);
+    const size_t all[2] = {0, n};
+    return summarise(per_sequence, NULL, all, 1, seed, out, err);
+}
+
+int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
+                              const size_t *first, size_t n_texts, uint64_t seed, kvd_quality_summary *out,
+                              kvd_err *err)
+{
+    assert(reference && n_texts > 0);
+    for (size_t i = 0; i < first[n_texts]; i++)
+        if (per_sequence[i].n != reference[i].n)
+            return kvd_fail(err, "sequence %zu has %.0f predictions, the reference %.0f", i,
+                            per_sequence[i].n, reference[i].n);
+    return summarise(per_sequence, reference, first, n_texts, seed, out, err);
 }
 
 int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *reference, size_t n,
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err)
 {
-    assert(reference);
-    for (size_t i = 0; i < n; i++)
-        if (per_sequence[i].n != reference[i].n)
-            return kvd_fail(err, "sequence %zu has %.0f predictions, the reference %.0f", i,
-                            per_sequence[i].n, reference[i].n);
-    return summarise(per_sequence, reference, n, seed, out, err);
+    const size_t all[2] = {0, n};
+    return kvd_quality_compare_texts(per_sequence, reference, all, 1, seed, out, err);
 }

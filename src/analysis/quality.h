@@ -40,4 +40,13 @@ int kvd_quality_summarise(const kvd_quality *per_sequence, size_t n, uint64_t se
 int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *reference, size_t n,
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
+/*
+ * The same of several texts, each with the same weight: every column is the mean over texts of that text's column, perplexity
+ * exp of the mean nll, and resamples draw within texts (kvd_bootstrap_strata). Sequences first[i] .. first[i + 1] - 1 are
+ * text i; none is empty.
+ */
+int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
+                              const size_t *first, size_t n_texts, uint64_t seed, kvd_quality_summary *out,
+                              kvd_err *err);
+
 #endif

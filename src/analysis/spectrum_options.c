@@ -68,6 +68,10 @@ static int check_usage(const kvd_spectrum_options *cfg, kvd_err *err)
     if (!cfg->common.output)
         return kvd_fail(err, "no -o OUT.h5 given");
     for (int p = 0; p < KVD_N_PAIRS; p++)
+        if (cfg->wanted[p] && kvd_pair_fisher((kvd_pair)p))
+            return kvd_fail(err, "--pair: '%s' needs gradients, which kvdim-sensitivity makes",
+                            kvd_pair_name[p]);
+    for (int p = 0; p < KVD_N_PAIRS; p++)
         if (cfg->wanted[p] && kvd_pair_balanced((kvd_pair)p) && cfg->pairing == KVD_PER_QUERY)
             return kvd_fail(err, "--pair: '%s' is defined per KV head, not with --pairing per-query",
                             kvd_pair_name[p]);

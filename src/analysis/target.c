@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_SAMPLES = 128 };
@@ -58,7 +59,41 @@ typedef struct {
     void *ctx;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
+    kvd_interval *
+        of_text; /* [MAX_SAMPLES][n_texts] the shares of each text, in the order of sample; NULL: not wanted */
 } search;
+
+enum { ALL_TEXTS = -1 };
+
+/* The samples of one text (in room [MAX_SAMPLES]), or of all. */
+static const kvd_target_sample *samples_of(const search *s, int text, kvd_target_sample *room)
+{
+    if (text == ALL_TEXTS)
+        return s->sample;
+    for (size_t i = 0; i < s->n; i++)
+        room[i] = (kvd_target_sample){s->sample[i].p, s->of_text[i * s->e->n_texts + (size_t)text]};
+    return room;
+}
+
+static void read_answer(const search *s, int text, double target, kvd_target *out)
+{
+    kvd_target_sample room[MAX_SAMPLES];
+    kvd_target_read(samples_of(s, text, room), s->n, target, out);
+}
+
+/* Shares of each text at one point, into row `at`. */
+static int compare_texts(search *s, const kvd_choice *c, size_t at, kvd_err *err)
+{
+    const size_t *const first = s->e->text_first;
+    for (size_t t = 0; t < s->e->n_texts; t++) {
+        kvd_quality_summary one;
+        if (kvd_quality_compare(c->per_sequence + first[t], s->e->reference + first[t],
+                                first[t + 1] - first[t], s->seed, &one, err))
+            return -1;
+        s->of_text[at * s->e->n_texts + t] = one.top1_share;
+    }
+    return 0;
+}
 
 /* Evaluates the point at wanted p unless its widths were seen; *p is where it came to lie. */
 static int visit(search *s, double wanted, double *p, kvd_err *err)
@@ -90,7 +125,7 @@ static int visit(search *s, double wanted, double *p, kvd_err *err)
     }
     kvd_method_plan(s->source->method, &c.plan);
     if (kvd_plan_open(&c.plan, s->setup, err) || kvd_evaluate(s->e, &c, 1, 0, false, NULL, err) ||
-        kvd_quality_compare(c.per_sequence, s->e->reference, s->e->n_sequences, s->seed, &summary, err))
+        kvd_evaluator_compare(s->e, &c, s->seed, &summary, err))
         goto done;
     if (isnan(summary.top1_share.value)) {
         kvd_fail(err,
@@ -100,6 +135,13 @@ static int visit(search *s, double wanted, double *p, kvd_err *err)
     if (s->on_point(s->ctx, s->source, &point, &c, &summary, err))
         goto done;
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
+    if (s->of_text) {
+        const size_t texts = s->e->n_texts;
+        memmove(s->of_text + (at + 1) * texts, s->of_text + at * texts,
+                (s->n - at) * texts * sizeof *s->of_text);
+        if (compare_texts(s, &c, at, err))
+            goto done;
+    }
     s->sample[at] = (kvd_target_sample){point.overall_p, summary.top1_share};
     s->n++;
     status = 0;
@@ -112,10 +154,11 @@ done:
 
 /* Narrows the bracket of one bound. Widths are whole numbers, so a wanted p may land on an end of the
  * bracket: then nothing lies between the two, and the wanted range alone shrinks. */
-static int bisect(search *s, bound b, double target, kvd_err *err)
+static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
+    kvd_target_sample room[MAX_SAMPLES];
     for (;;) {
-        const size_t miss = first_miss(s->sample, s->n, b, target);
+        const size_t miss = first_miss(samples_of(s, text, room), s->n, b, target);
         if (miss == 0 || miss == s->n)
             return 0;
         const double kept = s->sample[miss - 1].p, missed = s->sample[miss].p;
@@ -136,9 +179,44 @@ static int bisect(search *s, bound b, double target, kvd_err *err)
     }
 }
 
+static int run_search(search *s, double target, kvd_target *out, kvd_target *of_text, kvd_err *err)
+{
+    const kvd_method *const m = s->source->method;
+    double largest, p;
+    if (m->tokens || m->bits || m->layers ||
+        m->channels) { /* what they cost is not known without dims cut either */
+        s->n = 0;
+        if (visit(s, 0, &p, err))
+            return -1;
+    }
+    if (kvd_point_largest(s->source, &largest, err) || visit(s, largest, &p, err) ||
+        bisect(s, ALL_TEXTS, VALUE, target, err))
+        return -1;
+    read_answer(s, ALL_TEXTS, target, out);
+    /* Neighbours on both sides of the crossing: a dip or a bump beside it shows. */
+    const double step = 2 * KVD_TARGET_STEP;
+    if (out->p > step && visit(s, out->p - step, &p, err))
+        return -1;
+    if (out->p_misses + step < largest && visit(s, out->p_misses + step, &p, err))
+        return -1;
+    if (bisect(s, ALL_TEXTS, VALUE, target, err))
+        return -1;
+    read_answer(s, ALL_TEXTS, target, out);
+    if (!isnan(out->p_lo) &&
+        (bisect(s, ALL_TEXTS, LOWER, target, err) || bisect(s, ALL_TEXTS, UPPER, target, err)))
+        return -1;
+    for (size_t t = 0; of_text && t < s->e->n_texts; t++)
+        if (bisect(s, (int)t, VALUE, target, err))
+            return -1;
+    read_answer(s, ALL_TEXTS, target, out);
+    for (size_t t = 0; of_text && t < s->e->n_texts; t++)
+        read_answer(s, (int)t, target, &of_text[t]);
+    return 0;
+}
+
 int kvd_target_search(kvd_evaluator *e, const kvd_point_source *source, const kvd_method_setup *setup,
                       kvd_dtype type, double target, uint64_t seed, kvd_target_point on_point, void *ctx,
-                      kvd_target *out, kvd_err *err)
+                      kvd_target *out, kvd_target *of_text, kvd_err *err)
 {
     search s = {.e = e,
                 .source = source,
@@ -149,30 +227,14 @@ int kvd_target_search(kvd_evaluator *e, const kvd_point_source *source, const kv
                 .ctx = ctx,
                 .sample = {{0, {1, 1, 1}}},
                 .n = 1};
-    const kvd_method *const m = source->method;
-    double largest, p;
-    if (m->tokens || m->bits || m->layers ||
-        m->channels) { /* what they cost is not known without dims cut either */
-        s.n = 0;
-        if (visit(&s, 0, &p, err))
-            return -1;
+    if (of_text) {
+        const size_t room = MAX_SAMPLES * e->n_texts;
+        if (!(s.of_text = malloc(room * sizeof *s.of_text)))
+            return kvd_no_memory(err, "shares of the texts", room * sizeof *s.of_text);
+        for (size_t t = 0; t < e->n_texts; t++)
+            s.of_text[t] = s.sample[0].share;
     }
-    if (kvd_point_largest(source, &largest, err) || visit(&s, largest, &p, err))
-        return -1;
-    if (bisect(&s, VALUE, target, err))
-        return -1;
-    kvd_target_read(s.sample, s.n, target, out);
-    /* Neighbours on both sides of the crossing: a dip or a bump beside it shows. */
-    const double step = 2 * KVD_TARGET_STEP;
-    if (out->p > step && visit(&s, out->p - step, &p, err))
-        return -1;
-    if (out->p_misses + step < largest && visit(&s, out->p_misses + step, &p, err))
-        return -1;
-    if (bisect(&s, VALUE, target, err))
-        return -1;
-    kvd_target_read(s.sample, s.n, target, out);
-    if (!isnan(out->p_lo) && (bisect(&s, LOWER, target, err) || bisect(&s, UPPER, target, err)))
-        return -1;
-    kvd_target_read(s.sample, s.n, target, out);
-    return 0;
+    const int status = run_search(&s, target, out, of_text, err);
+    free(s.of_text);
+    return status;
 }

@@ -28,10 +28,14 @@ typedef struct {
 typedef int (*kvd_target_point)(void *ctx, const kvd_point_source *s, const kvd_point *point,
                                 const kvd_choice *choice, const kvd_quality_summary *summary, kvd_err *err);
 
+/*
+ * With an evaluator that knows texts the share is the mean over them, and of_text [n_texts], when not NULL, receives the answer of
+ * each text alone: its estimate is bisected too, its p_lo and p_hi are read off the points that were there.
+ */
 /* The axes but dims are those of the method, opened with setup. p_lo and p_hi are NaN with a single sequence, which has no interval. e should keep the reference. */
 int kvd_target_search(kvd_evaluator *e, const kvd_point_source *s, const kvd_method_setup *setup,
                       kvd_dtype type, double target, uint64_t seed, kvd_target_point on_point, void *ctx,
-                      kvd_target *out, kvd_err *err);
+                      kvd_target *out, kvd_target *of_text, kvd_err *err);
 
 /* The arithmetic of the answer, apart from evaluating: samples sorted by p, the first one at p = 0. */
 typedef struct {

@@ -270,3 +270,59 @@ done:
     free(edges);
     return status;
 }
+
+/* ---- by loss ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    double sigma;
+    size_t head; /* index into [2][n_layers][n_kv_heads] */
+} direction;
+
+static int compare_directions(const void *a, const void *b)
+{
+    const direction *x = a, *y = b;
+    if (x->sigma != y->sigma)
+        return x->sigma < y->sigma ? -1 : 1;
+    return (x->head > y->head) - (x->head < y->head);
+}
+
+int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
+                       kvd_widths *w, kvd_err *err)
+{
+    const size_t d = (size_t)s->model.d_head, heads = (size_t)s->n_layers * (size_t)s->model.n_kv_heads,
+                 most = 2 * heads * (d - 1);
+    const double stored = 2.0 * (double)heads * (double)d;
+    if (!kvd_pair_fisher(pair[0]) || !kvd_pair_fisher(pair[1]))
+        return kvd_fail(
+            err,
+            "ranks=loss compares singular values of all heads, for which those of %s and %s have no "
+            "common unit: it takes fqk and fvw",
+            kvd_pair_name[pair[0]], kvd_pair_name[pair[1]]);
+    const double gone = ceil(wanted_p * stored - 1e-9);
+    if (gone > (double)most)
+        return kvd_fail(err, "p = %g is not attainable: one dimension of every head stays, p = %.6g",
+                        wanted_p, (double)most / stored);
+    if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err) ||
+        kvd_widths_alloc(w, s->n_layers, s->model.n_kv_heads, s->model.d_head, err))
+        return -1;
+    direction *const all = malloc((most ? most : 1) * sizeof *all);
+    if (!all)
+        return kvd_no_memory(err, "singular values", (unsigned long long)most * sizeof *all);
+    size_t m = 0;
+    for (size_t h = 0; h < 2 * heads; h++) {
+        const double *const sigma = s->pair[pair[h / heads]].sigma + h % heads * d;
+        w->kept[h / heads][h % heads] = (int32_t)d;
+        for (size_t j = 1; j < d; j++)
+            all[m++] = (direction){sigma[j], h};
+    }
+    qsort(all, m, sizeof *all, compare_directions);
+    double sum = 0;
+    for (size_t i = 0; (double)i < gone; i++) {
+        w->kept[all[i].head / heads][all[i].head % heads]--;
+        sum += all[i].sigma * all[i].sigma;
+    }
+    free(all);
+    if (loss)
+        *loss = sum / 2;
+    return 0;
+}

@@ -41,6 +41,14 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy, double *r,
                      kvd_widths *w, kvd_err *err);
 
+/*
+ * Widths at overall p (at or just above) that minimise sum sigma^2 of what goes: the smallest singular values of all heads and both pairs,
+ * but the first of each head. Pairs fqk and fvw alone, where half of that sum is the loss in nats per token to second order. *loss, unless
+ * NULL, receives it.
+ */
+int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
+                       kvd_widths *w, kvd_err *err);
+
 /* Fails when the table says that it was measured with other bases than these. Its pairs must be in the spectrum. */
 int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
                       const char *spectrum_path, kvd_err *err);

@@ -1,6 +1,7 @@
 #include "common/stats.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,20 +83,45 @@ double kvd_mad(const double *x, size_t n)
     return v;
 }
 
-int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples, uint64_t seed,
-                        kvd_interval *out, kvd_err *err)
+/* Mean over strata of sum(num) / sum(den); r NULL: of the clusters as they are, else of a draw. */
+static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
+                         kvd_rng *r)
 {
-    if (n == 0 || resamples < 1)
-        return kvd_fail(err, "a bootstrap of %zu clusters with %d resamples is not possible", n, resamples);
-    double a = 0, b = 0;
-    for (size_t i = 0; i < n; i++) {
-        a += num[i];
-        b += den[i];
+    double sum = 0;
+    for (size_t s = 0; s < n_strata; s++) {
+        const size_t n = first[s + 1] - first[s];
+        double a = 0, b = 0;
+        for (size_t i = 0; i < n; i++) {
+            const size_t j = first[s] + (r ? (size_t)kvd_rng_below(r, n) : i);
+            a += num[j];
+            b += den[j];
+        }
+        sum += a / b;
     }
-    if (!isfinite(a) || !isfinite(b) || b == 0)
-        return kvd_fail(err, "the ratio %g / %g is not a number", a, b);
-    *out = (kvd_interval){a / b, NAN, NAN};
-    if (n == 1)
+    return sum / (double)n_strata;
+}
+
+int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
+                         int resamples, uint64_t seed, kvd_interval *out, kvd_err *err)
+{
+    if (n_strata == 0 || resamples < 1)
+        return kvd_fail(err, "a bootstrap of %zu strata with %d resamples is not possible", n_strata,
+                        resamples);
+    bool alone = false;
+    for (size_t s = 0; s < n_strata; s++) {
+        if (first[s + 1] <= first[s])
+            return kvd_fail(err, "stratum %zu has no cluster to draw from", s);
+        alone = alone || first[s + 1] - first[s] == 1;
+        double a = 0, b = 0;
+        for (size_t i = first[s]; i < first[s + 1]; i++) {
+            a += num[i];
+            b += den[i];
+        }
+        if (!isfinite(a) || !isfinite(b) || b == 0)
+            return kvd_fail(err, "the ratio %g / %g is not a number", a, b);
+    }
+    *out = (kvd_interval){mean_ratio(num, den, first, n_strata, NULL), NAN, NAN};
+    if (alone)
         return 0;
     double *ratio = malloc((size_t)resamples * sizeof *ratio);
     if (!ratio)
@@ -103,16 +129,10 @@ int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resa
     kvd_rng r;
     kvd_rng_seed(&r, seed, 0);
     for (int k = 0; k < resamples; k++) {
-        a = b = 0;
-        for (size_t i = 0; i < n; i++) {
-            const size_t j = (size_t)kvd_rng_below(&r, n);
-            a += num[j];
-            b += den[j];
-        }
-        ratio[k] = a / b;
+        ratio[k] = mean_ratio(num, den, first, n_strata, &r);
         if (!isfinite(ratio[k])) {
             free(ratio);
-            return kvd_fail(err, "resample %d has the ratio %g / %g", k, a, b);
+            return kvd_fail(err, "resample %d has a ratio that is not a number", k);
         }
     }
     qsort(ratio, (size_t)resamples, sizeof *ratio, ascending);
@@ -120,4 +140,13 @@ int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resa
     out->hi = sorted_quantile(ratio, (size_t)resamples, 0.975);
     free(ratio);
     return 0;
+}
+
+int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples, uint64_t seed,
+                        kvd_interval *out, kvd_err *err)
+{
+    if (n == 0 || resamples < 1)
+        return kvd_fail(err, "a bootstrap of %zu clusters with %d resamples is not possible", n, resamples);
+    const size_t all[2] = {0, n};
+    return kvd_bootstrap_strata(num, den, all, 1, resamples, seed, out, err);
 }

@@ -30,4 +30,13 @@ typedef struct {
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples, uint64_t seed,
                         kvd_interval *out, kvd_err *err);
 
+/*
+ * Mean over strata of their ratios, each stratum with the same weight however many clusters it has: stratum i is the
+ * clusters first[i] .. first[i + 1] - 1, none empty. The draws are stratified (Efron & Tibshirani, section 8.3): every
+ * resample draws as many clusters from a stratum as it has. A stratum of one cluster gives an interval of NaN.
+ * With one stratum it is kvd_bootstrap_ratio to the last bit.
+ */
+int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
+                         int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);
+
 #endif

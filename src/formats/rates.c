@@ -178,10 +178,16 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
     return 0;
 }
 
+/* Widths that come from no singular value removal rate. */
+static bool without_r(const char *rule)
+{
+    return !strcmp(rule, "error") || !strcmp(rule, "loss");
+}
+
 /* Both overall p follow from the widths, and which r may stand there from the rule. */
 static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 {
-    const bool by_error = !strcmp(r->rule, "error");
+    const bool no_r = without_r(r->rule);
     for (size_t i = 0; i < r->n_points; i++) {
         for (int padded = 0; padded < 2; padded++) {
             const double said = padded ? r->overall_p16[i] : r->overall_p[i];
@@ -191,9 +197,9 @@ static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
                                 padded ? "16" : "", i, said, p);
         }
         const double rate = r->removal_rate[i];
-        if (by_error ? !isnan(rate) : !(rate >= 0 && rate < 1))
+        if (no_r ? !isnan(rate) : !(rate >= 0 && rate < 1))
             return kvd_fail(err, "'%s': /removal_rate[%zu] is %g, rule %s has %s", f->path, i, rate, r->rule,
-                            by_error ? "none" : "0 <= r < 1");
+                            no_r ? "none" : "0 <= r < 1");
     }
     return 0;
 }
@@ -201,7 +207,7 @@ static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 static int read_table(kvd_h5 *f, kvd_rates *r, kvd_err *err)
 {
     hsize_t n;
-    if (!strcmp(r->rule, "error"))
+    if (without_r(r->rule))
         return 0;
     if (kvd_h5_shape(f, "/f_p/removal_rate", 1, &n, err))
         return -1;
@@ -234,8 +240,8 @@ static int read_rates(kvd_h5 *f, kvd_rates *r, kvd_err *err)
         kvd_field_text_or_none(f, "bases_hash", r->bases_hash, sizeof r->bases_hash, err) ||
         kvd_h5_shape(f, "/removal_rate", 1, &n, err))
         return -1;
-    if (strcmp(r->rule, "eq6") && strcmp(r->rule, "eq6-energy") && strcmp(r->rule, "error"))
-        return kvd_fail(err, "'%s': rule is '%s', none of eq6, eq6-energy, error", f->path, r->rule);
+    if (strcmp(r->rule, "eq6") && strcmp(r->rule, "eq6-energy") && !without_r(r->rule))
+        return kvd_fail(err, "'%s': rule is '%s', none of eq6, eq6-energy, error, loss", f->path, r->rule);
     if (n < 1 || n > 1000000)
         return kvd_fail(err, "'%s': %llu points", f->path, (unsigned long long)n);
     snprintf(path, sizeof path, "/%s/kept", kvd_pair_name[r->pair[0]]);

@@ -14,7 +14,7 @@
 
 const kvd_schema kvd_schema_spectrum = {"spectrum", 1, "Singular values and bases per pair, layer and head"};
 
-const char *const kvd_pair_name[KVD_N_PAIRS] = {"qk", "vw", "q", "k", "v", "wv", "bqk", "bvw"};
+const char *const kvd_pair_name[KVD_N_PAIRS] = {"qk", "vw", "q", "k", "v", "wv", "bqk", "bvw", "fqk", "fvw"};
 const char *const kvd_pairing_name[2] = {"shared", "per-query"};
 
 static const char *const pair_title[KVD_N_PAIRS] = {"queries stacked on keys",
@@ -24,7 +24,9 @@ static const char *const pair_title[KVD_N_PAIRS] = {"queries stacked on keys",
                                                     "values",
                                                     "columns of W_V",
                                                     "balanced Q and K",
-                                                    "balanced V and W_O"};
+                                                    "balanced V and W_O",
+                                                    "Q and gradients with respect to Q",
+                                                    "attention outputs and gradients with respect to them"};
 
 /* ---- pairs ------------------------------------------------------------------------------------ */
 
@@ -46,7 +48,7 @@ int kvd_pair_list(const char *option, const char *text, bool *wanted, kvd_err *e
             memcpy(name, at, n);
         const int pair = kvd_pair_find(name);
         if (pair < 0)
-            return kvd_fail(err, "%s: '%.*s' is no pair: qk, vw, q, k, v, wv, bqk, bvw", option,
+            return kvd_fail(err, "%s: '%.*s' is no pair: qk, vw, q, k, v, wv, bqk, bvw, fqk, fvw", option,
                             (int)(n < 40 ? n : 40), at);
         if (wanted[pair])
             return kvd_fail(err, "%s: '%s' is named twice", option, name);
@@ -67,8 +69,8 @@ int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err)
         const int found = kvd_pair_find(text);
         if (found < 0)
             return kvd_fail(err, "'%s': attribute %s is '%s', which is no pair", f->path, name[side], text);
-        const bool of_v =
-            found == KVD_PAIR_VW || found == KVD_PAIR_V || found == KVD_PAIR_WV || found == KVD_PAIR_BVW;
+        const bool of_v = found == KVD_PAIR_VW || found == KVD_PAIR_V || found == KVD_PAIR_WV ||
+                          found == KVD_PAIR_BVW || found == KVD_PAIR_FVW;
         if (of_v != (side == 1))
             return kvd_fail(err, "'%s': attribute %s is '%s', a pair of the other side", f->path, name[side],
                             text);
@@ -79,7 +81,12 @@ int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err)
 
 bool kvd_pair_balanced(kvd_pair pair)
 {
-    return pair == KVD_PAIR_BQK || pair == KVD_PAIR_BVW;
+    return pair == KVD_PAIR_BQK || pair == KVD_PAIR_BVW || kvd_pair_fisher(pair);
+}
+
+bool kvd_pair_fisher(kvd_pair pair)
+{
+    return pair == KVD_PAIR_FQK || pair == KVD_PAIR_FVW;
 }
 
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)

@@ -5,6 +5,7 @@
  *   qk   K and the queries that read it, after RoPE     q, k, v   the single ones
  *   vw   V and W_O                                       wv        the columns of W_V
  *   bqk, bvw   the score-optimal ("balanced") projections: a left and a right matrix instead of R
+ *   fqk, fvw   the same form, weighed by Fisher information (kvdim-sensitivity): half of sigma^2 is nats per token
  */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
@@ -24,17 +25,21 @@ typedef enum {
     KVD_PAIR_WV,
     KVD_PAIR_BQK,
     KVD_PAIR_BVW,
+    KVD_PAIR_FQK,
+    KVD_PAIR_FVW,
     KVD_N_PAIRS
 } kvd_pair;
-extern const char *const kvd_pair_name[KVD_N_PAIRS]; /* "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" */
+extern const char *const kvd_pair_name[KVD_N_PAIRS]; /* "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" "fqk" "fvw" */
 /* The pair of that name, or -1. */
 int kvd_pair_find(const char *name);
 /* "qk,vw" -> flags [KVD_N_PAIRS]; *err names an unknown one. */
 int kvd_pair_list(const char *option, const char *text, bool *wanted, kvd_err *err);
 /* The pairs that the root attributes pair_qk and pair_v of a file name, each of its own side. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
-/* bqk, bvw: a left and a right matrix, neither orthogonal. */
+/* bqk, bvw, fqk, fvw: a left and a right matrix, neither orthogonal. */
 bool kvd_pair_balanced(kvd_pair pair);
+/* fqk, fvw: from gradients, so neither dumps nor moments have what it takes, and sigma of all heads has one unit. */
+bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
 extern const char *const kvd_pairing_name[2]; /* "shared", "per-query" */

@@ -8,10 +8,10 @@
 
 #include "common/args.h"
 
-const char *const kvd_ranks_name[3] = {"eq6", "eq6-energy", "error"};
+const char *const kvd_ranks_name[KVD_N_RANKS] = {"eq6", "eq6-energy", "error", "loss"};
 
-static const kvd_dims_method *const dims[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_uniform,
-                                              &kvd_dims_balanced, &kvd_dims_matryoshka};
+static const kvd_dims_method *const dims[] = {&kvd_dims_zack,     &kvd_dims_fdc,    &kvd_dims_uniform,
+                                              &kvd_dims_balanced, &kvd_dims_fisher, &kvd_dims_matryoshka};
 static const kvd_layers_method *const layers[] = {&kvd_layers_minicache, &kvd_layers_xkv};
 static const kvd_tokens_method *const tokens[] = {
     &kvd_tokens_h2o,    &kvd_tokens_keyformer,  &kvd_tokens_scissorhands, &kvd_tokens_snapkv,
@@ -221,12 +221,12 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
         return kvd_fail(err, "key '%s' is given twice", key);
     *seen |= bit;
     if (bit == KEY_RANKS) {
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < KVD_N_RANKS; i++)
             if (!strcmp(value, kvd_ranks_name[i])) {
                 m->ranks = (kvd_ranks)i;
                 return 0;
             }
-        return kvd_fail(err, "ranks '%s' is none of eq6, eq6-energy, error", value);
+        return kvd_fail(err, "ranks '%s' is none of eq6, eq6-energy, error, loss", value);
     }
     if (bit == KEY_CUT) {
         for (int i = 0; i < 3; i++)
@@ -343,8 +343,10 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
         return kvd_fail(err, "p and r exclude each other");
     if (m->dims && m->dims->one_p && (seen & (KEY_R | KEY_RANKS)))
         return kvd_fail(err, "it takes p, neither r nor ranks: its widths do not depend on the spectrum");
-    if (m->ranks == KVD_RANKS_ERROR && (seen & KEY_R))
-        return kvd_fail(err, "ranks=error takes p, a removal rate r belongs to Eq. 6");
+    if ((m->ranks == KVD_RANKS_ERROR || m->ranks == KVD_RANKS_LOSS) && (seen & KEY_R))
+        return kvd_fail(err, "ranks=%s takes p, a removal rate r belongs to Eq. 6", kvd_ranks_name[m->ranks]);
+    if (m->ranks == KVD_RANKS_LOSS && !kvd_pair_fisher(m->dims->pair[0]))
+        return kvd_fail(err, "ranks=loss is of method fisher: only its singular values are in nats");
     if ((seen & KEY_P_U) && !(m->tokens && m->tokens->lowers))
         return kvd_fail(err, "p_u is of entries at a low level, which no member of it makes");
     keyed all[4];

@@ -5,8 +5,9 @@
 #include "methods/plan.h"
 
 /* Where widths come from: Eq. 6 over singular values, over their squares, or a table of measured error. */
-typedef enum { KVD_RANKS_EQ6, KVD_RANKS_EQ6_ENERGY, KVD_RANKS_ERROR } kvd_ranks;
-extern const char *const kvd_ranks_name[3]; /* "eq6", "eq6-energy", "error": also the rule of rates files */
+typedef enum { KVD_RANKS_EQ6, KVD_RANKS_EQ6_ENERGY, KVD_RANKS_ERROR, KVD_RANKS_LOSS, KVD_N_RANKS } kvd_ranks;
+extern const char *const
+    kvd_ranks_name[KVD_N_RANKS]; /* "eq6", "eq6-energy", "error", "loss": also the rule of rates files */
 
 /* What a dims method cuts: one of the two leaves the other whole, at the widths that both would have. */
 typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;

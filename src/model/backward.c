@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/rng.h"
 #include "common/threads.h"
 #include "model/attention.h"
 #include "model/blocks.h"
@@ -34,9 +35,9 @@ struct kvd_backward {
     float *layer;                                 /* converted weights of a layer */
     float *slab;                                  /* rows of the head; NULL when it is used in place */
     size_t slab_rows;
-    float *x;                /* [n_layers + 1][max_tokens][d_model] entering each layer, leaving the last */
-    float *dx;               /* [max_tokens][d_model] */
-    float *q, *o, *dq, *d_o; /* [max_tokens][width_q] */
+    float *x;  /* [n_layers + 1][max_tokens][d_model] entering each layer, leaving the last */
+    float *dx; /* [max_tokens][d_model] */
+    float *q, *o, *dq, *d_o, *dq_pre;         /* [max_tokens][width_q] */
     float *k, *v, *dk, *dv, *dk_pre, *dk_raw; /* [max_tokens][width_k] */
     float *in;                                /* [max_tokens][d_model] */
     float *cosine, *sine, *minus_sine;
@@ -44,6 +45,9 @@ struct kvd_backward {
     float *logits, *d_embedded;
     float *work; /* per thread */
     size_t block, work_size, work_n;
+    bool draws;
+    uint64_t seed;
+    double *drawn; /* [max_tokens] uniform in [0, 1) for each row */
 };
 
 /* ---- life ------------------------------------------------------------------------------------- */
@@ -117,7 +121,7 @@ static int make_rope(kvd_backward *w, kvd_err *err)
 static int allocate(kvd_backward *w, kvd_err *err)
 {
     const size_t n = w->max_tokens, piece = n < PIECE ? n : PIECE;
-    float **const of_q[] = {&w->q, &w->o, &w->dq, &w->d_o},
+    float **const of_q[] = {&w->q, &w->o, &w->dq, &w->d_o, &w->dq_pre},
                   **const of_k[] = {&w->k, &w->v, &w->dk, &w->dv, &w->dk_pre, &w->dk_raw};
     for (size_t i = 0; i < sizeof of_q / sizeof *of_q; i++)
         if (!(*of_q[i] = floats("queries", n, w->width_q, err)))
@@ -133,7 +137,10 @@ static int allocate(kvd_backward *w, kvd_err *err)
         return -1;
     w->position = malloc(n * sizeof *w->position);
     w->rope_row = malloc(n * sizeof *w->rope_row);
-    return w->position && w->rope_row ? 0 : kvd_no_memory(err, "positions", 2 * n * sizeof *w->position);
+    w->drawn = malloc(n * sizeof *w->drawn);
+    return w->position && w->rope_row && w->drawn
+               ? 0
+               : kvd_no_memory(err, "positions", 4 * n * sizeof *w->position);
 }
 
 kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err)
@@ -176,6 +183,7 @@ void kvd_backward_free(kvd_backward *w)
     kvd_dense_attention_release(&w->dense);
     free(w->position);
     free(w->rope_row);
+    free(w->drawn);
     free(w->part);
     free(w);
 }
@@ -281,6 +289,28 @@ static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, kvd_err *er
 
 /* ---- loss and head ---------------------------------------------------------------------------- */
 
+void kvd_backward_draw(kvd_backward *w, uint64_t seed)
+{
+    w->draws = true;
+    w->seed = seed;
+}
+
+/* The token where the probabilities of the ones up to it first exceed u. */
+static uint32_t token_at(const float *logits, size_t vocab, double u)
+{
+    double top = -INFINITY, sum = 0, up_to = 0;
+    for (size_t j = 0; j < vocab; j++)
+        top = fmax(top, (double)logits[j]);
+    for (size_t j = 0; j < vocab; j++)
+        sum += exp((double)logits[j] - top);
+    for (size_t j = 0; j + 1 < vocab; j++) {
+        up_to += exp((double)logits[j] - top);
+        if (up_to > u * sum)
+            return (uint32_t)j;
+    }
+    return (uint32_t)(vocab - 1);
+}
+
 /* Logits of one row become the gradient of -log softmax(logits)[target]; returns that. */
 KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
 {
@@ -343,11 +373,13 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
         return -1;
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < rows; i++) {
+        float *const row = w->logits + i * w->vocab;
         loss_of[i] = 0;
         if (target[first + i] == UINT32_MAX)
-            memset(w->logits + i * w->vocab, 0, w->vocab * sizeof *w->logits);
+            memset(row, 0, w->vocab * sizeof *row);
         else
-            loss_of[i] = cross_entropy(w->logits + i * w->vocab, w->vocab, target[first + i]);
+            loss_of[i] = cross_entropy(
+                row, w->vocab, w->draws ? token_at(row, w->vocab, w->drawn[first + i]) : target[first + i]);
     }
     for (size_t i = 0; i < rows; i++) /* whatever the threads */
         sum += loss_of[i];
@@ -373,6 +405,12 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
         target[i] = b->id[i + 1];
     for (size_t s = 0; s < b->n_sequences; s++)
         target[b->offset[s + 1] - 1] = UINT32_MAX;
+    for (size_t s = 0; w->draws && s < b->n_sequences; s++) {
+        kvd_rng r;
+        kvd_rng_seed(&r, w->seed, b->first_sequence + s);
+        for (size_t i = b->offset[s]; i < b->offset[s + 1]; i++)
+            w->drawn[i] = kvd_rng_uniform(&r);
+    }
     for (size_t first = 0; first < n; first += PIECE)
         if (piece_back(w, first, smaller(PIECE, n - first), target, loss, err))
             return -1;
@@ -433,7 +471,7 @@ static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last,
                                       .dq = w->dq + at * w->width_q,
                                       .dk = w->dk + at * w->width_k,
                                       .dv = w->dv + at * w->width_k,
-                                      .dq_pre = w->d_o + at * w->width_q, /* read already */
+                                      .dq_pre = w->dq_pre + at * w->width_q,
                                       .dk_pre = w->dk_pre + at * w->width_k,
                                       .dk_raw = w->dk_raw + at * w->width_k,
                                       .in = w->in + at * w->d};
@@ -468,6 +506,10 @@ static int hand_out(const kvd_backward *w, const kvd_batch *b, int layer, const 
                              .k_pre = w->dk_pre,
                              .k_raw = w->dk_raw,
                              .v = w->dv,
+                             .q = w->q,
+                             .o = w->o,
+                             .dq = w->dq,
+                             .d_o = w->d_o,
                              .in = w->in};
     return sink->take(sink->ctx, &g, err);
 }

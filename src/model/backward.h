@@ -13,7 +13,9 @@
 #ifndef KVD_MODEL_BACKWARD_H
 #define KVD_MODEL_BACKWARD_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "model/batch.h"
 #include "model/checkpoint.h"
@@ -30,6 +32,8 @@ typedef struct {
     const float *k_pre; /* before RoPE; the same without                                           */
     const float *k_raw; /* as the projection gives them, before a norm of K; k_pre where there is none */
     const float *v;
+    /* [n_tokens][n_heads][d_head]: queries after RoPE and outputs of attention, and the gradients with respect to them */
+    const float *q, *o, *dq, *d_o;
     /* [n_tokens][d_model], what the projections read: the gradient with respect to W_K (stored [n_kv_heads d_head][d_model]) of a
      * sequence is the product k_raw^T in over its rows, that of W_V is v^T in. */
     const float *in;
@@ -43,6 +47,13 @@ typedef struct {
 } kvd_gradient_sink;
 
 typedef struct kvd_backward kvd_backward;
+
+/*
+ * From then on the token that a row predicts is drawn from the probabilities that the model gives there, not read from the text. The
+ * mean over draws of products of gradients is then the Fisher information of the model, whose quadratic form is twice the KL divergence
+ * from it to second order. A draw depends on the seed, the sequence and the row alone, not on batches.
+ */
+void kvd_backward_draw(kvd_backward *w, uint64_t seed);
 
 /* As kvd_forward_new. */
 kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err);

@@ -21,6 +21,7 @@ struct kvd_corpus {
     const uint64_t *start; /* [n_sequences + 1] tokens before sequence s; the spool mapped */
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
+    size_t n_texts, *text_first; /* [n_texts + 1] sequences before text i */
     char hash[40];
 };
 
@@ -36,6 +37,7 @@ typedef struct {
     size_t passed_over; /* tokens of windows of 2 where 3 are missing, and left alone by a shortened window */
     bool shortened;     /* the last window gave up one for a next window */
     bool full;          /* max_tokens are there */
+    size_t before;      /* tokens that do not count towards max_tokens: of earlier texts */
 } cutter;
 
 /* ---- spool ----------------------------------------------------------- */
@@ -101,7 +103,7 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     const uint64_t end = c->n_tokens;
     if (spool(c->ids, k->window, sizeof *k->window, n, err) || spool(c->starts, &end, sizeof end, 1, err))
         return -1;
-    k->full = k->spec->max_tokens && c->n_tokens == k->spec->max_tokens;
+    k->full = k->spec->max_tokens && c->n_tokens - k->before == k->spec->max_tokens;
     return 0;
 }
 
@@ -114,7 +116,7 @@ static int cut(cutter *k, kvd_err *err)
     size_t take = k->n_window;
     k->shortened = false;
     if (max) {
-        const size_t left = max - k->c->n_tokens;
+        const size_t left = max - (k->c->n_tokens - k->before);
         if (take > left)
             take = left;
         if (left - take == 1) {
@@ -187,12 +189,42 @@ static int add_text(void *ctx, const char *text, size_t len, kvd_err *err)
     return k->full;
 }
 
+static int check_amount(const cutter *k, const char *where, kvd_err *err)
+{
+    const kvd_corpus *c = k->c;
+    const size_t max = k->spec->max_tokens, have = c->n_tokens - k->before, n = have + k->passed_over;
+    if (!have)
+        return kvd_fail(err, "'%s': no sequence of at least 2 tokens", where);
+    if (max && n < max)
+        return kvd_fail(err, "'%s': %zu tokens, fewer than the %zu asked for", where, n, max);
+    if (max && have < max)
+        return kvd_fail(err, "'%s': sequences of 2 and more do not add up to %zu tokens", where, max);
+    return 0;
+}
+
+/* What was cut so far is one text more. by_text: what follows does not count towards its tokens. */
+static int end_text(cutter *k, const char *path, kvd_err *err)
+{
+    kvd_corpus *const c = k->c;
+    c->text_first[++c->n_texts] = c->n_sequences;
+    if (!k->spec->by_text)
+        return 0;
+    if (check_amount(k, path, err))
+        return -1;
+    k->before = c->n_tokens;
+    k->passed_over = 0;
+    k->full = false;
+    return 0;
+}
+
 static int read_texts(cutter *k, kvd_err *err)
 {
-    int status = 0;
-    for (int i = 0; i < k->spec->n_text && !status; i++)
-        status = kvd_documents_read(k->spec->text[i], k->spec->field, add_text, k, err);
-    return status < 0 ? -1 : 0;
+    const kvd_corpus_spec *const s = k->spec;
+    for (int i = 0; i < s->n_text && !k->full; i++)
+        if (kvd_documents_read(s->text[i], s->fields ? s->fields[i] : s->field, add_text, k, err) < 0 ||
+            end_text(k, s->text[i], err))
+            return -1;
+    return 0;
 }
 
 static int parse_id(const char *text, size_t len, size_t vocab_size, uint32_t *id, kvd_err *err)
@@ -274,20 +306,10 @@ static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_er
     return 0;
 }
 
-static int check_amount(const cutter *k, kvd_err *err)
+/* What messages call the whole of it. */
+static const char *whole_of(const kvd_corpus_spec *s)
 {
-    const kvd_corpus *c = k->c;
-    const kvd_corpus_spec *s = k->spec;
-    const size_t n = c->n_tokens + k->passed_over;
-    const char *where = s->ids ? s->ids : s->n_text == 1 ? s->text[0] : s->n_text ? "the texts" : "--random";
-    if (!c->n_sequences)
-        return kvd_fail(err, "'%s': no sequence of at least 2 tokens", where);
-    if (s->max_tokens && n < s->max_tokens)
-        return kvd_fail(err, "'%s': %zu tokens, fewer than the %zu asked for", where, n, s->max_tokens);
-    if (s->max_tokens && c->n_tokens < s->max_tokens)
-        return kvd_fail(err, "'%s': sequences of 2 and more do not add up to %zu tokens", where,
-                        s->max_tokens);
-    return 0;
+    return s->ids ? s->ids : s->n_text == 1 ? s->text[0] : s->n_text ? "the texts" : "--random";
 }
 
 static int settle(cutter *k, kvd_err *err)
@@ -319,6 +341,11 @@ kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *to
         kvd_no_memory(err, "a window of tokens", spec->seq_len * sizeof *k.window);
         goto done;
     }
+    const size_t texts = spec->n_text > 0 ? (size_t)spec->n_text : 1;
+    if (!(k.c->text_first = calloc(texts + 1, sizeof *k.c->text_first))) {
+        kvd_no_memory(err, "a corpus", (texts + 1) * sizeof *k.c->text_first);
+        goto done;
+    }
     if (!(k.hash = XXH3_createState()) || XXH3_128bits_reset(k.hash) == XXH_ERROR) {
         kvd_fail(err, "cannot hash token ids");
         goto done;
@@ -328,7 +355,9 @@ kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *to
         goto done;
     if (spec->n_text > 0 ? read_texts(&k, err) : spec->ids ? read_ids(&k, err) : make_random(&k, err))
         goto done;
-    if (check_amount(&k, err) || settle(&k, err))
+    if (!spec->n_text)
+        k.c->text_first[k.c->n_texts = 1] = k.c->n_sequences;
+    if ((!spec->by_text && check_amount(&k, whole_of(spec), err)) || settle(&k, err))
         goto done;
     status = 0;
 done:
@@ -352,6 +381,7 @@ void kvd_corpus_close(kvd_corpus *c)
         fclose(c->ids); /* the spool dies with it: nothing to check */
     if (c->starts)
         fclose(c->starts);
+    free(c->text_first);
     free(c);
 }
 
@@ -368,6 +398,16 @@ size_t kvd_corpus_n_sequences(const kvd_corpus *c)
 size_t kvd_corpus_n_documents(const kvd_corpus *c)
 {
     return c->n_documents;
+}
+
+size_t kvd_corpus_n_texts(const kvd_corpus *c)
+{
+    return c->n_texts;
+}
+
+const size_t *kvd_corpus_text_first(const kvd_corpus *c)
+{
+    return c->text_first;
 }
 
 size_t kvd_corpus_n_dropped(const kvd_corpus *c)

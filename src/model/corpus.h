@@ -23,15 +23,17 @@
 typedef struct {
     const char *const *text; /* paths; .jsonl, .json (list), .csv (header row), else plain text     */
     int n_text;
-    const char *field; /* JSON key or CSV column; "a,b" joins two by a line feed; NULL: "text", or
+    const char *field;         /* JSON key or CSV column; "a,b" joins two by a line feed; NULL: "text", or
                           the value itself in a JSON list of strings                           */
-    bool no_special;   /* leave out the special tokens that the tokenizer puts around a document */
-    const char *ids;   /* a CSV of ids, one sequence per line, or NULL                         */
-    size_t n_random;   /* random ids; 0: none                                                  */
-    uint64_t seed;     /* of the random ids                                                    */
-    size_t max_tokens; /* stop after so many; 0: all. Fewer than asked for is an error         */
-    size_t seq_len;    /* 2 .. the model's max_positions                                       */
-    size_t vocab_size; /* ids must be below it                                                 */
+    const char *const *fields; /* [n_text] one for each text instead; NULL: `field` for all */
+    bool no_special;           /* leave out the special tokens that the tokenizer puts around a document */
+    const char *ids;           /* a CSV of ids, one sequence per line, or NULL                         */
+    size_t n_random;           /* random ids; 0: none                                                  */
+    uint64_t seed;             /* of the random ids                                                    */
+    size_t max_tokens;         /* stop after so many; 0: all. Fewer than asked for is an error         */
+    bool by_text;              /* max_tokens is of each text                                           */
+    size_t seq_len;            /* 2 .. the model's max_positions                                       */
+    size_t vocab_size;         /* ids must be below it                                                 */
 } kvd_corpus_spec;
 
 /* What tables call these data when nobody names them: "a.txt" and "b.jsonl" give "a+b", what does not fit
@@ -48,6 +50,9 @@ void kvd_corpus_close(kvd_corpus *c);
 size_t kvd_corpus_n_tokens(const kvd_corpus *c);
 size_t kvd_corpus_n_sequences(const kvd_corpus *c);
 size_t kvd_corpus_n_documents(const kvd_corpus *c);
+/* Texts that sequences came from (1 for ids), and [n_texts + 1] the sequences before each and in all. */
+size_t kvd_corpus_n_texts(const kvd_corpus *c);
+const size_t *kvd_corpus_text_first(const kvd_corpus *c);
 /* Tokens left out because they stood alone: at the end of a document, or in one of one token. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Length of sequence s, and how many tokens come before it. */

@@ -1,0 +1,113 @@
+#include "analysis/sensitivity.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "analysis/pairs.h"
+#include "common/linalg.h"
+#include "common/threads.h"
+
+enum { SIDES = 2, KINDS = 4 }; /* q and its gradient, o and its gradient */
+
+struct kvd_sensitivity {
+    size_t n_layers, n_kv_heads, group, d, threads;
+    double *sum;     /* [n_layers][n_kv_heads][KINDS][d][d], over the queries of the group */
+    double *scratch; /* [threads][kvd_gram_scratch(d)]                                     */
+};
+
+kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err)
+{
+    kvd_sensitivity *const s = calloc(1, sizeof *s);
+    if (!s) {
+        kvd_no_memory(err, "sums of gradients", sizeof *s);
+        return NULL;
+    }
+    s->n_layers = (size_t)c->n_layers;
+    s->n_kv_heads = (size_t)c->n_kv_heads;
+    s->group = (size_t)kvd_config_group(c);
+    s->d = (size_t)c->d_head;
+    s->threads = kvd_thread_count();
+    const size_t n = s->n_layers * s->n_kv_heads * KINDS * s->d * s->d;
+    s->sum = calloc(n, sizeof *s->sum);
+    s->scratch = calloc(s->threads * kvd_gram_scratch(s->d), sizeof *s->scratch);
+    if (!s->sum || !s->scratch) {
+        kvd_no_memory(err, "sums of gradients", n * sizeof *s->sum);
+        kvd_sensitivity_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void kvd_sensitivity_free(kvd_sensitivity *s)
+{
+    if (!s)
+        return;
+    free(s->sum);
+    free(s->scratch);
+    free(s);
+}
+
+static double *sum_at(const kvd_sensitivity *s, size_t layer, size_t kv_head, size_t kind)
+{
+    return s->sum + ((layer * s->n_kv_heads + kv_head) * KINDS + kind) * s->d * s->d;
+}
+
+int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err)
+{
+    const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
+    const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
+    size_t failed = jobs; /* the first job that failed: the same one for any schedule */
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
+    for (size_t i = 0; i < jobs; i++) {
+        const size_t h = i / KINDS, kind = i % KINDS;
+        double *const scratch = s->scratch + kvd_thread_index() * kvd_gram_scratch(s->d);
+        kvd_err mine = {""};
+        for (size_t j = 0; j < s->group; j++)
+            if (kvd_gram_add(sum_at(s, (size_t)g->layer, h, kind), s->d,
+                             rows[kind] + (h * s->group + j) * s->d, g->n_tokens, ld, scratch, &mine)) {
+#pragma omp critical(kvd_sensitivity_error)
+                if (i < failed) {
+                    failed = i;
+                    *err = mine;
+                }
+            }
+    }
+    kvd_blas_restore(saved);
+    if (failed == jobs)
+        return 0;
+    static const char *const what[KINDS] = {"q", "gradient of q", "o", "gradient of o"};
+    return kvd_in(err, "layer %d KV head %zu: %s", g->layer, failed / KINDS, what[failed % KINDS]);
+}
+
+static int bases_of_head(const kvd_sensitivity *s, kvd_pair pair, size_t side, int layer, int h, double scale,
+                         kvd_spectrum *out, kvd_err *err)
+{
+    double *const sigma = kvd_spectrum_sigma(out, pair, layer, h);
+    const double *const rows = sum_at(s, (size_t)layer, (size_t)h, 2 * side), *const gradients =
+                                                                                  rows + s->d * s->d;
+    if (kvd_balanced(rows, gradients, s->d, sigma, kvd_spectrum_R(out, pair, layer, h),
+                     kvd_spectrum_right(out, pair, layer, h), err))
+        return kvd_in(err, "pair '%s', layer %d, KV head %d", kvd_pair_name[pair], layer, h);
+    for (size_t j = 0; j < s->d; j++)
+        sigma[j] *= scale;
+    return 0;
+}
+
+int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out, kvd_err *err)
+{
+    static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
+    const double scale = 1 / ((double)n_tokens * sqrt((double)s->group));
+    assert(n_tokens > 0 && out->n_layers == (int)s->n_layers && out->pairing == KVD_SHARED);
+    for (size_t side = 0; side < SIDES; side++) {
+        if (kvd_spectrum_alloc(out, pair[side], err))
+            return -1;
+        out->pair[pair[side]].n_rows = 1; /* sigma is per token already */
+        for (int l = 0; l < out->n_layers; l++)
+            for (int h = 0; h < (int)s->n_kv_heads; h++)
+                if (bases_of_head(s, pair[side], side, l, h, scale, out, err))
+                    return -1;
+    }
+    return 0;
+}

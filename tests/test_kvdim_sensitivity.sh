@@ -1,0 +1,81 @@
+#!/bin/sh
+# kvdim-sensitivity and what reads it: the file, repeats, method fisher against zack, kvdim-fit --by-loss, --by-text, --points-only.
+set -u
+B=${BUILD:-build}
+PYTHON=${PYTHON:-/usr/bin/python3}
+D=$(mktemp -d)
+trap 'rm -rf "$D"' EXIT
+MODEL=data/models/kvdim-6m
+ok() { echo "ok $1"; }
+bad() { echo "not ok $1"; [ $# -lt 2 ] || echo "$2" | sed 's/^/# /'; }
+fails() { # name status words command...
+  name=$1 want=$2 words=$3; shift 3
+  "$@" -q -o "$D/none.h5" >"$D/log" 2>&1; got=$?
+  if [ $got -eq "$want" ] && grep -q -- "$words" "$D/log"; then ok "$name"; else bad "$name" "status $got: $(cat "$D/log")"; fi
+}
+sense="$B/bin/kvdim-sensitivity $MODEL --text data/texts/articles.txt --text data/texts/code.txt --by-text --tokens 1024 --seq-len 256"
+
+$sense -q --json -o "$D/f.h5" >"$D/f.json" && ok "runs" || bad "runs"
+$sense -q --batch 512 -o "$D/again.h5" && $sense -q --seed 2 -o "$D/other.h5" || bad "runs again"
+"$B/bin/kvdim-collect" $MODEL --text data/texts/articles.txt --tokens 1024 --seq-len 256 --moments --device cpu -q -o "$D/a.h5" &&
+  "$B/bin/kvdim-collect" $MODEL --text data/texts/code.txt --tokens 1024 --seq-len 256 --moments --device cpu -q -o "$D/c.h5" &&
+  "$B/bin/kvdim-spectrum" "$D/a.h5" "$D/c.h5" --pair qk,vw,bqk,bvw --label both -q -o "$D/s.h5" || bad "spectrum"
+
+fails "pair of gradients from rows" 2 "needs gradients, which kvdim-sensitivity makes" "$B/bin/kvdim-spectrum" "$D/a.h5" --pair fqk,fvw
+fails "ranks=loss of another method" 2 "ranks=loss is of method fisher" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --method zack,p=0.5,ranks=loss
+fails "r with ranks=loss" 2 "ranks=loss takes p" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --method fisher,r=0.5,ranks=loss
+fails "widths by loss from other pairs" 1 "it takes fqk and fvw" "$B/bin/kvdim-fit" "$D/s.h5" --pair qk,vw --overall-p 0.5 --by-loss
+fails "by loss without p" 2 "--by-loss goes with --overall-p" "$B/bin/kvdim-fit" "$D/f.h5" --removal-rate 0.5 --by-loss
+fails "a GPU" 1 "has no GPU path\|cuda" $sense --device cuda
+fails "by text of one text" 2 "--by-text goes with two texts" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --by-text
+fails "fields for some texts" 2 "--field 2 times with 3 texts" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --text a --text b --field x --field y
+fails "points only without target" 2 "--points-only goes with --target" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --points-only
+
+"$B/bin/kvdim-fit" "$D/f.h5" --overall-p 0.3 --by-loss -q -o "$D/r.h5" || bad "kvdim-fit --by-loss"
+eval="$B/bin/kvdim-eval $MODEL --device cpu --seq-len 256 --tokens 512 --spectrum $D/s.h5 --spectrum $D/f.h5"
+methods="--method zack,p=0.15 --method zack,p=0.3 --method fisher,p=0.15,ranks=loss --method fisher,p=0.3,ranks=loss"
+$eval --text data/texts/stories.txt --text data/texts/reviews.txt --by-text $methods --target 0.97 --points-only -o "$D/e.h5" >"$D/e.txt" 2>"$D/log" &&
+  grep -q '^fisher-loss against zack: p = ' "$D/e.txt" && ok "by text" || bad "by text" "$(cat "$D/e.txt" "$D/log")"
+$eval --text data/texts/stories.txt $methods -q -o "$D/e1.h5" && $eval --text data/texts/reviews.txt $methods -q -o "$D/e2.h5" || bad "texts alone"
+$eval --text data/texts/stories.txt --method fisher --rates "$D/r.h5" -q -o "$D/er.h5" || bad "rates by loss"
+if ! $PYTHON -c "import h5py, numpy" 2>/dev/null; then echo "skip numbers: no h5py"; exit 0; fi
+$PYTHON - "$D" <<'PY' >"$D/log" 2>&1
+import json, sys, h5py, numpy as np
+D = sys.argv[1]
+f, again, other = (h5py.File(D + n) for n in ('/f.h5', '/again.h5', '/other.h5'))
+sigma = [f[p + '/sigma'][:] for p in ('fqk', 'fvw')]
+assert f.attrs['n_tokens'] == 2048 and f['fqk'].attrs['n_rows'] == 1 and sigma[0].shape == (6, 2, 64)
+for i, p in enumerate(('fqk', 'fvw')): # batches change rounding alone, the seed the tokens that are drawn
+    assert np.allclose(sigma[i], again[p + '/sigma'][:], rtol=1e-3, atol=1e-6 * sigma[i].max())
+    assert np.abs(sigma[i][..., 0] / other[p + '/sigma'][..., 0] - 1).max() > 1e-3
+# The printed prediction, from the file.
+said = {round(x['p'], 1): x['predicted_kl'] for x in json.load(open(D + '/f.json'))['by_loss']}
+tail = np.sort(np.concatenate([s[..., 1:].ravel() for s in sigma]))
+for p, kl in said.items():
+    gone = int(np.ceil(p * 2 * sigma[0].size / 1 - 1e-9))
+    assert np.isclose((tail[:gone] ** 2).sum() / 2, kl, rtol=1e-12), p
+e, e1, e2, er = (h5py.File(D + n) for n in ('/e.h5', '/e1.h5', '/e2.h5', '/er.h5'))
+for c in ('top1', 'top1_share', 'kl', 'agree', 'nll'): # texts weigh the same
+    assert np.allclose(e['rows/' + c][:], (e1['rows/' + c][:] + e2['rows/' + c][:]) / 2, rtol=1e-5, atol=1e-7), c
+kl = e['rows/kl'][:]
+assert kl[3] < 0.8 * kl[1] and kl[4] < 0.8 * kl[2], kl     # fisher against zack at equal p
+p = said[0.3]
+assert p / 2 < kl[4] < 5 * p, (p, kl[4])                  # a lower estimate, of the right order
+assert np.isclose(er['rows/kl'][1], e1['rows/kl'][4], rtol=1e-6)
+assert [t.decode() if isinstance(t, bytes) else t for t in er['rows/rule'][:]][1] == 'loss'
+# The difference of crossings, again from the file.
+t, r = e['target/fisher-loss'].attrs, e['rows']
+first = np.concatenate([[0], np.cumsum(e['texts/n_sequences'][:].astype(int))])
+top1 = e['sequences/top1'][:]
+share = lambda i: np.mean([top1[i, a:b].sum() / top1[0, a:b].sum() for a, b in zip(first, first[1:])])
+def crossing(rows):
+    x, y = [0.0], [1.0]
+    for i in rows:
+        x.append(r['overall_p'][i]); y.append(share(i))
+        if y[-1] < 0.97:
+            return x[-2] + (x[-1] - x[-2]) * (y[-2] - 0.97) / (y[-2] - y[-1])
+    return x[-1]
+assert np.isclose(t['p_crossing'], crossing([3, 4])) and np.isclose(t['versus_p'], crossing([1, 2]))
+assert np.isclose(t['difference'], t['p_crossing'] - t['versus_p']) and t['difference_lo'] <= t['difference'] <= t['difference_hi']
+PY
+if [ $? -eq 0 ]; then ok "numbers"; else bad "numbers" "$(cat "$D/log")"; fi

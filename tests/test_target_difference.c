@@ -1,0 +1,104 @@
+/* analysis/target_difference: crossings by hand, what pairing must cancel, and how often intervals hold the truth. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "analysis/target_difference.h"
+#include "common/rng.h"
+
+static void test_crossing_by_hand(void **state)
+{
+    (void)state;
+    const double p[3] = {0.2, 0.4, 0.6}, falls[3] = {1, 0.98, 0.9}, first[3] = {0.98, 0.99, 0.9},
+                 never[3] = {1, 0.995, 0.991}, at[3] = {0.995, 0.99, 0.97}, back[3] = {1.01, 0.985, 0.995};
+    assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
+    assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) <
+                1e-15); /* from 1 at p = 0; the first miss counts */
+    assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
+    assert_true(kvd_target_crossing(p, at, 3, 0.99) == 0.4); /* kept exactly, then missed */
+    assert_true(fabs(kvd_target_crossing(p, back, 3, 0.99) - (0.2 + 0.2 * 0.02 / 0.025)) < 1e-15);
+    assert_true(kvd_target_crossing(p, falls, 3, 1) == 0.2);
+}
+
+enum { SEQUENCES = 60, POINTS = 5 };
+
+/* Predictions that sequences keep at each p: a share that falls as `slope` p^2, with noise that the methods share. */
+static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
+                     double b[POINTS][SEQUENCES], const double *p)
+{
+    for (int s = 0; s < SEQUENCES; s++) {
+        reference[s] = 100 + (double)kvd_rng_below(r, 100);
+        const double noise = 0.02 * kvd_rng_normal(r);
+        for (int i = 0; i < POINTS; i++) {
+            a[i][s] = reference[s] * (1 - 0.1 * p[i] + p[i] * noise);
+            b[i][s] = reference[s] * (1 - 0.05 * p[i] + p[i] * noise + 0.002 * p[i] * kvd_rng_normal(r));
+        }
+    }
+}
+
+/* True crossings of 0.98: 0.2 and 0.4. Linear in p, so that the reading between points is exact. */
+static void test_pairing_and_coverage(void **state)
+{
+    (void)state;
+    enum { TRIALS = 60 };
+    const double p[POINTS] = {0.1, 0.3, 0.5, 0.7, 0.9};
+    const size_t first[3] = {0, SEQUENCES / 3, SEQUENCES};
+    double reference[SEQUENCES], a[POINTS][SEQUENCES], b[POINTS][SEQUENCES];
+    const double *ra[POINTS], *rb[POINTS];
+    kvd_rng r;
+    kvd_rng_seed(&r, 5, 0);
+    int held = 0;
+    for (int i = 0; i < POINTS; i++) {
+        ra[i] = a[i];
+        rb[i] = b[i];
+    }
+    const kvd_target_curve ca = {POINTS, p, ra}, cb = {POINTS, p, rb};
+    for (int t = 0; t < TRIALS; t++) {
+        kvd_target_difference_result d, same, again;
+        kvd_err err;
+        simulate(&r, reference, a, b, p);
+        assert_int_equal(kvd_target_difference(&ca, &cb, reference, first, 2, 0.98, (uint64_t)t, &d, &err),
+                         0);
+        assert_true(d.a.lo <= d.a.value && d.a.value <= d.a.hi &&
+                    d.difference.value == d.b.value - d.a.value);
+        held += d.a.lo <= 0.2 && 0.2 <= d.a.hi;
+        if (t)
+            continue;
+        assert_int_equal(kvd_target_difference(&ca, &ca, reference, first, 2, 0.98, 1, &same, &err), 0);
+        assert_true(same.difference.value == 0 && same.difference.lo == 0 && same.difference.hi == 0);
+        assert_int_equal(kvd_target_difference(&cb, &ca, reference, first, 2, 0.98, 0, &again, &err), 0);
+        assert_true(again.difference.value == -d.difference.value && again.a.lo == d.b.lo);
+        assert_true(fabs(again.difference.lo + d.difference.hi) < 1e-12);
+    }
+    assert_in_range(held, TRIALS * 85 / 100, TRIALS);
+}
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    const double p[1] = {0.5}, right[2] = {1, 1}, wrong[2] = {1, 0};
+    const double *const row[1] = {right};
+    const size_t first[3] = {0, 1, 2};
+    const kvd_target_curve one = {1, p, row}, none = {0};
+    kvd_target_difference_result d;
+    kvd_err err;
+    assert_int_equal(kvd_target_difference(&one, &none, right, first, 2, 0.9, 1, &d, &err), -1);
+    assert_non_null(strstr(err.msg, "no point of a method was evaluated"));
+    assert_int_equal(kvd_target_difference(&one, &one, wrong, first, 2, 0.9, 1, &d, &err), -1);
+    assert_string_equal(err.msg, "the uncompressed model predicts no token of text 1 right");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_crossing_by_hand),
+        cmocka_unit_test(test_pairing_and_coverage),
+        cmocka_unit_test(test_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
