@@ -379,7 +379,7 @@ static int inner_run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, vo
 
 static void test_tap(void)
 {
-    kvd_gpu_attention inner = {inner_run, 1};
+    kvd_gpu_attention inner = {.run = inner_run, .wants_pre = 1};
     kvd_gpu_tap tap;
     kvd_err err = {""};
     int calls[2] = {0, 0};
