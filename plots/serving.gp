@@ -11,7 +11,7 @@ set format y '%g'
 set multiplot
 do for [c=1:3] {
   set lmargin at screen (c-1)*0.333 + 0.062
-  set rmargin at screen c*0.333 - 0.012
+  set rmargin at screen c*0.333 - 0.02
   set tmargin at screen 0.92
   set bmargin at screen foot
   set title (c == 1 ? 'normalised latency, ms/token' : c == 2 ? 'TTFT, s' : 'TBT, ms') offset 0,-0.5

@@ -1,6 +1,6 @@
 /*
- * serving/batching: whatever arrives when, every token goes through once and in order, memory and batch are never exceeded, and nobody
- * overtakes; and the two ways of filling an iteration on cases worked out by hand.
+ * serving/batching: whatever arrives when, every token goes through once and in order, memory and batch are
+ * never exceeded, and nobody overtakes; and the two ways of filling an iteration on cases worked out by hand.
  */
 #include <setjmp.h>
 #include <stdarg.h>

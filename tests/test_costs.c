@@ -1,4 +1,5 @@
-/* serving/costs: the table that was measured at its points, linear between them, counted beyond, and what is refused. */
+/* serving/costs: the table that was measured at its points, linear between them, counted beyond, and what
+ * is refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +37,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* 1 ms for the weights, 10 us a token of a prompt and 1 ns for each pair of tokens; steps 1 ms, 20 us a request, 5 ns a token of each. */
+/* 1 ms for the weights, 10 us a token of a prompt and 1 ns for each pair of tokens; steps 1 ms, 20 us a
+ * request, 5 ns a token of each. */
 static double prompt_cost(double n, double before)
 {
     return 1e-3 + 1e-5 * n + 1e-9 * n * before;

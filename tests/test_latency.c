@@ -1,4 +1,5 @@
-/* serving/latency and serving/serve_point: statistics against plain ones, intervals that know of queues, and what a point must satisfy. */
+/* serving/latency and serving/serve_point: statistics against plain ones, intervals that know of queues,
+ * and what a point must satisfy. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,7 +62,7 @@ static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed
 {
     static double drawn[4][KVD_LATENCY_RESAMPLES], sample[KVD_LATENCY_BLOCKS * N];
     kvd_rng rng;
-    int held[KVD_LATENCY_BLOCKS], n_held = 0;
+    int held[KVD_LATENCY_BLOCKS] = {0}, n_held = 0;
     for (int b = 0; b < KVD_LATENCY_BLOCKS; b++) {
         bool any = false;
         for (size_t i = 0; i < N; i++)
@@ -133,7 +134,8 @@ static void test_statistics(void **state)
     assert_true(isnan(l.statistic[0].value) && isnan(l.curve[50]));
 }
 
-/* Neighbours alike: the interval of the mean must be as wide as the mean varies from run to run, not as single values would have it. */
+/* Neighbours alike: the interval of the mean must be as wide as the mean varies from run to run, not as
+ * single values would have it. */
 static void test_intervals_of_a_queue(void **state)
 {
     (void)state;
@@ -153,7 +155,8 @@ static void test_intervals_of_a_queue(void **state)
         assert_int_equal(kvd_latency_summarise(x, block, LENGTH, run, &l, &err), 0);
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
-    /* 95 % nominal; 32 blocks and a percentile interval give a little less. Single values as blocks would give about 35 %. */
+    /* 95 % nominal; 32 blocks and a percentile interval give a little less. Single values as blocks would
+     * give about 35 %. */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
@@ -184,7 +187,8 @@ static void test_point(void **state)
     assert_true(p.utilisation > 0 && p.utilisation <= 1 && p.kv_share > 0 && p.kv_share <= 1);
     assert_true(p.drain > 0 && p.wait > 0 && p.wait < p.ttft.statistic[0].value);
     assert_true(fabs(p.served_rate - 8) < 1);
-    /* Little: requests in the system are arrivals a second times the time of each; the cache holds what is reserved. */
+    /* Little: requests in the system are arrivals a second times the time of each; the cache holds what is
+     * reserved. */
     double tokens = 0, end = p.simulated.end - q.request[0].arrival;
     for (size_t i = 0; i < q.n; i++)
         tokens += q.request[i].output;

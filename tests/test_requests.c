@@ -1,4 +1,5 @@
-/* serving/requests and serving/poisson: traces in every format, what is refused and how it is said, and the distributions that are drawn. */
+/* serving/requests and serving/poisson: traces in every format, what is refused and how it is said, and
+ * the distributions that are drawn. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * serving/simulator against a second simulator that was written to be obvious, to the last bit; against queueing theory; and against what must
- * hold of any queue.
+ * serving/simulator against a second simulator that was written to be obvious, to the last bit; against
+ * queueing theory; and against what must hold of any queue.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -340,8 +340,9 @@ static void test_again(void **state)
 }
 
 /*
- * Requests of one token out, one at a time, each the same time: the queue M/D/1, whose mean wait is rho s / (2 (1 - rho)) (Pollaczek and Khinchine).
- * Waits of neighbours are alike, so the error is that of 100 means over stretches of the run.
+ * Requests of one token out, one at a time, each the same time: the queue M/D/1, whose mean wait is rho s /
+ * (2 (1 - rho)) (Pollaczek and Khinchine). Waits of neighbours are alike, so the error is that of 100 means
+ * over stretches of the run.
  */
 static void test_md1(void **state)
 {

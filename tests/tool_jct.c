@@ -1,8 +1,11 @@
 /*
- * Makes jct files for test scripts and for the report: rows of kind "iteration" with costs like those of a GPU, and rows of kind "request".
+ * Makes jct files for test scripts and for the report: rows of kind "iteration" with costs like those of a
+ * GPU, and rows of kind "request".
  *
- *   tool_jct costs OUT.h5              methods none and zack,p=0.5, whose cache is half as large and whose attention costs half
- *   tool_jct replay OUT.h5 TRACE.csv   what a machine with the costs of `none`, 5 % slower, measures when it replays the trace
+ *   tool_jct costs OUT.h5              methods none and zack,p=0.5, whose cache is half as large and whose
+ *   attention costs half
+ *   tool_jct replay OUT.h5 TRACE.csv   what a machine with the costs of `none`, 5 % slower, measures when it
+ *   replays the trace
  */
 #include <stdio.h>
 #include <stdlib.h>

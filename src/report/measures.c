@@ -9,6 +9,7 @@
 
 #include "common/args.h"
 #include "common/stats.h"
+#include "report/serving_measures.h"
 #include "report/setting_measures.h"
 #include "report/token_measures.h"
 
@@ -477,6 +478,12 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err
     word[colon - name] = '\0';
     memcpy(pair, colon + 1, n);
     pair[n] = '\0';
+    if (kvd_serving_measure_known(word)) {
+        if (kvd_serving_measure(r, word, pair, out, err) == 0)
+            return 0;
+        kvd_values_release(out);
+        return kvd_in(err, "measure '%s'", name);
+    }
     static const char *const without_pair[] = {"degradation", "prune-rise", "prune-time", "centroids-"};
     const bool of_tokens_file = kvd_token_measure_known(word);
     const bool of_sets = of_tokens_file || kvd_setting_measure_known(word);

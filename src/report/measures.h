@@ -86,6 +86,7 @@ typedef struct {
  *   centroids-fall:all     perplexity with the most centroids / with the fewest, at the same share pruned;
  *                          centroids-fall-weighted; centroids-time: of seconds
  *   NAME:all               those of token_measures.h
+ *   serving-...:TRACE      those of serving_measures.h
  * Spectra of fewer rows count for these alone.
  * No file that holds the measure gives n = 0. An unknown name is an error.
  */

@@ -4,8 +4,8 @@
 
 #include "report/results.h"
 
-/* f is open; the caller frees *rows. Columns that the report cannot do without must be there; times and shares must not be negative, and
- * infinite only where no objective was set. */
+/* f is open; the caller frees *rows. Columns that the report cannot do without must be there; times and
+ * shares must not be negative, and infinite only where no objective was set. */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 typedef struct {
@@ -21,7 +21,8 @@ typedef struct {
     size_t n;
 } kvd_serving_entries;
 
-/* All rows of all files by place, in the order of the files within it; texts are made fit for legends. *out is empty when there are none. */
+/* All rows of all files by place, in the order of the files within it; texts are made fit for legends.
+ * *out is empty when there are none. */
 int kvd_serving_collect(const kvd_results *r, kvd_serving_entries *out, kvd_err *err);
 void kvd_serving_entries_release(kvd_serving_entries *e);
 
@@ -29,7 +30,8 @@ void kvd_serving_entries_release(kvd_serving_entries *e);
 double kvd_serving_real(const kvd_serving_entry *e, const char *column);
 const char *kvd_serving_text(const kvd_serving_entry *e, const char *column);
 
-/* The row of method none in the same place, of the same kind, and of a point at the same rate; NULL without one. */
+/* The row of method none in the same place, of the same kind, and of a point at the same rate; NULL
+ * without one. */
 const kvd_serving_entry *kvd_serving_uncompressed(const kvd_serving_entries *all, const kvd_serving_entry *e);
 
 #endif

@@ -149,7 +149,8 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/* The request that waits longest, when batch and memory have room for it; NULL otherwise: nobody overtakes it. */
+/* The request that waits longest, when batch and memory have room for it; NULL otherwise: nobody overtakes
+ * it. */
 static const kvd_request *admissible(const kvd_batcher *b)
 {
     if (b->head == b->tail || !b->n_free)

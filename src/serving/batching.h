@@ -1,14 +1,15 @@
 /*
- * Continuous batching: which requests do what in the next iteration. The engine that computes (engine.h) and the simulator
- * (simulator.h) take their iterations from here, so what is simulated is what is run.
+ * Continuous batching: which requests do what in the next iteration. The engine that computes (engine.h) and
+ * the simulator (simulator.h) take their iterations from here, so what is simulated is what is run.
  *
- * Iteration level (Orca): after every iteration requests that have all their tokens leave, and waiting ones enter in the order
- * of arrival while memory and batch allow. Without a chunk prompts go whole, and before decoding (as vLLM's default of the papers' time):
- * an iteration is either prompts or steps. With a chunk (Sarathi) every iteration takes a step of all running requests and fills
- * up to `chunk` tokens with pieces of prompts.
+ * Iteration level (Orca): after every iteration requests that have all their tokens leave, and waiting ones
+ * enter in the order of arrival while memory and batch allow. Without a chunk prompts go whole, and before
+ * decoding (as vLLM's default of the papers' time): an iteration is either prompts or steps. With a chunk
+ * (Sarathi) every iteration takes a step of all running requests and fills up to `chunk` tokens with pieces
+ * of prompts.
  *
- * Memory is reserved whole, input + output tokens in pages of 64, when a request enters: nothing is ever taken back. A request that cannot
- * fit an empty machine is refused at once with its numbers.
+ * Memory is reserved whole, input + output tokens in pages of 64, when a request enters: nothing is ever
+ * taken back. A request that cannot fit an empty machine is refused at once with its numbers.
  */
 #ifndef KVD_SERVING_BATCHING_H
 #define KVD_SERVING_BATCHING_H
@@ -45,7 +46,8 @@ typedef struct kvd_batcher kvd_batcher;
 kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_limits *limits, kvd_err *err);
 void kvd_batcher_free(kvd_batcher *b);
 
-/* Request i has arrived (in order). Fails when it can never fit: "request 17: 100000 + 256 tokens take 1567 pages, there are 1200". */
+/* Request i has arrived (in order). Fails when it can never fit: "request 17: 100000 + 256 tokens take
+ * 1567 pages, there are 1200". */
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
 /* The next iteration; n_slices 0: nothing to do. The one before counts as done. */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);

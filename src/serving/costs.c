@@ -36,7 +36,8 @@ static double line(double x0, double y0, double x1, double y1, double x)
     return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
 }
 
-/* The lower of the two neighbours of x among rising at [n], or of those nearest to it: at most n - 2, and 0 with n = 1. */
+/* The lower of the two neighbours of x among rising at [n], or of those nearest to it: at most n - 2, and
+ * 0 with n = 1. */
 static size_t below(const double *at, size_t n, double x)
 {
     size_t lo = 0, hi = n - 1;

@@ -1,8 +1,9 @@
 /*
  * A distribution of times in a queue, with intervals that know that neighbours are alike.
  *
- * Requests that arrive one after another wait in the same queue, so the interval of a statistic comes from drawing stretches of consecutive
- * requests, not single ones: a bootstrap of blocks that do not overlap (Carlstein 1986; Kuensch 1989 for overlapping ones).
+ * Requests that arrive one after another wait in the same queue, so the interval of a statistic comes from
+ * drawing stretches of consecutive requests, not single ones: a bootstrap of blocks that do not overlap
+ * (Carlstein 1986; Kuensch 1989 for overlapping ones).
  */
 #ifndef KVD_SERVING_LATENCY_H
 #define KVD_SERVING_LATENCY_H
@@ -30,7 +31,8 @@ typedef struct {
 } kvd_latency;
 
 /*
- * x [n]: values of which NaN are left out; block [n]: the block of each, below KVD_LATENCY_BLOCKS. Quantiles interpolate as kvd_quantile does.
+ * x [n]: values of which NaN are left out; block [n]: the block of each, below KVD_LATENCY_BLOCKS. Quantiles
+ * interpolate as kvd_quantile does.
  */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed, kvd_latency *out,
                           kvd_err *err);

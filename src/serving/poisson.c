@@ -1,8 +1,9 @@
 /*
  * Poisson arrivals with drawn lengths.
  *
- * The papers publish mean, least and greatest length of a trace, nothing of its shape. Here it is log-normal between the two, the logarithm of
- * the greatest six standard deviations above that of the least, and centred so that the mean of what is left is the published one.
+ * The papers publish mean, least and greatest length of a trace, nothing of its shape. Here it is log-normal
+ * between the two, the logarithm of the greatest six standard deviations above that of the least, and centred
+ * so that the mean of what is left is the published one.
  */
 #include <limits.h>
 #include <math.h>

@@ -76,7 +76,8 @@ static const struct argp_option options[] = {
     {0},
 };
 
-/* ---- values ---------------------------------------------------------------------------------------------- */
+/* ---- values
+ * ---------------------------------------------------------------------------------------------- */
 
 static int add_method(kvd_serve_options *cfg, const char *text, size_t length, kvd_err *err)
 {
@@ -159,7 +160,8 @@ static int parse_gpus(kvd_serve_options *cfg, const char *text, kvd_err *err)
     return 0;
 }
 
-/* ---- usage ----------------------------------------------------------------------------------------------- */
+/* ---- usage
+ * ----------------------------------------------------------------------------------------------- */
 
 static int check_usage(kvd_serve_options *cfg, kvd_err *err)
 {
@@ -289,7 +291,8 @@ void kvd_serve_parse(const char *program, int argc, char **argv, kvd_serve_optio
     kvd_args_parse(program, &argp, argc, argv, cfg);
 }
 
-/* ---- what a file says of them ------------------------------------------------------------------------------ */
+/* ---- what a file says of them
+ * ------------------------------------------------------------------------------ */
 
 /* Methods and rates, with commas between. */
 static int record_lists(const kvd_serve_options *cfg, kvd_run *run, kvd_err *err)

@@ -1,4 +1,5 @@
-/* One point of a study of serving: a trace at one rate, served by one method; and the highest rate that a method sustains. */
+/* One point of a study of serving: a trace at one rate, served by one method; and the highest rate that a
+ * method sustains. */
 #ifndef KVD_SERVING_SERVE_POINT_H
 #define KVD_SERVING_SERVE_POINT_H
 
@@ -37,9 +38,10 @@ int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, 
                       kvd_serve_point *out, kvd_err *err);
 
 /*
- * The highest rate, within 0.2 %, at which the mean normalised latency of the requests (arriving at base_rate as they stand) is at most `bound`
- * seconds a token: doubled or halved from base_rate, then bisected. 0: it is above the bound even at base_rate / 2^20; infinite: it is below
- * it even at 2^20 times that rate, so the trace is too short to tell.
+ * The highest rate, within 0.2 %, at which the mean normalised latency of the requests (arriving at base_rate
+ * as they stand) is at most `bound` seconds a token: doubled or halved from base_rate, then bisected. 0: it
+ * is above the bound even at base_rate / 2^20; infinite: it is below it even at 2^20 times that rate, so the
+ * trace is too short to tell.
  */
 int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests, double base_rate,
                        double bound, double *rate, kvd_err *err);
@@ -48,8 +50,9 @@ int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests,
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err);
 
 /*
- * Pages of 64 tokens that fit: memory (bytes of one GPU) less reserve, on all GPUs, less the weights; memory NaN: the cache that the costs were
- * measured with. Fails with the numbers when there is no room for one page.
+ * Pages of 64 tokens that fit: memory (bytes of one GPU) less reserve, on all GPUs, less the weights; memory
+ * NaN: the cache that the costs were measured with. Fails with the numbers when there is no room for one
+ * page.
  */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 

@@ -1,9 +1,9 @@
 /*
- * Discrete-event simulation of replicas: every replica has a batcher, every iteration the time that costs.h says. One event queue, so equal
- * inputs give equal bits.
+ * Discrete-event simulation of replicas: every replica has a batcher, every iteration the time that costs.h
+ * says. One event queue, so equal inputs give equal bits.
  *
- * At one moment first all arrivals are routed, then iterations that end are booked, then replicas that have work begin their next
- * iteration: who arrives while an iteration ends takes part in the next.
+ * At one moment first all arrivals are routed, then iterations that end are booked, then replicas that have
+ * work begin their next iteration: who arrives while an iteration ends takes part in the next.
  */
 #ifndef KVD_SERVING_SIMULATOR_H
 #define KVD_SERVING_SIMULATOR_H
@@ -36,8 +36,8 @@ typedef struct {
 } kvd_simulated;
 
 /*
- * gap: seconds between tokens, output - 1 of every request, one request after another; NaN of those refused. Fails on memory, on limits that no
- * batcher takes, and when asked to stop.
+ * gap: seconds between tokens, output - 1 of every request, one request after another; NaN of those refused.
+ * Fails on memory, on limits that no batcher takes, and when asked to stop.
  */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits, const kvd_costs *costs,
                  int replicas, kvd_route route, kvd_served *served /* [n] */,
