@@ -33,6 +33,7 @@ typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     const char *name, *summary;
     const kvd_parameter *parameter; /* ends with key NULL */
+    const kvd_rate *rate;           /* NULL: none of its keys trades bytes for quality */
     unsigned needs;
     bool keys_before_rope; /* keys are coded before RoPE and turned when they are read */
     /* A block is of all KV heads of the layer, side by side, and so are its bits. Then no other axis may be filled, and the code of a token

@@ -28,6 +28,7 @@ static const kvd_parameter parameters[] = {
     {"rows", 4096, 64, 1 << 20, true, "calibration tokens that are read"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 4096 };
 
@@ -387,6 +388,7 @@ const kvd_bits_method kvd_bits_kvquant = {
     .name = "kvquant",
     .summary = "non-uniform levels, keys before RoPE per channel, outliers apart",
     .parameter = parameters,
+    .rate = &rate,
     .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
     .keys_before_rope = true,
     .window = window,

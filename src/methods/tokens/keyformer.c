@@ -20,6 +20,7 @@ static const kvd_parameter parameters[] = {
     {"tau1", 2, 1e-3, 1e3, false, "temperature at the last step"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"keys", 0.45, 0.01, true, "recent", 0, 1};
 
 typedef struct {
     const kvd_values *v;
@@ -118,6 +119,7 @@ const kvd_tokens_method kvd_tokens_keyformer = {.name = "keyformer",
                                                 .summary =
                                                     "tokens by a score with Gumbel noise, and the newest",
                                                 .parameter = parameters,
+                                                .rate = &rate,
                                                 .needs = KVD_NEEDS_PROBABILITIES,
                                                 .regularise = regularise,
                                                 .open = open,
