@@ -17,6 +17,9 @@ enum {
     OPT_RATES,
     OPT_TABLE,
     OPT_TARGET,
+    OPT_TARGET_KEY,
+    OPT_SWEEP,
+    OPT_RESUME,
     OPT_SCAN,
     OPT_CACHE,
     OPT_COMPUTE,
@@ -62,7 +65,14 @@ static const struct argp_option options[] = {
      "Activations of calibration text (kvdim-collect --rope both), for methods that take levels from them",
      2},
     {"target", OPT_TARGET, "SHARE", 0,
-     "For each method, search the largest overall p that keeps this share of the uncompressed top-1 accuracy",
+     "For each method, search how few bytes keep this share of the uncompressed top-1 accuracy, along the "
+     "key that trades one for "
+     "the other: p of dims, else the key of the method named last (listed below)",
+     2},
+    {"target-key", OPT_TARGET_KEY, "[NAME.]KEY", 0, "Search this key instead", 2},
+    {"sweep", OPT_SWEEP, "N", 0,
+     "Each --method at N values of that key, from many bytes to few; without --method every method that "
+     "stores less by itself",
      2},
     {"scan-errors", OPT_SCAN, 0, 0,
      "Measure what cutting each single head of one --method costs, and write that table to -o", 2},
@@ -72,6 +82,11 @@ static const struct argp_option options[] = {
     {"cache", OPT_CACHE, "f32|f16|bf16", 0,
      "Type in which K' and V' are stored (default: that of --compute). With --compute bf16 the default runs "
      "on the attention kernels that kvdim-attn times",
+     3},
+    {"resume", OPT_RESUME, 0, 0,
+     "Points one after another, each saved in OUT.h5.rows when it is done; go on where an interrupted run "
+     "with the same options "
+     "stopped",
      3},
     {"batch", OPT_BATCH, "N", 0, "Tokens in one pass (default 2048, on a GPU 8192; at least one sequence)",
      3},
@@ -106,17 +121,26 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const kvd_method *const m = &cfg->method[i];
-        if (m->ranks != KVD_RANKS_EQ6 && isnan(m->p) && isnan(m->r) && isnan(cfg->target) && !cfg->scan)
+        if (m->ranks != KVD_RANKS_EQ6 && isnan(m->p) && isnan(m->r) && isnan(cfg->target) && !cfg->scan &&
+            !cfg->sweep)
             return kvd_fail(err, "--method %s: ranks goes with p, r or --target; a rates file has its own",
                             cfg->method_text[i]);
     }
-    for (size_t i = 0; !isnan(cfg->target) && i < cfg->n_methods; i++)
-        if (!cfg->method[i].dims && !kvd_method_is_none(&cfg->method[i]))
-            return kvd_fail(err, "--target searches p, which --method %s does not have", cfg->method_text[i]);
-    for (size_t i = 0; !isnan(cfg->target) && i < cfg->n_methods; i++)
-        if (cfg->method[i].cut != KVD_CUT_BOTH)
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const kvd_method *const m = &cfg->method[i];
+        kvd_method_rate rate;
+        if (kvd_method_is_none(m) || (isnan(cfg->target) && !cfg->sweep))
+            continue;
+        if (kvd_method_rate_find(m, isnan(cfg->target) ? NULL : cfg->target_key, &rate, err))
+            return -1;
+        if (!isnan(cfg->target) && rate.p && m->cut != KVD_CUT_BOTH)
             return kvd_fail(err, "--target searches p of both sides, --method %s leaves one whole",
                             cfg->method_text[i]);
+    }
+    if (cfg->target_key && isnan(cfg->target))
+        return kvd_fail(err, "--target-key goes with --target");
+    if (cfg->scan && (cfg->sweep || cfg->resume))
+        return kvd_fail(err, "--scan-errors goes without --sweep and --resume");
     if (!cfg->scan)
         return 0;
     if (cfg->prompt || cfg->method[0].tokens || cfg->method[0].bits)
@@ -220,6 +244,14 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         if (kvd_arg_double("--target", arg, 0, 1, &cfg->target, err))
             return -1;
         return cfg->target > 0 ? 0 : kvd_fail(err, "--target: a share of 0 is kept by everything");
+    case OPT_TARGET_KEY:
+        cfg->target_key = arg;
+        return 0;
+    case OPT_SWEEP:
+        return kvd_arg_size("--sweep", arg, 1, 64, &cfg->sweep, err);
+    case OPT_RESUME:
+        cfg->resume = true;
+        return 0;
     case OPT_SCAN:
         cfg->scan = true;
         return 0;
@@ -244,6 +276,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
+/* The key that --sweep and --target vary. */
+static void print_rate(FILE *f, const char *name)
+{
+    kvd_err none;
+    kvd_method m;
+    kvd_method_rate r;
+    if (!kvd_method_parse(name, &m, &none) && !kvd_method_rate_find(&m, NULL, &r, &none))
+        fprintf(f, "  %-12s   --sweep, --target: %s from %g to %g%s%s\n", "", r.name, r.most, r.least,
+                *r.with ? ", along with it " : "", r.with);
+}
+
 /* The registry's methods at the end of --help. argp frees what it gets. */
 static char *help_filter(int key, const char *text, void *input)
 {
@@ -260,6 +303,7 @@ static char *help_filter(int key, const char *text, void *input)
     kvd_preset p;
     for (int i = 0; kvd_preset_at(i, &p); i++) {
         fprintf(f, "  %-12s %s: %s\n", p.name, p.axis, p.summary);
+        print_rate(f, p.name);
         for (int k = 0; p.parameter && p.parameter[k].key; k++)
             fprintf(f, "  %-12s   %s=%g  %s\n", "", p.parameter[k].key, p.parameter[k].value,
                     p.parameter[k].meaning);
@@ -276,15 +320,18 @@ void kvd_eval_parse(const char *program, int argc, char **argv, kvd_eval_options
         .children = children,
         .help_filter = help_filter,
         .args_doc = "MODEL (--text FILE... | --ids FILE.csv) -o OUT.h5",
-        .doc = "Evaluate next-token predictions with compressed KV caches against the uncompressed model.\v"
-               "Example:\n"
-               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --rates rates.h5 "
-               "-o accuracy.h5\n"
-               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack,p=0.5 "
-               "--method uniform,p=0.5 -o accuracy.h5\n"
-               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack "
-               "--target 0.99 -o target.h5\n\n"
-               "Before a method is believed, its projections at full width must reproduce the uncompressed "
-               "logits; every point must show that each sequence and layer was compressed."};
+        .doc =
+            "Evaluate next-token predictions with compressed KV caches against the uncompressed model.\v"
+            "Example:\n"
+            "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --rates rates.h5 "
+            "-o accuracy.h5\n"
+            "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack,p=0.5 "
+            "--method uniform,p=0.5 -o accuracy.h5\n"
+            "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack "
+            "--target 0.99 -o target.h5\n"
+            "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --calibration dump.h5 "
+            "--prompt 128 --sweep 8 --resume -o sweep.h5\n\n"
+            "Before a method is believed, its projections at full width must reproduce the uncompressed "
+            "logits; every point must show that each sequence and layer was compressed."};
     kvd_args_parse(program, &argp, argc, argv, cfg);
 }

@@ -6,7 +6,7 @@
 #include "common/half.h"
 #include "methods/presets.h"
 
-enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 64, KVD_EVAL_FILES = 16 };
+enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512, KVD_EVAL_FILES = 16 };
 
 typedef struct {
     kvd_common_options common;
@@ -23,7 +23,10 @@ typedef struct {
     const char *calibration; /* NULL: none */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
-    double target; /* NaN: no search */
+    double target;          /* NaN: no search */
+    const char *target_key; /* NULL: the usual one of each method */
+    size_t sweep;           /* 0: none */
+    bool resume;
     bool scan;
     kvd_dtype cache; /* settled by the program where cache_given is false */
     bool cache_given;

@@ -10,11 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/accuracy.h"
 #include "analysis/accuracy_text.h"
 #include "analysis/error_scan.h"
-#include "analysis/eval_options.h"
-#include "analysis/target.h"
+#include "analysis/eval_run.h"
+#include "common/blas.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -24,34 +23,7 @@ static const char program[] = "kvdim-eval";
 
 /* ---- one run ---------------------------------------------------------------------------------- */
 
-typedef struct {
-    kvd_eval_options *cfg;
-    kvd_run run;
-    kvd_checkpoint *checkpoint;
-    const kvd_config *model;
-    kvd_model_info info;
-    kvd_corpus *corpus;
-    char label[64];
-    char gpu[256]; /* empty: the CPU runs the model */
-    kvd_model_runner *runner;
-    kvd_evaluator evaluator;
-    kvd_spectrum spectrum[KVD_EVAL_FILES];
-    kvd_rates rates[KVD_EVAL_FILES];
-    kvd_error_table table;
-    kvd_activations calibration;
-    kvd_point_source source[KVD_EVAL_METHODS];
-    double full_rank_error[KVD_EVAL_METHODS];
-    bool same_text; /* some bases come from the very text that is evaluated */
-    kvd_point *point[KVD_EVAL_METHODS];
-    size_t n_points[KVD_EVAL_METHODS];
-    kvd_accuracy accuracy;
-    size_t printed; /* rows on stdout so far */
-    kvd_target target[KVD_EVAL_METHODS];
-    bool searched[KVD_EVAL_METHODS];
-    kvd_h5 file;
-} evaluation;
-
-static int load_files(evaluation *v, kvd_err *err)
+static int load_files(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     for (size_t i = 0; i < cfg->n_spectra; i++)
@@ -72,7 +44,7 @@ static int load_files(evaluation *v, kvd_err *err)
     return 0;
 }
 
-static bool has_pairs(const evaluation *v, const kvd_dims_method *m)
+static bool has_pairs(const kvd_eval_run *v, const kvd_dims_method *m)
 {
     const kvd_eval_options *const cfg = v->cfg;
     for (size_t i = 0; i < cfg->n_rates; i++)
@@ -84,12 +56,57 @@ static bool has_pairs(const evaluation *v, const kvd_dims_method *m)
     return false;
 }
 
+/* A method at up to cfg->sweep values of its key, behind those that are there. */
+static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
+{
+    kvd_method_rate rate;
+    double last = NAN;
+    if (kvd_method_is_none(m))
+        return 0;
+    if (kvd_method_rate_find(m, NULL, &rate, err))
+        return -1;
+    for (size_t k = 0; k < cfg->sweep; k++) {
+        const double value =
+            kvd_method_rate_at(&rate, cfg->sweep > 1 ? (double)k / (double)(cfg->sweep - 1) : 0.5);
+        if (value <= last && value >= last)
+            continue;
+        if (cfg->n_methods == KVD_EVAL_METHODS)
+            return kvd_fail(err, "more than %d points in a sweep", KVD_EVAL_METHODS - 1);
+        last = value;
+        kvd_method_set_rate(m, &rate, value, &cfg->method[cfg->n_methods]);
+        cfg->method_text[cfg->n_methods++] = text;
+    }
+    return 0;
+}
+
+/* --sweep: the given methods, without any all of the registry that store less by themselves. */
+static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
+{
+    static kvd_method given[KVD_EVAL_METHODS];
+    static const char *text[KVD_EVAL_METHODS];
+    const size_t n = cfg->n_methods;
+    kvd_preset p;
+    memcpy(given, cfg->method, n * sizeof *given);
+    memcpy(text, cfg->method_text, n * sizeof *text);
+    cfg->n_methods = 0;
+    for (size_t i = 0; i < n; i++)
+        if (sweep_method(cfg, &given[i], text[i], err))
+            return -1;
+    for (int i = 0; !n && kvd_preset_at(i, &p); i++)
+        if (p.alone &&
+            (kvd_method_parse(p.name, &given[0], err) || sweep_method(cfg, &given[0], p.name, err)))
+            return -1;
+    return 0;
+}
+
 /* The uncompressed model is what every row is read against, so it is always there, and first. */
-static int settle_methods(evaluation *v, kvd_err *err)
+static int settle_methods(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
     if (cfg->scan)
         return 0;
+    if (cfg->sweep && sweep_methods(cfg, err))
+        return -1;
     const bool given = cfg->n_methods > 0;
     for (int i = 0; !given && i < kvd_method_count(); i++)
         if (has_pairs(v, kvd_method_at(i)) && kvd_eval_add_method(cfg, kvd_method_at(i)->name, err))
@@ -106,7 +123,7 @@ static int settle_methods(evaluation *v, kvd_err *err)
     return kvd_method_parse("none", &cfg->method[0], err);
 }
 
-static int find_sources(evaluation *v, kvd_err *err)
+static int find_sources(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     const kvd_point_files files = {v->spectrum,
@@ -133,7 +150,7 @@ static int find_sources(evaluation *v, kvd_err *err)
 }
 
 /* Widths for other bases can be used, to see what that costs, but nobody should do it unawares. */
-static int warn_of_other_bases(const evaluation *v, kvd_err *err)
+static int warn_of_other_bases(const kvd_eval_run *v, kvd_err *err)
 {
     for (size_t i = 0; i < v->cfg->n_methods; i++) {
         const kvd_point_source *const s = &v->source[i];
@@ -153,7 +170,7 @@ static int warn_of_other_bases(const evaluation *v, kvd_err *err)
     return 0;
 }
 
-static int make_points(evaluation *v, kvd_err *err)
+static int make_points(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     for (size_t i = 0; i < cfg->n_methods; i++) {
@@ -166,7 +183,7 @@ static int make_points(evaluation *v, kvd_err *err)
     return 0;
 }
 
-static int open_corpus(evaluation *v, kvd_err *err)
+static int open_corpus(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
     const size_t longest = (size_t)v->model->max_positions;
@@ -206,7 +223,7 @@ static int open_corpus(evaluation *v, kvd_err *err)
     return 0;
 }
 
-static int record_inputs(evaluation *v, kvd_err *err)
+static int record_inputs(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
@@ -228,16 +245,19 @@ static int record_inputs(evaluation *v, kvd_err *err)
     return cfg->table ? kvd_run_add_input(r, cfg->table, err) : 0;
 }
 
-static int record_options(evaluation *v, kvd_err *err)
+static int record_options(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
     char methods[500] = "";
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const size_t used = strlen(methods);
-        snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", cfg->method_text[i]);
+        if (!i || strcmp(cfg->method_text[i], cfg->method_text[i - 1]))
+            snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", cfg->method_text[i]);
     }
     return kvd_run_parameter(r, "method", err, "%s", methods) ||
+                   kvd_run_parameter(r, "sweep", err, "%zu", cfg->sweep) ||
+                   kvd_run_parameter(r, "target-key", err, "%s", cfg->target_key ? cfg->target_key : "") ||
                    kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->corpus)) ||
                    kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||
                    kvd_run_parameter(r, "label", err, "%s", v->label) ||
@@ -254,7 +274,7 @@ static int record_options(evaluation *v, kvd_err *err)
 }
 
 /* What --device and --compute come to. */
-static int settle_device(evaluation *v, kvd_err *err)
+static int settle_device(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
     if (kvd_device_settle(&cfg->common, v->gpu, sizeof v->gpu, err))
@@ -266,7 +286,7 @@ static int settle_device(evaluation *v, kvd_err *err)
     return 0;
 }
 
-static int make_runner(evaluation *v, size_t rows, kvd_err *err)
+static int make_runner(kvd_eval_run *v, size_t rows, kvd_err *err)
 {
 #ifdef KVD_CUDA
     if (v->gpu[0])
@@ -279,15 +299,16 @@ static int make_runner(evaluation *v, size_t rows, kvd_err *err)
     return kvd_run_parameter(&v->run, "engine", err, "%s", v->runner->describe(v->runner));
 }
 
-static int make_evaluator(evaluation *v, kvd_err *err)
+static int make_evaluator(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    const bool again = cfg->scan || !isnan(cfg->target); /* the corpus is run many times */
+    const bool again = cfg->scan || cfg->resume || !isnan(cfg->target); /* the corpus is run many times */
     size_t rows = cfg->batch > cfg->seq_len ? cfg->batch : cfg->seq_len;
     if (rows > kvd_corpus_n_tokens(v->corpus))
         rows = kvd_corpus_n_tokens(v->corpus);
     if (make_runner(v, rows, err) ||
-        kvd_evaluator_init(&v->evaluator, v->runner, v->corpus, cfg->prompt, again, err))
+        kvd_evaluator_init(&v->evaluator, v->runner, v->corpus, cfg->prompt, again, err) ||
+        (cfg->resume && kvd_evaluator_keep_attention(&v->evaluator, err)))
         return -1;
     if (v->evaluator.bytes_not_kept)
         fprintf(stderr,
@@ -298,7 +319,7 @@ static int make_evaluator(evaluation *v, kvd_err *err)
 }
 
 /* Each set of bases once, however many points it serves. */
-static int check_full_rank(evaluation *v, kvd_err *err)
+static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     for (size_t i = 0; i < cfg->n_methods; i++) {
@@ -323,146 +344,15 @@ static int check_full_rank(evaluation *v, kvd_err *err)
     return 0;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------- */
-
-static void print_new_rows(evaluation *v)
-{
-    const kvd_rows *const r = v->accuracy.rows;
-    const bool shown = !v->cfg->common.quiet && !v->cfg->common.json;
-    char line[KVD_ACCURACY_LINE];
-    for (; v->printed < kvd_rows_count(r); v->printed++) {
-        if (!shown)
-            continue;
-        if (!v->printed)
-            puts(kvd_accuracy_heading);
-        puts(kvd_accuracy_line(r, v->printed, line));
-    }
-    fflush(stdout);
-}
-
-static kvd_method_setup setup_of(evaluation *v, size_t i)
-{
-    return (kvd_method_setup){.config = v->model,
-                              .spectrum = v->source[i].spectrum,
-                              .calibration = v->cfg->calibration ? &v->calibration : NULL,
-                              .seed = v->run.seed};
-}
-
-/* Point j of method i as a choice; its plan stays where it is opened. */
-static int open_choice(evaluation *v, size_t i, size_t j, kvd_choice *c, kvd_err *err)
-{
-    const kvd_method *const m = &v->cfg->method[i];
-    const kvd_point *const p = &v->point[i][j];
-    const kvd_method_setup setup = setup_of(v, i);
-    *c = (kvd_choice){.method = kvd_method_name(m),
-                      .overall_p = p->overall_p,
-                      .plan = {.dims = p->cut ? &p->dims : NULL,
-                               .dims_low = p->low.head ? &p->low : NULL,
-                               .type = v->cfg->cache,
-                               .prompt = v->cfg->prompt,
-                               .seed = v->run.seed}};
-    kvd_method_plan(m, &c->plan);
-    return kvd_plan_open(&c->plan, &setup, err);
-}
-
-static int evaluate_points(evaluation *v, kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    kvd_evaluator *const e = &v->evaluator;
-    size_t n = 0, k = 0;
-    for (size_t i = 0; i < cfg->n_methods; i++)
-        n += v->n_points[i];
-    kvd_choice *const choice = calloc(n ? n : 1, sizeof *choice);
-    if (!choice)
-        return kvd_no_memory(err, "points", (unsigned long long)n * sizeof *choice);
-    int status = 0;
-    for (size_t i = 0; !status && i < cfg->n_methods; i++)
-        for (size_t j = 0; !status && j < v->n_points[i]; j++)
-            status = open_choice(v, i, j, &choice[k++], err);
-    kvd_progress progress;
-    kvd_progress_start(&progress, "eval", "tokens", (double)e->n_tokens * (double)n, cfg->common.quiet);
-    status = status || kvd_evaluate(e, choice, n, 0, true, &progress, err);
-    kvd_progress_end(&progress);
-    k = 0;
-    for (size_t i = 0; !status && i < cfg->n_methods; i++)
-        for (size_t j = 0; !status && j < v->n_points[i]; j++, k++) {
-            kvd_quality_summary summary;
-            status = kvd_quality_compare(choice[k].per_sequence, e->reference, e->n_sequences, v->run.seed,
-                                         &summary, err) ||
-                     kvd_accuracy_add(&v->accuracy, "point", &v->source[i], &v->point[i][j], &choice[k],
-                                      &summary, v->full_rank_error[i], err);
-        }
-    for (k = 0; k < n; k++) {
-        kvd_plan_close(&choice[k].plan);
-        kvd_choice_release(&choice[k]);
-    }
-    free(choice);
-    if (!status)
-        print_new_rows(v);
-    return status ? -1 : 0;
-}
-
-/* ---- the search ------------------------------------------------------------------------------- */
-
-static int on_point(void *ctx, const kvd_point_source *s, const kvd_point *point, const kvd_choice *choice,
-                    const kvd_quality_summary *summary, kvd_err *err)
-{
-    evaluation *const v = ctx;
-    const double full_rank_error = v->full_rank_error[s - v->source];
-    if (kvd_accuracy_add(&v->accuracy, "target-search", s, point, choice, summary, full_rank_error, err))
-        return -1;
-    print_new_rows(v);
-    return 0;
-}
-
-static void target_name(const kvd_method *m, char *name, size_t size)
-{
-    snprintf(name, size, "%s%s%s", m->dims->name, m->ranks == KVD_RANKS_EQ6 ? "" : "-",
-             m->ranks == KVD_RANKS_EQ6 ? "" : kvd_ranks_name[m->ranks]);
-}
-
-static int search_targets(evaluation *v, kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    for (size_t i = 0; i < cfg->n_methods; i++) {
-        const kvd_method *const m = &cfg->method[i];
-        bool again = !m->dims;
-        for (size_t j = 0; j < i; j++)
-            again = again || (cfg->method[j].dims == m->dims && cfg->method[j].ranks == m->ranks);
-        if (again)
-            continue;
-        const kvd_method_setup setup = setup_of(v, i);
-        if (kvd_target_search(&v->evaluator, &v->source[i], &setup, cfg->cache, cfg->target, v->run.seed,
-                              on_point, v, &v->target[i], err))
-            return -1;
-        char name[64];
-        target_name(m, name, sizeof name);
-        v->searched[i] = true;
-        if (!cfg->common.quiet && !cfg->common.json) {
-            char line[2 * KVD_ACCURACY_LINE];
-            puts(kvd_accuracy_target_line(name, &v->target[i], line));
-        }
-        if (kvd_accuracy_write_target(&v->file, name, m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks],
-                                      &v->target[i], err))
-            return -1;
-    }
-    return 0;
-}
-
 /* ---- results ---------------------------------------------------------------------------------- */
 
-static int print_json(const evaluation *v, kvd_err *err)
+static int print_json(const kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     json_t *const targets = json_object();
-    for (size_t i = 0; i < cfg->n_methods; i++) {
-        const kvd_target *const t = &v->target[i];
-        char name[64];
-        if (!v->searched[i])
-            continue;
-        target_name(&cfg->method[i], name, sizeof name);
-        json_object_set_new(targets, name, kvd_accuracy_target_json(t));
-    }
+    for (size_t i = 0; i < v->n_targets; i++)
+        json_object_set_new(targets, v->target[i].name,
+                            kvd_accuracy_target_json(v->target[i].rate.name, &v->target[i].found));
     json_t *const all = json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o}", "program", program, "output",
                                   cfg->common.output, "model", v->info.name, "label", v->label, "engine",
                                   v->runner->describe(v->runner), "calibrated_on_same_text", v->same_text,
@@ -473,7 +363,7 @@ static int print_json(const evaluation *v, kvd_err *err)
     return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 
-static int describe_gpu(evaluation *v, kvd_err *err)
+static int describe_gpu(kvd_eval_run *v, kvd_err *err)
 {
     char driver[80];
     if (!v->gpu[0])
@@ -485,7 +375,7 @@ static int describe_gpu(evaluation *v, kvd_err *err)
                : 0;
 }
 
-static int describe_file(evaluation *v, kvd_err *err)
+static int describe_file(kvd_eval_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
     return describe_gpu(v, err) || kvd_model_info_write(f, &v->info, err) ||
@@ -498,7 +388,40 @@ static int describe_file(evaluation *v, kvd_err *err)
                : 0;
 }
 
-static int evaluate(evaluation *v, kvd_err *err)
+/* What decides the numbers of the rows. */
+static int make_key(kvd_eval_run *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    kvd_run_key *const key = &v->saved.key;
+    if (kvd_run_key_add(key, err, "program", "%s", kvd_git_revision()) ||
+        kvd_run_key_add(key, err, "cpu", "%s", kvd_cpu_name()) ||
+        kvd_run_key_add(key, err, "blas", "%s", kvd_blas_core()) ||
+        kvd_run_key_add(key, err, "gpu", "%s", v->gpu) ||
+        kvd_run_key_add(key, err, "threads", "%d", v->run.threads) ||
+        kvd_run_key_add(key, err, "seed", "%llu", (unsigned long long)v->run.seed) ||
+        kvd_run_key_add(key, err, "corpus", "%s", kvd_corpus_hash(v->corpus)) ||
+        kvd_run_key_add(key, err, "prompt", "%zu", cfg->prompt))
+        return -1;
+    for (int i = 0; i < v->run.n_inputs; i++)
+        if (kvd_run_key_add(key, err, "input", "%s", v->run.inputs[i].hash))
+            return -1;
+    for (int i = 0; i < v->run.n_parameters; i++)
+        if (kvd_run_key_add(key, err, v->run.parameters[i][0], "%s", v->run.parameters[i][1]))
+            return -1;
+    return 0;
+}
+
+/* Rows that an interrupted run left. */
+static int take_up(kvd_eval_run *v, kvd_err *err)
+{
+    if (make_key(v, err) || kvd_saved_rows_open(&v->saved, v->cfg->common.output, &v->accuracy, err))
+        return -1;
+    if (v->saved.from.n && !v->cfg->common.quiet)
+        fprintf(stderr, "%s: going on after %zu rows of '%s'\n", program, v->saved.from.n, v->saved.path);
+    return 0;
+}
+
+static int evaluate(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     const kvd_evaluator *const e = &v->evaluator;
@@ -506,16 +429,17 @@ static int evaluate(evaluation *v, kvd_err *err)
         kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_accuracy, &v->run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
         kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens, err) ||
-        evaluate_points(v, err))
+        (cfg->resume && take_up(v, err)) || kvd_eval_points(v, err))
         return -1;
-    if (!isnan(cfg->target) && search_targets(v, err))
+    if (!isnan(cfg->target) && kvd_eval_search(v, err))
         return -1;
-    if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err))
+    if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err) ||
+        kvd_saved_rows_remove(&v->saved, err))
         return -1;
     return cfg->common.json ? print_json(v, err) : 0;
 }
 
-static int scan(evaluation *v, kvd_err *err)
+static int scan(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     const size_t runs = kvd_error_scan_runs(v->model);
@@ -548,7 +472,7 @@ static int scan(evaluation *v, kvd_err *err)
     return status ? -1 : 0;
 }
 
-static int work(evaluation *v, kvd_err *err)
+static int work(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
     if (settle_device(v, err) || !(v->checkpoint = kvd_checkpoint_open(cfg->model, err)))
@@ -564,10 +488,11 @@ static int work(evaluation *v, kvd_err *err)
     return cfg->scan ? scan(v, err) : evaluate(v, err);
 }
 
-static void release(evaluation *v)
+static void release(kvd_eval_run *v)
 {
     kvd_h5_close(&v->file, false);
     kvd_accuracy_release(&v->accuracy);
+    kvd_saved_rows_release(&v->saved);
     kvd_evaluator_release(&v->evaluator);
     if (v->runner)
         v->runner->free(v->runner);
@@ -587,7 +512,7 @@ static void release(evaluation *v)
 int main(int argc, char **argv)
 {
     static kvd_eval_options cfg = {.common = {.seed = 1}, .target = NAN, .cache = KVD_F32};
-    static evaluation v;
+    static kvd_eval_run v;
     kvd_err err = {""};
     kvd_eval_parse(program, argc, argv, &cfg);
     v.cfg = &cfg;

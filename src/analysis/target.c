@@ -8,6 +8,8 @@ enum { MAX_SAMPLES = 128 };
 
 typedef enum { VALUE, LOWER, UPPER } bound;
 
+static const kvd_target_end nowhere = {NAN, NAN};
+
 static int keeps(const kvd_target_sample *s, bound b, double target)
 {
     return (b == VALUE ? s->share.value : b == LOWER ? s->share.lo : s->share.hi) >= target;
@@ -22,95 +24,71 @@ static size_t first_miss(const kvd_target_sample *s, size_t n, bound b, double t
     return i;
 }
 
+static kvd_target_end end_at(const kvd_target_sample *s)
+{
+    return (kvd_target_end){s->value, s->saving};
+}
+
 void kvd_target_read(const kvd_target_sample *s, size_t n, double target, kvd_target *out)
 {
-    assert(n > 0 && s[0].p == 0);
+    assert(n > 0);
     int intervals = 1;
     for (size_t i = 0; i < n; i++)
         intervals &= !isnan(s[i].share.lo) && !isnan(s[i].share.hi);
     const size_t miss = first_miss(s, n, VALUE, target);
     out->target = target;
-    out->p = miss ? s[miss - 1].p : NAN;
-    out->p_misses = miss < n ? s[miss].p : NAN;
-    out->p_last_kept = out->p;
+    out->kept = miss ? end_at(&s[miss - 1]) : nowhere;
+    out->misses = miss < n ? end_at(&s[miss]) : nowhere;
+    out->last_kept = out->kept;
     out->monotone = 1;
     for (size_t i = miss; i < n; i++)
         if (keeps(&s[i], VALUE, target)) {
-            out->p_last_kept = s[i].p;
+            out->last_kept = end_at(&s[i]);
             out->monotone = 0;
         }
-    out->p_lo = out->p_hi = NAN;
+    out->surely_kept = out->surely_lost = nowhere;
     if (intervals) {
         const size_t lo = first_miss(s, n, LOWER, target), hi = first_miss(s, n, UPPER, target);
-        out->p_lo = lo ? s[lo - 1].p : NAN;
-        out->p_hi = hi < n ? s[hi].p : NAN;
+        out->surely_kept = lo ? end_at(&s[lo - 1]) : nowhere;
+        out->surely_lost = hi < n ? end_at(&s[hi]) : nowhere;
     }
-    out->n_points = n - 1; /* p = 0 is known without evaluating */
+    out->n_points = n;
 }
 
 typedef struct {
-    kvd_evaluator *e;
-    const kvd_point_source *source;
-    const kvd_method_setup *setup;
-    kvd_dtype type;
-    uint64_t seed;
-    kvd_target_point on_point;
-    void *ctx;
+    const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
 } search;
 
-/* Evaluates the point at wanted p unless its widths were seen; *p is where it came to lie. */
-static int visit(search *s, double wanted, double *p, kvd_err *err)
+/* Measures the setting at the wanted x unless it was seen; *x is where it came to lie. */
+static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
-    kvd_point point;
-    if (kvd_point_at(s->source, wanted, &point, err))
+    const kvd_target_axis *const a = s->axis;
+    kvd_target_sample found;
+    if (a->place(a->ctx, wanted, x, err))
         return -1;
-    int status = -1;
-    kvd_choice c = {.method = kvd_method_name(s->source->method),
-                    .overall_p = point.overall_p,
-                    .plan = {.dims = &point.dims,
-                             .dims_low = point.low.head ? &point.low : NULL,
-                             .type = s->type,
-                             .prompt = s->e->prompt,
-                             .seed = s->seed}};
-    kvd_quality_summary summary;
-    *p = point.overall_p;
     size_t at = 0;
-    while (at < s->n && s->sample[at].p < point.overall_p)
+    while (at < s->n && s->sample[at].x < *x)
         at++;
-    if (at < s->n && s->sample[at].p == point.overall_p) {
-        status = 0;
-        goto done;
-    }
-    if (s->n == MAX_SAMPLES) {
-        kvd_fail(err, "method '%s': the search for the target did not end within %d points", c.method,
-                 MAX_SAMPLES);
-        goto done;
-    }
-    kvd_method_plan(s->source->method, &c.plan);
-    if (kvd_plan_open(&c.plan, s->setup, err) || kvd_evaluate(s->e, &c, 1, 0, false, NULL, err) ||
-        kvd_quality_compare(c.per_sequence, s->e->reference, s->e->n_sequences, s->seed, &summary, err))
-        goto done;
-    if (isnan(summary.top1_share.value)) {
-        kvd_fail(err,
-                 "the uncompressed model predicts no token right: there is no accuracy to keep a share of");
-        goto done;
-    }
-    if (s->on_point(s->ctx, s->source, &point, &c, &summary, err))
-        goto done;
+    if (at < s->n && s->sample[at].x <= *x)
+        return 0;
+    if (s->n == MAX_SAMPLES)
+        return kvd_fail(err, "method '%s': the search for the target did not end within %d points", a->method,
+                        MAX_SAMPLES);
+    if (a->measure(a->ctx, wanted, &found, err))
+        return -1;
+    if (isnan(found.share.value))
+        return kvd_fail(
+            err, "the uncompressed model predicts no token right: there is no accuracy to keep a share of");
+    found.x = *x;
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
-    s->sample[at] = (kvd_target_sample){point.overall_p, summary.top1_share};
+    s->sample[at] = found;
     s->n++;
-    status = 0;
-done:
-    kvd_plan_close(&c.plan);
-    kvd_choice_release(&c);
-    kvd_point_release(&point);
-    return status;
+    return 0;
 }
 
-/* Narrows the bracket of one bound. Widths are whole numbers, so a wanted p may land on an end of the
+/* Narrows the bracket of one bound. Widths are whole numbers, so a wanted x may land on an end of the
  * bracket: then nothing lies between the two, and the wanted range alone shrinks. */
 static int bisect(search *s, bound b, double target, kvd_err *err)
 {
@@ -118,61 +96,51 @@ static int bisect(search *s, bound b, double target, kvd_err *err)
         const size_t miss = first_miss(s->sample, s->n, b, target);
         if (miss == 0 || miss == s->n)
             return 0;
-        const double kept = s->sample[miss - 1].p, missed = s->sample[miss].p;
-        double lo = kept, hi = missed, p = kept;
-        while (hi - lo > KVD_TARGET_STEP) {
+        if (fabs(s->sample[miss].saving - s->sample[miss - 1].saving) <= KVD_TARGET_STEP)
+            return 0;
+        const double kept = s->sample[miss - 1].x, missed = s->sample[miss].x;
+        double lo = kept, hi = missed, x = kept;
+        while (hi - lo > s->axis->step) {
             const double mid = lo + (hi - lo) / 2;
-            if (visit(s, mid, &p, err))
+            if (visit(s, mid, &x, err))
                 return -1;
-            if (p <= kept)
+            if (x <= kept)
                 lo = mid;
-            else if (p >= missed)
+            else if (x >= missed)
                 hi = mid;
             else
                 break;
         }
-        if (!(p > kept && p < missed))
+        if (!(x > kept && x < missed))
             return 0;
     }
 }
 
-int kvd_target_search(kvd_evaluator *e, const kvd_point_source *source, const kvd_method_setup *setup,
-                      kvd_dtype type, double target, uint64_t seed, kvd_target_point on_point, void *ctx,
-                      kvd_target *out, kvd_err *err)
+/* Neighbours on both sides of the crossing: a dip or a bump beside it shows. */
+static int look_around(search *s, double target, kvd_err *err)
 {
-    search s = {.e = e,
-                .source = source,
-                .setup = setup,
-                .type = type,
-                .seed = seed,
-                .on_point = on_point,
-                .ctx = ctx,
-                .sample = {{0, {1, 1, 1}}},
-                .n = 1};
-    const kvd_method *const m = source->method;
-    double largest, p;
-    if (m->tokens || m->bits || m->layers ||
-        m->channels) { /* what they cost is not known without dims cut either */
-        s.n = 0;
-        if (visit(&s, 0, &p, err))
-            return -1;
-    }
-    if (kvd_point_largest(source, &largest, err) || visit(&s, largest, &p, err))
+    const double step = 2 * s->axis->step, largest = s->axis->largest;
+    const size_t miss = first_miss(s->sample, s->n, VALUE, target);
+    double x;
+    if (miss == 0 || miss == s->n)
+        return 0;
+    const double kept = s->sample[miss - 1].x, missed = s->sample[miss].x;
+    if (kept > step && visit(s, kept - step, &x, err))
         return -1;
-    if (bisect(&s, VALUE, target, err))
+    return missed + step < largest && visit(s, missed + step, &x, err) ? -1 : 0;
+}
+
+int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out, kvd_err *err)
+{
+    search s = {.axis = axis, .sample = {{0, 0, 0, {1, 1, 1}}}, .n = axis->whole};
+    double x;
+    if ((!axis->whole && visit(&s, 0, &x, err)) || visit(&s, axis->largest, &x, err) ||
+        bisect(&s, VALUE, target, err) || look_around(&s, target, err) || bisect(&s, VALUE, target, err))
         return -1;
     kvd_target_read(s.sample, s.n, target, out);
-    /* Neighbours on both sides of the crossing: a dip or a bump beside it shows. */
-    const double step = 2 * KVD_TARGET_STEP;
-    if (out->p > step && visit(&s, out->p - step, &p, err))
-        return -1;
-    if (out->p_misses + step < largest && visit(&s, out->p_misses + step, &p, err))
-        return -1;
-    if (bisect(&s, VALUE, target, err))
+    if (!isnan(out->surely_kept.value) && (bisect(&s, LOWER, target, err) || bisect(&s, UPPER, target, err)))
         return -1;
     kvd_target_read(s.sample, s.n, target, out);
-    if (!isnan(out->p_lo) && (bisect(&s, LOWER, target, err) || bisect(&s, UPPER, target, err)))
-        return -1;
-    kvd_target_read(s.sample, s.n, target, out);
+    out->n_points -= axis->whole;
     return 0;
 }

@@ -19,7 +19,7 @@ static const kvd_parameter parameters[] = {
     {"gamma", 0.05, 0, 1, false, "upper part of the range of angles whose pairs are kept"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_rate rate = {"start", 0.75, 0, false, NULL, 0, 0};
+static const kvd_rate rate = {"start", 0.5, 0, false, NULL, 0, 0};
 
 static int group(const kvd_values *v, const kvd_config *c, int layer)
 {

@@ -17,7 +17,7 @@ static const kvd_parameter parameters[] = {
     {"kernel", 7, 1, 255, true, "neighbours that are averaged; odd"},
     {NULL, 0, 0, 0, false, NULL},
 };
-static const kvd_rate rate = {"budget", 0.9, 0.02, true, NULL, 0, 0};
+static const kvd_rate rate = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 static size_t window(const kvd_values *v)
 {
