@@ -366,7 +366,7 @@ int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err)
     return 0;
 }
 
-int kvd_accuracy_read(kvd_h5 *f, kvd_accuracy *a, kvd_err *err)
+int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err)
 {
     samples all[N_SAMPLES];
     kvd_rows *const rows = kvd_rows_load(f, err);

@@ -43,7 +43,7 @@ kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 /* Rows and raw samples. */
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
 /* And back, into one that is initialised and has no rows; shapes must be those that it was initialised with. */
-int kvd_accuracy_read(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
+int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
 /* Appends a row of another one of the same shapes. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 

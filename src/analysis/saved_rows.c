@@ -19,7 +19,7 @@ static int load(kvd_saved_rows *s, const kvd_accuracy *like, kvd_err *err)
         kvd_h5_get_text(&f, "/", "run_key", &then, err) ||
         kvd_run_key_same(s->path, "cannot be resumed", then, &s->key, err) ||
         kvd_accuracy_init(&s->from, like->config, like->label, like->n_sequences, like->n_tokens, err) ||
-        kvd_accuracy_read(&f, &s->from, err);
+        kvd_accuracy_load(&f, &s->from, err);
     free(then);
     kvd_h5_close(&f, false);
     return status ? -1 : 0;

@@ -22,6 +22,12 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e)
     return strcmp(kvd_entry_text(e, "method"), "none") == 0;
 }
 
+double kvd_entry_saving(const kvd_accuracy_entry *e)
+{
+    return 1 - kvd_entry_real(e, "bytes_per_token_stored") * kvd_entry_real(e, "element_bytes") /
+                   kvd_entry_real(e, "bytes_per_token_dense") / kvd_entry_real(e, "stored_element_bytes");
+}
+
 static int by_series(const void *a, const void *b)
 {
     const kvd_accuracy_entry *x = a, *y = b;
@@ -33,6 +39,9 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
+    if (!c) /* what p says nothing of: from many bytes to few */
+        c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
+            (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
@@ -43,12 +52,12 @@ static const char *alone(const kvd_accuracy_entry *e)
     return qk == v ? "" : v ? " (V alone)" : " (Q-K alone)";
 }
 
-/* True when rows of compressed methods differ in the column. */
+/* True when rows of compressed methods that say something in the column differ in it. */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
     const char *first = NULL;
     for (size_t i = 0; i < all->n; i++) {
-        if (kvd_entry_is_none(&all->item[i]))
+        if (kvd_entry_is_none(&all->item[i]) || !*kvd_entry_text(&all->item[i], column))
             continue;
         if (first && strcmp(first, kvd_entry_text(&all->item[i], column)))
             return true;
@@ -90,7 +99,7 @@ int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_er
         snprintf(e->method, sizeof e->method, "%s%s%s%s%s%s%s%s", models ? e->file->model.name : "",
                  models ? ": " : "", kvd_entry_text(e, "method"), alone(e), plain ? "" : " ",
                  plain ? "" : rule, caches ? " " : "", caches ? kvd_entry_text(e, "cache") : "");
-        bool named = calibrations && !kvd_entry_is_none(e);
+        bool named = calibrations && *kvd_entry_text(e, "calibration");
         snprintf(e->series, sizeof e->series, "%.120s%s%.63s", e->method, named ? " calibrated on " : "",
                  named ? kvd_entry_text(e, "calibration") : "");
         kvd_series_clean(e->method);

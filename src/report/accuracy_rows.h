@@ -29,6 +29,8 @@ const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
 /* True for a row of the uncompressed model. */
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);
+/* Bytes saved: 1 - stored over what the uncompressed cache of the run would have stored. */
+double kvd_entry_saving(const kvd_accuracy_entry *e);
 /* The last entry of the series and label that item `first` begins. */
 size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first);
 
