@@ -211,7 +211,7 @@ static int run(kvd_engine *e, const kvd_batch *b, size_t first_token, kvd_moment
     c->ahead = c->ahead || into;
     c->first_token = first_token;
     c->add = into != NULL;
-    c->to_dump = to_dump;
+    c->to_dump = to_dump && c->spec.dump;
     c->give_up = give_up;
     c->ctx = ctx;
     c->n_events = 0;
