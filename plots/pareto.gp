@@ -1,4 +1,4 @@
-# Quality against stored bytes. csv: series, cache_share, kl, _lo, _hi, top1_share, _lo, _hi, perplexity_ratio, _lo, _hi, fronts, setting
+# Quality against stored bytes. csv: series, cache_share, kl, _lo, _hi, top1_share, _lo, _hi, perplexity_ratio, _lo, _hi, fronts, rate_key, rate_value
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
 cols = 5

@@ -81,6 +81,30 @@ else
   echo "skip bit for bit by h5py: no h5py"
 fi
 
+# ---- the report's fronts, from its own points by another way --------------------------------------------
+if "$B/bin/kvdim-report" "$D/whole.h5" --no-plots -q -o "$D/report" 2>"$D/err" && "$PYTHON" - "$D/report/tables" >"$D/log" 2>&1 <<'END'
+import csv, sys
+rows = list(csv.DictReader(open(sys.argv[1] + '/pareto-1.csv')))
+assert len(rows) == 9, len(rows)   # three settings of three methods; what a search visited is not among them
+best = {0: lambda r: float(r['kl']), 1: lambda r: -float(r['top1_share']), 2: lambda r: float(r['perplexity_ratio'])}
+for r in rows:
+    bits = 0
+    for k, f in best.items():
+        cheaper = [f(x) for x in rows if x is not r and float(x['cache_share']) <= float(r['cache_share'])]
+        equal = [f(x) for x in rows if x is not r and float(x['cache_share']) == float(r['cache_share'])]
+        if all(f(r) < y or (f(r) == y and y in equal) for y in cheaper):
+            bits |= 1 << k
+    assert bits == int(r['fronts']), (r, bits)
+assert any(int(r['fronts']) for r in rows)
+front = list(csv.DictReader(open(sys.argv[1] + '/pareto.csv')))
+assert {(x['method'], x['setting']) for x in front} - {('none', '')} == {(x['series'], '%s = %.4g' % (x['rate_key'], float(x['rate_value']))) for x in rows if int(x['fronts'])}
+saving = {r['method']: r for r in csv.DictReader(open(sys.argv[1] + '/saving.csv'))}
+assert set(saving) == {'h2o', 'kivi', 'uniform'}
+target = {(r['method'], r['how']): r for r in csv.DictReader(open(sys.argv[1] + '/target.csv'))}
+assert target['uniform', 'search']['key'] == 'p' and target['h2o', 'search']['p'] == '' and target['h2o', 'search']['key'] == 'h2o.heavy'
+END
+then ok "fronts in the report"; else bad "fronts in the report" "$(cat "$D/err" "$D/log")"; fi
+
 # ---- what is refused -------------------------------------------------------------------------------------
 # fails NAME STATUS TEXT OPTIONS...
 fails() {

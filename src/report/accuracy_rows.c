@@ -22,6 +22,14 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e)
     return strcmp(kvd_entry_text(e, "method"), "none") == 0;
 }
 
+void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size)
+{
+    const char *const key = kvd_entry_text(e, "rate_key");
+    *text = '\0';
+    if (*key)
+        snprintf(text, size, "%.60s = %.4g", key, kvd_entry_real(e, "rate_value"));
+}
+
 double kvd_entry_saving(const kvd_accuracy_entry *e)
 {
     return 1 - kvd_entry_real(e, "bytes_per_token_stored") * kvd_entry_real(e, "element_bytes") /

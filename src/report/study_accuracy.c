@@ -38,6 +38,7 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rule", "widths by");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
     for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
         kvd_table_add_column(t, KVD_CELL_REAL, reals[k].digits, reals[k].column, reals[k].heading);
@@ -69,7 +70,10 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
             continue;
         kvd_table_text(t, kvd_entry_text(e, "label"));
         kvd_table_text(t, kvd_entry_text(e, "method"));
+        char setting[100];
+        kvd_entry_setting(e, setting, sizeof setting);
         kvd_table_text(t, kvd_entry_text(e, "rule"));
+        kvd_table_text(t, setting);
         kvd_table_text(t, kvd_entry_text(e, "calibration"));
         for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
             kvd_table_real(t, kvd_entry_real(e, reals[k].column));
@@ -369,6 +373,7 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "element_bytes", "bytes per element");
     for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
@@ -390,7 +395,10 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
         if (again) /* bytes do not depend on the text */
             continue;
+        char setting[100];
+        kvd_entry_setting(e, setting, sizeof setting);
         kvd_table_text(t, e->series);
+        kvd_table_text(t, setting);
         kvd_table_real(t, kvd_entry_real(e, "overall_p"));
         kvd_table_int(t, (int64_t)kvd_entry_real(e, "element_bytes"));
         for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)

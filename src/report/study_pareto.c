@@ -103,15 +103,6 @@ static void interval_cells(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_real(t, ratio->hi);
 }
 
-static void setting(const kvd_accuracy_entry *e, char *text, size_t size)
-{
-    const char *const key = kvd_entry_text(e, "rate_key");
-    if (*key)
-        snprintf(text, size, "%.60s = %.4g", key, kvd_entry_real(e, "rate_value"));
-    else
-        snprintf(text, size, "%s", "");
-}
-
 static const char *front_names(unsigned fronts, char text[64])
 {
     *text = '\0';
@@ -157,7 +148,7 @@ static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s, const k
         qsort(on, n, sizeof(const kvd_accuracy_entry *), by_bytes);
         for (size_t i = 0; i < n; i++) {
             char text[100], names[64];
-            setting(on[i], text, sizeof text);
+            kvd_entry_setting(on[i], text, sizeof text);
             kvd_table_text(t, all->label[l]);
             kvd_table_real(t, kvd_entry_real(on[i], "cache_share"));
             kvd_table_real(t, kvd_entry_real(on[i], "bytes_per_token_stored"));
@@ -174,7 +165,7 @@ static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s, const k
 static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t number, kvd_section *s,
                         kvd_err *err)
 {
-    char name[64], text[100];
+    char name[64];
     snprintf(name, sizeof name, "pareto-%zu", number);
     kvd_table *const t = kvd_section_table(s, name, "Quality against bytes, all points", err);
     if (!t)
@@ -184,17 +175,18 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "cache_share", "bytes / uncompressed");
     interval_columns(t, 6);
     kvd_table_add_column(t, KVD_CELL_INT, 0, "fronts", "bits: 1 KL, 2 top-1, 4 perplexity");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rate_key", "along");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "rate_value", "at");
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *const e = &all->item[i];
         if (!usable(e) || kvd_entry_is_none(e) || strcmp(kvd_entry_text(e, "label"), all->label[label]))
             continue;
-        setting(e, text, sizeof text);
         kvd_table_text(t, e->method);
         kvd_table_real(t, kvd_entry_real(e, "cache_share"));
         interval_cells(t, e);
         kvd_table_int(t, (int64_t)fronts_of(all, i));
-        kvd_table_text(t, text);
+        kvd_table_text(t, kvd_entry_text(e, "rate_key"));
+        kvd_table_real(t, kvd_entry_real(e, "rate_value"));
     }
     kvd_text caption = {0};
     kvd_text_add(&caption,
