@@ -20,9 +20,9 @@ do for [c=1:3] {
   set title (c == 1 ? 'KL divergence, nats' : c == 2 ? 'top-1 accuracy / uncompressed' : 'perplexity / uncompressed') offset 0,-0.5
   set xlabel 'bytes stored / uncompressed' offset 0,0.3
   set xtics (0.02, 0.05, 0.1, 0.2, 0.5, 1)
-  if (c == 1) { set key at screen 0.5, screen 0.005 center bottom vertical maxrows rows samplen 2 font ',11' } else { unset key }
+  if (c == 1) { set key at screen 0.5, screen 0.02 center bottom vertical maxrows rows samplen 2 font ',11' } else { unset key }
   unset arrow
-  if (c == 1) { set logscale y; set yrange [1e-5:*]; set format y '%g' }
+  if (c == 1) { set logscale y; set yrange [*:*]; set format y '%g' }
   if (c == 2) { unset logscale y; set yrange [0:1.1]; set format y '%g'; set arrow 1 from graph 0, first 0.99 to graph 1, first 0.99 nohead dt 2 lc rgb '#7f7f7f' lw 1.2 back }
   if (c == 3) { set logscale y; set yrange [0.95:20]; set ytics (1, 1.5, 2, 3, 5, 10, 20) }
   if (c != 3) { set ytics autofreq }

@@ -48,7 +48,7 @@ awk 'BEGIN { for (s = 0; s < 2; s++) for (i = 0; i < 50; i++) printf "%d%s", (s 
 quietly "$B/bin/kvdim-collect" "$tmp/four" --ids "$tmp/four.csv" --moments -q -o "$tmp/four.moments.h5"
 quietly "$B/bin/kvdim-spectrum" "$tmp/four.moments.h5" -q -o "$tmp/four.spectrum.h5"
 quietly "$B/bin/kvdim-eval" "$tmp/four" --ids "$tmp/four.csv" --spectrum "$tmp/four.spectrum.h5" --method zack --method uniform \
-  --target 0.9 -q -o "$tmp/accuracy/target.h5"
+  --target 0.9 --resume -q -o "$tmp/accuracy/target.h5"
 echo "ok make files"
 
 # ---- the tables: "dataset|PATH|SHAPE|TYPE|UNITS|WHEN" and "attribute|OBJECT|NAME|TYPE|WHEN" ----------------

@@ -55,6 +55,11 @@ if $EVAL $search --json --resume -o "$D/killed.h5" >"$D/killed.json" 2>"$D/err" 
    cmp -s "$D/1" "$D/2" && [ ! -e "$D/killed.h5.rows" ] && grep -q "going on after" "$D/err"
 then ok "continued, the same rows and targets"; else bad "continued, the same rows and targets" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
 
+cksum "$D/killed.h5" >"$D/1"
+if $EVAL $search --json --resume -o "$D/killed.h5" >"$D/out" 2>"$D/err" && cksum "$D/killed.h5" | cmp -s - "$D/1" && grep -q "is complete: nothing to do" "$D/err" &&
+   grep -q '"complete": true' "$D/out"
+then ok "complete: nothing to do"; else bad "complete: nothing to do" "$(cat "$D/err")"; fi
+
 if "$PYTHON" -c 'import h5py' 2>/dev/null; then
   if "$PYTHON" - "$D/whole.h5" "$D/killed.h5" >"$D/log" 2>&1 <<'END'
 import sys, h5py

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "analysis/accuracy_text.h"
 #include "analysis/error_scan.h"
@@ -379,6 +380,7 @@ static int describe_file(kvd_eval_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
     return describe_gpu(v, err) || kvd_model_info_write(f, &v->info, err) ||
+                   (v->cfg->resume && kvd_h5_put_text(f, "/", "run_key", v->saved.key.text, err)) ||
                    kvd_h5_put_text(f, "/", "label", v->label, err) ||
                    kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->corpus), err) ||
                    kvd_h5_put_int(f, "/", "n_tokens", (int64_t)kvd_corpus_n_tokens(v->corpus), err) ||
@@ -411,10 +413,37 @@ static int make_key(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
+/* Whether OUT.h5 is what this run would write. */
+static bool is_complete(const kvd_eval_run *v)
+{
+    kvd_h5 f;
+    kvd_err ignored;
+    char *key = NULL;
+    if (access(v->cfg->common.output, F_OK) ||
+        kvd_h5_open(&f, v->cfg->common.output, &kvd_schema_accuracy, &ignored))
+        return false;
+    const bool same = !kvd_h5_get_text(&f, "/", "run_key", &key, &ignored) && !strcmp(key, v->saved.key.text);
+    free(key);
+    kvd_h5_close(&f, false);
+    return same;
+}
+
+static int nothing_to_do(const kvd_eval_run *v, kvd_err *err)
+{
+    const kvd_common_options *const o = &v->cfg->common;
+    if (!o->quiet)
+        fprintf(stderr, "%s: '%s' is complete: nothing to do\n", program, o->output);
+    json_t *const said =
+        o->json ? json_pack("{s:s, s:s, s:b}", "program", program, "output", o->output, "complete", 1) : NULL;
+    const int failed = o->json && (!said || json_dumpf(said, stdout, JSON_INDENT(2)) || puts("") < 0);
+    json_decref(said);
+    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+}
+
 /* Rows that an interrupted run left. */
 static int take_up(kvd_eval_run *v, kvd_err *err)
 {
-    if (make_key(v, err) || kvd_saved_rows_open(&v->saved, v->cfg->common.output, &v->accuracy, err))
+    if (kvd_saved_rows_open(&v->saved, v->cfg->common.output, &v->accuracy, err))
         return -1;
     if (v->saved.from.n && !v->cfg->common.quiet)
         fprintf(stderr, "%s: going on after %zu rows of '%s'\n", program, v->saved.from.n, v->saved.path);
@@ -425,6 +454,10 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     const kvd_evaluator *const e = &v->evaluator;
+    if (cfg->resume && make_key(v, err))
+        return -1;
+    if (cfg->resume && is_complete(v))
+        return nothing_to_do(v, err);
     if (make_points(v, err) ||
         kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_accuracy, &v->run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
