@@ -14,6 +14,8 @@ v() {
 v "$B/bin/kvdim-collect" $M --text data/texts/articles.txt --tokens 192 --seq-len 64 --moments="$T/m.h5" -o "$T/a.h5"
 v "$B/bin/kvdim-collect" $M --random 192 --seq-len 64 --moments -o "$T/random.h5"
 v "$B/bin/kvdim-collect" $M --text data/texts/articles.txt --tokens 192 --seq-len 64 --attention --attention-requests 2 -o "$T/att.h5"
+v "$B/bin/kvdim-collect" $M --text data/texts/articles.txt --tokens 96 --seq-len 48 --rope both --fisher="$T/f.h5" -o "$T/both.h5"
+v "$B/bin/kvdim-eval" $M --text data/texts/stories.txt --tokens 48 --seq-len 48 --calibration "$T/both.h5" --fisher "$T/f.h5" --method palu,search=1 --method kvquant -o "$T/gradients.h5"
 v "$B/bin/kvdim-tokens" "$T/att.h5" -o "$T/tok.h5"
 v "$B/bin/kvdim-spectrum" "$T/m.h5" --pair qk,vw,k,v,wv,bqk,bvw -o "$T/s.h5"
 v "$B/bin/kvdim-spectrum" "$T/a.h5" --method tsqr -o "$T/s2.h5"

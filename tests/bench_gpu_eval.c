@@ -158,7 +158,7 @@ static void run(const kvd_checkpoint *c, kvd_dtype compute, size_t tokens, size_
     }
     for (size_t s = 0; s <= n; s++)
         offset[s] = s * seq_len < tokens ? s * seq_len : tokens;
-    w.batch = (kvd_batch){n, offset, 0, id};
+    w.batch = (kvd_batch){.n_sequences = n, .offset = offset, .id = id};
     w.all = (kvd_predictions){tokens, id + 1, sequence};
     w.quality = need(n * sizeof *w.quality);
     if (!(w.reference = w.r->rows_new(w.r, tokens, "rows", &err)) ||

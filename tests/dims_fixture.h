@@ -60,7 +60,8 @@ static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right,
 /* All pairs that dims methods read, with made-up falling singular values. */
 static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed, kvd_err *err)
 {
-    static const kvd_pair pairs[] = {KVD_PAIR_QK, KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BQK, KVD_PAIR_BVW};
+    static const kvd_pair pairs[] = {KVD_PAIR_QK,  KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BQK,
+                                     KVD_PAIR_BVW, KVD_PAIR_K,  KVD_PAIR_V};
     kvd_rng r;
     kvd_rng_seed(&r, seed, 0);
     memset(s, 0, sizeof *s);

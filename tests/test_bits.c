@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "common/rng.h"
+#include "methods/bits/levels.h"
 #include "methods/presets.h"
 
 enum { N = 150, D = 48 };
@@ -173,9 +174,67 @@ static void constants_and_zeros(void **state)
     memcpy(x, kept, sizeof x);
 }
 
+/* ---- levels of a histogram ------------------------------------------------------------------------------- */
+
+static double loss_of(const double *histogram, int bins, const double *found, int n)
+{
+    double sum = 0;
+    for (int b = 0; b < bins; b++) {
+        double best = INFINITY;
+        for (int k = 0; k < n; k++)
+            best = fmin(best, pow(kvd_level_bin(b, bins) - found[k], 2));
+        sum += histogram[b] * best;
+    }
+    return sum;
+}
+
+/* The least that n ranges of bins first .. lose, each read as its mean: every way to cut. */
+static double least_of(const double *histogram, int bins, int first, int n)
+{
+    double best = INFINITY, weight = 0, mean = 0, square = 0;
+    for (int end = first; end < bins; end++) {
+        const double m = kvd_level_bin(end, bins);
+        weight += histogram[end];
+        mean += histogram[end] * m;
+        square += histogram[end] * m * m;
+        const double lost = weight > 0 ? square - mean * mean / weight : 0;
+        if (end + 1 == bins || n > 1)
+            best = fmin(best, lost + (end + 1 < bins ? least_of(histogram, bins, end + 1, n - 1) : 0));
+    }
+    return best;
+}
+
+static void levels_are_the_best(void **state)
+{
+    (void)state;
+    enum { BINS = 13 };
+    kvd_rng r;
+    kvd_err err;
+    kvd_rng_seed(&r, 9, 0);
+    for (int i = 0; i < 300; i++) {
+        double histogram[BINS], found[16], all = 0;
+        for (int b = 0; b < BINS; b++) {
+            histogram[b] = i % 3 == 2 && kvd_rng_uniform(&r) < 0.6 ? 0 : exp(3 * kvd_rng_normal(&r));
+            all += histogram[b];
+        }
+        histogram[i % BINS] += 1;
+        for (int n = 1; n <= 5; n++) {
+            assert_int_equal(kvd_levels_find(histogram, BINS, n, found, &err), 0);
+            for (int k = 0; k < n; k++)
+                assert_true(fabs(found[k]) <= 1 && (k == 0 || found[k] >= found[k - 1]));
+            const double least = least_of(histogram, BINS, 0, n);
+            assert_true(fabs(loss_of(histogram, BINS, found, n) - least) < 1e-12 * (1 + all));
+        }
+        assert_int_equal(kvd_levels_find(histogram, BINS, 16, found, &err), 0); /* more than there are bins */
+        assert_true(loss_of(histogram, BINS, found, 16) < 1e-12 * (1 + all));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(more_bits_lose_less), cmocka_unit_test(channels),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(levels_are_the_best),
+                                       cmocka_unit_test(more_bits_lose_less),
+                                       cmocka_unit_test(channels),
                                        cmocka_unit_test(salient_tokens_lose_less),
                                        cmocka_unit_test(outliers_and_low_rank),
                                        cmocka_unit_test(constants_and_zeros)};

@@ -82,7 +82,7 @@ static void set_widths(int qk0, int v0, int qk1, int v1)
 }
 
 static const kvd_dims_method *const all[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_uniform,
-                                             &kvd_dims_balanced};
+                                             &kvd_dims_balanced, &kvd_dims_matryoshka};
 
 static void test_full_rank_is_dense(void **state)
 {

@@ -12,7 +12,7 @@
 
 enum { LAYERS = 2, HEADS = 2, D = 8, N = 300, WIDE = HEADS * D };
 static char folder[] = "/tmp/kvd_test_calibrated_XXXXXX";
-static char path[128];
+static char path[128], fisher_path[128];
 static kvd_run run;
 static kvd_activations dump;
 static const kvd_config config = {.n_layers = LAYERS,
@@ -43,6 +43,7 @@ static int tear_down(void **state)
     (void)state;
     kvd_activations_close(&dump);
     remove(path);
+    remove(fisher_path);
     rmdir(folder);
     kvd_run_release(&run);
     return 0;
@@ -319,6 +320,273 @@ static void qnorm_keeps_moments(void **state)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
+/* ---- squared gradients --------------------------------------------------------------------------------------- */
+
+/* Squared gradients of the dump's tokens, `of` a token, its head and dimension; n_rows of them. */
+static void write_fisher(size_t n_rows, const char *hash, float (*of)(size_t token, int head, size_t dim))
+{
+    static float rows[HEADS * N * D];
+    kvd_err err = {""};
+    kvd_fisher f = {.model = dump.model,
+                    .label = "text",
+                    .n_tokens = dump.n_tokens,
+                    .n_sequences = dump.n_sequences,
+                    .seq_len = dump.seq_len,
+                    .n_layers = LAYERS,
+                    .n_rows = n_rows};
+    snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", folder);
+    snprintf(f.corpus_hash, sizeof f.corpus_hash, "%s", hash);
+    if (kvd_fisher_create(&f, fisher_path, &run, &err))
+        fail_msg("%s", err.msg);
+    for (int h = 0; h < HEADS; h++)
+        for (size_t t = 0; t < n_rows; t++)
+            for (size_t j = 0; j < D; j++)
+                rows[((size_t)h * n_rows + t) * D + j] = of(t, h, j);
+    for (int l = 0; l < LAYERS; l++)
+        for (int side = 0; side < KVD_F_SIDES; side++)
+            for (size_t first = 0; first < n_rows; first += 100) { /* in pieces */
+                static float piece[HEADS * N * D];
+                const size_t some = n_rows - first < 100 ? n_rows - first : 100;
+                for (size_t h = 0; h < HEADS; h++)
+                    memcpy(piece + h * some * D, rows + (h * n_rows + first) * D, some * D * sizeof *piece);
+                assert_int_equal(kvd_fisher_put_rows(&f, side, l, first, some, piece, &err), 0);
+            }
+    f.sum[KVD_F_V][D + 1] = 3;
+    f.weight[1][HEADS] = 4;
+    f.root[0][1] = 0.5;
+    f.loss = 7.5;
+    if (kvd_fisher_finish(&f, &err))
+        fail_msg("%s", err.msg);
+    kvd_fisher_close(&f);
+}
+
+static float as_its_place(size_t token, int head, size_t dim)
+{
+    return (float)token + 1000 * (float)head + 0.125f * (float)dim;
+}
+
+static float equal(size_t token, int head, size_t dim)
+{
+    (void)token, (void)head, (void)dim;
+    return 3e-7f;
+}
+
+static float of_large_keys(size_t token, int head, size_t dim)
+{
+    (void)dim;
+    return (token + (size_t)head) % 7 ? 1e-9f : 1e-3f;
+}
+
+static float negative(size_t token, int head, size_t dim)
+{
+    (void)head;
+    return token == 40 && dim == 2 ? -1 : 1;
+}
+
+static void fisher_file_is_read_as_written(void **state)
+{
+    (void)state;
+    kvd_fisher f;
+    kvd_err err = {""};
+    float rows[20 * D];
+    write_fisher(N, dump.corpus_hash, as_its_place);
+    if (kvd_fisher_open(&f, fisher_path, &err))
+        fail_msg("%s", err.msg);
+    assert_int_equal(f.n_rows, N);
+    assert_int_equal(f.n_predicted, N - dump.n_sequences);
+    assert_true(f.sum[KVD_F_V][D + 1] == 3 && f.weight[1][HEADS] == 4 && f.root[0][1] == 0.5 &&
+                f.loss == 7.5);
+    assert_int_equal(kvd_fisher_rows(&f, 1, 1, 1, 130, 20, rows, &err), 0);
+    for (size_t i = 0; i < (size_t)20 * D; i++)
+        assert_true(rows[i] == as_its_place(130 + i / D, 1, i % D));
+    assert_int_equal(kvd_fisher_rows(&f, 1, 1, 1, N - 19, 20, rows, &err), -1);
+    assert_non_null(strstr(err.msg, "has squared gradients of 300 tokens one by one, 301 are wanted"));
+    kvd_fisher_close(&f);
+    write_fisher(N, dump.corpus_hash, negative);
+    assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
+    assert_int_equal(kvd_fisher_rows(&f, 0, 0, 1, 30, 20, rows, &err), -1);
+    assert_non_null(strstr(err.msg, "/tokens/k_pre[0][1][40][2] is -1, no squared gradient"));
+    kvd_fisher_close(&f);
+}
+
+/* Weighted or not, what a read finds: y of every head and side one behind the other. */
+static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
+{
+    static uint32_t position[N];
+    static uint8_t level[N];
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = f};
+    kvd_method m;
+    void *self = NULL;
+    kvd_err err = {""};
+    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
+    if (use)
+        kvd_method_with_fisher(&m);
+    strcpy(settings, m.settings);
+    if (m.bits->open(&m.bits_values, &setup, &self, &err))
+        fail_msg("%s", err.msg);
+    for (int side = 0; side < KVD_N_SIDES; side++)
+        for (int h = 0; h < HEADS; h++) {
+            kvd_bits_count count;
+            const kvd_bits_block b = {.side = (kvd_side)side,
+                                      .layer = 1,
+                                      .kv_head = h,
+                                      .n = N,
+                                      .d = D,
+                                      .x = x,
+                                      .level = level,
+                                      .position = position,
+                                      .prompt = true};
+            assert_int_equal(
+                kvd_activations_rows(&dump, side ? KVD_X_V : KVD_X_K_PRE, 1, h, 0, N, x, NULL, &err), 0);
+            for (uint32_t t = 0; t < N; t++)
+                position[t] = t;
+            assert_int_equal(m.bits->code(self, &b, all + (side * HEADS + h) * N * D, &count, &err), 0);
+        }
+    m.bits->close(self);
+}
+
+/* The squared error of keys that weigh something, and of those that do not. */
+static void errors_of_keys(const float *all, double error[2])
+{
+    kvd_err err;
+    error[0] = error[1] = 0;
+    for (int h = 0; h < HEADS; h++) {
+        assert_int_equal(kvd_activations_rows(&dump, KVD_X_K_PRE, 1, h, 0, N, x, NULL, &err), 0);
+        for (size_t i = 0; i < (size_t)N * D; i++)
+            error[of_large_keys(i / D, h, 0) < 1e-6f] +=
+                pow((double)all[(size_t)h * N * D + i] - (double)x[i], 2);
+    }
+}
+
+static void kvquant_weighs_numbers(void **state)
+{
+    (void)state;
+    static float plain[2 * HEADS * N * D], weighted[2 * HEADS * N * D];
+    char settings[sizeof((kvd_method *)0)->settings];
+    double before[2], after[2];
+    kvd_fisher f;
+    kvd_err err = {""};
+    code_all("kvquant,bits=2,sink=0", NULL, false, plain, settings);
+    assert_non_null(strstr(settings, "kvquant.weights=0"));
+    write_fisher(N, dump.corpus_hash, equal);
+    assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
+    code_all("kvquant,bits=2,sink=0", &f, true, weighted, settings); /* equal weights are none */
+    assert_non_null(strstr(settings, "kvquant.weights=1"));
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        assert_true(fabsf(weighted[i] - plain[i]) <= 1e-6f * (1 + fabsf(plain[i])));
+    kvd_fisher_close(&f);
+
+    write_fisher(N, dump.corpus_hash, of_large_keys);
+    assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
+    code_all("kvquant,bits=2,sink=0,weights=0", &f, true, weighted, settings); /* given, so it stays */
+    assert_non_null(strstr(settings, "kvquant.weights=0"));
+    assert_memory_equal(plain, weighted, sizeof plain);
+    code_all("kvquant,bits=2,sink=0,weights=2", &f, true, weighted, settings);
+    errors_of_keys(plain, before);
+    errors_of_keys(weighted, after);
+    assert_true(after[0] < before[0] && after[1] > before[1]);
+    kvd_fisher_close(&f);
+}
+
+static void assert_open_fails(const char *text, kvd_fisher *f, const kvd_dims *dims, const char *message)
+{
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = f, .dims = dims};
+    kvd_method m;
+    kvd_plan plan = {.type = KVD_F32, .dims = dims};
+    kvd_err err = {""};
+    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
+    kvd_method_plan(&m, &plan);
+    assert_int_equal(kvd_plan_open(&plan, &setup, &err), -1);
+    if (!strstr(err.msg, message))
+        fail_msg("'%s' lacks '%s'", err.msg, message);
+}
+
+static void squared_gradients_that_do_not_serve(void **state)
+{
+    (void)state;
+    kvd_fisher f;
+    kvd_err err;
+    assert_open_fails("kvquant,weights=1", NULL, NULL, "weights=1 needs squared gradients: give --fisher");
+    assert_open_fails("palu,search=1", NULL, NULL, "search=1 needs squared gradients: give --fisher");
+    write_fisher(0, dump.corpus_hash, equal);
+    assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
+    assert_open_fails(
+        "kvquant,weights=1", &f, NULL,
+        "squared gradients of 0 tokens one by one, 300 are read: collect them with --fisher-rows 300");
+    assert_open_fails("palu+kvquant,weights=1", &f, NULL, "squared gradients are of whole heads");
+    kvd_fisher_close(&f);
+    write_fisher(N, "xxh3:5", equal);
+    assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
+    assert_open_fails("kvquant,weights=1", &f, NULL,
+                      "the squared gradients are of other tokens than the calibration");
+    memset(f.root[0], 0, LAYERS * HEADS * sizeof(double));
+    assert_open_fails("palu,search=1", &f, NULL, "every squared gradient of W_K and W_V is 0");
+    f.n_layers = 1;
+    assert_open_fails("palu,search=1", &f, NULL, "of layers 0 to 0, the model has 2");
+    kvd_fisher_close(&f);
+}
+
+/* Ranks of a search: of every group and side; returns their sum. */
+static int searched(const char *text, kvd_fisher *f, int rank[LAYERS][HEADS][KVD_N_SIDES])
+{
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = f};
+    kvd_method m;
+    kvd_plan plan = {.type = KVD_F32};
+    kvd_err err = {""};
+    int sum = 0;
+    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
+    kvd_method_plan(&m, &plan);
+    if (kvd_plan_open(&plan, &setup, &err))
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < LAYERS * HEADS; i++) {
+        rank[i / HEADS][i % HEADS][KVD_KEYS] = plan.dims->head[i].d_qk;
+        rank[i / HEADS][i % HEADS][KVD_VALUES] = plan.dims->head[i].d_v;
+        sum += plan.dims->head[i].d_qk + plan.dims->head[i].d_v;
+    }
+    kvd_plan_close(&plan);
+    return sum;
+}
+
+static void palu_gives_ranks_by_information(void **state)
+{
+    (void)state;
+    double keys[LAYERS * HEADS] = {1, 1, 1, 1}, values[LAYERS * HEADS] = {1, 1, 1, 1},
+                         none[LAYERS * HEADS] = {0};
+    kvd_fisher f = {.n_layers = LAYERS, .root = {keys, values}, .weight = {none, none}};
+    int rank[LAYERS][HEADS][KVD_N_SIDES];
+    /* Equal information, equal ranks. */
+    assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, rank), 4 * LAYERS * HEADS * 2);
+    for (int i = 0; i < LAYERS * HEADS * 2; i++)
+        assert_int_equal(((int *)rank)[i], 4);
+    /* In proportion: 32 dimensions to shares of 1 1 1 1 and 1 3 3 5 of 16. */
+    values[1] = values[2] = 3;
+    values[3] = 5;
+    assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, rank), 32);
+    assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
+                         rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
+                     12); /* five shares of 2, and the two dimensions that the whole head does not take */
+    assert_int_equal(rank[1][1][KVD_VALUES], 8); /* a whole head, of 10 */
+    /* Whatever the information: as many in all, none without, none above its width; groups share theirs. */
+    const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
+                                "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
+    const int each[] = {7, 2, 1, 6};
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 4, 0);
+    for (int i = 0; i < 40; i++) {
+        for (int j = 0; j < LAYERS * HEADS; j++) {
+            keys[j] = exp(3 * kvd_rng_normal(&rng));
+            values[j] = exp(3 * kvd_rng_normal(&rng));
+        }
+        /* Both heads of a group have its rank. */
+        assert_int_equal(searched(text[i % 4], &f, rank), each[i % 4] * LAYERS * HEADS * 2);
+        for (int j = 0; j < LAYERS * HEADS * 2; j++)
+            assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
+        for (int l = 0; i % 4 == 3 && l < LAYERS; l++)
+            for (int side = 0; side < KVD_N_SIDES; side++)
+                assert_int_equal(rank[l][0][side], rank[l][1][side]);
+    }
+}
+
 /* ---- rotatekv: with dense matrices ------------------------------------------------------------------------- */
 
 /* The Walsh-Hadamard matrix: the sign of (i, j) is that of the number of common bits. */
@@ -430,6 +698,10 @@ int main(void)
                                        cmocka_unit_test(values_keep_both_ends),
                                        cmocka_unit_test(more_bits_lose_less),
                                        cmocka_unit_test(qnorm_keeps_moments),
+                                       cmocka_unit_test(fisher_file_is_read_as_written),
+                                       cmocka_unit_test(kvquant_weighs_numbers),
+                                       cmocka_unit_test(squared_gradients_that_do_not_serve),
+                                       cmocka_unit_test(palu_gives_ranks_by_information),
                                        cmocka_unit_test(rotations)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -46,14 +46,16 @@ static void test_orthogonal_cut(void **state)
     kvd_err err;
     kvd_dims d;
     ragged_widths();
-    const kvd_dims_method *const both[] = {&kvd_dims_zack, &kvd_dims_fdc};
-    for (int m = 0; m < 2; m++) {
+    const kvd_dims_method *const both[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_matryoshka};
+    const kvd_pair of_qk[] = {KVD_PAIR_QK, KVD_PAIR_QK, KVD_PAIR_K},
+                   of_v[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_V};
+    for (int m = 0; m < 3; m++) {
         assert_int_equal(kvd_dims_build(&d, both[m], &spectrum, &widths, &err), 0);
         assert_string_equal(d.method, both[m]->name);
         for (int i = 0; i < 4; i++) {
             const kvd_dims_head *h = &d.head[i];
-            const double *R = kvd_spectrum_R(&spectrum, KVD_PAIR_QK, i / 2, i % 2);
-            const double *RV = kvd_spectrum_R(&spectrum, m ? KVD_PAIR_WV : KVD_PAIR_VW, i / 2, i % 2);
+            const double *R = kvd_spectrum_R(&spectrum, of_qk[m], i / 2, i % 2);
+            const double *RV = kvd_spectrum_R(&spectrum, of_v[m], i / 2, i % 2);
             assert_int_equal(h->d_qk, widths.kept[0][i]);
             assert_int_equal(h->d_v, widths.kept[1][i]);
             assert_ptr_equal(h->a_q, h->a_k);
@@ -291,14 +293,15 @@ static void test_method_text(void **state)
     for (int i = 0; kvd_preset_at(i, &preset); i++)
         assert_int_equal(kvd_method_parse(preset.name, &m, &err), 0);
     const char *const bad[][2] = {
-        {"zac", "unknown method 'zac', known are none, zack, fdc, uniform, balanced, palu, think, minicache, "
+        {"zac", "unknown method 'zac', known are none, zack, fdc, uniform, balanced, matryoshka, palu, "
+                "think, minicache, "
                 "xkv, h2o, "
                 "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
                 "kvquant, rotatekv, leankv, zdc, mikv"},
-        {"",
-         "unknown method '', known are none, zack, fdc, uniform, balanced, palu, think, minicache, xkv, h2o, "
-         "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-         "kvquant, rotatekv, leankv, zdc, mikv"},
+        {"", "unknown method '', known are none, zack, fdc, uniform, balanced, matryoshka, palu, think, "
+             "minicache, xkv, h2o, "
+             "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
+             "kvquant, rotatekv, leankv, zdc, mikv"},
         {"zack,p", "method 'zack': 'p' is not key=value"},
         {"zack,", "method 'zack': '' is not key=value"},
         {"zack,q=1", "method 'zack': unknown key 'q', known are p, r, ranks, cut"},

@@ -21,14 +21,35 @@ for f in llama-biases mistral-window qwen2-window qwen3-mqa phi3-long phi3-windo
      "$B/bin/kvdim-spectrum" "$D/a.h5" --pair qk --rope before -q -o "$D/before.h5" 2>>"$D/err" &&
      "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.4 -q -o "$D/r.h5" 2>>"$D/err" &&
      "$B/bin/kvdim-eval" $M --ids "$D/ids.csv" --seq-len 40 --spectrum "$D/s.h5" --rates "$D/r.h5" --method zack \
-       --method balanced,p=0.5 --method uniform,p=0.5 --method fdc,p=0.5 -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
+       --method balanced,p=0.5 --method uniform,p=0.5 --method fdc,p=0.5 --method matryoshka,p=0.5 -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
   then ok "$f: every program"; else bad "$f: every program" "$(cat "$D/err")"; continue; fi
-  if values full_rank_error "$D/e.json" | awk '$1 != "null" { if (!($1 > 0 && $1 < 1e-4)) exit 1; n++ } END { exit n < 4 }'
+  if values full_rank_error "$D/e.json" | awk '$1 != "null" { if (!($1 > 0 && $1 < 1e-4)) exit 1; n++ } END { exit n < 5 }'
   then ok "$f: full rank is the model"; else bad "$f: full rank is the model" "$(values full_rank_error "$D/e.json")"; fi
   if values kl "$D/e.json" | awk 'NR == 1 { none = $1 } NR > 1 && !($1 > 1e-6) { exit 1 } END { exit none > 1e-9 }'
   then ok "$f: a cut changes it"; else bad "$f: a cut changes it" "$(values kl "$D/e.json")"; fi
+  case $f in llama-biases | opt-before) mkdir "$D/$f" && cp "$D/a.h5" "$D/s.h5" "$D/$f/" ;; esac
   case $f in opt-before) mkdir "$D/opt" && cp "$D"/*.h5 "$D/opt/" ;; esac
 done
+
+# What matryoshka keeps of keys and values, no other directions keep more of: their own leading singular vectors.
+if ! ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then echo "skip matryoshka keeps the most: no h5py"
+elif ${PYTHON:-python3} - "$D/llama-biases" "$D/opt-before" <<'PY' 2>"$D/err"
+import sys, h5py, numpy as np
+for folder in sys.argv[1:]:
+    with h5py.File(folder + "/a.h5") as a, h5py.File(folder + "/s.h5") as s:
+        for x, others in (("k", ("qk", "q")), ("v", ("vw", "wv"))):
+            for layer in range(a[x].shape[0]):
+                for head in range(a[x].shape[1]):
+                    rows = a[x][layer, head].astype(float)
+                    m = rows.shape[1] // 2
+                    lost = lambda R: np.square(rows - rows @ R[:, :m] @ R[:, :m].T).sum()
+                    mine = lost(s[x + "/R"][layer, head])
+                    tail = np.square(np.linalg.svd(rows, compute_uv=False)[m:]).sum()
+                    assert abs(mine - tail) < 1e-5 * np.square(rows).sum(), (folder, x, layer, head, mine, tail)
+                    # bases of query heads stand where their group does
+                    assert all(mine <= lost(s[o + "/R"][layer, head]) * (1 + 1e-9) for o in others), (folder, x)
+PY
+then ok "matryoshka keeps the most"; else bad "matryoshka keeps the most" "$(cat "$D/err")"; fi
 
 # Without RoPE there is no before and after, and the bases of Q and K fold into the weights.
 if ! ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then echo "skip a model without RoPE: no h5py"; exit; fi

@@ -92,6 +92,7 @@ fails dump_beside_is_refused '3 ranks cannot write a dump' $model --random 100 -
 fails resume_is_refused '--resume works on one rank only, not on 3' $model --random 100 --moments --resume
 fails snapshots_are_refused '--snapshots works on one rank only, not on 3' $model --random 100 --moments --snapshots 50
 fails attention_is_refused '--attention works on one rank only, not on 3' $model --random 100 --attention
+fails fisher_is_refused '--fisher works on one rank only, not on 3' $model --random 100 --fisher
 fails wrong_usage 'give one of --text, --ids and --random' $model --moments
 fails missing_model 'nowhere' "$dir/nowhere" --random 100 --moments
 # Two program blocks: the ranks differ in their options.

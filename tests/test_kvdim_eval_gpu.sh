@@ -138,3 +138,13 @@ if run bf16 $all --device cuda --compute bf16; then
      [ "$(values stored_element_bytes "$D/bf16.json" | sort -u)" = 2 ]
   then ok "bf16 runs on the attention kernels"; else bad "bf16 runs on the attention kernels" "$(values engine "$D/bf16.json")"; fi
 fi
+
+# ---- what runs free runs on the CPU beside it, says so, and is the same -------------------------------------
+free="--text $TEXT --tokens 600 --seq-len 120 --prompt 50 --generate 12 --needle 2 --items 3 --method h2o --method keyformer --seeds 2 --json"
+if run free-cpu $free --device cpu -q && $EVAL $MODEL $free --device cuda -o "$D/free-cuda.h5" >"$D/free-cuda.json" 2>"$D/err"; then
+  for c in rouge1 rouge1_lo edit_similarity exact agree_prefix needle_nll needle_rank needle_agree; do
+    for d in cpu cuda; do { echo "$c"; values $c "$D/free-$d.json"; } >>"$D/free-$d.txt"; done
+  done
+  if [ "$(wc -l <"$D/free-cpu.txt")" -eq 48 ] && cmp -s "$D/free-cpu.txt" "$D/free-cuda.txt" && grep -q 'what runs free runs on the CPU' "$D/err"
+  then ok "free-running beside a GPU"; else bad "free-running beside a GPU" "$(diff "$D/free-cpu.txt" "$D/free-cuda.txt")" "$(cat "$D/err")"; fi
+else bad "free-running beside a GPU" "$(cat "$D/err")"; fi

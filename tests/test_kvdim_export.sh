@@ -173,7 +173,7 @@ fails "no widths" 2 "no widths given" $z
 fails "rates and p" 2 "has widths of its own: leave out --rates" $z --rates "$D/r.h5" --method zack,p=0.5
 fails "a point without rates" 2 "choose a point of --rates" $z --method zack,p=0.5 --point 0
 fails "two ways to a point" 2 "give one of --point and --overall-p" $z --rates "$D/r.h5" --point 0 --overall-p 0.5
-fails "none" 2 "--method none does not fold into weights, what does is one of zack, fdc, uniform, balanced alone" $z --method none
+fails "none" 2 "--method none does not fold into weights, what does is one of zack, fdc, uniform, balanced, matryoshka alone" $z --method none
 fails "latents" 2 "--method palu does not fold" $z --method palu
 fails "another axis" 2 "--method zack+kivi,p=0.5 does not fold" $z --method zack+kivi,p=0.5
 fails "a type of rotations" 2 "rotations are float32" $z --method zack,p=0.5 --rotations-only --dtype f16

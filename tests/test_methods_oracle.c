@@ -259,6 +259,151 @@ static void kvquant(void **state)
     }
 }
 
+/* ---- from squared gradients -------------------------------------------------------------------------------------- */
+
+static char fisher_path[64];
+static kvd_fisher fisher;
+
+/* The fixture's whole numbers as squared gradients of the rows. */
+static int write_fisher(const kvd_run *run, kvd_err *err)
+{
+    static float x[ROWS * WIDE];
+    const char *const name[] = {"fisher_k", "fisher_v"};
+    kvd_fisher f = {.model = dump.model,
+                    .label = "rows",
+                    .n_tokens = ROWS,
+                    .n_sequences = 1,
+                    .seq_len = ROWS,
+                    .n_layers = 1,
+                    .n_rows = ROWS};
+    memcpy(f.corpus_hash, dump.corpus_hash, sizeof f.corpus_hash);
+    int status = kvd_fisher_create(&f, fisher_path, run, err);
+    for (int side = 0; !status && side < KVD_F_SIDES; side++) {
+        float *const w = tensor(name[side], ROWS * WIDE);
+        for (size_t i = 0; i < (size_t)ROWS * WIDE; i++)
+            x[(i % WIDE / D * ROWS + i / WIDE) * D + i % D] = w[i];
+        status = kvd_fisher_put_rows(&f, side, 0, 0, ROWS, x, err);
+        free(w);
+    }
+    status = status || kvd_fisher_finish(&f, err);
+    kvd_fisher_close(&f);
+    return status;
+}
+
+/* As kvquant, with errors that weigh what the levels were made for. */
+static void weighted(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * KVD_N_SIDES; i++) {
+        const int side = i % 2, scaled = i / 2;
+        const char *const names[2][5] = {
+            {"rows_k", "fisher_k", "kvquant_k_apart", "fisher_levels_k", "fisher_scaled_k"},
+            {"rows_v", "fisher_v", "kvquant_v_apart", "fisher_levels_v", "fisher_scaled_v"}};
+        float *const rows = tensor(names[side][0], ROWS * WIDE),
+                     *const weight = tensor(names[side][1], ROWS * WIDE),
+                     *const apart = tensor(names[side][2], ROWS * WIDE),
+                     *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
+        static uint32_t position[ROWS];
+        double error[3] = {0, 0, 0}; /* of weighted levels, of plain ones, of SciPy's */
+        const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
+        for (int plain = 0; plain < 2; plain++) {
+            char text[64];
+            kvd_method m;
+            void *self = NULL;
+            kvd_err err = {""};
+            snprintf(text, sizeof text, "kvquant,bits=3,outliers=0.04,sink=0,weights=%d",
+                     plain    ? 0
+                     : scaled ? 2
+                              : 1);
+            assert_int_equal(kvd_method_parse(text, &m, &err), 0);
+            if (m.bits->open(&m.bits_values, &with, &self, &err))
+                fail_msg("%s", err.msg);
+            for (int h = 0; h < KV; h++) {
+                float x[ROWS * D], y[ROWS * D], half[ROWS * D];
+                kvd_bits_count count;
+                for (size_t j = 0; j < (size_t)ROWS * D; j++)
+                    x[j] = rows[j / D * WIDE + (size_t)h * D + j % D];
+                const kvd_bits_block b = {.side = (kvd_side)side,
+                                          .kv_head = h,
+                                          .n = ROWS,
+                                          .d = D,
+                                          .x = x,
+                                          .position = position,
+                                          .prompt = true};
+                assert_int_equal(m.bits->code(self, &b, y, &count, &err), 0);
+                for (size_t j = 0; j < (size_t)ROWS * D; j++) { /* range of its channel or vector */
+                    float lo = INFINITY, hi = -INFINITY;
+                    for (size_t k = 0; k < (side ? D : ROWS); k++) {
+                        const size_t at = side ? j / D * D + k : k * D + j % D;
+                        if (apart[at / D * WIDE + (size_t)h * D + at % D] > 0)
+                            continue;
+                        lo = fminf(lo, x[at]);
+                        hi = fmaxf(hi, x[at]);
+                    }
+                    half[j] = (hi - lo) / 2;
+                }
+                for (size_t j = 0; j < (size_t)ROWS * D; j++) {
+                    const size_t at = j / D * WIDE + (size_t)h * D + j % D;
+                    /* In normalised coordinates that is what k-means makes small. */
+                    const double w = (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
+                    if (apart[at] > 0)
+                        continue;
+                    error[plain] += w * pow((double)y[j] - (double)x[j], 2);
+                    error[2] += plain ? 0 : w * pow((double)want[at] - (double)x[j], 2);
+                }
+            }
+            m.bits->close(self);
+        }
+        if (!(error[0] < 1.002 * error[2] && error[2] < 1.02 * error[0]))
+            fail_msg("%s: weighted error %g, SciPy's levels %g", names[side][3 + scaled], error[0], error[2]);
+        if (!(error[0] < 0.97 * error[1]))
+            fail_msg("%s: weighted error %g, %g without weights", names[side][3 + scaled], error[0],
+                     error[1]);
+        free(want);
+        free(apart);
+        free(weight);
+        free(rows);
+    }
+}
+
+/* Ranks as the public code gives them out; where it leaves a rank of 0 ours is 1. */
+static void ranks(void **state)
+{
+    (void)state;
+    enum { CASES = 25, TARGETS = 2 * KV };
+    float *const information = tensor("ranks_information", CASES * TARGETS), *const want =
+                                                                                 tensor("ranks",
+                                                                                        2 * CASES * TARGETS);
+    const char *const text[] = {"palu,p=0.5,heads=1,search=1", "palu,p=0.25,heads=1,search=1",
+                                "palu,p=0.5,heads=1,search=2"};
+    for (size_t i = 0; i < 3 * (size_t)CASES; i++) {
+        double root[KVD_F_SIDES][KV], none[KV] = {0};
+        kvd_fisher f = {.n_layers = 1};
+        for (int side = 0; side < KVD_F_SIDES; side++) {
+            for (size_t h = 0; h < KV; h++)
+                root[side][h] = (double)information[i % CASES * TARGETS + h * KVD_N_SIDES + (size_t)side];
+            f.root[side] = i < 2 * (size_t)CASES ? root[side] : none;
+            f.weight[side] = i < 2 * (size_t)CASES ? none : root[side];
+        }
+        const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &f};
+        kvd_method m;
+        kvd_plan plan = {.type = KVD_F32};
+        kvd_err err = {""};
+        assert_int_equal(kvd_method_parse(text[i / CASES], &m, &err), 0);
+        kvd_method_plan(&m, &plan);
+        if (kvd_plan_open(&plan, &with, &err))
+            fail_msg("%s", err.msg);
+        for (size_t j = 0; j < TARGETS; j++) {
+            const kvd_dims_head *const h = &plan.dims->head[j / KVD_N_SIDES];
+            const size_t at = (i < 2 * (size_t)CASES ? i : i - 2 * (size_t)CASES) * TARGETS + j;
+            assert_int_equal(j % KVD_N_SIDES ? h->d_v : h->d_qk, (int)want[at]);
+        }
+        kvd_plan_close(&plan);
+    }
+    free(want);
+    free(information);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -270,7 +415,9 @@ static int set_up(void **state)
         kvd_run_start(&run, "test_methods_oracle", 1, argv, &common, &err))
         return -1;
     snprintf(path, sizeof path, "%s/a.h5", folder);
-    const int status = write_rows(&run, &err) || kvd_activations_open(&dump, path, &err);
+    snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", folder);
+    const int status = write_rows(&run, &err) || kvd_activations_open(&dump, path, &err) ||
+                       write_fisher(&run, &err) || kvd_fisher_open(&fisher, fisher_path, &err);
     kvd_run_release(&run);
     return status;
 }
@@ -279,7 +426,9 @@ static int tear_down(void **state)
 {
     (void)state;
     kvd_activations_close(&dump);
+    kvd_fisher_close(&fisher);
     kvd_safetensors_close(file);
+    remove(fisher_path);
     remove(path);
     rmdir(folder);
     return 0;
@@ -287,7 +436,8 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kivi), cmocka_unit_test(selections),
-                                       cmocka_unit_test(palu), cmocka_unit_test(kvquant)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kivi),     cmocka_unit_test(selections),
+                                       cmocka_unit_test(palu),     cmocka_unit_test(kvquant),
+                                       cmocka_unit_test(weighted), cmocka_unit_test(ranks)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -367,7 +367,7 @@ static void test_depth(void **state)
         kvd_checkpoint *c = open_shape(&deep[i], 1);
         kvd_forward *f = kvd_forward_new(c, N, N, &err);
         assert_non_null(f);
-        const kvd_batch batch = {1, offset, 0, id};
+        const kvd_batch batch = {.n_sequences = 1, .offset = offset, .id = id};
         float residual[N * 128], hidden[N * 128], logits[500];
         kvd_dense_attention dense;
         kvd_tap tap;

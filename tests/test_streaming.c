@@ -114,7 +114,7 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     for (uint32_t i = 0; i < N; i++)
         id[i] = i * 7919 % 301;
     const size_t offset[3] = {0, 20, N};
-    const kvd_batch batch = {2, offset, 0, id};
+    const kvd_batch batch = {.n_sequences = 2, .offset = offset, .id = id};
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
     kvd_forward *f = kvd_forward_new(c, N, N, &err);
@@ -158,7 +158,7 @@ static void test_given_up(void **state)
     (void)snprintf(path, sizeof path, "%s/%s-f32", folder, made[0].name); /* of the tests above */
     const uint32_t id[4] = {1, 2, 3, 4};
     const size_t offset[2] = {0, 4};
-    const kvd_batch batch = {1, offset, 0, id};
+    const kvd_batch batch = {.n_sequences = 1, .offset = offset, .id = id};
     kvd_attention door = {.run = give_up};
     for (int i = 0; i < 50; i++) {
         kvd_err err = {""};

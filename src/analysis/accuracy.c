@@ -13,7 +13,8 @@ static const kvd_column columns[] = {
      "key cut, and values of the keys of its methods on the axes layers, tokens and bits"},
     {"label", KVD_COL_TEXT, "1", "what the evaluated texts are called"},
     {"calibration", KVD_COL_TEXT, "1", "what the texts behind the bases are called, empty for none"},
-    {"purpose", KVD_COL_TEXT, "1", "point: asked for; target-search: visited while looking for the target"},
+    {"purpose", KVD_COL_TEXT, "1",
+     "point: asked for; seed: one seed of such a point; target-search: visited while looking for the target"},
     {"rule", KVD_COL_TEXT, "1", "how widths were chosen: none, eq6, eq6-energy, error, uniform"},
     {"pair_qk", KVD_COL_TEXT, "1", "pair whose bases cut Q and K, empty for none"},
     {"pair_v", KVD_COL_TEXT, "1", "pair whose bases cut V, empty for none"},
@@ -69,17 +70,45 @@ static const kvd_column columns[] = {
 };
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
+/* With --seeds. */
+static const kvd_column seed_columns[] = {
+    {"n_seeds", KVD_COL_INT, "1", "seeds whose mean the row is; 1: it is of one"},
+    {"seed", KVD_COL_INT, "1", "what its method draws from; of a mean, the first"},
+    {"nll_sd", KVD_COL_REAL, "nat", "sample standard deviation of nll over seeds"},
+    {"top1_sd", KVD_COL_REAL, "1", "sample standard deviation of top1 over seeds"},
+    {"kl_sd", KVD_COL_REAL, "nat", "sample standard deviation of kl over seeds"},
+    {"agree_sd", KVD_COL_REAL, "1", "sample standard deviation of agree over seeds"},
+};
+enum { N_SEED_COLUMNS = sizeof seed_columns / sizeof *seed_columns };
+
+static int make_rows(kvd_accuracy *a, kvd_err *err)
+{
+    const int n_free = a->free_columns ? kvd_free_columns_count(a->free_columns) : 0;
+    const int n_seeds = a->seeds ? N_SEED_COLUMNS : 0, n = N_COLUMNS + n_seeds + n_free;
+    if (!(a->all_columns = malloc((size_t)n * sizeof *a->all_columns)))
+        return kvd_no_memory(err, "columns", (size_t)n * sizeof *a->all_columns);
+    memcpy(a->all_columns, columns, sizeof columns);
+    memcpy(a->all_columns + N_COLUMNS, seed_columns, (size_t)n_seeds * sizeof *seed_columns);
+    for (int i = 0; i < n_free; i++)
+        a->all_columns[N_COLUMNS + n_seeds + i] = *kvd_free_columns_at(a->free_columns, i);
+    a->rows = kvd_rows_new(a->all_columns, n, err);
+    return a->rows ? 0 : -1;
+}
+
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label, size_t n_sequences,
-                      size_t n_tokens, kvd_err *err)
+                      size_t n_tokens, const kvd_free_run *f, bool seeds, uint64_t seed, kvd_err *err)
 {
     memset(a, 0, sizeof *a);
     a->config = config;
     a->n_sequences = n_sequences;
     a->n_tokens = n_tokens;
     snprintf(a->label, sizeof a->label, "%s", label);
-    a->rows = kvd_rows_new(columns, N_COLUMNS, err);
-    if (!a->rows)
+    a->seeds = seeds;
+    a->seed = seed;
+    if ((f && !(a->free_columns = kvd_free_columns_new(f, seeds, err))) || make_rows(a, err)) {
+        kvd_accuracy_release(a);
         return -1;
+    }
     a->predictions = calloc(n_sequences, sizeof *a->predictions);
     if (!a->predictions) {
         kvd_accuracy_release(a);
@@ -92,6 +121,8 @@ int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *lab
 void kvd_accuracy_release(kvd_accuracy *a)
 {
     kvd_rows_free(a->rows);
+    kvd_free_columns_free(a->free_columns);
+    free(a->all_columns);
     free(a->relative);
     free(a->zdc);
     free(a->nll);
@@ -127,14 +158,15 @@ static int grow(kvd_accuracy *a, kvd_err *err)
     return 0;
 }
 
-static void put_interval(kvd_rows *r, const char *name, const kvd_interval *x)
+static void put_seeds(kvd_rows *r, const kvd_choice *choice)
 {
-    char column[40];
-    kvd_rows_real(r, name, x->value);
-    snprintf(column, sizeof column, "%s_lo", name);
-    kvd_rows_real(r, column, x->lo);
-    snprintf(column, sizeof column, "%s_hi", name);
-    kvd_rows_real(r, column, x->hi);
+    const bool several = choice->n_seeds > 1;
+    kvd_rows_int(r, "n_seeds", several ? (int64_t)choice->n_seeds : 1);
+    kvd_rows_int(r, "seed", (int64_t)choice->plan.seed);
+    kvd_rows_real(r, "nll_sd", several ? choice->spread.nll : NAN);
+    kvd_rows_real(r, "top1_sd", several ? choice->spread.top1 : NAN);
+    kvd_rows_real(r, "kl_sd", several ? choice->spread.kl : NAN);
+    kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
@@ -221,11 +253,11 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
     kvd_rows_int(r, "n_sequences", (int64_t)a->n_sequences);
     kvd_rows_int(r, "n_tokens", (int64_t)a->n_tokens);
     kvd_rows_int(r, "n_predictions", (int64_t)put_samples(a, choice));
-    put_interval(r, "nll", &summary->nll);
-    put_interval(r, "perplexity", &summary->perplexity);
-    put_interval(r, "top1", &summary->top1);
-    put_interval(r, "top1_share", &summary->top1_share);
-    put_interval(r, "kl", &summary->kl);
+    kvd_rows_interval(r, "nll", &summary->nll);
+    kvd_rows_interval(r, "perplexity", &summary->perplexity);
+    kvd_rows_interval(r, "top1", &summary->top1);
+    kvd_rows_interval(r, "top1_share", &summary->top1_share);
+    kvd_rows_interval(r, "kl", &summary->kl);
     kvd_rows_real(r, "agree", summary->agree.value);
     if (choice->error.diff2) {
         double norm, zdc, zeros;
@@ -237,6 +269,12 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
     kvd_rows_real(r, "full_rank_error", full_rank_error);
     kvd_rows_text(r, "engine", choice->engine);
     kvd_rows_real(r, "seconds", choice->seconds);
+    if (a->seeds)
+        put_seeds(r, choice);
+    if (a->free_columns &&
+        kvd_free_columns_add(a->free_columns, r, &choice->free_run,
+                             choice->n_seeds > 1 ? choice->spread.measure : NULL, a->seed, err))
+        return -1;
     a->n++;
     return 0;
 }
@@ -363,7 +401,7 @@ int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err)
     for (size_t i = 0; i < N_SAMPLES; i++)
         if (kvd_h5_write(f, &all[i].spec, H5T_NATIVE_DOUBLE, all[i].data, err))
             return -1;
-    return 0;
+    return a->free_columns ? kvd_free_columns_write(f, a->free_columns, err) : 0;
 }
 
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err)

@@ -6,6 +6,7 @@
 #define KVD_ANALYSIS_ACCURACY_H
 
 #include "analysis/evaluate.h"
+#include "analysis/free_columns.h"
 #include "analysis/points.h"
 #include "analysis/target.h"
 #include "formats/rows.h"
@@ -22,10 +23,15 @@ typedef struct {
     double *relative, *zdc;          /* [row][n_layers][n_heads], NaN where it was not measured */
     double *nll, *top1, *kl, *agree; /* [row][n_sequences]                                      */
     double *predictions;             /* [n_sequences]                                           */
+    kvd_free_columns *free_columns;  /* NULL: nothing ran free                                  */
+    kvd_column *all_columns;
+    bool seeds;
+    uint64_t seed; /* of intervals */
 } kvd_accuracy;
 
+/* f, NULL or borrowed: columns and raw values of its tasks. seeds: columns about several seeds. seed: of f's intervals. */
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label, size_t n_sequences,
-                      size_t n_tokens, kvd_err *err);
+                      size_t n_tokens, const kvd_free_run *f, bool seeds, uint64_t seed, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
 /* Bytes per element that 16-bit caches store: what the nominal and padded columns count with. */

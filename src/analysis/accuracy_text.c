@@ -18,11 +18,41 @@ static const char *text(const kvd_rows *r, size_t i, const char *column)
     return kvd_rows_get_text(r, i, kvd_rows_find(r, column));
 }
 
-/* "zack", and of key cut the side: "zack/v". */
+/* "zack", and of key cut the side: "zack/v"; of one seed of several: "keyformer#7". */
 static void method_name(const kvd_rows *r, size_t i, char *name, size_t size)
 {
     const bool qk = *text(r, i, "pair_qk"), v = *text(r, i, "pair_v");
-    snprintf(name, size, "%s%s", text(r, i, "method"), qk == v ? "" : v ? "/v" : "/qk");
+    char seed[24] = "";
+    if (!strcmp(text(r, i, "purpose"), "seed"))
+        snprintf(seed, sizeof seed, "#%lld", (long long)kvd_rows_get_int(r, i, kvd_rows_find(r, "seed")));
+    snprintf(name, size, "%s%s%s", text(r, i, "method"), qk == v ? "" : v ? "/v" : "/qk", seed);
+}
+
+/* "name value [lo, hi]" when the rows have such a column. */
+static void add_measure(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)
+{
+    char lo[48], hi[48];
+    const size_t used = strlen(line);
+    if (kvd_rows_find(r, name) < 0 || isnan(value(r, i, name)))
+        return;
+    snprintf(lo, sizeof lo, "%s_lo", name);
+    snprintf(hi, sizeof hi, "%s_hi", name);
+    snprintf(line + used, size - used, "  %s %.4g [%.4g, %.4g]", name, value(r, i, name), value(r, i, lo),
+             value(r, i, hi));
+}
+
+const char *kvd_accuracy_free_line(const kvd_rows *r, size_t i, char *line)
+{
+    static const char *const shown[] = {"rouge1",       "edit_similarity",  "exact",
+                                        "agree_prefix", "reference_rouge1", "needle_exact",
+                                        "needle_agree", "class_correct",    "class_agree"};
+    char name[80];
+    method_name(r, i, name, sizeof name);
+    snprintf(line, 4 * KVD_ACCURACY_LINE, "%-9s", name);
+    const size_t bare = strlen(line);
+    for (size_t k = 0; k < sizeof shown / sizeof *shown; k++)
+        add_measure(r, i, shown[k], line, 4 * KVD_ACCURACY_LINE);
+    return strlen(line) > bare ? line : NULL;
 }
 
 const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)

@@ -13,6 +13,8 @@ enum { KVD_ACCURACY_LINE = 256 };
 extern const char kvd_accuracy_heading[];
 /* Row i into line [KVD_ACCURACY_LINE], which is returned. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
+/* What row i came to when it ran free, with intervals, into line [4 * KVD_ACCURACY_LINE]; NULL when it did not. */
+const char *kvd_accuracy_free_line(const kvd_rows *rows, size_t i, char *line);
 /* The answer of a search for `key` in one or two lines, into line [2 * KVD_ACCURACY_LINE]. */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t, char *line);
 

@@ -2,7 +2,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "methods/grid.h"
 
 enum {
     OPT_TEXT = 0x100,
@@ -25,7 +28,16 @@ enum {
     OPT_COMPUTE,
     OPT_BATCH,
     OPT_PROMPT,
-    OPT_CALIBRATION
+    OPT_CALIBRATION,
+    OPT_FISHER,
+    OPT_GENERATE,
+    OPT_REFERENCE,
+    OPT_NEEDLE,
+    OPT_CLASSIFY,
+    OPT_CLASSES,
+    OPT_ASK,
+    OPT_ITEMS,
+    OPT_SEEDS
 };
 
 static const struct argp_option options[] = {
@@ -48,7 +60,9 @@ static const struct argp_option options[] = {
     {"label", OPT_LABEL, "NAME", 0, "What tables call these texts (default: from the file names)", 1},
     {0, 0, 0, 0, "What to evaluate:", 2},
     {"method", OPT_METHOD, "NAME[+NAME...][,KEY=VALUE...]", 0,
-     "May be repeated; NAME+NAME fills several axes of the cache. Keys of dims methods: p,r,ranks,cut; those "
+     "May be repeated; NAME+NAME fills several axes of the cache. KEY=A/B/C: a method for each of the "
+     "values, "
+     "and for each combination where several keys have several. Keys of dims methods: p,r,ranks,cut; those "
      "of "
      "the others are listed "
      "below. p: overall fraction removed; r: removal rate of Eq. 6; neither: every point of the "
@@ -64,6 +78,11 @@ static const struct argp_option options[] = {
     {"calibration", OPT_CALIBRATION, "FILE", 0,
      "Activations of calibration text (kvdim-collect --rope both), for methods that take levels from them",
      2},
+    {"fisher", OPT_FISHER, "FILE", 0,
+     "Squared gradients (kvdim-collect --fisher), for kvquant's weights and palu's search; those of kvquant "
+     "are of the tokens of "
+     "--calibration",
+     2},
     {"target", OPT_TARGET, "SHARE", 0,
      "For each method, search how few bytes keep this share of the uncompressed top-1 accuracy, along the "
      "key that trades one for "
@@ -76,20 +95,47 @@ static const struct argp_option options[] = {
      2},
     {"scan-errors", OPT_SCAN, 0, 0,
      "Measure what cutting each single head of one --method costs, and write that table to -o", 2},
-    {0, 0, 0, 0, "How to run:", 3},
+    {0, 0, 0, 0, "Free-running, with K and V of past tokens as the cache stores them (on the CPU):", 3},
+    {"generate", OPT_GENERATE, "N", 0,
+     "Behind the --prompt of every sequence that has N more tokens, generate N greedily; compare with what "
+     "the "
+     "uncompressed model generates and with the text's own continuation",
+     3},
+    {"reference", OPT_REFERENCE, "FIELD", 0,
+     "With --generate: whole documents are the prompts, and the references stand in this JSON key or CSV "
+     "column",
+     3},
+    {"needle", OPT_NEEDLE, "N", 0,
+     "Hide a pass key at N depths of every sequence, shortened to make room, and ask for it", 3},
+    {"classify", OPT_CLASSIFY, "FIELD", 0,
+     "Documents' labels stand in this JSON key or CSV column: take the label that is likeliest behind each "
+     "document",
+     3},
+    {"classes", OPT_CLASSES, "A,B,...", 0, "The labels to choose from (default: all that documents have)", 3},
+    {"ask", OPT_ASK, "TEXT", 0,
+     "Put this behind every document of --reference, into the prompt, and of --classify, behind the "
+     "compressed document",
+     3},
+    {"items", OPT_ITEMS, "N", 0, "Only the first N sequences or documents run free (default: all)", 3},
+    {"seeds", OPT_SEEDS, "N", 0,
+     "Evaluate methods that draw random numbers under N seeds, --seed and those that follow it, and give the "
+     "mean "
+     "and the spread (default 1)",
+     3},
+    {0, 0, 0, 0, "How to run:", 4},
     {"compute", OPT_COMPUTE, "f32|bf16", 0,
-     "Arithmetic of the passes: float32, or on a GPU bf16 with float32 sums (default f32)", 3},
+     "Arithmetic of the passes: float32, or on a GPU bf16 with float32 sums (default f32)", 4},
     {"cache", OPT_CACHE, "f32|f16|bf16", 0,
      "Type in which K' and V' are stored (default: that of --compute). With --compute bf16 the default runs "
      "on the attention kernels that kvdim-attn times",
-     3},
+     4},
     {"resume", OPT_RESUME, 0, 0,
      "Points one after another, each saved in OUT.h5.rows when it is done; go on where an interrupted run "
      "with the same options "
      "stopped",
-     3},
+     4},
     {"batch", OPT_BATCH, "N", 0, "Tokens in one pass (default 2048, on a GPU 8192; at least one sequence)",
-     3},
+     4},
     {0},
 };
 
@@ -117,6 +163,30 @@ int kvd_eval_add_method(kvd_eval_options *cfg, const char *text, kvd_err *err)
     return kvd_method_parse(text, &cfg->method[cfg->n_methods++], err);
 }
 
+/* One text for many methods (methods/grid.h). */
+static int add_methods(kvd_eval_options *cfg, const char *text, kvd_err *err)
+{
+    char **texts;
+    size_t n;
+    if (kvd_method_grid(text, KVD_EVAL_METHODS, &texts, &n, err))
+        return -1;
+    int status = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!status && !(status = kvd_eval_add_method(cfg, texts[i], err)))
+            cfg->own_text[cfg->n_own++] = texts[i];
+        else
+            free(texts[i]);
+    }
+    free(texts);
+    return status;
+}
+
+void kvd_eval_options_release(kvd_eval_options *cfg)
+{
+    while (cfg->n_own)
+        free(cfg->own_text[--cfg->n_own]);
+}
+
 static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
     for (size_t i = 0; i < cfg->n_methods; i++) {
@@ -141,6 +211,8 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "--target-key goes with --target");
     if (cfg->scan && (cfg->sweep || cfg->resume))
         return kvd_fail(err, "--scan-errors goes without --sweep and --resume");
+    if (cfg->resume && (kvd_eval_runs_free(cfg) || cfg->seeds > 1))
+        return kvd_fail(err, "--resume goes without --generate, --needle, --classify and --seeds");
     if (!cfg->scan)
         return 0;
     if (cfg->prompt || cfg->method[0].tokens || cfg->method[0].bits)
@@ -156,6 +228,30 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
     return 0;
 }
 
+bool kvd_eval_runs_free(const kvd_eval_options *cfg)
+{
+    return cfg->generate || cfg->needle || cfg->classify;
+}
+
+static int check_free(const kvd_eval_options *cfg, kvd_err *err)
+{
+    if (cfg->reference && !cfg->generate)
+        return kvd_fail(err, "--reference goes with --generate");
+    if (cfg->generate && !cfg->reference && !cfg->prompt)
+        return kvd_fail(err, "--generate wants a --prompt to go on from, or a --reference");
+    if ((cfg->reference || cfg->needle || cfg->classify) && !cfg->n_text)
+        return kvd_fail(err, "--reference, --needle and --classify go with --text");
+    if (cfg->classes && !cfg->classify)
+        return kvd_fail(err, "--classes goes with --classify");
+    if (cfg->ask && !cfg->reference && !cfg->classify)
+        return kvd_fail(err, "--ask goes with --reference or --classify");
+    if (cfg->items && !kvd_eval_runs_free(cfg))
+        return kvd_fail(err, "--items goes with --generate, --needle or --classify");
+    if (cfg->scan && (kvd_eval_runs_free(cfg) || cfg->seeds > 1))
+        return kvd_fail(err, "--scan-errors goes without --generate, --needle, --classify and --seeds");
+    return 0;
+}
+
 static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
 {
     if (!cfg->model)
@@ -168,6 +264,8 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "give one of --text and --ids");
     if (cfg->field && !cfg->n_text)
         return kvd_fail(err, "--field goes with --text");
+    if (check_free(cfg, err))
+        return -1;
     return check_methods(cfg, err);
 }
 
@@ -187,6 +285,34 @@ static int parse_compute(const char *text, kvd_dtype *out, kvd_err *err)
     return *out == KVD_BF16 || !strcmp(text, "f32")
                ? 0
                : kvd_fail(err, "--compute: '%s' is neither f32 nor bf16", text);
+}
+
+static int parse_free(int key, const char *arg, kvd_eval_options *cfg, kvd_err *err)
+{
+    switch (key) {
+    case OPT_GENERATE:
+        return kvd_arg_size("--generate", arg, 1, 1 << 30, &cfg->generate, err);
+    case OPT_REFERENCE:
+        cfg->reference = arg;
+        return 0;
+    case OPT_NEEDLE:
+        return kvd_arg_size("--needle", arg, 1, 1001, &cfg->needle, err);
+    case OPT_CLASSIFY:
+        cfg->classify = arg;
+        return 0;
+    case OPT_CLASSES:
+        cfg->classes = arg;
+        return 0;
+    case OPT_ASK:
+        cfg->ask = arg;
+        return 0;
+    case OPT_ITEMS:
+        return kvd_arg_size("--items", arg, 1, 1 << 30, &cfg->items, err);
+    case OPT_SEEDS:
+        return kvd_arg_size("--seeds", arg, 1, 1000, &cfg->seeds, err);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
@@ -224,6 +350,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_CALIBRATION:
         cfg->calibration = arg;
         return 0;
+    case OPT_FISHER:
+        cfg->fisher = arg;
+        return 0;
     case OPT_PROMPT:
         return kvd_arg_size("--prompt", arg, 0, 1 << 30, &cfg->prompt, err);
     case OPT_LABEL:
@@ -232,7 +361,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->label = arg;
         return 0;
     case OPT_METHOD:
-        return kvd_eval_add_method(cfg, arg, err);
+        return add_methods(cfg, arg, err);
     case OPT_SPECTRUM:
         return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
     case OPT_RATES:
@@ -261,7 +390,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->cache_given = true;
         return parse_cache(arg, &cfg->cache, err);
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_free(key, arg, cfg, err);
     }
 }
 

@@ -17,10 +17,16 @@ typedef struct {
     bool text_given, no_special;
     size_t tokens, seq_len, batch; /* 0: not given */
     size_t prompt;                 /* rows before the first that is scored */
+    /* free-running; 0 and NULL: not wanted */
+    size_t generate, needle, items;
+    const char *reference, *classify, *classes, *ask;
+    size_t seeds; /* of methods that draw */
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];
     size_t n_methods;
-    const char *calibration; /* NULL: none */
+    char *own_text[KVD_EVAL_METHODS]; /* of the texts above, those that are the options' own */
+    size_t n_own;
+    const char *calibration, *fisher; /* NULL: none */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
     double target;          /* NaN: no search */
@@ -35,6 +41,10 @@ typedef struct {
 
 /* Parses argv; wrong usage ends the program with status 2. */
 void kvd_eval_parse(const char *program, int argc, char **argv, kvd_eval_options *cfg);
+
+void kvd_eval_options_release(kvd_eval_options *cfg);
+/* Whether anything runs free. */
+bool kvd_eval_runs_free(const kvd_eval_options *cfg);
 
 /* Appends a method as --method does. */
 int kvd_eval_add_method(kvd_eval_options *cfg, const char *text, kvd_err *err);

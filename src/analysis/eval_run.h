@@ -4,6 +4,7 @@
 
 #include "analysis/accuracy.h"
 #include "analysis/eval_options.h"
+#include "analysis/free_run.h"
 #include "analysis/saved_rows.h"
 #include "analysis/target.h"
 #include "common/run.h"
@@ -22,6 +23,8 @@ typedef struct {
     const kvd_config *model;
     kvd_model_info info;
     kvd_corpus *corpus;
+    kvd_tokenizer *tokenizer; /* NULL: the model comes without, and ids were given */
+    kvd_free_run free_run;
     char label[64];
     char gpu[256]; /* empty: the CPU runs the model */
     kvd_model_runner *runner;
@@ -30,6 +33,7 @@ typedef struct {
     kvd_rates rates[KVD_EVAL_FILES];
     kvd_error_table table;
     kvd_activations calibration;
+    kvd_fisher fisher;
     kvd_point_source source[KVD_EVAL_METHODS];
     double full_rank_error[KVD_EVAL_METHODS];
     bool same_text; /* some bases come from the very text that is evaluated */

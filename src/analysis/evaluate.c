@@ -297,6 +297,7 @@ void kvd_choice_release(kvd_choice *c)
     free(c->per_sequence);
     c->per_sequence = NULL;
     kvd_attention_error_release(&c->error);
+    kvd_free_result_release(&c->free_run);
 }
 
 /* ---- full rank -------------------------------------------------------------------------------- */

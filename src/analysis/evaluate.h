@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 
+#include "analysis/free_run.h"
 #include "analysis/model_runner.h"
 #include "common/progress.h"
 #include "model/corpus.h"
@@ -45,6 +46,11 @@ int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *c
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
+/* Sample standard deviations of what a point came to under several seeds; NaN where it was not measured. */
+typedef struct {
+    double nll, top1, kl, agree, measure[KVD_N_FREE_MEASURES];
+} kvd_seed_spread;
+
 /* One plan, and what came of it. */
 typedef struct {
     const char *method; /* for messages                                       */
@@ -54,7 +60,10 @@ typedef struct {
     kvd_quality *per_sequence; /* [n_sequences]                                      */
     kvd_attention_error error; /* zeroed unless asked for                            */
     kvd_cache_account account;
-    double seconds;  /* of the forward passes                              */
+    double seconds;           /* of the forward passes                              */
+    kvd_free_result free_run; /* set by the caller where there is one      */
+    size_t n_seeds;           /* 0, 1: of one; else the means over so many (seeds.h), with their spread */
+    kvd_seed_spread spread;
     bool differs;    /* some final hidden value is not the uncompressed    */
     char engine[96]; /* what computed its attention                        */
     /* private */

@@ -1,7 +1,7 @@
 /*
  * kvdim-eval: what compressing the KV cache costs in predictions.
  *
- * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table. Writes kvdim/accuracy; with
+ * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table, kvdim/activations, kvdim/fisher. Writes kvdim/accuracy; with
  * --scan-errors kvdim/error-table instead.
  */
 #include <jansson.h>
@@ -13,6 +13,7 @@
 
 #include "analysis/accuracy_text.h"
 #include "analysis/error_scan.h"
+#include "analysis/eval_free.h"
 #include "analysis/eval_run.h"
 #include "common/blas.h"
 #include "common/device.h"
@@ -38,6 +39,9 @@ static int load_files(kvd_eval_run *v, kvd_err *err)
     if (cfg->calibration &&
         (kvd_activations_open(&v->calibration, cfg->calibration, err) ||
          kvd_model_info_same(&v->info, cfg->model, &v->calibration.model, cfg->calibration, err)))
+        return -1;
+    if (cfg->fisher && (kvd_fisher_open(&v->fisher, cfg->fisher, err) ||
+                        kvd_model_info_same(&v->info, cfg->model, &v->fisher.model, cfg->fisher, err)))
         return -1;
     if (cfg->table && (kvd_error_table_load(&v->table, cfg->table, err) ||
                        kvd_model_info_same(&v->info, cfg->model, &v->table.model, cfg->table, err)))
@@ -112,6 +116,8 @@ static int settle_methods(kvd_eval_run *v, kvd_err *err)
     for (int i = 0; !given && i < kvd_method_count(); i++)
         if (has_pairs(v, kvd_method_at(i)) && kvd_eval_add_method(cfg, kvd_method_at(i)->name, err))
             return -1;
+    for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
+        kvd_method_with_fisher(&cfg->method[i]);
     for (size_t i = 0; i < cfg->n_methods; i++)
         if (kvd_method_is_none(&cfg->method[i]))
             return 0;
@@ -205,16 +211,16 @@ static int open_corpus(kvd_eval_run *v, kvd_err *err)
                                   .max_tokens = cfg->tokens,
                                   .seq_len = cfg->seq_len,
                                   .vocab_size = (size_t)v->model->vocab_size};
-    kvd_tokenizer *tok = NULL;
-    if (cfg->n_text) {
-        char *path = kvd_checkpoint_tokenizer_path(v->checkpoint, err);
-        tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
+    if (cfg->n_text || cfg->generate) {
+        char *const path = kvd_checkpoint_tokenizer_path(v->checkpoint, err);
+        v->tokenizer = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
         free(path);
-        if (!tok)
+        if (!v->tokenizer && cfg->n_text)
             return -1;
     }
-    v->corpus = kvd_corpus_open(&spec, tok, err);
-    kvd_tokenizer_free(tok);
+    if (!v->tokenizer && cfg->generate)
+        fprintf(stderr, "%s: generated tokens are compared, their texts are not: %s\n", program, err->msg);
+    v->corpus = kvd_corpus_open(&spec, v->tokenizer, err);
     if (!v->corpus)
         return -1;
     if (cfg->label)
@@ -243,7 +249,23 @@ static int record_inputs(kvd_eval_run *v, kvd_err *err)
             return -1;
     if (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err))
         return -1;
+    if (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err))
+        return -1;
     return cfg->table ? kvd_run_add_input(r, cfg->table, err) : 0;
+}
+
+static int record_free(kvd_eval_run *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    kvd_run *const r = &v->run;
+    return kvd_run_parameter(r, "generate", err, "%zu", cfg->generate) ||
+           kvd_run_parameter(r, "reference", err, "%s", cfg->reference ? cfg->reference : "") ||
+           kvd_run_parameter(r, "needle", err, "%zu", cfg->needle) ||
+           kvd_run_parameter(r, "classify", err, "%s", cfg->classify ? cfg->classify : "") ||
+           kvd_run_parameter(r, "classes", err, "%s", cfg->classes ? cfg->classes : "") ||
+           kvd_run_parameter(r, "ask", err, "%s", cfg->ask ? cfg->ask : "") ||
+           kvd_run_parameter(r, "items", err, "%zu", cfg->items) ||
+           kvd_run_parameter(r, "seeds", err, "%zu", cfg->seeds);
 }
 
 static int record_options(kvd_eval_run *v, kvd_err *err)
@@ -269,7 +291,7 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
                    kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->cache)) ||
                    kvd_run_parameter(r, "device", err, "%s", v->gpu[0] ? "cuda" : "cpu") ||
                    kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute)) ||
-                   kvd_run_parameter(r, "batch", err, "%zu", cfg->batch)
+                   kvd_run_parameter(r, "batch", err, "%zu", cfg->batch) || record_free(v, err)
                ? -1
                : 0;
 }
@@ -443,7 +465,10 @@ static int nothing_to_do(const kvd_eval_run *v, kvd_err *err)
 /* Rows that an interrupted run left. */
 static int take_up(kvd_eval_run *v, kvd_err *err)
 {
-    if (kvd_saved_rows_open(&v->saved, v->cfg->common.output, &v->accuracy, err))
+    const kvd_evaluator *const e = &v->evaluator;
+    if (kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens, NULL, false,
+                          v->run.seed, err) ||
+        kvd_saved_rows_open(&v->saved, v->cfg->common.output, &v->accuracy, err))
         return -1;
     if (v->saved.from.n && !v->cfg->common.quiet)
         fprintf(stderr, "%s: going on after %zu rows of '%s'\n", program, v->saved.from.n, v->saved.path);
@@ -453,7 +478,6 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
 static int evaluate(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    const kvd_evaluator *const e = &v->evaluator;
     if (cfg->resume && make_key(v, err))
         return -1;
     if (cfg->resume && is_complete(v))
@@ -461,7 +485,6 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
     if (make_points(v, err) ||
         kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_accuracy, &v->run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
-        kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens, err) ||
         (cfg->resume && take_up(v, err)) || kvd_eval_points(v, err))
         return -1;
     if (!isnan(cfg->target) && kvd_eval_search(v, err))
@@ -537,14 +560,17 @@ static void release(kvd_eval_run *v)
     }
     kvd_error_table_release(&v->table);
     kvd_activations_close(&v->calibration);
+    kvd_fisher_close(&v->fisher);
+    kvd_free_run_release(&v->free_run);
     kvd_corpus_close(v->corpus);
+    kvd_tokenizer_free(v->tokenizer);
     kvd_checkpoint_close(v->checkpoint);
     kvd_run_release(&v->run);
 }
 
 int main(int argc, char **argv)
 {
-    static kvd_eval_options cfg = {.common = {.seed = 1}, .target = NAN, .cache = KVD_F32};
+    static kvd_eval_options cfg = {.common = {.seed = 1}, .target = NAN, .seeds = 1, .cache = KVD_F32};
     static kvd_eval_run v;
     kvd_err err = {""};
     kvd_eval_parse(program, argc, argv, &cfg);
@@ -553,5 +579,6 @@ int main(int argc, char **argv)
     if (!status)
         status = work(&v, &err);
     release(&v);
+    kvd_eval_options_release(&cfg);
     return kvd_run_exit(program, status, &err);
 }

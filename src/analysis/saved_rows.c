@@ -15,11 +15,11 @@ static int load(kvd_saved_rows *s, const kvd_accuracy *like, kvd_err *err)
     char *then = NULL;
     if (kvd_h5_open(&f, s->path, &schema, err))
         return -1;
-    int status =
-        kvd_h5_get_text(&f, "/", "run_key", &then, err) ||
-        kvd_run_key_same(s->path, "cannot be resumed", then, &s->key, err) ||
-        kvd_accuracy_init(&s->from, like->config, like->label, like->n_sequences, like->n_tokens, err) ||
-        kvd_accuracy_load(&f, &s->from, err);
+    int status = kvd_h5_get_text(&f, "/", "run_key", &then, err) ||
+                 kvd_run_key_same(s->path, "cannot be resumed", then, &s->key, err) ||
+                 kvd_accuracy_init(&s->from, like->config, like->label, like->n_sequences, like->n_tokens,
+                                   NULL, false, 0, err) ||
+                 kvd_accuracy_load(&f, &s->from, err);
     free(then);
     kvd_h5_close(&f, false);
     return status ? -1 : 0;

@@ -10,6 +10,7 @@
 
 #include "formats/activations.h"
 #include "formats/attention.h"
+#include "formats/fisher.h"
 #include "formats/moments.h"
 #include "model/checkpoint.h"
 #include "model/forward.h"
@@ -22,6 +23,7 @@ typedef struct {
     kvd_activations *dump;      /* borrowed; NULL: none                            */
     kvd_moments *sums;          /* borrowed, allocated; NULL: none                 */
     kvd_attention_stats *stats; /* borrowed, allocated; NULL: none. The CPU's alone */
+    kvd_fisher *fisher;         /* borrowed, created; NULL: none. The CPU's alone    */
     int threads;
     kvd_dtype compute; /* of the GPU pass: KVD_F32 or KVD_BF16            */
     int first_gpu, n_gpus;
@@ -32,7 +34,7 @@ typedef struct {
  * GPUs record and write are those of the first.
  */
 typedef struct {
-    double forward, record, write;
+    double forward, backward, record, write; /* backward: with what it computes again, and its sums */
 } kvd_engine_times;
 
 typedef struct kvd_engine kvd_engine;
@@ -42,7 +44,7 @@ struct kvd_engine {
     /*
      * A batch, whose first token is first_token of the dump. into: the sums that it is added to (spec.sums, or others of the
      * same shape for a snapshot); NULL: none. to_dump: whether it is written, and added
-     * to spec.stats. give_up is asked between layers;
+     * to spec.stats and spec.fisher. give_up is asked between layers;
      * when it says yes the call fails with its message. After a failure sums and stats are of no use, nor are the batch's rows of the dump.
      */
     int (*run)(kvd_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into, bool to_dump,

@@ -4,6 +4,7 @@
 #include "collect/accumulate.h"
 #include "collect/dump.h"
 #include "collect/engine.h"
+#include "collect/information.h"
 #include "collect/tally.h"
 
 typedef struct {
@@ -15,6 +16,7 @@ typedef struct {
     kvd_dump dump;
     kvd_accumulator accumulator;
     kvd_tally tally;
+    kvd_information *information;
     /* of the batch at hand */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
@@ -71,19 +73,28 @@ static int run(kvd_engine *e, const kvd_batch *b, size_t first_token, kvd_moment
     c->dump.first_token = first_token;
     c->give_up = give_up;
     c->ctx = ctx;
-    const int status = kvd_forward_run(c->forward, b, &c->tap.door, c->spec.last_layer, NULL, err);
+    int status = 0;
+    if (c->add || c->to_dump || c->to_stats)
+        status = kvd_forward_run(c->forward, b, &c->tap.door, c->spec.last_layer, NULL, err);
     c->accumulator.sums = c->spec.sums;
     e->times.record = c->dump.convert_s + c->accumulator.seconds + c->tally.seconds;
     e->times.write = c->dump.write_s;
     e->times.forward += now() - start - (e->times.record - before.record) - (e->times.write - before.write);
+    if (!status && to_dump && c->information) {
+        const double then = now();
+        status = kvd_information_run(c->information, b, first_token, give_up, ctx, err);
+        e->times.backward += now() - then;
+    }
     return status;
 }
 
-/* Everything is where it belongs when run returns. */
+/* Everything else is where it belongs when run returns. */
 static int settle(kvd_engine *e, kvd_err *err)
 {
-    (void)e;
+    cpu *c = (cpu *)e;
     (void)err;
+    if (c->information)
+        kvd_information_settle(c->information);
     return 0;
 }
 
@@ -99,6 +110,7 @@ static void release(kvd_engine *e)
     kvd_dump_release(&c->dump);
     kvd_accumulator_release(&c->accumulator);
     kvd_tally_release(&c->tally);
+    kvd_information_free(c->information);
     kvd_dense_attention_release(&c->dense);
     kvd_forward_free(c->forward);
     free(c);
@@ -122,7 +134,9 @@ kvd_engine *kvd_engine_cpu(const kvd_engine_spec *s, kvd_err *err)
     if (!(c->forward = kvd_forward_new(s->checkpoint, s->max_tokens, s->max_len, err)) ||
         (s->dump && kvd_dump_init(&c->dump, s->dump, err)) ||
         (s->sums && kvd_accumulator_init(&c->accumulator, s->sums, s->threads, err)) ||
-        (s->stats && kvd_tally_init(&c->tally, s->stats, s->threads, err))) {
+        (s->stats && kvd_tally_init(&c->tally, s->stats, s->threads, err)) ||
+        (s->fisher &&
+         !(c->information = kvd_information_new(s->checkpoint, s->max_tokens, s->max_len, s->fisher, err)))) {
         release(&c->engine);
         return NULL;
     }

@@ -2,7 +2,7 @@
  * kvdim-collect: runs a checkpoint over texts, id lists or random ids and records Q, K and V.
  *
  * Reads a checkpoint and texts. Writes kvdim/activations (every value) or kvdim/moments (their
- * second moments) or kvdim/attention (what attention does with them), or several in one pass; OUT.h5.state while it
+ * second moments) or kvdim/attention (what attention does with them) or kvdim/fisher (squared gradients), or several in one pass; OUT.h5.state while it
  * works, for --resume.
  */
 #include <stdio.h>
@@ -187,6 +187,7 @@ static int make_buffers(collector *c, kvd_err *err)
                                   .dump = c->out.want_dump ? &c->out.dump : NULL,
                                   .sums = c->out.want_moments ? &c->out.sums : NULL,
                                   .stats = c->out.want_stats ? &c->out.stats : NULL,
+                                  .fisher = c->out.want_fisher ? &c->out.fisher : NULL,
                                   .threads = c->run.threads,
                                   .compute = cfg->compute,
                                   .first_gpu = c->first_gpu,
@@ -239,7 +240,7 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
         c->offset[s] = kvd_corpus_offset(c->corpus, first + s) - before;
     if (kvd_corpus_read(c->corpus, first, n, c->id, err))
         return -1;
-    const kvd_batch batch = {n, c->offset, first, c->id};
+    const kvd_batch batch = {.n_sequences = n, .offset = c->offset, .first_sequence = first, .id = c->id};
     c->batch_started = kvd_run_elapsed(&c->run);
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }
@@ -313,7 +314,7 @@ static int run_all(collector *c, kvd_err *err)
     /* Ranks meet after every batch, so that all end soon when one fails; one with fewer batches waits. */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
-        const bool alone = c->ranks.n == 1; /* several ranks keep no state */
+        const bool alone = c->ranks.n == 1 && !c->out.want_fisher; /* others keep no state */
         if (c->sequence < c->last)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
@@ -385,7 +386,9 @@ static int describe(collector *c, kvd_err *err)
     c->out.want_moments = cfg->moments;
     c->out.want_stats = cfg->attention;
     c->out.want_dump = kvd_collect_dumps(cfg);
+    c->out.want_fisher = cfg->fisher;
     c->out.stats.n_kept = cfg->attention_requests;
+    c->out.fisher.n_rows = cfg->fisher_rows;
     return record_options(c, m->n_tokens, m->corpus_hash, &c->run, &c->out.key, err);
 }
 
@@ -412,8 +415,9 @@ static int check_ranks(const collector *c, kvd_err *err)
     const kvd_collect_options *cfg = c->cfg;
     if (c->ranks.n == 1)
         return 0;
-    if (cfg->attention)
-        return kvd_fail(err, "--attention works on one rank only, not on %d", c->ranks.n);
+    if (cfg->attention || cfg->fisher)
+        return kvd_fail(err, "--%s works on one rank only, not on %d",
+                        cfg->attention ? "attention" : "fisher", c->ranks.n);
     if (!cfg->moments || cfg->moments_file)
         return kvd_fail(err, "%d ranks cannot write a dump: give --moments without a file", c->ranks.n);
     if (cfg->resume || cfg->n_snapshots)
@@ -426,8 +430,8 @@ static int check_ranks(const collector *c, kvd_err *err)
 static int prepare(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
-    if (cfg->attention && cfg->common.device == KVD_DEVICE_AUTO)
-        cfg->common.device = KVD_DEVICE_CPU; /* only its pass hands out scores */
+    if ((cfg->attention || cfg->fisher) && cfg->common.device == KVD_DEVICE_AUTO)
+        cfg->common.device = KVD_DEVICE_CPU; /* only there are scores handed out, and a backward pass */
     if (check_ranks(c, err) || settle_device(c, err) ||
         !(c->checkpoint = cfg->shape ? kvd_checkpoint_of_shape(cfg->shape, KVD_SHAPE_SEED, err)
                                      : kvd_checkpoint_open(cfg->model, err)) ||
@@ -445,8 +449,8 @@ static int open_outputs(collector *c, kvd_opened *how, kvd_err *err)
     c->last = kvd_corpus_n_sequences(c->corpus);
     if (c->ranks.rank > 0)
         return kvd_moments_alloc(&c->out.sums, err);
-    if (kvd_outputs_open(&c->out, cfg->common.output, cfg->moments_file, cfg->attention_file, cfg->resume,
-                         how, err))
+    if (kvd_outputs_open(&c->out, cfg->common.output, cfg->moments_file, cfg->attention_file,
+                         cfg->fisher_file, cfg->resume, how, err))
         return -1;
     if (*c->out.note)
         fprintf(stderr, "%s: %s\n", program, c->out.note);

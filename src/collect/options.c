@@ -20,6 +20,8 @@ enum {
     OPT_MOMENTS,
     OPT_ATTENTION,
     OPT_ATTENTION_REQUESTS,
+    OPT_FISHER,
+    OPT_FISHER_ROWS,
     OPT_SNAPSHOTS,
     OPT_LAYERS,
     OPT_DTYPE,
@@ -60,6 +62,16 @@ static const struct argp_option options[] = {
     {"attention-requests", OPT_ATTENTION_REQUESTS, "N", 0,
      "With --attention: keep mass and softmax denominators token by token for the first N sequences "
      "(default 16)",
+     2},
+    {"fisher", OPT_FISHER, "FILE", OPTION_ARG_OPTIONAL,
+     "Squared gradients of the loss with respect to K, V and their weights, into OUT.h5; with =FILE, into "
+     "FILE beside the "
+     "others. A backward pass, on the CPU, four to five times the work of a forward pass",
+     2},
+    {"fisher-rows", OPT_FISHER_ROWS, "N", 0,
+     "With --fisher: keep squared gradients token by token for the first N tokens, which kvquant weighs its "
+     "numbers with "
+     "(default 4096; 0: none)",
      2},
     {"snapshots", OPT_SNAPSHOTS, "N,N,...", 0,
      "With --moments: also the moments of the first N tokens, as --tokens N rounded up to whole sequences "
@@ -169,6 +181,33 @@ static int check_attention(const kvd_collect_options *cfg, kvd_err *err)
     return 0;
 }
 
+static int check_fisher(const kvd_collect_options *cfg, kvd_err *err)
+{
+    if (!cfg->fisher)
+        return cfg->fisher_rows_given ? kvd_fail(err, "--fisher-rows goes with --fisher") : 0;
+    if (cfg->common.device == KVD_DEVICE_CUDA)
+        return kvd_fail(err, "--fisher needs --device cpu: there is no backward pass on GPUs");
+    if (cfg->resume || cfg->n_snapshots)
+        return kvd_fail(err, "--fisher keeps no state: it goes without --%s",
+                        cfg->resume ? "resume" : "snapshots");
+    const char *const other = cfg->moments && !cfg->moments_file       ? "--moments"
+                              : cfg->attention && !cfg->attention_file ? "--attention"
+                                                                       : NULL;
+    if (!cfg->fisher_file)
+        return other ? kvd_fail(err, "%s and --fisher both want '%s': give one of them a file", other,
+                                cfg->common.output)
+                     : 0;
+    const struct {
+        const char *option, *path;
+    } others[] = {
+        {"-o", cfg->common.output}, {"--moments", cfg->moments_file}, {"--attention", cfg->attention_file}};
+    for (size_t i = 0; i < 3; i++)
+        if (others[i].path && !strcmp(others[i].path, cfg->fisher_file))
+            return kvd_fail(err, "--fisher and %s name the same file '%s'", others[i].option,
+                            cfg->fisher_file);
+    return 0;
+}
+
 static int check_usage(const kvd_collect_options *cfg, kvd_err *err)
 {
     if (check_model(cfg, err))
@@ -181,7 +220,7 @@ static int check_usage(const kvd_collect_options *cfg, kvd_err *err)
         return kvd_fail(err, "give one of --text, --ids and --random");
     if (cfg->moments_file && !strcmp(cfg->moments_file, cfg->common.output))
         return kvd_fail(err, "--moments and -o name the same file '%s'", cfg->moments_file);
-    if (check_attention(cfg, err))
+    if (check_attention(cfg, err) || check_fisher(cfg, err))
         return -1;
     if (cfg->n_snapshots && !cfg->moments)
         return kvd_fail(err, "--snapshots goes with --moments");
@@ -263,6 +302,13 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         return 0;
     case OPT_ATTENTION_REQUESTS:
         return kvd_arg_size("--attention-requests", arg, 1, 1 << 20, &cfg->attention_requests, err);
+    case OPT_FISHER:
+        cfg->fisher = true;
+        cfg->fisher_file = arg;
+        return 0;
+    case OPT_FISHER_ROWS:
+        cfg->fisher_rows_given = true;
+        return kvd_arg_size("--fisher-rows", arg, 0, (size_t)1 << 48, &cfg->fisher_rows, err);
     case OPT_SNAPSHOTS:
         free(cfg->snapshots);
         cfg->snapshots = NULL;
@@ -305,12 +351,14 @@ void kvd_collect_defaults(kvd_collect_options *o)
     o->last_layer = -1;
     o->dtype = KVD_F16;
     o->compute = KVD_F32;
+    o->fisher_rows = 4096;
     o->save_every = 5;
 }
 
 bool kvd_collect_dumps(const kvd_collect_options *o)
 {
-    return !(o->moments && !o->moments_file) && !(o->attention && !o->attention_file);
+    return !(o->moments && !o->moments_file) && !(o->attention && !o->attention_file) &&
+           !(o->fisher && !o->fisher_file);
 }
 
 static const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
@@ -325,6 +373,7 @@ const struct argp kvd_collect_argp = {
            "  kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n"
            "  kvdim-collect --shape llama-3.1-8b --random 2048 --moments -o mom.h5\n"
            "  kvdim-collect data/models/kvdim-6m --text book.txt --attention -o att.h5\n"
+           "  kvdim-collect data/models/kvdim-6m --text book.txt --rope both --fisher=fisher.h5 -o act.h5\n"
            "  mpirun -n 4 kvdim-collect data/models/kvdim-6m --text book.txt --moments -o mom.h5\n\n"
            "MODEL is a Hugging Face folder, a NAME.safetensors or a llama2.c NAME.bin. An interrupted "
            "run leaves OUT.h5.partial and OUT.h5.state; the same command with --resume goes on."};

@@ -29,7 +29,11 @@ typedef struct {
     bool attention;             /* --attention, with or without a file   */
     const char *attention_file; /* NULL: -o is the attention file        */
     size_t attention_requests;  /* kept token by token                   */
-    size_t *snapshots;          /* [n_snapshots] rising token counts; allocated */
+    bool fisher;                /* --fisher, with or without a file      */
+    const char *fisher_file;    /* NULL: -o is the Fisher file           */
+    size_t fisher_rows;         /* tokens kept one by one                */
+    bool fisher_rows_given;
+    size_t *snapshots; /* [n_snapshots] rising token counts; allocated */
     size_t n_snapshots;
     int first_layer, last_layer; /* last -1: the model's last            */
     kvd_dtype dtype;
@@ -42,7 +46,7 @@ typedef struct {
 
 void kvd_collect_defaults(kvd_collect_options *o);
 
-/* Whether every value is written: unless -o is the moments' or the attention's file. */
+/* Whether every value is written: unless -o is the moments', the attention's or the Fisher file. */
 bool kvd_collect_dumps(const kvd_collect_options *o);
 
 /* For kvd_args_parse with a kvd_collect_options that holds the defaults; refuses combinations that

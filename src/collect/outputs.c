@@ -147,11 +147,12 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
 }
 
 static int set_paths(kvd_outputs *o, const char *output, const char *moments_file, const char *stats_file,
-                     kvd_err *err)
+                     const char *fisher_file, kvd_err *err)
 {
     if ((o->want_dump && !(o->dump_path = strdup(output))) ||
         (o->want_moments && !(o->moments_path = strdup(moments_file ? moments_file : output))) ||
         (o->want_stats && !(o->stats_path = strdup(stats_file ? stats_file : output))) ||
+        (o->want_fisher && !(o->fisher_path = strdup(fisher_file ? fisher_file : output))) ||
         asprintf(&o->state_path, "%s.state", output) < 0)
         return kvd_no_memory(err, "paths", strlen(output) + 8);
     return 0;
@@ -174,14 +175,30 @@ static int start_stats(kvd_outputs *o, kvd_err *err)
     return kvd_attention_stats_alloc(s, err);
 }
 
+/* The same, with the file, which holds its lock from the start. */
+static int start_fisher(kvd_outputs *o, kvd_err *err)
+{
+    kvd_fisher *f = &o->fisher;
+    const kvd_moments *m = &o->sums;
+    f->model = m->model;
+    memcpy(f->label, m->label, sizeof f->label);
+    memcpy(f->corpus_hash, m->corpus_hash, sizeof f->corpus_hash);
+    f->n_tokens = m->n_tokens;
+    f->n_sequences = m->n_sequences;
+    f->seq_len = m->seq_len;
+    f->first_layer = m->first_layer;
+    f->n_layers = m->n_layers;
+    return kvd_fisher_create(f, o->fisher_path, o->run, err);
+}
+
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file, const char *stats_file,
-                     bool resume, kvd_opened *how, kvd_err *err)
+                     const char *fisher_file, bool resume, kvd_opened *how, kvd_err *err)
 {
     bool other = false;
     kvd_err difference;
     *how = KVD_OPENED_NEW;
     o->moments_file.id = o->stats_file.id = H5I_INVALID_HID;
-    if (set_paths(o, output, moments_file, stats_file, err) ||
+    if (set_paths(o, output, moments_file, stats_file, fisher_file, err) ||
         (o->want_moments && kvd_moments_alloc(&o->sums, err)) || (o->want_stats && start_stats(o, err)))
         return -1;
     if (resume) {
@@ -202,7 +219,8 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     /* Files of sums hold their locks from the start, with nothing in them yet. */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
-        (o->want_stats && kvd_h5_create(&o->stats_file, o->stats_path, &kvd_schema_attention, o->run, err)))
+        (o->want_stats && kvd_h5_create(&o->stats_file, o->stats_path, &kvd_schema_attention, o->run, err)) ||
+        (o->want_fisher && start_fisher(o, err)))
         return -1;
     if (resume && found)
         return take_up(o, how, err);
@@ -243,6 +261,8 @@ int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
                           kvd_h5_put_text(&o->stats_file, "/", "run_key", o->key.text, err) ||
                           kvd_h5_finish(&o->stats_file, err)))
         return -1;
+    if (o->want_fisher && kvd_fisher_finish(&o->fisher, err))
+        return -1;
     if (o->want_dump && kvd_activations_finish(&o->dump, err))
         return -1;
     if (unlink(o->state_path) && errno != ENOENT)
@@ -263,9 +283,12 @@ void kvd_outputs_close(kvd_outputs *o)
         kvd_h5_close(&o->stats_file, false);
         kvd_attention_stats_release(&o->stats);
     }
+    if (o->want_fisher)
+        kvd_fisher_close(&o->fisher);
+    free(o->fisher_path);
     free(o->dump_path);
     free(o->moments_path);
     free(o->stats_path);
     free(o->state_path);
-    o->dump_path = o->moments_path = o->stats_path = o->state_path = NULL;
+    o->dump_path = o->moments_path = o->stats_path = o->fisher_path = o->state_path = NULL;
 }

@@ -27,6 +27,7 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
     const char *source = cfg->n_text ? "text" : cfg->ids ? "ids" : "random";
     const char *moments = !cfg->moments ? "no" : cfg->moments_file ? "beside the dump" : "only";
     const char *attention = !cfg->attention ? "no" : cfg->attention_file ? "beside" : "only";
+    const char *fisher = !cfg->fisher ? "no" : cfg->fisher_file ? "beside" : "only";
     const bool dump = kvd_collect_dumps(cfg);
     char layers[32];
     snprintf(layers, sizeof layers, "%d-%d", cfg->first_layer, cfg->last_layer);
@@ -51,6 +52,8 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
         {"moments", moments, 0, KEY | PARAMETER},
         {"attention", attention, 0, KEY | PARAMETER},
         {"attention-requests", NULL, cfg->attention_requests, KEY | PARAMETER},
+        {"fisher", fisher, 0, KEY | PARAMETER},
+        {"fisher-rows", NULL, cfg->fisher ? cfg->fisher_rows : 0, KEY | PARAMETER},
         {"dtype", dump ? kvd_dtype_name(cfg->dtype) : "f64", 0, KEY | PARAMETER},
         {"label", f->label, 0, KEY | PARAMETER},
         {"batch", NULL, cfg->batch, KEY | PARAMETER},

@@ -143,6 +143,16 @@ void kvd_rows_real(kvd_rows *r, const char *column, double value)
     last(r, column, KVD_COL_REAL)->real = value;
 }
 
+void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x)
+{
+    char end[64];
+    kvd_rows_real(r, column, x->value);
+    snprintf(end, sizeof end, "%s_lo", column);
+    kvd_rows_real(r, end, x->lo);
+    snprintf(end, sizeof end, "%s_hi", column);
+    kvd_rows_real(r, end, x->hi);
+}
+
 int kvd_rows_columns(const kvd_rows *r)
 {
     return r->n_columns;

@@ -7,6 +7,7 @@
 #define KVD_FORMATS_ROWS_H
 
 #include "common/h5.h"
+#include "common/stats.h"
 
 typedef enum { KVD_COL_TEXT, KVD_COL_INT, KVD_COL_REAL } kvd_column_kind;
 
@@ -30,6 +31,8 @@ int kvd_rows_begin(kvd_rows *r, kvd_err *err);
 void kvd_rows_text(kvd_rows *r, const char *column, const char *value);
 void kvd_rows_int(kvd_rows *r, const char *column, int64_t value);
 void kvd_rows_real(kvd_rows *r, const char *column, double value);
+/* value, and lo and hi into <column>_lo and <column>_hi. */
+void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
 /* Reads every column of a file, whatever they are (the report does not know them beforehand). Data of

@@ -19,12 +19,10 @@
 
 #include "common/err.h"
 #include "formats/activations.h"
+#include "formats/fisher.h"
 #include "formats/spectrum.h"
 #include "methods/dims/dims.h"
 #include "model/config.h"
-
-/* Squared gradients of the loss (formats/fisher.h). */
-typedef struct kvd_fisher kvd_fisher;
 
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
@@ -76,8 +74,8 @@ typedef struct kvd_method_setup {
     const kvd_dims *dims; /* what stands in front of the bits axis; NULL: the whole heads */
     const kvd_spectrum *spectrum;
     kvd_activations *calibration; /* a dump of calibration text */
-    const kvd_fisher *fisher;
-    uint64_t seed; /* of methods that draw */
+    kvd_fisher *fisher;           /* squared gradients of the loss */
+    uint64_t seed;                /* of methods that draw */
 } kvd_method_setup;
 
 #endif

@@ -188,6 +188,7 @@ static int step_sequence(kvd_cache *c, const kvd_attention_in *in, size_t s, flo
 static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     kvd_cache *c = (kvd_cache *)(void *)self; /* door is the first member */
+    assert(!in->start);                       /* whole sequences; running ones: running.h */
     if (!kvd_plan_stepwise(c->plan))
         return run_blocks(c, in, out, err);
     int status = 0;
@@ -235,7 +236,7 @@ void kvd_cache_release(kvd_cache *c)
     memset(c, 0, sizeof *c);
 }
 
-static int check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows, kvd_err *err)
+int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows, kvd_err *err)
 {
     if (a->rows != rows)
         return kvd_fail(err, "the cache took %zu steps, not %zu", a->rows, rows);
@@ -268,7 +269,7 @@ int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const 
         return kvd_fail(err, "the cache stored %zu rows, not each of %zu tokens in %zu layers", a->tokens,
                         n_tokens, layers);
     if (kvd_plan_stepwise(plan))
-        return check_steps(&a->steps, plan, n_steps * layers * n_kv, err);
+        return kvd_cache_check_steps(&a->steps, plan, n_steps * layers * n_kv, err);
     if (a->elements_kept != n_tokens * kept)
         return kvd_fail(err, "the cache stored %zu numbers, the widths make %zu", a->elements_kept,
                         n_tokens * kept);

@@ -55,6 +55,9 @@ void kvd_cache_release(kvd_cache *c);
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer, kvd_err *err);
 
+/* The part of it that plans which go row by row have: so many rows were steps, and every axis has done something. */
+int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows, kvd_err *err);
+
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
 /* Bytes per token of the whole model, for stored elements of element_bytes each. */

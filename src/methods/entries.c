@@ -63,7 +63,7 @@ void kvd_head_append(kvd_head *h, size_t t)
     h->mass[i] = h->seen[i] = 0;
     for (int side = 0; side < KVD_N_SIDES; side++) {
         const size_t w = h->width[side];
-        memcpy(h->x[side] + i * w, h->cut[side] + t * w, w * sizeof(float));
+        memcpy(h->x[side] + i * w, h->cut[side] + (t - h->base) * w, w * sizeof(float));
         h->payload[side][i] = h->side[side][i] = 0;
         store_plain(h, side, i);
     }
@@ -87,12 +87,12 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
 static void gather_heads(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
     const size_t wide = (size_t)h->in->config->n_kv_heads * h->d;
-    const float *const rows = side == KVD_VALUES ? h->in->v : h->turned ? h->in->k_pre : h->in->k;
+    const float *const rows = h->all_heads[side];
     for (size_t i = from; i < to; i++)
         for (size_t at = 0; at < wide; at += 1024) {
             const size_t some = wide - at < 1024 ? wide - at : 1024;
             char rounded[4096];
-            kvd_from_f32(h->p->type, rows + (h->first + h->position[i]) * wide + at, rounded, some);
+            kvd_from_f32(h->p->type, rows + h->position[i] * wide + at, rounded, some);
             kvd_to_f32(h->p->type, rounded, x + (i - from) * wide + at, some);
         }
 }

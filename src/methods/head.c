@@ -22,10 +22,18 @@ void kvd_head_release(kvd_head *h)
         free(all[i]);
 }
 
+void kvd_head_end_prompt(kvd_head *h)
+{
+    free(h->block);
+    free(h->statistics);
+    h->block = NULL;
+    h->statistics = NULL;
+}
+
 int kvd_head_allocate(kvd_head *h, kvd_err *err)
 {
     const kvd_plan *p = h->p;
-    const size_t n = h->n, steps = n - h->n0;
+    const size_t n = h->n;
     size_t bytes = 0;
     bool failed = false;
 #define NEW(pointer, count)                                                                                  \
@@ -35,13 +43,13 @@ int kvd_head_allocate(kvd_head *h, kvd_err *err)
         failed = !((pointer) = calloc(size ? size : 1, 1)) || failed;                                        \
     } while (0)
     for (int side = 0; side < KVD_N_SIDES; side++) {
-        NEW(h->cut[side], n * h->width[side]);
+        NEW(h->cut[side], h->room * h->width[side]);
         NEW(h->x[side], n * h->width[side]);
         NEW(h->payload[side], n);
         NEW(h->side[side], n);
     }
-    NEW(h->q_cut, h->group * steps * h->read);
-    NEW(h->o_cut, h->group * steps * h->width[KVD_VALUES]);
+    NEW(h->q_cut, h->group * h->step_room * h->read);
+    NEW(h->o_cut, h->group * h->step_room * h->width[KVD_VALUES]);
     NEW(h->position, n);
     NEW(h->level, n);
     NEW(h->k_read, h->turned ? n * h->read : 0);
@@ -64,22 +72,18 @@ int kvd_head_allocate(kvd_head *h, kvd_err *err)
     return failed ? kvd_no_memory(err, "a head's entries", bytes) : 0;
 }
 
-void kvd_head_describe(kvd_head *h)
+void kvd_head_describe(kvd_head *h, const kvd_config *c, int layer)
 {
     const kvd_plan *p = h->p;
-    const kvd_config *c = h->in->config;
-    const kvd_dims_head *low = dims_of(p->dims_low, h->in->layer, h->g);
+    const kvd_dims_head *low = dims_of(p->dims_low, layer, h->g);
     h->d = (size_t)c->d_head;
     h->group = (size_t)(c->n_heads / c->n_kv_heads);
-    h->dims = dims_of(p->dims, h->in->layer, h->g);
+    h->dims = dims_of(p->dims, layer, h->g);
     h->width[KVD_KEYS] = h->dims ? (size_t)h->dims->d_qk : h->d;
     h->width[KVD_VALUES] = h->dims ? (size_t)h->dims->d_v : h->d;
     h->low[KVD_KEYS] = low ? (size_t)low->d_qk : h->width[KVD_KEYS];
     h->low[KVD_VALUES] = low ? (size_t)low->d_v : h->width[KVD_VALUES];
     h->scale = 1.0f / sqrtf((float)h->d);
-    h->first = h->in->offset[h->sequence];
-    h->n = h->in->offset[h->sequence + 1] - h->first;
-    h->n0 = p->prompt < h->n ? p->prompt : h->n - 1;
     h->turned = h->dims ? p->dims->rebuild : p->bits && p->bits->keys_before_rope && !h->prompts;
     h->heads = h->turned && h->dims ? (size_t)p->dims->heads : 1;
     h->read = h->turned ? h->d : h->width[KVD_KEYS];
@@ -90,12 +94,17 @@ void kvd_head_describe(kvd_head *h)
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t)
 {
     const size_t ld = (size_t)h->in->config->n_heads * h->d;
-    return h->in->q + (h->first + t) * ld + ((size_t)h->g * h->group + j) * h->d;
+    return h->in->q + (h->first + t - h->base) * ld + ((size_t)h->g * h->group + j) * h->d;
+}
+
+size_t kvd_head_step_base(const kvd_head *h)
+{
+    return h->base > h->n0 ? h->base : h->n0;
 }
 
 const float *kvd_head_key(const kvd_head *h, const float *k, size_t t)
 {
-    return k + ((h->first + t) * (size_t)h->in->config->n_kv_heads + (size_t)h->g) * h->d;
+    return k + ((h->first + t - h->base) * (size_t)h->in->config->n_kv_heads + (size_t)h->g) * h->d;
 }
 
 void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a, float *y)
@@ -113,24 +122,24 @@ static void project_side(kvd_head *h, int side, const float *x, const float *mat
 {
     const size_t ld = (size_t)h->in->config->n_kv_heads * h->d, w = h->width[side];
     const size_t back = (size_t)h->g % h->heads * h->d; /* to the first of these heads */
-    const size_t shared = h->prompts ? h->n0 : 0;
+    const size_t shared = h->prompts && !h->base ? h->n0 : 0;
     if (shared)
         kvd_head_project(shared, h->d, w,
                          kvd_prompts_rows(h->prompts, (kvd_side)side, h->in->layer, h->sequence) +
                              (size_t)h->g * h->d,
                          ld, matrix, h->cut[side]);
-    kvd_head_project(h->n - shared, h->heads * h->d, w, kvd_head_key(h, x, shared) - back, ld, matrix,
-                     h->cut[side] + shared * w);
+    kvd_head_project(h->end - h->base - shared, h->heads * h->d, w,
+                     kvd_head_key(h, x, h->base + shared) - back, ld, matrix, h->cut[side] + shared * w);
 }
 
 void kvd_head_project_rows(kvd_head *h)
 {
-    const size_t ldq = (size_t)h->in->config->n_heads * h->d, steps = h->n - h->n0;
+    const size_t ldq = (size_t)h->in->config->n_heads * h->d, from = kvd_head_step_base(h);
     project_side(h, KVD_KEYS, h->turned ? h->in->k_pre : h->in->k, h->dims ? h->dims->a_k : NULL);
     project_side(h, KVD_VALUES, h->in->v, h->dims ? h->dims->a_v : NULL);
     for (size_t j = 0; j < h->group; j++)
-        kvd_head_project(steps, h->d, h->read, kvd_head_query(h, j, h->n0), ldq,
-                         h->dims ? h->dims->a_q : NULL, h->q_cut + j * steps * h->read);
+        kvd_head_project(h->end > from ? h->end - from : 0, h->d, h->read, kvd_head_query(h, j, from), ldq,
+                         h->dims ? h->dims->a_q : NULL, h->q_cut + j * h->step_room * h->read);
 }
 
 size_t kvd_head_seen_from(const kvd_head *h, size_t t)

@@ -11,9 +11,14 @@ typedef struct {
     const kvd_plan *p;
     const kvd_prompts *prompts; /* of a layers method         */
     const uint8_t *ranked;      /* of a tokens method that ranks in all layers */
-    const kvd_attention_in *in;
-    size_t sequence, first, n, n0; /* row of the batch, rows, rows of the prompt */
+    size_t sequence;            /* of the prompts                              */
+    size_t n, n0;               /* rows of the whole sequence, of the prompt   */
     int g;
+    /* Rows in hand: positions base .. end-1 are rows first, first + 1, ... of the batch. */
+    const kvd_attention_in *in;
+    size_t first, base, end;
+    const float
+        *all_heads[KVD_N_SIDES]; /* [end][n_kv_heads * d_head] from position 0 on, for codes of all heads */
     size_t d, width[KVD_N_SIDES], low[KVD_N_SIDES], group;
     const kvd_dims_head *dims;
     const float *cosine, *sine;
@@ -23,9 +28,10 @@ typedef struct {
     size_t heads; /* KV heads that share a latent */
     size_t read;  /* width of keys that are read  */
 
-    /* of every row of the sequence */
-    float *cut[KVD_N_SIDES]; /* [n][width]                               */
-    float *q_cut, *o_cut;    /* [group][n - n0][width of keys or values] */
+    /* of rows in hand, at most `room`, and at most step_room behind the prompt */
+    size_t room, step_room;
+    float *cut[KVD_N_SIDES]; /* [room][width], from position base on             */
+    float *q_cut, *o_cut;    /* [group][step_room][width of keys or values], from kvd_head_step_base on */
 
     /* entries */
     size_t m;
@@ -53,10 +59,16 @@ typedef struct {
 
 /* ---- head.c: sizes, memory, rows ------------------------------------------------------------------- */
 
-/* Widths and sizes from plan, layer, sequence and g, which stand in *h. */
-void kvd_head_describe(kvd_head *h);
+/* Widths from plan and g, which stand in *h. */
+void kvd_head_describe(kvd_head *h, const kvd_config *c, int layer);
+/* n, n0, room and step_room stand in *h. */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);
+/* Gives back what only the prompt has use for. */
+void kvd_head_end_prompt(kvd_head *h);
 void kvd_head_release(kvd_head *h);
+
+/* First of the rows in hand that is a step. */
+size_t kvd_head_step_base(const kvd_head *h);
 
 /* Row t of the sequence: of query head j of the group; of this KV head in k, which is as the attention door's. */
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t);
@@ -66,8 +78,13 @@ size_t kvd_head_seen_from(const kvd_head *h, size_t t);
 
 /* y [n][m] = x a, a [d][m], or the first m columns of x where there is no matrix; rows of x stand ldx apart. */
 void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a, float *y);
-/* Fills cut and q_cut. */
+/* Fills cut and q_cut with the rows in hand. */
 void kvd_head_project_rows(kvd_head *h);
+
+/* ---- stepwise.c: rows in hand -------------------------------------------------------------------------- */
+
+/* The prompt, when it begins there, and the steps behind it; out as kvd_attention's. */
+int kvd_head_take(kvd_head *h, float *out, kvd_err *err);
 
 /* ---- entries.c: what is stored ------------------------------------------------------------------------ */
 

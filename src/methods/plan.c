@@ -22,6 +22,11 @@ bool kvd_plan_first_pass(const kvd_plan *p)
     return p->layers || (p->tokens && p->tokens->rank);
 }
 
+bool kvd_plan_draws(const kvd_plan *p)
+{
+    return p->tokens && p->tokens->regularise;
+}
+
 static const char *prompt_method(const kvd_plan *p)
 {
     if (p->tokens && p->tokens->needs & KVD_NEEDS_PROMPT)

@@ -38,6 +38,9 @@ bool kvd_plan_stepwise(const kvd_plan *p);
 /* Whether the prompts must run through all layers before the sequences do (prompts.h). */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
+/* Whether it draws random numbers, so that what it does depends on the seed. */
+bool kvd_plan_draws(const kvd_plan *p);
+
 /* Whether it does anything but cut to the widths of dims: then those do not say what is stored. */
 bool kvd_plan_beyond_widths(const kvd_plan *p);
 

@@ -12,7 +12,7 @@
 const char *const kvd_ranks_name[3] = {"eq6", "eq6-energy", "error"};
 
 static const kvd_dims_method *const dims[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_uniform,
-                                              &kvd_dims_balanced};
+                                              &kvd_dims_balanced, &kvd_dims_matryoshka};
 static const kvd_layers_method *const layers[] = {&kvd_layers_minicache, &kvd_layers_xkv};
 static const kvd_tokens_method *const tokens[] = {
     &kvd_tokens_h2o,    &kvd_tokens_keyformer,  &kvd_tokens_scissorhands, &kvd_tokens_snapkv,
@@ -405,6 +405,16 @@ void kvd_method_describe(kvd_method *m)
             used +=
                 (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%g", used ? "," : "",
                                  all[k].name, all[k].parameter[i].key, all[k].values->value[i]);
+}
+
+void kvd_method_with_fisher(kvd_method *m)
+{
+    if (!m->bits || !m->bits->fisher_key || dims_name(m))
+        return;
+    for (int i = 0; m->bits->parameter[i].key; i++)
+        if (!strcmp(m->bits->parameter[i].key, m->bits->fisher_key) && !m->bits_values.given[i])
+            m->bits_values.value[i] = 1;
+    kvd_method_describe(m);
 }
 
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)

@@ -17,7 +17,7 @@ typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
  */
 typedef struct {
     char name[64];        /* "none", "zack", "h2o+kivi": without keys                */
-    char settings[192];   /* values of all keys but p, r, ranks: "heavy=0.1,recent=0.1"; empty for none */
+    char settings[320];   /* values of all keys but p, r, ranks: "heavy=0.1,recent=0.1"; empty for none */
     kvd_cut cut;          /* key cut of dims: both (when not given), qk or v */
     const char *usual;    /* keys and values of a preset, for those that are not given; NULL: none */
     const kvd_rate *rate; /* of a preset that is named last, with keys NAME.key; NULL: that of the member */
@@ -54,6 +54,10 @@ typedef struct {
     bool alone; /* it stores less without a method of another axis */
 } kvd_preset;
 bool kvd_preset_at(int i, kvd_preset *out);
+
+/* Squared gradients are there (--fisher): a bits method that can use them does, unless its key was given or a method of the dims axis
+ * stands in front of it. */
+void kvd_method_with_fisher(kvd_method *m);
 
 /* The axes but dims of a plan: what belongs to the method alone. */
 void kvd_method_plan(const kvd_method *m, kvd_plan *plan);

@@ -258,8 +258,9 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
     uint32_t *const id = malloc(rows * sizeof *id);
     int status = whole && id ? 0 : kvd_no_memory(err, "a batch of prompts", rows * sizeof *id);
     for (size_t s = 0; !status && s < n; s++) {
-        whole[s] = b->offset[s + 1] - b->offset[s];
-        length[s] = plan->prompt < whole[s] ? plan->prompt : whole[s] - 1;
+        const size_t rows_of_it = b->offset[s + 1] - b->offset[s];
+        whole[s] = kvd_batch_whole(b, s);
+        length[s] = b->whole ? rows_of_it : plan->prompt < rows_of_it ? plan->prompt : rows_of_it - 1;
         offset[s] = s ? offset[s - 1] + length[s - 1] : 0;
         memcpy(id + offset[s], b->id + b->offset[s], length[s] * sizeof *id);
     }
@@ -267,8 +268,11 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
         offset[n] = offset[n - 1] + length[n - 1];
     status = status || kvd_prompts_init(p, c, plan, length, n, err);
     if (!status) {
-        const kvd_batch first = {
-            .n_sequences = n, .offset = offset, .first_sequence = b->first_sequence, .id = id};
+        const kvd_batch first = {.n_sequences = n,
+                                 .offset = offset,
+                                 .first_sequence = b->first_sequence,
+                                 .id = id,
+                                 .whole = whole};
         status = pass(ctx, &first, p, err) || kvd_prompts_finish(p, whole, err);
     }
     free(id);

@@ -35,7 +35,8 @@ void kvd_prompts_release(kvd_prompts *p);
 /* After the first pass over the first rows of every sequence. whole [n_sequences]: lengths of the sequences, for RoPE. */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
-/* Both around the first pass of a batch: pass runs the prompts it is given through p->door, on whatever runs the model. */
+/* Both around the first pass of a batch: pass runs the prompts it is given through p->door, on whatever runs the model. The rows of
+ * sequences that begin to run (b->whole) are prompts as they are. */
 typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts *p, kvd_err *err);
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
                      kvd_prompts_pass pass, void *ctx, kvd_err *err);

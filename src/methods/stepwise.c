@@ -155,8 +155,8 @@ static int compress_prompt(kvd_head *h, const statistics *s, kvd_err *err)
 
 static void attend_step(kvd_head *h, size_t t)
 {
-    const size_t steps = h->n - h->n0, w_k = h->read, w_v = h->width[KVD_VALUES],
-                 from = kvd_head_seen_from(h, t);
+    const size_t w_k = h->read, w_v = h->width[KVD_VALUES], from = kvd_head_seen_from(h, t),
+                 at = t - kvd_head_step_base(h);
     const float *const keys = h->turned ? h->k_read : h->x[KVD_KEYS];
     size_t unseen = 0;
     while (h->position[unseen] < from)
@@ -164,8 +164,8 @@ static void attend_step(kvd_head *h, size_t t)
     const size_t seen = h->m - unseen;
     for (size_t j = 0; j < h->group; j++) {
         float *const score = h->score + j * h->m, *const prob = h->prob + j * h->m;
-        const float *q = h->q_cut + (j * steps + (t - h->n0)) * w_k;
-        float *o = h->o_cut + (j * steps + (t - h->n0)) * w_v;
+        const float *q = h->q_cut + (j * h->step_room + at) * w_k;
+        float *o = h->o_cut + (j * h->step_room + at) * w_v;
         double log_sum;
         for (size_t i = 0; i < unseen; i++) {
             score[i] = -INFINITY;
@@ -219,11 +219,12 @@ static int step(kvd_head *h, size_t t, kvd_err *err)
 
 static void write_steps(kvd_head *h, float *out)
 {
-    const size_t steps = h->n - h->n0, w = h->width[KVD_VALUES], ld = (size_t)h->in->config->n_heads * h->d;
+    const size_t from = kvd_head_step_base(h), steps = h->end > from ? h->end - from : 0;
+    const size_t w = h->width[KVD_VALUES], ld = (size_t)h->in->config->n_heads * h->d;
     const float *const b_v = h->dims ? h->dims->b_v : NULL;
-    for (size_t j = 0; j < h->group; j++) {
-        const float *const o = h->o_cut + j * steps * w;
-        float *const to = out + (h->first + h->n0) * ld + ((size_t)h->g * h->group + j) * h->d;
+    for (size_t j = 0; steps && j < h->group; j++) {
+        const float *const o = h->o_cut + j * h->step_room * w;
+        float *const to = out + (h->first + from - h->base) * ld + ((size_t)h->g * h->group + j) * h->d;
         if (b_v)
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)steps, (blasint)h->d, (blasint)w,
                         1.0f, o, (blasint)w, b_v, (blasint)h->d, 0.0f, to, (blasint)ld);
@@ -233,42 +234,64 @@ static void write_steps(kvd_head *h, float *out)
     }
 }
 
+static int take_prompt(kvd_head *h, float *out, kvd_err *err)
+{
+    const kvd_plan *const p = h->p;
+    const bool wanted = p->tokens || (p->bits && p->bits->needs & KVD_NEEDS_PROBABILITIES);
+    const statistics s = {.mass = h->statistics,
+                          .log_denominator = h->statistics + h->n0,
+                          .score_mass = h->statistics + 2 * h->n0,
+                          .below = h->statistics + 3 * h->n0,
+                          .recent = h->statistics + 4 * h->n0,
+                          .window =
+                              p->tokens && p->tokens->window ? p->tokens->window(&p->tokens_values) : 0};
+    attend_prompt(h, wanted ? &s : NULL, out);
+    return compress_prompt(h, wanted ? &s : NULL, err);
+}
+
+int kvd_head_take(kvd_head *h, float *out, kvd_err *err)
+{
+    assert(h->base || h->end >= h->n0);
+    kvd_head_project_rows(h);
+    int status = h->base ? 0 : take_prompt(h, out, err);
+    for (size_t t = kvd_head_step_base(h); !status && t < h->end; t++)
+        status = step(h, t, err);
+    if (!status)
+        write_steps(h, out);
+    return status;
+}
+
 int kvd_stepwise_head(const kvd_plan *p, const kvd_prompts *prompts, const kvd_attention_in *in,
                       size_t sequence, int g, const float *cosine, const float *sine, float *out,
                       kvd_stepwise_account *account, kvd_err *err)
 {
+    const size_t first = in->offset[sequence], n = in->offset[sequence + 1] - first,
+                 n0 = p->prompt < n ? p->prompt : n - 1;
+    const size_t wide = (size_t)in->config->n_kv_heads * (size_t)in->config->d_head;
     kvd_stepwise_account mine = {0};
     kvd_head h = {.p = p,
                   .prompts = p->layers ? prompts : NULL,
                   .ranked =
                       p->tokens && p->tokens->rank ? kvd_prompts_levels(prompts, in->layer, sequence) : NULL,
-                  .in = in,
                   .sequence = sequence,
+                  .n = n,
+                  .n0 = n0,
                   .g = g,
+                  .in = in,
+                  .first = first,
+                  .end = n,
+                  .room = n,
+                  .step_room = n - n0,
                   .cosine = cosine,
                   .sine = sine,
                   .account = &mine};
-    kvd_head_describe(&h);
-    const bool wanted = p->tokens || (p->bits && p->bits->needs & KVD_NEEDS_PROBABILITIES);
-    int status = kvd_head_allocate(&h, err);
-    if (!status) {
-        const statistics s = {.mass = h.statistics,
-                              .log_denominator = h.statistics + h.n0,
-                              .score_mass = h.statistics + 2 * h.n0,
-                              .below = h.statistics + 3 * h.n0,
-                              .recent = h.statistics + 4 * h.n0,
-                              .window =
-                                  p->tokens && p->tokens->window ? p->tokens->window(&p->tokens_values) : 0};
-        kvd_head_project_rows(&h);
-        attend_prompt(&h, wanted ? &s : NULL, out);
-        status = compress_prompt(&h, wanted ? &s : NULL, err);
-    }
-    for (size_t t = h.n0; !status && t < h.n; t++)
-        status = step(&h, t, err);
-    if (!status) {
-        write_steps(&h, out);
+    assert(!in->start);
+    kvd_head_describe(&h, in->config, in->layer);
+    h.all_heads[KVD_KEYS] = (h.turned ? in->k_pre : in->k) + first * wide;
+    h.all_heads[KVD_VALUES] = in->v + first * wide;
+    const int status = kvd_head_allocate(&h, err) || kvd_head_take(&h, out, err);
+    if (!status)
         kvd_stepwise_account_add(account, &mine);
-    }
     kvd_head_release(&h);
     return status ? kvd_in(err, "layer %d, KV head %d, sequence %zu", in->layer, g,
                            in->first_sequence + sequence)

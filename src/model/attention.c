@@ -101,6 +101,7 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
     const size_t ldq = heads * d, ldk = (size_t)c->n_kv_heads * d;
     const float scale = 1.0f / sqrtf((float)d);
 
+    assert(!in->start); /* it keeps nothing of earlier rows */
     size_t longest = 0;
     for (size_t s = 0; s < in->n_sequences; s++)
         if (in->offset[s + 1] - in->offset[s] > longest)

@@ -24,6 +24,8 @@ typedef struct {
     const float *v;        /* [n_tokens][n_kv_heads][d_head]                                      */
     const float *q_pre;    /* before RoPE; NULL unless the door asked for it (wants_pre); q and k    */
     const float *k_pre;    /* themselves in a model without RoPE                                   */
+    const size_t *start;   /* [n_sequences] position of the first row of each running sequence, and    */
+    const size_t *whole;   /* how many tokens it will have; NULL: whole sequences (model/batch.h)      */
     size_t window;         /* of this layer: row t of a sequence sees rows t - window + 1 .. t;       */
                            /* 0: all rows up to t (kvd_config_window)                                */
 } kvd_attention_in;

@@ -36,6 +36,16 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
         kvd_rope_tables(c, max_len, max_len, cosine + max_len * half, sine + max_len * half);
 }
 
+size_t kvd_batch_start(const kvd_batch *b, size_t s)
+{
+    return b->start ? b->start[s] : 0;
+}
+
+size_t kvd_batch_whole(const kvd_batch *b, size_t s)
+{
+    return b->whole ? b->whole[s] : b->offset[s + 1] - b->offset[s];
+}
+
 static int check_lengths(const kvd_batch *b, size_t max_tokens, size_t max_len, kvd_err *err)
 {
     if (b->n_sequences == 0 || b->offset[0] != 0 || b->offset[b->n_sequences] > max_tokens)
@@ -46,6 +56,10 @@ static int check_lengths(const kvd_batch *b, size_t max_tokens, size_t max_len, 
         if (end <= first || end - first > max_len)
             return kvd_fail(err, "sequence %zu has %zu tokens, not 1 .. %zu", b->first_sequence + s,
                             end > first ? end - first : 0, max_len);
+        const size_t start = kvd_batch_start(b, s), whole = kvd_batch_whole(b, s);
+        if (whole > max_len || start > whole || end - first > whole - start)
+            return kvd_fail(err, "sequence %zu: positions %zu .. %zu of %zu, room for %zu",
+                            b->first_sequence + s, start, start + end - first - 1, whole, max_len);
     }
     return 0;
 }
@@ -57,14 +71,16 @@ int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, 
         return -1;
     for (size_t s = 0; s < b->n_sequences; s++) {
         const size_t first = b->offset[s], end = b->offset[s + 1];
-        const bool beyond = two_tables(c, max_len) && end > first + (size_t)c->rope_original_positions;
+        const size_t start = kvd_batch_start(b, s);
+        const bool beyond =
+            two_tables(c, max_len) && kvd_batch_whole(b, s) > (size_t)c->rope_original_positions;
         for (size_t i = first; i < end; i++) {
             if (b->id[i] >= (uint32_t)c->vocab_size)
                 return kvd_fail(err,
                                 "sequence %zu, position %zu: token id %u is not below the vocabulary size %d",
-                                b->first_sequence + s, i - first, (unsigned)b->id[i], c->vocab_size);
-            position[i] = (uint32_t)(i - first);
-            rope_row[i] = (uint32_t)(i - first + (beyond ? max_len : 0));
+                                b->first_sequence + s, start + i - first, (unsigned)b->id[i], c->vocab_size);
+            position[i] = (uint32_t)(start + i - first);
+            rope_row[i] = (uint32_t)(start + i - first + (beyond ? max_len : 0));
         }
     }
     return 0;
@@ -86,5 +102,5 @@ int kvd_batch_not_finite(const kvd_batch *b, const char *where, size_t row, kvd_
     while (b->offset[s + 1] <= row)
         s++;
     return kvd_fail(err, "%s, row %zu (sequence %zu, position %zu): activation is not finite", where, row,
-                    b->first_sequence + s, row - b->offset[s]);
+                    b->first_sequence + s, kvd_batch_start(b, s) + row - b->offset[s]);
 }

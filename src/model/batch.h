@@ -1,6 +1,7 @@
 /*
- * A batch of whole sequences, and what the forward passes on CPU and GPU check and derive of it alike: its limits, the
- * position of every row, the row of the RoPE tables that it reads, and the message about a row that went wrong.
+ * A batch of whole sequences, or of rows that running sequences go on with, and what the forward passes on CPU and GPU check and
+ * derive of it alike: its limits, the position of every row, the row of the RoPE tables that it reads, and the message about a row
+ * that went wrong.
  */
 #ifndef KVD_MODEL_BATCH_H
 #define KVD_MODEL_BATCH_H
@@ -16,7 +17,16 @@ typedef struct {
     const size_t *offset;  /* [n_sequences + 1], offset[0] = 0                     */
     size_t first_sequence; /* index in the corpus, passed on to the door           */
     const uint32_t *id;    /* [offset[n_sequences]]                                */
+    /*
+     * Of running sequences, whose earlier rows stand behind the door; both NULL: whole sequences. start [n_sequences]: position
+     * of the first row of each. whole [n_sequences]: how many tokens it will have in the end, which longrope's table depends on.
+     */
+    const size_t *start, *whole;
 } kvd_batch;
+
+/* Position of the first row of sequence s, and the length that it will have. */
+size_t kvd_batch_start(const kvd_batch *b, size_t s);
+size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 
 /* Whether a pass over batches of max_tokens tokens in sequences of up to max_len can be: 1 .. INT_MAX, 1 .. max_positions. */
 int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err);
@@ -28,7 +38,7 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 
 /*
  * Refuses, naming sequence and position in the corpus, a batch without sequences or beyond the limits, an empty or too
- * long sequence, an id that is not below the vocabulary size. position and rope_row [max_tokens] are filled.
+ * long sequence, one that goes beyond its whole length, an id that is not below the vocabulary size. position and rope_row [max_tokens] are filled.
  */
 int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, size_t max_len,
                     uint32_t *position, uint32_t *rope_row, kvd_err *err);

@@ -298,6 +298,8 @@ static int run_door(kvd_forward *f, const kvd_batch *b, int layer, kvd_attention
                                  .offset = b->offset,
                                  .first_sequence = b->first_sequence,
                                  .n_tokens = b->offset[b->n_sequences],
+                                 .start = b->start,
+                                 .whole = b->whole,
                                  .q = f->q,
                                  .k = f->k,
                                  .v = f->v,

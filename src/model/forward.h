@@ -1,7 +1,8 @@
 /*
  * The forward pass of every family (family.h) on the CPU: embeddings, layers, final norm, head.
  * Weights are converted to float32 one layer at a time into a buffer of one layer, so a
- * checkpoint larger than memory runs. Batches are whole sequences.
+ * checkpoint larger than memory runs. Batches are whole sequences, or the next rows of running ones for a door that
+ * keeps what came before (batch.h).
  *
  * Between two attentions the rows of a batch go through in blocks, each on one thread. Equal batches
  * and thread counts give equal bits; how sequences are grouped into batches, and the number of

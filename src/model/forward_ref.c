@@ -192,6 +192,8 @@ static int attention(const state *s, size_t layer, const double *y, const kvd_fo
         norm(s, KVD_PART_NORM_Q, layer, true, s->q, n * s->heads, s->d_head, s->q, err) ||
         norm(s, KVD_PART_NORM_K, layer, true, s->k, n * s->kv_heads, s->d_head, s->k, err))
         return -1;
+    if (out->nudge)
+        out->nudge(out->ctx, layer, s->k, s->v);
     hand_out(out->q_pre, layer, s->q, n * width_q);
     hand_out(out->k_pre, layer, s->k, n * width_k);
     rope(s, s->q, s->heads);

@@ -14,6 +14,10 @@
  */
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
+    /* May change K before RoPE and V of a layer, both [n][n_kv_heads][d_head], before they are used; NULL: nobody does. So gradients can
+     * be told from differences of logits. */
+    void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
+    void *ctx;
 } kvd_forward_ref_out;
 
 int kvd_forward_ref(const kvd_checkpoint *c, const uint32_t *id, size_t n, const kvd_forward_ref_out *out,

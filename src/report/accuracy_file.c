@@ -18,6 +18,10 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
     free(a->zdc);
     free(a->ratio);
     free(a->target);
+    free(a->needle_depth);
+    free(a->needle_nll);
+    free(a->needle_agree);
+    free(a->needle_exact);
     *a = (kvd_accuracy_result){0};
 }
 
@@ -102,6 +106,38 @@ done:
     return status;
 }
 
+/* Needles, by which the report shows depth; rows of a search have NaN. */
+static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
+{
+    const size_t rows = kvd_rows_count(a->rows);
+    const struct {
+        const char *path;
+        double **to;
+    } all[] = {{"/needle/needle_nll", &a->needle_nll},
+               {"/needle/needle_agree", &a->needle_agree},
+               {"/needle/needle_exact", &a->needle_exact}};
+    hsize_t n;
+    if (!kvd_h5_exists(f, "/needle/depth"))
+        return 0;
+    if (kvd_h5_shape(f, "/needle/depth", 1, &n, err))
+        return -1;
+    if (n == 0 || n > SIZE_MAX / sizeof(double) / (rows + 1))
+        return kvd_fail(err, "'%s': %llu needles", f->path, (unsigned long long)n);
+    if (!(a->needle_depth = malloc((size_t)n * sizeof *a->needle_depth)))
+        return kvd_no_memory(err, "needles", n * sizeof *a->needle_depth);
+    if (kvd_h5_read_finite(f, "/needle/depth", 1, &n, a->needle_depth, err))
+        return -1;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const hsize_t dims[] = {rows, n};
+        if (!(*all[i].to = malloc((rows * (size_t)n + 1) * sizeof(double))))
+            return kvd_no_memory(err, "needles", rows * n * sizeof(double));
+        if (kvd_h5_read(f, all[i].path, 2, dims, H5T_NATIVE_DOUBLE, *all[i].to, err))
+            return -1;
+    }
+    a->n_needles = (size_t)n;
+    return 0;
+}
+
 typedef struct {
     kvd_accuracy_result *a;
     kvd_h5 *f;
@@ -165,8 +201,10 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
  */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
-    static const char *const shares[] = {"top1",      "top1_lo",     "top1_hi",  "agree",
-                                         "overall_p", "overall_p16", "p_wanted", "removal_rate"};
+    static const char *const shares[] = {"top1",         "top1_lo",         "top1_hi",    "agree",
+                                         "overall_p",    "overall_p16",     "p_wanted",   "removal_rate",
+                                         "rouge1",       "edit_similarity", "exact",      "needle_exact",
+                                         "needle_agree", "class_correct",   "class_agree"};
     for (int c = 0; c < kvd_rows_columns(a->rows); c++) {
         const kvd_column *column = kvd_rows_column(a->rows, c);
         double most = strncmp(column->name, "perplexity", strlen("perplexity")) ? DBL_MAX : (double)INFINITY;
@@ -175,7 +213,7 @@ static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *
                 most = 1;
         for (size_t i = 0; column->kind != KVD_COL_TEXT && i < kvd_rows_count(a->rows); i++) {
             const double x = kvd_rows_get_real(a->rows, i, c);
-            if (x < -1e-6 || x > most + 1e-9)
+            if ((x < -1e-6 && !strstr(column->name, "_change")) || x > most + 1e-9)
                 return kvd_fail(err, "'%s': /rows/%s[%zu] is %g, %s", f->path, column->name, i, x,
                                 x < 0      ? "below 0"
                                 : most > 1 ? "infinite"
@@ -192,7 +230,8 @@ int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     a->rows = kvd_rows_load(f, err);
     if (!a->rows || check_values(a, f, err) ||
         read_errors(a, f, "/attention_error/relative", &a->norm, err) ||
-        read_errors(a, f, "/attention_error/zdc", &a->zdc, err) || read_ratios(a, f, err))
+        read_errors(a, f, "/attention_error/zdc", &a->zdc, err) || read_ratios(a, f, err) ||
+        read_needles(a, f, err))
         return -1;
     if (!kvd_h5_exists(f, "/target"))
         return 0;

@@ -1,6 +1,6 @@
 /*
  * Rows of all accuracy files in one list, sorted into series that figures draw. Those calibrated on fewer rows, by a spectrum
- * among the results, stand in a section of their own (report/calibration.h).
+ * among the results, stand in a section of their own (report/calibration.h). Single seeds of a point are left out: its row is their mean.
  */
 #ifndef KVD_REPORT_ACCURACY_ROWS_H
 #define KVD_REPORT_ACCURACY_ROWS_H

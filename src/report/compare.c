@@ -97,11 +97,13 @@ static int observe_rates(const kvd_result *x, kvd_observations *o, kvd_err *err)
 
 static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *err)
 {
-    static const char *const quantities[] = {"perplexity", "top1", "top1_share", "kl", "attention_error"};
+    static const char *const quantities[] = {
+        "perplexity",      "top1",         "top1_share",       "kl",         "attention_error", "rouge1",
+        "edit_similarity", "agree_prefix", "reference_rouge1", "needle_nll", "class_correct"};
     const kvd_rows *rows = x->accuracy.rows;
     char lo[48], hi[48];
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
-        for (size_t k = 0; k < sizeof quantities / sizeof quantities[0]; k++) {
+        for (size_t k = 0; kvd_row_is_point(rows, i) && k < sizeof quantities / sizeof quantities[0]; k++) {
             snprintf(lo, sizeof lo, "%s_lo", quantities[k]);
             snprintf(hi, sizeof hi, "%s_hi", quantities[k]);
             if (add(o, quantities[k], kvd_row_real(rows, i, quantities[k]), kvd_row_real(rows, i, lo),

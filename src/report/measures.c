@@ -9,6 +9,7 @@
 
 #include "common/args.h"
 #include "common/stats.h"
+#include "report/setting_measures.h"
 #include "report/token_measures.h"
 
 /* ---- spectra ------------------------------------------------------------------------------------- */
@@ -376,6 +377,11 @@ static bool same_choice(const kvd_result *x, size_t a, const kvd_result *y, size
                 kvd_row_real(y->accuracy.rows, b, "overall_p")) < 1e-9;
 }
 
+bool kvd_row_is_point(const kvd_rows *rows, size_t row)
+{
+    return strcmp(kvd_row_text(rows, row, "purpose"), "seed") != 0;
+}
+
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row)
 {
     return strcmp(kvd_row_text(rows, row, "label"), kvd_row_text(rows, row, "calibration")) == 0;
@@ -472,7 +478,8 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err
     memcpy(pair, colon + 1, n);
     pair[n] = '\0';
     static const char *const without_pair[] = {"degradation", "prune-rise", "prune-time", "centroids-"};
-    const bool of_sets = kvd_token_measure_known(word);
+    const bool of_tokens_file = kvd_token_measure_known(word);
+    const bool of_sets = of_tokens_file || kvd_setting_measure_known(word);
     bool all = of_sets && strcmp(pair, "all") == 0;
     for (size_t i = 0; i < sizeof without_pair / sizeof *without_pair; i++)
         all =
@@ -484,7 +491,7 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err
     if (second && kvd_arg_double("measure", second + 1, 0, 1e15, &q.number, err))
         return -1;
     if (of_sets && all) {
-        if (kvd_token_measure(r, word, out, err) == 0)
+        if ((of_tokens_file ? kvd_token_measure : kvd_setting_measure)(r, word, out, err) == 0)
             return 0;
         kvd_values_release(out);
         return kvd_in(err, "measure '%s'", name);

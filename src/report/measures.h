@@ -46,6 +46,8 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 double kvd_row_real(const kvd_rows *rows, size_t row, const char *column);
 const char *kvd_row_text(const kvd_rows *rows, size_t row, const char *column);
 
+/* False for a row of accuracy that is one seed of a point whose mean stands before it. */
+bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /* True when the row evaluates the text that its bases come from. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
 

@@ -21,6 +21,7 @@ static const struct {
     {"accuracy", KVD_RESULT_ACCURACY}, {"kernels", KVD_RESULT_KERNELS},
     {"activations", KVD_RESULT_INPUT}, {"moments", KVD_RESULT_INPUT},
     {"attention", KVD_RESULT_INPUT},   {"tokens", KVD_RESULT_TOKENS},
+    {"fisher", KVD_RESULT_INPUT},
 };
 
 bool kvd_label_random(const char *label)
@@ -238,7 +239,9 @@ static int add_file(kvd_results *all, const char *path, bool from_directory, kvd
     r.kind = kinds[k].kind;
     if (r.kind == KVD_RESULT_INPUT && !from_directory) {
         kvd_fail(err, "'%s' holds %s, not results: give it to %s first", path, r.schema,
-                 strcmp(r.schema, "attention") ? "kvdim-spectrum" : "kvdim-tokens");
+                 !strcmp(r.schema, "attention") ? "kvdim-tokens"
+                 : !strcmp(r.schema, "fisher")  ? "kvdim-eval"
+                                                : "kvdim-spectrum");
         goto done;
     }
     /* The loaders check the version; here the provenance is read, and contents that have no loader. */

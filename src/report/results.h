@@ -21,7 +21,7 @@ typedef enum {
     KVD_RESULT_ACCURACY,
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
-    KVD_RESULT_INPUT /* activations, moments, attention: listed under provenance, nothing to show */
+    KVD_RESULT_INPUT /* activations, moments, attention, fisher: listed under provenance, nothing to show */
 } kvd_result_kind;
 
 /* One line of provenance: an attribute of /provenance (or of an input) as text. */
@@ -74,6 +74,8 @@ typedef struct {
     double *norm, *zdc; /* [row][n_layers] attention error, means over heads; NULL when not measured */
     kvd_target_result *target;
     size_t n_targets;
+    size_t n_needles;                                                /* 0: none were hidden */
+    double *needle_depth, *needle_nll, *needle_agree, *needle_exact; /* [n_needles]; [row][n_needles] */
 } kvd_accuracy_result;
 
 /* Rates that a machine reached when kernels were timed on it; 0: not measured. */

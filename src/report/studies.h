@@ -22,6 +22,10 @@ int kvd_study_pareto(const kvd_results *r, const kvd_accuracy_entries *all, kvd_
 /* Into the section of accuracy: calibrating on one text and serving another, and quality against the number of
  * calibration tokens (of the spectrum files that are there). */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+/* Into the section of accuracy: the smallest cache within a loss, of methods whose settings were tried. */
+int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+/* Into the section of accuracy: what ran free; nothing where nothing did. */
+int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* ZDC Fig. 15 and 26: pruning and K-means against sums over all rows. */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Attention kernels: times, speed-up over cuDNN against p, rooflines, scheduling. */

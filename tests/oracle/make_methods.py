@@ -8,6 +8,9 @@ snapkv_*   the same after the choice of SnapKV, by softmax, sum and avg_pool1d a
 kvquant_*  percentiles, outliers and k-means levels (KVQuant, sections 3.1 to 3.4) and what numbers are read as
 palu_*     W_K of two heads, whitened by the Cholesky factor of X^T X, by svd (Palu, section 3)
 think_*    channels kept by ||Q_i|| ||K_i|| (ThinK, section 3)
+fisher_*   squared gradients, here whole numbers, and the same levels where a number counts as often as that says (kmeans2 of repeated
+           numbers); for weights=2 as often as its squared half range says, rounded
+ranks_*    Palu's ranks from Fisher information, the loop of its rank_search.py without its rounding to 32
 """
 import sys
 
@@ -158,6 +161,60 @@ normalised = (v32 - (low + high) / 2) / ((high - low) / 2)
 level = levels_of(normalised[~apart], 2**BITS)
 keep("kvquant_v_apart", apart.reshape(ROWS, 2 * HEAD))
 keep("kvquant_v", np.where(apart, v32.astype(np.float16), nearest(level, normalised) * (high - low) / 2 + (low + high) / 2).reshape(ROWS, 2 * HEAD))
+
+# ---- with squared gradients ------------------------------------------------------------------------
+def weighted(x, low, high, apart, weight):
+    """What the numbers x [n][d] are read as, levels from as many copies as weights say."""
+    u = (x - (low + high) / 2) / ((high - low) / 2)
+    many = np.repeat(u[~apart], weight[~apart])
+    tries = [np.sort(kmeans2(many, 2**BITS, iter=300, minit="++", seed=i)[0]) for i in range(60)]  # it finds no more than a local end
+    level = min(tries, key=lambda t: np.square(many - nearest(t, many)).sum())
+    return np.where(apart, x.astype(np.float16), nearest(level, u) * (high - low) / 2 + (low + high) / 2)
+
+
+draw = np.random.default_rng(5)
+for name, x in (("k", k32), ("v", v32)):
+    if name == "k":
+        low, high = np.percentile(x, 100 * OUTLIERS / 2, axis=0), np.percentile(x, 100 - 100 * OUTLIERS / 2, axis=0)
+        low, high = np.broadcast_to(low, x.shape), np.broadcast_to(high, x.shape)
+        apart = (x < low) | (x > high)
+    else:
+        apart = np.zeros(x.shape, bool)
+        order = np.argsort(x, axis=1)
+        np.put_along_axis(apart, order[:, :count], True, 1)
+        np.put_along_axis(apart, order[:, HEAD - count :], True, 1)
+        low = np.broadcast_to(np.where(apart, np.inf, x).min(1, keepdims=True), x.shape)
+        high = np.broadcast_to(np.where(apart, -np.inf, x).max(1, keepdims=True), x.shape)
+    u = (x - (low + high) / 2) / ((high - low) / 2)
+    weight = np.where(u > 0.3, 12, 1) * draw.integers(0, 4, x.shape)  # where levels should go
+    keep("fisher_" + name, weight.reshape(ROWS, 2 * HEAD))
+    keep("fisher_levels_" + name, weighted(x, low, high, apart, weight).reshape(ROWS, 2 * HEAD))
+    scaled = weight * (high - low) ** 2
+    scaled = np.rint(30 * scaled / scaled.mean()).astype(int)
+    keep("fisher_scaled_" + name, weighted(x, low, high, apart, scaled).reshape(ROWS, 2 * HEAD))
+
+
+def rank_search(information, wide, total):
+    """https://github.com/shadowpa0327/Palu palu/rank_search.py, search_method "fisher"."""
+    share = [total * f / sum(information) for f in information]
+    rank = [min(wide, int(np.floor(r))) for r in share]
+    order = sorted(range(len(rank)), key=lambda i: share[i] - rank[i])
+    left = total - sum(rank)
+    while left > 0:
+        for i in order:
+            if rank[i] == wide:
+                continue
+            rank[i] += 1
+            left -= 1
+            if left == 0:
+                break
+    return rank
+
+
+cases = [draw.exponential(1, 4) ** power for power in (0.2, 0.5, 1, 1, 1.5, 2) for _ in range(5)]
+cases = [c for c in cases if min(rank_search(c, HEAD, 4 * 4)) > 0]
+keep("ranks_information", np.stack(cases))
+keep("ranks", np.array([[rank_search(np.float32(c).astype(float), HEAD, 4 * r) for c in cases] for r in (4, 6)]))
 
 save_file(out, sys.argv[1])
 for name, y in out.items():

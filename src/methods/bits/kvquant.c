@@ -1,16 +1,22 @@
 /*
- * kvquant: keys per channel before RoPE, values per token, non-uniform levels from calibration, outliers apart (Hooper et al. 2024,
- * "KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache Quantization", sections 3.1 to 3.5).
+ * kvquant: keys per channel before RoPE, values per token, non-uniform levels from calibration, outliers
+ * apart (Hooper et al. 2024, "KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache
+ * Quantization", sections 3.1 to 3.5).
  *
- * Offline, from a dump of calibration text: for every channel of keys the range between its outlier quantiles; and for keys and
- * values of every layer 2^bits levels in [-1, 1] by k-means over what the normalised numbers are. Online a key number beyond its channel's
- * range is an outlier; of a value vector the `outliers` share is, half of it the smallest and half the largest (of each at least
- * one), and the rest gives its range. A vector is one head's, in the paper that of all heads. Outliers are kept in 16 bits with a 16-bit
- * index. The first `sink` tokens of a sequence are exact (attention sinks). `qnorm` moves and stretches
- * the levels when they are read, so that mean and deviation after coding are those before.
+ * Offline, from a dump of calibration text: for every channel of keys the range between its outlier
+ * quantiles; and for keys and values of every layer 2^bits levels in [-1, 1] by k-means over what the
+ * normalised numbers are, in 4096 bins. Online a key number beyond its channel's range is an outlier; of a
+ * value vector the `outliers` share is, half of it the smallest and half the largest (of each at least one),
+ * and the rest gives its range. A vector is one head's, in the paper that of all heads. Outliers are kept in
+ * 16 bits with a 16-bit index. The first `sink` tokens of a sequence are exact (attention sinks). `qnorm`
+ * moves and stretches the levels when they are read, so that mean and deviation after coding are those
+ * before.
  *
- * The paper weighs k-means with squared gradients; without them every number weighs the same, which it calls the plain form.
- * Behind a dims method, keys are coded after RoPE in the rotated and cut space, for which the calibration rows are rotated and cut too.
+ * With `weights` a number counts in the k-means as much as its squared gradient of the loss (--fisher), by
+ * the paper and its public code; with 2 times the square of half its range, which is what the number's error
+ * weighs in the loss once the normalisation is undone. Without, every number weighs the same, which the paper
+ * calls the plain form. The moments that `qnorm` keeps are never weighted. Behind a dims method, keys are
+ * coded after RoPE in the rotated and cut space, for which the calibration rows are rotated and cut too.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,14 +24,18 @@
 
 #include "common/half.h"
 #include "methods/bits/bits.h"
+#include "methods/bits/levels.h"
 
-enum { BITS, OUTLIERS, SINK, QNORM, ROWS };
+enum { BITS, OUTLIERS, SINK, QNORM, ROWS, WEIGHTS };
 static const kvd_parameter parameters[] = {
     {"bits", 4, 1, 8, true, "bits of a number"},
     {"outliers", 0.01, 0, 0.2, false, "share of numbers kept apart"},
     {"sink", 1, 0, 1024, true, "first tokens that are exact"},
     {"qnorm", 0, 0, 1, true, "1: levels keep mean and deviation"},
     {"rows", 4096, 64, 1 << 20, true, "calibration tokens that are read"},
+    {"weights", 0, 0, 2, true,
+     "k-means by squared gradients of --fisher: 1 as they are, 2 times squared half ranges; with --fisher 1 "
+     "unless given"},
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_rate rate = {"bits", 8, 1, false, NULL, 0, 0};
@@ -48,39 +58,6 @@ static float *levels_of(const kvquant *q, int layer, int side)
 
 /* ---- levels ------------------------------------------------------------------------------------------ */
 
-static double middle_of(int bin)
-{
-    return -1 + (2.0 * bin + 1) / BINS;
-}
-
-/* Lloyd's k-means in one dimension over a histogram of [-1, 1]; starts from quantiles, ends when nothing moves. */
-static void find_levels(const double *histogram, int n, double *level)
-{
-    double total = 0, sum = 0;
-    for (int b = 0; b < BINS; b++)
-        total += histogram[b];
-    for (int b = 0, k = 0; b < BINS && k < n; b++)
-        for (sum += histogram[b]; k < n && sum >= total * (k + 0.5) / n; k++)
-            level[k] = middle_of(b);
-    for (int it = 0; it < 500; it++) {
-        double moved = 0;
-        for (int k = 0, b = 0; k < n; k++) {
-            const double end = k + 1 < n ? (level[k] + level[k + 1]) / 2 : 2;
-            double weight = 0, mean = 0;
-            for (; b < BINS && middle_of(b) < end; b++) {
-                weight += histogram[b];
-                mean += histogram[b] * middle_of(b);
-            }
-            if (weight > 0) {
-                moved = fmax(moved, fabs(mean / weight - level[k]));
-                level[k] = mean / weight;
-            }
-        }
-        if (moved < 1e-6)
-            return;
-    }
-}
-
 static int nearest(const float *level, int n, float x)
 {
     int lo = 0, hi = n - 1;
@@ -101,7 +78,7 @@ static void keep_moments(const double *histogram, int n, double *level)
     for (int k = 0; k < n; k++)
         as_float[k] = (float)level[k];
     for (int b = 0; b < BINS; b++) {
-        const double x = middle_of(b), q = level[nearest(as_float, n, (float)x)];
+        const double x = kvd_level_bin(b, BINS), q = level[nearest(as_float, n, (float)x)];
         weight += histogram[b];
         mean += histogram[b] * x;
         square += histogram[b] * x * x;
@@ -116,11 +93,20 @@ static void keep_moments(const double *histogram, int n, double *level)
         level[k] = (level[k] - mean_q) * deviation / deviation_q + mean;
 }
 
-static void add_to(double *histogram, float normalised)
+/* Numbers of a layer: as many as they are, and as much as they weigh, which is the same without weights. */
+typedef struct {
+    double count[BINS], weight[BINS];
+} histograms;
+
+/* gradient2: its squared gradient; NULL: it weighs 1. */
+static void add_to(const kvquant *q, histograms *to, float normalised, float half, const float *gradient2)
 {
     int b = (int)(((double)normalised + 1) / 2 * BINS);
     b = b < 0 ? 0 : b >= BINS ? BINS - 1 : b;
-    histogram[b] += 1;
+    to->count[b] += 1;
+    to->weight[b] += !gradient2                   ? 1
+                     : q->v->value[WEIGHTS] > 1.5 ? (double)*gradient2 * (double)half * (double)half
+                                                  : (double)*gradient2;
 }
 
 /* ---- vectors of values ----------------------------------------------------------------------------------- */
@@ -206,8 +192,9 @@ static int calibration_rows(const kvquant *q, kvd_activations *a, kvd_side side,
     return 0;
 }
 
-static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, size_t n, size_t width,
-                           float *column, double *histogram)
+/* gradient2 as cut; NULL: none. */
+static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2, size_t n,
+                           size_t width, float *column, histograms *histogram)
 {
     float *const range =
         q->range + ((size_t)layer * (size_t)q->n_kv_heads + (size_t)g) * (size_t)q->range_width * 2;
@@ -221,58 +208,76 @@ static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, size_
         range[2 * j] = (lo + hi) / 2;
         range[2 * j + 1] = half;
         for (size_t i = 0; i < n; i++)
-            if (column[i] >= lo && column[i] <= hi)
-                add_to(histogram, half > 0 ? (column[i] - range[2 * j]) / half : 0);
+            if (cut[i * width + j] >= lo && cut[i * width + j] <= hi)
+                add_to(q, histogram, half > 0 ? (cut[i * width + j] - range[2 * j]) / half : 0, half,
+                       gradient2 ? gradient2 + i * width + j : NULL);
     }
 }
 
-static void calibrate_values(const kvquant *q, const float *cut, size_t n, size_t width, float *sorted,
-                             uint8_t *outlier, double *histogram)
+static void calibrate_values(const kvquant *q, const float *cut, const float *gradient2, size_t n,
+                             size_t width, float *sorted, uint8_t *outlier, histograms *histogram)
 {
     for (size_t i = 0; i < n; i++) {
         float middle, half;
         find_outliers(cut + i * width, width, count_apart(q->v, width), sorted, outlier, &middle, &half);
         for (size_t j = 0; j < width; j++)
             if (!outlier[j])
-                add_to(histogram, half > 0 ? (cut[i * width + j] - middle) / half : 0);
+                add_to(q, histogram, half > 0 ? (cut[i * width + j] - middle) / half : 0, half,
+                       gradient2 ? gradient2 + i * width + j : NULL);
     }
 }
 
-static int calibrate(kvquant *q, kvd_activations *a, bool pre, kvd_err *err)
+/* Levels of one side of a layer from its histograms. */
+static int set_levels(kvquant *q, int layer, int side, const histograms *h, kvd_err *err)
+{
+    const int levels = 1 << (int)q->v->value[BITS];
+    float *const to = levels_of(q, layer, side);
+    double level[256] = {0}, weight = 0;
+    for (int b = 0; b < BINS; b++)
+        weight += h->weight[b];
+    if (!(weight > 0))
+        return kvd_fail(err, "layer %d: every squared gradient of %s is 0", layer, side ? "values" : "keys");
+    if (kvd_levels_find(h->weight, BINS, levels, level, err))
+        return -1;
+    for (int k = 0; k < levels; k++)
+        to[k] = (float)level[k];
+    if (q->v->value[QNORM] > 0)
+        keep_moments(h->count, levels, level);
+    for (int k = 0; k < levels; k++)
+        to[levels + k] = (float)level[k];
+    return 0;
+}
+
+static int calibrate(kvquant *q, kvd_activations *a, bool pre, kvd_fisher *fisher, kvd_err *err)
 {
     const size_t d = (size_t)q->d_head, most = (size_t)q->v->value[ROWS],
                  n = a->n_tokens < most ? a->n_tokens : most;
-    const int levels = 1 << (int)q->v->value[BITS];
     const size_t wide = d * (size_t)(q->dims && q->dims->rebuild ? q->dims->heads : 1);
     float *const rows = malloc((n * wide + 2 * n * wide + n) * sizeof *rows);
-    double *const histogram = malloc(BINS * sizeof *histogram);
+    float *const gradient2 = fisher ? malloc(n * d * sizeof *gradient2) : NULL;
+    histograms *const histogram = malloc(sizeof *histogram);
     float *const sorted = malloc(wide * sizeof *sorted);
     uint8_t *const outlier = malloc(wide);
-    int status = rows && histogram && sorted && outlier
+    int status = rows && histogram && sorted && outlier && (gradient2 || !fisher)
                      ? 0
                      : kvd_no_memory(err, "calibration rows", 2 * n * d * sizeof *rows);
     for (int l = 0; !status && l < q->n_layers; l++)
         for (int side = 0; !status && side < KVD_N_SIDES; side++) {
-            double level[256] = {0};
             size_t width;
-            memset(histogram, 0, BINS * sizeof *histogram);
+            memset(histogram, 0, sizeof *histogram);
             for (int g = 0; !status && g < q->n_kv_heads; g++) {
                 status =
                     calibration_rows(q, a, (kvd_side)side, pre, l, g, n, rows, rows + n * wide, &width, err);
+                status = status || (fisher && kvd_fisher_rows(fisher, side, l, g, 0, n, gradient2, err));
                 if (!status && side == KVD_KEYS)
-                    calibrate_keys(q, l, g, rows + n * wide, n, width, rows + 3 * n * wide, histogram);
+                    calibrate_keys(q, l, g, rows + n * wide, gradient2, n, width, rows + 3 * n * wide,
+                                   histogram);
                 else if (!status)
-                    calibrate_values(q, rows + n * wide, n, width, sorted, outlier, histogram);
+                    calibrate_values(q, rows + n * wide, gradient2, n, width, sorted, outlier, histogram);
             }
-            find_levels(histogram, levels, level);
-            float *const to = levels_of(q, l, side);
-            for (int k = 0; k < levels; k++)
-                to[k] = (float)level[k];
-            if (q->v->value[QNORM] > 0)
-                keep_moments(histogram, levels, level);
-            for (int k = 0; k < levels; k++)
-                to[levels + k] = (float)level[k];
+            status = status || set_levels(q, l, side, histogram, err);
         }
+    free(gradient2);
     free(outlier);
     free(sorted);
     free(histogram);
@@ -288,6 +293,35 @@ static void close(void *self)
     free(q);
 }
 
+/* The squared gradients are of the very rows that are read. */
+static int check_fisher(const kvd_values *v, const kvd_method_setup *s, kvd_err *err)
+{
+    const kvd_fisher *const f = s->fisher;
+    const kvd_activations *const a = s->calibration;
+    const size_t most = (size_t)v->value[ROWS], n = a->n_tokens < most ? a->n_tokens : most;
+    if (!f)
+        return kvd_fail(err, "weights=%g needs squared gradients: give --fisher", v->value[WEIGHTS]);
+    if (s->dims)
+        return kvd_fail(err,
+                        "weights=%g: squared gradients are of whole heads, not of what a dims method leaves",
+                        v->value[WEIGHTS]);
+    if (strcmp(f->corpus_hash, a->corpus_hash) != 0 || f->seq_len != a->seq_len || f->n_tokens != a->n_tokens)
+        return kvd_fail(
+            err,
+            "the squared gradients are of other tokens than the calibration ('%s', %zu tokens, and "
+            "'%s', %zu): collect both in one run, or give weights=0",
+            f->label, f->n_tokens, a->label, a->n_tokens);
+    if (f->first_layer != 0 || f->n_layers != s->config->n_layers)
+        return kvd_fail(err, "the squared gradients are of layers %d to %d, the model has %d", f->first_layer,
+                        f->first_layer + f->n_layers - 1, s->config->n_layers);
+    return f->n_rows < n
+               ? kvd_fail(err,
+                          "squared gradients of %zu tokens one by one, %zu are read: collect them with "
+                          "--fisher-rows %zu, or give rows=%zu",
+                          f->n_rows, n, n, f->n_rows)
+               : 0;
+}
+
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
@@ -298,6 +332,8 @@ static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd
     if (a->first_layer != 0 || a->n_layers != c->n_layers)
         return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d", a->first_layer,
                         a->first_layer + a->n_layers - 1, c->n_layers);
+    if (v->value[WEIGHTS] > 0 && check_fisher(v, s, err))
+        return -1;
     kvquant *const q = calloc(1, sizeof *q);
     if (!q)
         return kvd_no_memory(err, "a method", sizeof *q);
@@ -308,8 +344,9 @@ static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd
     q->range_width = c->d_head * (s->dims && s->dims->rebuild ? s->dims->heads : 1);
     q->range = calloc(heads * (size_t)q->range_width * 2, sizeof *q->range);
     q->levels = calloc(levels, sizeof *q->levels);
-    const int status = q->range && q->levels ? calibrate(q, a, pre, err)
-                                             : kvd_no_memory(err, "levels", levels * sizeof *q->levels);
+    const int status = q->range && q->levels
+                           ? calibrate(q, a, pre, v->value[WEIGHTS] > 0 ? s->fisher : NULL, err)
+                           : kvd_no_memory(err, "levels", levels * sizeof *q->levels);
     if (status) {
         close(q);
         return -1;
@@ -390,6 +427,7 @@ const kvd_bits_method kvd_bits_kvquant = {
     .parameter = parameters,
     .rate = &rate,
     .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+    .fisher_key = "weights",
     .keys_before_rope = true,
     .window = window,
     .open = open,

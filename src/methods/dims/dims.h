@@ -98,7 +98,8 @@ struct kvd_dims_method {
                kvd_err *err);
 };
 
-extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_dims_balanced;
+extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_dims_balanced,
+    kvd_dims_matryoshka;
 
 /* Cuts the method's projections to the widths. Fails when the spectrum lacks a pair, is
  * per-query, is before RoPE, covers other layers, or when a matrix is not finite. */

@@ -1,11 +1,15 @@
 /*
- * palu: latents of groups of heads, from which keys are rebuilt before RoPE at every step (Chang et al. 2024, "Palu: Compressing
- * KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
+ * palu: latents of groups of heads, from which keys are rebuilt before RoPE at every step (Chang et al. 2024,
+ * "Palu: Compressing KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
  *
- * The paper factors W_K of a group of heads as A B, whitened by the inputs' second moments, so that ||X W - X A B|| is least. The minimum over
- * A, B of rank r is reached by projecting X W, the keys before RoPE themselves, on their leading r singular vectors; so A is the basis V_r of
- * calibration keys (behind W_K) and B its transpose. Values likewise; B of values folds into W_O. The rank is the same for every
- * group: without squared gradients there is no Fisher information to search with.
+ * The paper factors W_K of a group of heads as A B, whitened by the inputs' second moments, so that ||X W - X
+ * A B|| is least. The minimum over A, B of rank r is reached by projecting X W, the keys before RoPE
+ * themselves, on their leading r singular vectors; so A is the basis V_r of calibration keys (behind W_K) and
+ * B its transpose. Values likewise; B of values folds into W_O.
+ *
+ * The rank is the same for every group, or with `search` in proportion to the Fisher information of a group's
+ * rows of W_K, W_V, with as many dimensions in all (its automatic rank allocation, and rank_search.py of the
+ * public code).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,16 +18,110 @@
 #include "common/linalg.h"
 #include "methods/axis.h"
 
-enum { P, HEADS, ROWS };
+enum { P, HEADS, ROWS, SEARCH };
 static const kvd_parameter parameters[] = {
     {"p", 0.5, 0, 0.999, false, "share of the numbers that is removed"},
     {"heads", 4, 1, 128, true, "adjacent KV heads that share a latent; fewer where the model has fewer"},
     {"rows", 8192, 64, 1 << 24, true, "calibration tokens that are read"},
+    {"search", 0, 0, 2, true,
+     "ranks by --fisher: 1 in proportion to root mean squares of gradients, as the public code, 2 to their "
+     "squares"},
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_rate rate = {"p", 0.1, 0.9, false, NULL, 0, 0};
 
 enum { PIECE = 256 };
+
+/* ---- ranks ------------------------------------------------------------------------------------------ */
+
+/* One matrix of one group. */
+typedef struct {
+    size_t at, rank;
+    double share; /* of all ranks, before rounding */
+} target;
+
+/* By what rounding down left, the least first, as the public code has it. */
+static int by_rest(const void *a, const void *b)
+{
+    const target *const x = a, *const y = b;
+    const double left = x->share - (double)x->rank, right = y->share - (double)y->rank;
+    return left < right || left > right ? (left > right ? 1 : -1) : (x->at > y->at) - (x->at < y->at);
+}
+
+static size_t largest(const target *t, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        best = t[i].rank > t[best].rank ? i : best;
+    return best;
+}
+
+/* Ranks of n targets in proportion to information [n], 1 .. wide each and `total` together, n <= total <= n
+ * wide. */
+static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
+                     kvd_err *err)
+{
+    double sum = 0;
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += information[i];
+    if (!(sum > 0))
+        return kvd_fail(err, "every squared gradient of W_K and W_V is 0: no ranks can be told from them");
+    target *const t = malloc(n * sizeof *t);
+    if (!t)
+        return kvd_no_memory(err, "ranks", n * sizeof *t);
+    for (size_t i = 0; i < n; i++) {
+        const double share = (double)total * information[i] / sum;
+        t[i] = (target){i, share >= (double)wide ? wide : (size_t)share, share};
+        used += t[i].rank;
+    }
+    qsort(t, n, sizeof *t, by_rest);
+    while (used < total) /* in rounds, past those that are whole */
+        for (size_t i = 0; i < n && used < total; i++)
+            if (t[i].rank < wide) {
+                t[i].rank++;
+                used++;
+            }
+    for (size_t i = 0; i < n; i++) /* a rank of 0 would leave nothing */
+        if (t[i].rank == 0) {
+            t[largest(t, n)].rank--;
+            t[i].rank = 1;
+        }
+    for (size_t i = 0; i < n; i++)
+        rank[t[i].at] = t[i].rank;
+    free(t);
+    return 0;
+}
+
+/* rank [n_layers][groups][KVD_N_SIDES] */
+static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_t wide, size_t each,
+                      size_t *rank, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
+    const kvd_fisher *const f = s->fisher;
+    const size_t groups = (size_t)c->n_layers * (size_t)c->n_kv_heads / heads, n = groups * KVD_N_SIDES;
+    for (size_t i = 0; i < n; i++)
+        rank[i] = each;
+    if (!search)
+        return 0;
+    if (!f)
+        return kvd_fail(err, "search=%d needs squared gradients: give --fisher", search);
+    if (f->first_layer != 0 || f->n_layers != c->n_layers)
+        return kvd_fail(err, "the squared gradients are of layers %d to %d, the model has %d", f->first_layer,
+                        f->first_layer + f->n_layers - 1, c->n_layers);
+    double *const information = calloc(n, sizeof *information);
+    if (!information)
+        return kvd_no_memory(err, "ranks", n * sizeof *information);
+    for (size_t i = 0; i < n; i++)
+        for (size_t h = 0; h < heads; h++)
+            information[i] +=
+                (search == 1 ? f->root : f->weight)[i % KVD_N_SIDES][i / KVD_N_SIDES * heads + h];
+    const int status = share_out(information, n, wide, n * each, rank, err);
+    free(information);
+    return status;
+}
+
+/* ---- latents ---------------------------------------------------------------------------------------- */
 
 /* Leading singular vectors [wide][wide], columns falling, of the rows of `heads` heads side by side. */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n, double *basis,
@@ -67,8 +165,9 @@ static int cut(const double *basis, size_t wide, size_t d, size_t h, size_t r, f
     return 0;
 }
 
-static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int first, size_t r, size_t n,
-                      double *basis, kvd_err *err)
+/* rank [KVD_N_SIDES] of the group */
+static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int first, const size_t *rank,
+                      size_t n, double *basis, kvd_err *err)
 {
     const size_t width = (size_t)d->d_head, wide = (size_t)d->heads * width;
     const bool rope = s->config->positions == KVD_POSITIONS_ROPE;
@@ -76,6 +175,7 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
         const kvd_x x = side == KVD_VALUES ? KVD_X_V : rope ? KVD_X_K_PRE : KVD_X_K;
         if (basis_of(s->calibration, x, layer, first, d->heads, n, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
+        const size_t r = rank[side];
         for (int h = 0; h < d->heads; h++) {
             kvd_dims_head *const one = &d->head[layer * d->n_kv_heads + first + h];
             *(side == KVD_KEYS ? &one->d_qk : &one->d_v) = (int)r;
@@ -101,8 +201,10 @@ static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd
         heads--;
     const size_t wide = (size_t)heads * (size_t)c->d_head, most = (size_t)v->value[ROWS];
     const size_t n = a->n_tokens < most ? a->n_tokens : most;
-    const long rank = lround((1 - v->value[P]) * (double)wide);
+    const long each = lround((1 - v->value[P]) * (double)wide);
+    const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
     double *const basis = malloc(wide * wide * sizeof *basis);
+    size_t *const rank = malloc(groups * KVD_N_SIDES * sizeof *rank);
     *d = (kvd_dims){.method = "palu",
                     .n_layers = c->n_layers,
                     .n_kv_heads = c->n_kv_heads,
@@ -110,12 +212,17 @@ static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd
                     .rebuild = true,
                     .heads = heads,
                     .head = calloc((size_t)c->n_layers * (size_t)c->n_kv_heads, sizeof *d->head)};
-    int status = basis && d->head ? 0 : kvd_no_memory(err, "projections", wide * wide * sizeof *basis);
+    int status =
+        basis && rank && d->head ? 0 : kvd_no_memory(err, "projections", wide * wide * sizeof *basis);
+    status = status || find_ranks(s, (int)v->value[SEARCH], (size_t)heads, wide,
+                                  (size_t)(each < 1 ? 1 : each), rank, err);
+    const size_t *of_group = rank;
     for (int l = 0; l < c->n_layers; l++)
-        for (int g = 0; !status && g < c->n_kv_heads; g += heads)
-            status = make_group(s, d, l, g, (size_t)(rank < 1 ? 1 : rank), n, basis, err);
+        for (int g = 0; !status && g < c->n_kv_heads; g += heads, of_group += KVD_N_SIDES)
+            status = make_group(s, d, l, g, of_group, n, basis, err);
+    free(rank);
     free(basis);
-    return status;
+    return status ? -1 : 0;
 }
 
 const kvd_dims_maker kvd_dims_palu = {

@@ -1,0 +1,17 @@
+/* Many methods from one text: a key with several values. */
+#ifndef KVD_METHODS_GRID_H
+#define KVD_METHODS_GRID_H
+
+#include <stddef.h>
+
+#include "common/err.h"
+
+/*
+ * "leankv,th=0.01/0.05,tl=0/0.001" stands for four methods, one per combination of the values, the last key running fastest; a text
+ * without '/' for itself. Texts are not parsed here. *texts is the caller's: kvd_method_grid_free.
+ * More than `most` combinations are an error, and so is an empty value.
+ */
+int kvd_method_grid(const char *text, size_t most, char ***texts, size_t *n, kvd_err *err);
+void kvd_method_grid_free(char **texts, size_t n);
+
+#endif

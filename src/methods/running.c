@@ -1,0 +1,200 @@
+#include "methods/running.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "methods/head.h"
+#include "model/blocks.h"
+
+/* Rows of keys and values of all heads of one layer, of a method that codes all heads together. */
+typedef struct {
+    float *x[KVD_N_SIDES]; /* [whole][n_kv_heads * d_head] */
+} kept_rows;
+
+struct kvd_running_slot {
+    size_t n, whole; /* rows seen so far; of the whole sequence, 0: the slot is free */
+    kvd_head *head;  /* [n_layers][n_kv_heads] */
+    kept_rows *rows; /* [n_layers] */
+    float *cosine, *sine;
+};
+
+void kvd_running_end(kvd_running *r, size_t slot)
+{
+    kvd_running_slot *const s = &r->slots[slot];
+    const size_t layers = (size_t)r->config->n_layers, heads = layers * (size_t)r->config->n_kv_heads;
+    for (size_t i = 0; s->head && i < heads; i++)
+        kvd_head_release(&s->head[i]);
+    for (size_t l = 0; s->rows && l < layers; l++)
+        for (int side = 0; side < KVD_N_SIDES; side++)
+            free(s->rows[l].x[side]);
+    free(s->head);
+    free(s->rows);
+    free(s->cosine);
+    *s = (kvd_running_slot){0};
+}
+
+/* What all layers of a sequence share. */
+static int begin(kvd_running *r, kvd_running_slot *s, size_t whole, kvd_err *err)
+{
+    const kvd_config *const c = r->config;
+    const size_t layers = (size_t)c->n_layers, half = (size_t)c->d_head / 2;
+    const size_t table = r->door.wants_pre && c->positions == KVD_POSITIONS_ROPE ? whole * half : 0;
+    s->whole = whole;
+    s->head = calloc(layers * (size_t)c->n_kv_heads, sizeof *s->head);
+    s->rows = calloc(layers, sizeof *s->rows);
+    s->cosine = malloc((2 * table + 1) * sizeof *s->cosine);
+    if (!s->head || !s->rows || !s->cosine)
+        return kvd_no_memory(err, "a running sequence", 2 * table * sizeof *s->cosine);
+    s->sine = s->cosine + table;
+    if (table)
+        kvd_rope_tables(c, whole, whole, s->cosine, s->sine);
+    return 0;
+}
+
+static int begin_layer(kvd_running *r, kvd_running_slot *s, const kvd_attention_in *in, size_t sequence,
+                       kvd_err *err)
+{
+    const kvd_plan *const p = r->plan;
+    const size_t n_kv = (size_t)in->config->n_kv_heads, wide = n_kv * (size_t)in->config->d_head;
+    kept_rows *const rows = &s->rows[in->layer];
+    for (int side = 0; p->bits && p->bits->all_heads && side < KVD_N_SIDES; side++)
+        if (!(rows->x[side] = malloc(s->whole * wide * sizeof(float))))
+            return kvd_no_memory(err, "rows of all heads", s->whole * wide * sizeof(float));
+    for (size_t g = 0; g < n_kv; g++) {
+        kvd_head *const h = &s->head[(size_t)in->layer * n_kv + g];
+        const size_t prompt = in->offset[sequence + 1] - in->offset[sequence];
+        *h = (kvd_head){.p = p,
+                        .prompts = p->layers ? r->prompts : NULL,
+                        .ranked = p->tokens && p->tokens->rank
+                                      ? kvd_prompts_levels(r->prompts, in->layer, sequence)
+                                      : NULL,
+                        .sequence = sequence,
+                        .n = s->whole,
+                        .n0 = prompt,
+                        .g = (int)g,
+                        .room = prompt,
+                        .step_room = 1,
+                        .all_heads = {rows->x[KVD_KEYS], rows->x[KVD_VALUES]},
+                        .cosine = s->cosine,
+                        .sine = s->sine};
+        kvd_head_describe(h, in->config, in->layer);
+        if (kvd_head_allocate(h, err))
+            return -1;
+    }
+    return 0;
+}
+
+static void keep_rows(kvd_running_slot *s, const kvd_attention_in *in, size_t sequence)
+{
+    const size_t wide = (size_t)in->config->n_kv_heads * (size_t)in->config->d_head;
+    const size_t first = in->offset[sequence], n = in->offset[sequence + 1] - first;
+    const bool turned = s->head[(size_t)in->layer * (size_t)in->config->n_kv_heads].turned;
+    const float *const from[KVD_N_SIDES] = {turned ? in->k_pre : in->k, in->v};
+    for (int side = 0; side < KVD_N_SIDES; side++)
+        if (s->rows[in->layer].x[side])
+            memcpy(s->rows[in->layer].x[side] + in->start[sequence] * wide, from[side] + first * wide,
+                   n * wide * sizeof(float));
+}
+
+static kvd_running_slot *slot_of(const kvd_running *r, size_t sequence)
+{
+    return &r->slots[r->slot ? r->slot[sequence] : sequence];
+}
+
+/* The rows of a call are the ones that follow, and fit. */
+static int check(kvd_running *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
+{
+    kvd_running_slot *const s = slot_of(r, sequence);
+    const size_t start = in->start[sequence], n = in->offset[sequence + 1] - in->offset[sequence];
+    if (s->whole && start == 0 && in->layer == 0)
+        return kvd_fail(err, "sequence %zu begins in a slot that another has", in->first_sequence + sequence);
+    if (in->layer == 0 && start != s->n)
+        return kvd_fail(err, "sequence %zu goes on at position %zu, the cache holds %zu rows",
+                        in->first_sequence + sequence, start, s->n);
+    if (n == 0 || start + n > in->whole[sequence] || (start == 0 && n == in->whole[sequence]))
+        return kvd_fail(err,
+                        "sequence %zu: %zu rows from position %zu on of %zu, a prompt leaves one at least",
+                        in->first_sequence + sequence, n, start, in->whole[sequence]);
+    if (start == 0 && in->layer == 0 && begin(r, s, in->whole[sequence], err))
+        return -1;
+    if (start == 0 && begin_layer(r, s, in, sequence, err))
+        return -1;
+    keep_rows(s, in, sequence);
+    return 0;
+}
+
+/* The rows of one KV head of one sequence: the prompt together, later ones one by one. */
+static int take(kvd_running *r, const kvd_attention_in *in, size_t sequence, size_t g, float *out,
+                kvd_stepwise_account *account, kvd_err *err)
+{
+    kvd_head *const h = &slot_of(r, sequence)->head[(size_t)in->layer * (size_t)in->config->n_kv_heads + g];
+    const size_t first = in->offset[sequence], start = in->start[sequence],
+                 end = start + in->offset[sequence + 1] - first;
+    h->in = in;
+    h->account = account;
+    int status = 0;
+    for (h->base = start; !status && h->base < end; h->base = h->end) {
+        h->first = first + h->base - start;
+        h->end = h->base ? h->base + 1 : end;
+        status = kvd_head_take(h, out, err);
+    }
+    if (!start)
+        kvd_head_end_prompt(h);
+    return status ? kvd_in(err, "layer %d, KV head %zu, sequence %zu", in->layer, g,
+                           in->first_sequence + sequence)
+                  : 0;
+}
+
+static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
+{
+    kvd_running *const r = (kvd_running *)(void *)self;
+    const size_t n_kv = (size_t)in->config->n_kv_heads;
+    if (!in->start || !in->whole)
+        return kvd_fail(err, "running sequences want their positions and whole lengths");
+    for (size_t s = 0; s < in->n_sequences; s++)
+        if (check(r, in, s, err))
+            return -1;
+    int status = 0;
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic) collapse(2)
+    for (size_t s = 0; s < in->n_sequences; s++)
+        for (size_t g = 0; g < n_kv; g++) {
+            kvd_stepwise_account account = {0};
+            kvd_err mine;
+            const int failed = take(r, in, s, g, out, &account, &mine);
+#pragma omp critical(kvd_running_step)
+            {
+                if (failed)
+                    *err = mine;
+                status = status || failed;
+                kvd_stepwise_account_add(&r->account, &account);
+            }
+        }
+    kvd_blas_restore(saved);
+    for (size_t s = 0; s < in->n_sequences && in->layer == in->config->n_layers - 1; s++)
+        slot_of(r, s)->n = in->start[s] + in->offset[s + 1] - in->offset[s];
+    return status ? -1 : 0;
+}
+
+int kvd_running_init(kvd_running *r, const kvd_config *config, const kvd_plan *plan, size_t n_slots,
+                     kvd_err *err)
+{
+    *r = (kvd_running){.door = {.run = run, .wants_pre = (kvd_plan_needs(plan) & KVD_NEEDS_PRE_ROPE) != 0},
+                       .plan = plan,
+                       .config = config,
+                       .n_slots = n_slots};
+    if (plan->dims && kvd_dims_fits(plan->dims, config, err))
+        return -1;
+    if (!(r->slots = calloc(n_slots ? n_slots : 1, sizeof *r->slots)))
+        return kvd_no_memory(err, "running sequences", n_slots * sizeof *r->slots);
+    return 0;
+}
+
+void kvd_running_release(kvd_running *r)
+{
+    for (size_t s = 0; r->slots && s < r->n_slots; s++)
+        kvd_running_end(r, s);
+    free(r->slots);
+    *r = (kvd_running){0};
+}

@@ -1,0 +1,493 @@
+#include "model/backward.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "model/attention.h"
+#include "model/blocks.h"
+#include "model/blocks_back.h"
+#include "model/forward.h"
+#include "model/layer_back.h"
+#include "model/streaming.h"
+#include "model/vector.h"
+
+enum {
+    MOST_ROWS = 256, /* of a block between two attentions, as in forward.c */
+    FEWEST_ROWS = 32,
+    PIECE = 256,                  /* rows whose logits are there at one time */
+    HEAD_SLAB = 16 * 1024 * 1024, /* bytes of the head that are in float32 at one time */
+};
+
+struct kvd_backward {
+    const kvd_config *c;
+    kvd_forward *forward; /* embedding and head */
+    kvd_dense_attention dense;
+    size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
+    kvd_weight *part; /* [n_layers][KVD_LAYER_WEIGHTS] */
+    kvd_weight head;
+    float *final_gain, *final_bias, *project_out; /* NULL: none */
+    float *layer;                                 /* converted weights of a layer */
+    float *slab;                                  /* rows of the head; NULL when it is used in place */
+    size_t slab_rows;
+    float *x;                /* [n_layers + 1][max_tokens][d_model] entering each layer, leaving the last */
+    float *dx;               /* [max_tokens][d_model] */
+    float *q, *o, *dq, *d_o; /* [max_tokens][width_q] */
+    float *k, *v, *dk, *dv, *dk_pre, *dk_raw; /* [max_tokens][width_k] */
+    float *in;                                /* [max_tokens][d_model] */
+    float *cosine, *sine, *minus_sine;
+    uint32_t *position, *rope_row;
+    float *logits, *d_embedded;
+    float *work; /* per thread */
+    size_t block, work_size, work_n;
+};
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
+{
+    if (b > 0 && a > SIZE_MAX / b / sizeof(float)) {
+        kvd_fail(err, "%s of %zu x %zu elements overflows", what, a, b);
+        return NULL;
+    }
+    float *p = malloc((a && b) ? a * b * sizeof *p : 1);
+    if (!p)
+        kvd_no_memory(err, what, a * b * sizeof *p);
+    return p;
+}
+
+/* *out NULL where the model has none. */
+static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, float **out, kvd_err *err)
+{
+    kvd_weight w;
+    *out = NULL;
+    if (kvd_weight_find(c, part, bias, 0, &w, err))
+        return -1;
+    if (w.n == 0)
+        return 0;
+    if (!(*out = floats("weights beside the layers", w.n, 1, err)))
+        return -1;
+    kvd_weight_read(&w, 0, w.n, *out);
+    kvd_tensor_drop(&w.tensor);
+    return 0;
+}
+
+static int find_weights(kvd_backward *w, const kvd_checkpoint *c, kvd_err *err)
+{
+    size_t most = 0;
+    w->part = malloc((size_t)w->c->n_layers * KVD_LAYER_WEIGHTS * sizeof *w->part);
+    if (!w->part)
+        return kvd_no_memory(err, "the list of tensors", (size_t)w->c->n_layers * KVD_LAYER_WEIGHTS);
+    for (int l = 0; l < w->c->n_layers; l++) {
+        kvd_weight *const part = w->part + (size_t)l * KVD_LAYER_WEIGHTS;
+        if (kvd_layer_find(c, l, part, err))
+            return -1;
+        most = kvd_layer_buffer_size(part) > most ? kvd_layer_buffer_size(part) : most;
+    }
+    if (kvd_weight_find(c, w->c->tied_head ? KVD_PART_EMBEDDING : KVD_PART_HEAD, false, 0, &w->head, err) ||
+        read_part(c, KVD_PART_NORM_FINAL, false, &w->final_gain, err) ||
+        read_part(c, KVD_PART_NORM_FINAL, true, &w->final_bias, err) ||
+        read_part(c, KVD_PART_PROJECT_OUT, false, &w->project_out, err))
+        return -1;
+    w->slab_rows = HEAD_SLAB / sizeof(float) / w->d_embed;
+    w->slab_rows = w->slab_rows < 1 ? 1 : w->slab_rows > w->vocab ? w->vocab : w->slab_rows;
+    if (!kvd_weight_in_place(&w->head) &&
+        !(w->slab = floats("the output head", w->slab_rows, w->d_embed, err)))
+        return -1;
+    return (w->layer = floats("weights of a layer", most, 1, err)) ? 0 : -1;
+}
+
+static int make_rope(kvd_backward *w, kvd_err *err)
+{
+    const size_t half = (size_t)w->c->d_head / 2, rows = kvd_batch_rope_rows(w->c, w->max_len);
+    if (!(w->cosine = floats("the rope table", rows, half, err)) ||
+        !(w->sine = floats("the rope table", rows, half, err)) ||
+        !(w->minus_sine = floats("the rope table", rows, half, err)))
+        return -1;
+    kvd_batch_rope(w->c, w->max_len, w->cosine, w->sine);
+    for (size_t i = 0; i < rows * half; i++)
+        w->minus_sine[i] = -w->sine[i];
+    return 0;
+}
+
+static int allocate(kvd_backward *w, kvd_err *err)
+{
+    const size_t n = w->max_tokens, piece = n < PIECE ? n : PIECE;
+    float **const of_q[] = {&w->q, &w->o, &w->dq, &w->d_o},
+                  **const of_k[] = {&w->k, &w->v, &w->dk, &w->dv, &w->dk_pre, &w->dk_raw};
+    for (size_t i = 0; i < sizeof of_q / sizeof *of_q; i++)
+        if (!(*of_q[i] = floats("queries", n, w->width_q, err)))
+            return -1;
+    for (size_t i = 0; i < sizeof of_k / sizeof *of_k; i++)
+        if (!(*of_k[i] = floats("keys and values", n, w->width_k, err)))
+            return -1;
+    if (!(w->x =
+              floats("the residuals that enter the layers", ((size_t)w->c->n_layers + 1) * n, w->d, err)) ||
+        !(w->dx = floats("activations", n, w->d, err)) || !(w->in = floats("activations", n, w->d, err)) ||
+        !(w->logits = floats("logits", piece, w->vocab, err)) ||
+        !(w->d_embedded = floats("the head's input", piece, w->d_embed, err)))
+        return -1;
+    w->position = malloc(n * sizeof *w->position);
+    w->rope_row = malloc(n * sizeof *w->rope_row);
+    return w->position && w->rope_row ? 0 : kvd_no_memory(err, "positions", 2 * n * sizeof *w->position);
+}
+
+kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err)
+{
+    const kvd_config *config = kvd_checkpoint_config(c);
+    kvd_backward *w = calloc(1, sizeof *w);
+    if (!w) {
+        kvd_no_memory(err, "the backward pass", sizeof *w);
+        return NULL;
+    }
+    w->c = config;
+    w->max_tokens = max_tokens;
+    w->max_len = max_len;
+    w->d = (size_t)config->d_model;
+    w->d_embed = (size_t)kvd_config_d_embed(config);
+    w->vocab = (size_t)config->vocab_size;
+    w->width_q = (size_t)config->n_heads * (size_t)config->d_head;
+    w->width_k = (size_t)config->n_kv_heads * (size_t)config->d_head;
+    kvd_dense_attention_init(&w->dense);
+    if (!(w->forward = kvd_forward_new(c, max_tokens, max_len, err)) || find_weights(w, c, err) ||
+        allocate(w, err) || make_rope(w, err)) {
+        kvd_backward_free(w);
+        return NULL;
+    }
+    return w;
+}
+
+void kvd_backward_free(kvd_backward *w)
+{
+    if (!w)
+        return;
+    float *const buffers[] = {w->final_gain, w->final_bias, w->project_out, w->layer,     w->slab,
+                              w->x,          w->dx,         w->q,           w->o,         w->dq,
+                              w->d_o,        w->k,          w->v,           w->dk,        w->dv,
+                              w->dk_pre,     w->dk_raw,     w->in,          w->cosine,    w->sine,
+                              w->minus_sine, w->logits,     w->work,        w->d_embedded};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        free(buffers[i]);
+    kvd_forward_free(w->forward);
+    kvd_dense_attention_release(&w->dense);
+    free(w->position);
+    free(w->rope_row);
+    free(w->part);
+    free(w);
+}
+
+/* ---- a layer forward -------------------------------------------------------------------------- */
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static float *work_of_thread(const kvd_backward *w)
+{
+    return w->work + kvd_thread_index() * w->work_size;
+}
+
+/* Rows between two attentions in blocks, one per thread or more, and scratch for all that a thread does. */
+static int reserve_work(kvd_backward *w, const kvd_batch *b, kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences], threads = kvd_thread_count(),
+                 each = ((n + threads - 1) / threads + 15) / 16 * 16, back = kvd_layer_back_scratch(w->c),
+                 ahead = w->d + 2 * (size_t)w->c->d_ffn, attend = 2 * KVD_ATTEND_ROWS * kvd_batch_longest(b);
+    w->block = each < FEWEST_ROWS ? FEWEST_ROWS : each > MOST_ROWS ? MOST_ROWS : each;
+    const size_t rows = w->block * (back > ahead ? back : ahead);
+    w->work_size = rows > attend ? rows : attend;
+    if (w->work && threads <= w->work_n / w->work_size)
+        return 0;
+    free(w->work);
+    w->work = floats("activations of a block", threads, w->work_size, err);
+    w->work_n = w->work ? threads * w->work_size : 0;
+    return w->work ? 0 : -1;
+}
+
+static float *entering(const kvd_backward *w, int layer)
+{
+    return w->x + (size_t)layer * w->max_tokens * w->d;
+}
+
+/* x of the layer -> q, k, v, o. */
+static int attention_of(kvd_backward *w, const kvd_batch *b, int layer, const kvd_layer_weights *weights,
+                        kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences];
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic)
+    for (size_t at = 0; at < n; at += w->block) {
+        const kvd_layer_qkv out = {.q = w->q + at * w->width_q,
+                                   .k = w->k + at * w->width_k,
+                                   .v = w->v + at * w->width_k,
+                                   .cosine = w->cosine,
+                                   .sine = w->sine,
+                                   .rope_row = w->rope_row + at};
+        kvd_layer_before_attention(w->c, weights, entering(w, layer) + at * w->d, smaller(w->block, n - at),
+                                   work_of_thread(w), &out);
+    }
+    kvd_blas_restore(saved);
+    const kvd_attention_in in = {.config = w->c,
+                                 .layer = layer,
+                                 .n_sequences = b->n_sequences,
+                                 .offset = b->offset,
+                                 .first_sequence = b->first_sequence,
+                                 .n_tokens = n,
+                                 .q = w->q,
+                                 .k = w->k,
+                                 .v = w->v,
+                                 .window = kvd_config_window(w->c, layer)};
+    return w->dense.door.run(&w->dense.door, &in, w->o, err);
+}
+
+static const kvd_weight *parts_of(const kvd_backward *w, int layer)
+{
+    return w->part + (size_t)layer * KVD_LAYER_WEIGHTS;
+}
+
+static int check_finite(const kvd_batch *b, const char *what, int layer, const float *x, size_t width,
+                        kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences] * width, at = kvd_first_nonfinite_f32(x, n);
+    char where[48];
+    (void)snprintf(where, sizeof where, "%s layer %d", what, layer);
+    return at < n ? kvd_batch_not_finite(b, where, at / width, err) : 0;
+}
+
+static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences];
+    kvd_layer_weights weights;
+    kvd_layer_load(parts_of(w, layer), w->layer, &weights);
+    if (attention_of(w, b, layer, &weights, err))
+        return -1;
+    float *const x = entering(w, layer + 1);
+    memcpy(x, entering(w, layer), n * w->d * sizeof *x);
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic)
+    for (size_t at = 0; at < n; at += w->block)
+        kvd_layer_behind_attention(w->c, &weights, w->o + at * w->width_q, smaller(w->block, n - at),
+                                   work_of_thread(w), x + at * w->d);
+    kvd_blas_restore(saved);
+    kvd_layer_drop(parts_of(w, layer), true);
+    kvd_layer_drop(parts_of(w, layer), false);
+    return check_finite(b, "forward", layer, x, w->d, err);
+}
+
+/* ---- loss and head ---------------------------------------------------------------------------- */
+
+/* Logits of one row become the gradient of -log softmax(logits)[target]; returns that. */
+KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
+{
+    const float of_target = logits[target];
+    float top = logits[0];
+#pragma omp simd reduction(max : top)
+    for (size_t j = 0; j < vocab; j++)
+        top = logits[j] > top ? logits[j] : top;
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t j = 0; j < vocab; j++) {
+        logits[j] = kvd_expf(logits[j] - top);
+        sum += (double)logits[j];
+    }
+    const float inverse = (float)(1 / sum);
+#pragma omp simd
+    for (size_t j = 0; j < vocab; j++)
+        logits[j] *= inverse;
+    /* The largest term is 1. */
+    const double loss = log(fmax(sum, 1)) + (double)top - (double)of_target;
+    logits[target] = (float)expm1(-loss); /* p - 1 without cancellation */
+    return loss;
+}
+
+/* d_embedded [rows][d_embed] = d_logits [rows][vocab] head. */
+static void head_back(kvd_backward *w, size_t rows)
+{
+    const float *const in_place = kvd_weight_in_place(&w->head);
+    const size_t step = in_place ? w->vocab : w->slab_rows, threads = kvd_thread_count(),
+                 each = (rows + threads - 1) / threads;
+    for (size_t first = 0; first < w->vocab; first += step) {
+        const size_t some = smaller(step, w->vocab - first);
+        if (!in_place)
+            kvd_weight_read(&w->head, first * w->d_embed, some * w->d_embed, w->slab);
+        const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(static)
+        for (size_t i = 0; i < rows; i += each)
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)smaller(each, rows - i),
+                        (blasint)w->d_embed, (blasint)some, 1.0F, w->logits + i * w->vocab + first,
+                        (blasint)w->vocab, in_place ? in_place : w->slab, (blasint)w->d_embed,
+                        first ? 1.0F : 0.0F, w->d_embedded + i * w->d_embed, (blasint)w->d_embed);
+        kvd_blas_restore(saved);
+    }
+    kvd_tensor_drop(&w->head.tensor);
+}
+
+/* Rows first .. of what leaves the last layer: their losses, and their dx. target UINT32_MAX: the row
+ * predicts nothing. */
+static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target, double *loss,
+                      kvd_err *err)
+{
+    const float *const x = entering(w, w->c->n_layers) + first * w->d;
+    float *const hidden = w->in + first * w->d, *const dx = w->dx + first * w->d;
+    double sum = 0, loss_of[PIECE];
+    if (w->final_gain)
+        kvd_layer_normalise(w->c, x, w->final_gain, w->final_bias, rows, hidden);
+    else
+        memcpy(hidden, x, rows * w->d * sizeof *x);
+    if (kvd_forward_logits(w->forward, hidden, rows, w->logits, err))
+        return -1;
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < rows; i++) {
+        loss_of[i] = 0;
+        if (target[first + i] == UINT32_MAX)
+            memset(w->logits + i * w->vocab, 0, w->vocab * sizeof *w->logits);
+        else
+            loss_of[i] = cross_entropy(w->logits + i * w->vocab, w->vocab, target[first + i]);
+    }
+    for (size_t i = 0; i < rows; i++) /* whatever the threads */
+        sum += loss_of[i];
+    *loss += sum;
+    head_back(w, rows);
+    float *const d_hidden = w->final_gain ? hidden : dx; /* which nobody reads any more */
+    if (w->project_out)
+        kvd_linear_back(w->d_embedded, w->project_out, rows, w->d, w->d_embed, d_hidden, 0);
+    else
+        memcpy(d_hidden, w->d_embedded, rows * w->d * sizeof *d_hidden);
+    if (w->final_gain) {
+        memset(dx, 0, rows * w->d * sizeof *dx);
+        kvd_layer_normalise_back(w->c, x, w->final_gain, rows, d_hidden, dx);
+    }
+    return 0;
+}
+
+static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *n_predicted, kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences];
+    uint32_t *const target = w->position; /* checked, and of no use to the layers */
+    for (size_t i = 0; i + 1 < n; i++)
+        target[i] = b->id[i + 1];
+    for (size_t s = 0; s < b->n_sequences; s++)
+        target[b->offset[s + 1] - 1] = UINT32_MAX;
+    for (size_t first = 0; first < n; first += PIECE)
+        if (piece_back(w, first, smaller(PIECE, n - first), target, loss, err))
+            return -1;
+    *n_predicted += n - b->n_sequences;
+    return check_finite(b, "gradient behind", w->c->n_layers - 1, w->dx, w->d, err);
+}
+
+/* ---- a layer backward ------------------------------------------------------------------------- */
+
+static void attend_back(kvd_backward *w, const kvd_batch *b, int layer)
+{
+    const size_t d = (size_t)w->c->d_head, kv_heads = (size_t)w->c->n_kv_heads,
+                 group = (size_t)kvd_config_group(w->c), pieces = b->n_sequences * kv_heads;
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < pieces; i++) {
+        const size_t s = i / kv_heads, g = i % kv_heads, first = b->offset[s],
+                     q = first * w->width_q + g * group * d, k = first * w->width_k + g * d;
+        const kvd_attend_back_in in = {.n = b->offset[s + 1] - first,
+                                       .window = kvd_config_window(w->c, layer),
+                                       .group = group,
+                                       .d = d,
+                                       .ldq = w->width_q,
+                                       .ldk = w->width_k,
+                                       .scale = 1.0F / sqrtf((float)d),
+                                       .q = w->q + q,
+                                       .k = w->k + k,
+                                       .v = w->v + k,
+                                       .o = w->o + q,
+                                       .d_o = w->d_o + q,
+                                       .dq = w->dq + q,
+                                       .dk = w->dk + k,
+                                       .dv = w->dv + k};
+        kvd_attend_back(&in, work_of_thread(w));
+    }
+}
+
+/* dx behind the layer -> dx before it (unless it is the last one asked for), and the gradients of K and V. */
+static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences];
+    const float *const x = entering(w, layer);
+    kvd_layer_weights weights;
+    kvd_layer_load(parts_of(w, layer), w->layer, &weights);
+    if (attention_of(w, b, layer, &weights, err))
+        return -1;
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic)
+    for (size_t at = 0; at < n; at += w->block)
+        kvd_layer_behind_back(w->c, &weights, x + at * w->d, w->o + at * w->width_q,
+                              smaller(w->block, n - at), work_of_thread(w), w->dx + at * w->d,
+                              w->d_o + at * w->width_q);
+    attend_back(w, b, layer);
+#pragma omp parallel for schedule(dynamic)
+    for (size_t at = 0; at < n; at += w->block) {
+        const kvd_layer_back_qkv g = {.cosine = w->cosine,
+                                      .minus_sine = w->minus_sine,
+                                      .rope_row = w->rope_row + at,
+                                      .dq = w->dq + at * w->width_q,
+                                      .dk = w->dk + at * w->width_k,
+                                      .dv = w->dv + at * w->width_k,
+                                      .dq_pre = w->d_o + at * w->width_q, /* read already */
+                                      .dk_pre = w->dk_pre + at * w->width_k,
+                                      .dk_raw = w->dk_raw + at * w->width_k,
+                                      .in = w->in + at * w->d};
+        kvd_layer_before_back(w->c, &weights, x + at * w->d, smaller(w->block, n - at), work_of_thread(w), &g,
+                              last ? NULL : w->dx + at * w->d);
+    }
+    kvd_blas_restore(saved);
+    kvd_layer_drop(parts_of(w, layer), true);
+    kvd_layer_drop(parts_of(w, layer), false);
+    return check_finite(b, "gradient of K of", layer, w->dk_raw, w->width_k, err) ||
+                   check_finite(b, "gradient of V of", layer, w->dv, w->width_k, err) ||
+                   (!last && check_finite(b, "gradient of", layer, w->dx, w->d, err))
+               ? -1
+               : 0;
+}
+
+static int give_up(const kvd_gradient_sink *sink, kvd_err *err)
+{
+    return sink->give_up ? sink->give_up(sink->ctx, err) : 0;
+}
+
+static int hand_out(const kvd_backward *w, const kvd_batch *b, int layer, const kvd_gradient_sink *sink,
+                    kvd_err *err)
+{
+    const kvd_gradients g = {.config = w->c,
+                             .layer = layer,
+                             .n_sequences = b->n_sequences,
+                             .offset = b->offset,
+                             .first_sequence = b->first_sequence,
+                             .n_tokens = b->offset[b->n_sequences],
+                             .k = w->dk,
+                             .k_pre = w->dk_pre,
+                             .k_raw = w->dk_raw,
+                             .v = w->dv,
+                             .in = w->in};
+    return sink->take(sink->ctx, &g, err);
+}
+
+int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer, const kvd_gradient_sink *sink,
+                     double *loss, size_t *n_predicted, kvd_err *err)
+{
+    if (first_layer < 0 || first_layer >= w->c->n_layers)
+        return kvd_fail(err, "layer %d asked for, the model has %d", first_layer, w->c->n_layers);
+    if (kvd_batch_check(w->c, b, w->max_tokens, w->max_len, w->position, w->rope_row, err) ||
+        reserve_work(w, b, err) ||
+        kvd_forward_residual(w->forward, b, &w->dense.door, 0, entering(w, 0), err))
+        return -1;
+    for (int l = 0; l < w->c->n_layers; l++)
+        if (give_up(sink, err) || run_layer(w, b, l, err))
+            return -1;
+    if (loss_back(w, b, loss, n_predicted, err))
+        return -1;
+    for (int l = w->c->n_layers - 1; l >= first_layer; l--)
+        if (give_up(sink, err) || layer_back(w, b, l, l == first_layer, err) || hand_out(w, b, l, sink, err))
+            return -1;
+    return 0;
+}

@@ -1,0 +1,130 @@
+/*
+ * Of a method whose settings were tried on a text, the one with the smallest cache that still does what is asked: LeanKV's Table 1,
+ * and ZDC's Oracle, whose search is over all settings.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "report/studies.h"
+
+/* "Neutral" is LeanKV's word: no loss that can be told from none. Q_d <= 0.1 is ZDC's requirement. */
+static bool neutral(const kvd_accuracy_entry *e)
+{
+    return kvd_entry_real(e, "top1_share") >= 0.99 && kvd_entry_real(e, "top1_share_hi") >= 1;
+}
+
+static bool under_5_percent(const kvd_accuracy_entry *e)
+{
+    return kvd_entry_real(e, "top1_share") >= 0.95;
+}
+
+static bool under_a_tenth(const kvd_accuracy_entry *e)
+{
+    return e->file->accuracy.ratio[e->row].value <= 1.1;
+}
+
+static const struct {
+    const char *words;
+    bool (*kept)(const kvd_accuracy_entry *e);
+} asked[] = {{"top-1 share at least 0.99, interval to 1", neutral},
+             {"top-1 share at least 0.95", under_5_percent},
+             {"perplexity at most 1.1 times", under_a_tenth}};
+
+static bool searched(const kvd_accuracy_entry *e)
+{
+    return strcmp(kvd_entry_text(e, "purpose"), "target-search") == 0;
+}
+
+/* Settings that were tried of the series from first to last: rows of its own that are no search's. */
+static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
+{
+    size_t n = 0;
+    for (size_t i = first; i <= last; i++)
+        n += !searched(&all->item[i]) && !isnan(kvd_entry_real(&all->item[i], "cache_share"));
+    return n;
+}
+
+static bool settings_differ(const kvd_accuracy_entries *all, size_t first, size_t last)
+{
+    for (size_t i = first + 1; i <= last; i++)
+        if (strcmp(kvd_entry_text(&all->item[i], "settings"), kvd_entry_text(&all->item[first], "settings")))
+            return true;
+    return false;
+}
+
+static const kvd_accuracy_entry *smallest(const kvd_accuracy_entries *all, size_t first, size_t last,
+                                          bool (*kept)(const kvd_accuracy_entry *e))
+{
+    const kvd_accuracy_entry *best = NULL;
+    for (size_t i = first; i <= last; i++) {
+        const kvd_accuracy_entry *const e = &all->item[i];
+        const double share = kvd_entry_real(e, "cache_share");
+        if (!searched(e) && kept(e) && (!best || share < kvd_entry_real(best, "cache_share")))
+            best = e;
+    }
+    return best;
+}
+
+static void row(kvd_table *t, const kvd_accuracy_entry *like, size_t n, const char *words,
+                const kvd_accuracy_entry *best)
+{
+    static const char *const reals[] = {"overall_p", "cache_share", "top1_share", "top1_share_lo",
+                                        "top1_share_hi"};
+    kvd_table_text(t, kvd_entry_text(like, "label"));
+    kvd_table_text(t, like->series);
+    kvd_table_int(t, (int64_t)n);
+    kvd_table_text(t, words);
+    kvd_table_text(t, best ? kvd_entry_text(best, "settings") : "none of them");
+    for (size_t k = 0; k < sizeof reals / sizeof *reals; k++)
+        kvd_table_real(t, best ? kvd_entry_real(best, reals[k]) : (double)NAN);
+    const kvd_interval none = {NAN, NAN, NAN};
+    const kvd_interval *const ratio = best ? &best->file->accuracy.ratio[best->row] : &none;
+    kvd_table_real(t, ratio->value);
+    kvd_table_real(t, ratio->lo);
+    kvd_table_real(t, ratio->hi);
+}
+
+static kvd_table *begin(kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t = kvd_section_table(
+        s, "accuracy-settings", "Smallest cache of each method within a loss, by trying its settings", err);
+    if (!t)
+        return NULL;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "tried", "settings tried");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "asked", "asked");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "overall_p", "overall p");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "cache_share", "share of a 16-bit cache");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share", "top-1 share");
+    kvd_table_interval(t);
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share_lo", "from");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share_hi", "to");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio", "perplexity ratio");
+    kvd_table_interval(t);
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_lo", "from");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_hi", "to");
+    kvd_table_note(t, "Settings were chosen on the text on which they are judged, so the loss of the one "
+                      "that was chosen is a little too "
+                      "good. Top-1 share: top-1 accuracy over the uncompressed model's. Bytes as stored, "
+                      "with scales, indices and masks.");
+    return t;
+}
+
+int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+{
+    kvd_table *t = NULL;
+    for (size_t first = 0, last; first < all->n; first = last + 1) {
+        last = kvd_entry_last(all, first);
+        const size_t n = tried(all, first, last);
+        if (n < 2 || !settings_differ(all, first, last))
+            continue;
+        if (!t && !(t = begin(s, err)))
+            return -1;
+        for (size_t k = 0; k < sizeof asked / sizeof *asked; k++)
+            row(t, &all->item[first], n, asked[k].words, smallest(all, first, last, asked[k].kept));
+    }
+    return 0;
+}

@@ -1,0 +1,422 @@
+/*
+ * Generation that reads the cache, against its definition: with `none` the argmax of repeated full passes; with any plan, token by token,
+ * what kvd_cache over the whole sequence predicts, the prompt given. The uncompressed model also against Transformers.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "analysis/generate.h"
+#include "analysis/points.h"
+#include "dims_fixture.h"
+#include "make_dump.h"
+#include "methods/cache.h"
+#include "model/corpus.h"
+#include "model/forward.h"
+
+enum {
+    PROMPTS = 3,
+    PROMPT_1 = 40,
+    PROMPT_2 = 61,
+    PROMPT_3 = 40,
+    N_NEW = 12,
+    LONGEST = PROMPT_2 + N_NEW,
+    ALL = PROMPT_1 + PROMPT_2 + PROMPT_3
+};
+static const size_t offset[] = {0, PROMPT_1, PROMPT_1 + PROMPT_2, PROMPT_1 + PROMPT_2 + PROMPT_3};
+static const size_t end[] = {0, N_NEW, 2 * N_NEW, 3 * N_NEW};
+static char folder[] = "/tmp/kvd_test_generate_XXXXXX";
+static char dump_path[128];
+static uint32_t id[ALL];
+static kvd_checkpoint *checkpoint;
+static const kvd_config *config;
+static kvd_generator *generator;
+static kvd_forward *forward;
+static float *hidden, *logits;
+static kvd_spectrum spectrum;
+static kvd_run run;
+static kvd_activations dump;
+
+static int read_ids(kvd_err *err)
+{
+    const char *const text[] = {"data/texts/stories.txt"};
+    const kvd_corpus_spec spec = {.text = text,
+                                  .n_text = 1,
+                                  .max_tokens = sizeof id / sizeof *id,
+                                  .seq_len = sizeof id / sizeof *id,
+                                  .vocab_size = (size_t)config->vocab_size};
+    char *const path = kvd_checkpoint_tokenizer_path(checkpoint, err);
+    kvd_tokenizer *const tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
+    kvd_corpus *const corpus = tok ? kvd_corpus_open(&spec, tok, err) : NULL;
+    const int status = corpus ? kvd_corpus_read(corpus, 0, 1, id, err) : -1;
+    kvd_corpus_close(corpus);
+    kvd_tokenizer_free(tok);
+    free(path);
+    return status;
+}
+
+/* Rows of noise in the model's shape: any calibration will do, both sides get the same. */
+static int make_calibration(kvd_err *err)
+{
+    dump_plan p;
+    dump_plan_init(&p, 300, 1);
+    kvd_model_info_set(&p.a.model, config, "data/models/kvdim-6m", "xxh3:0", "bf16");
+    p.a.n_layers = config->n_layers;
+    p.a.has_pre = true;
+    return write_dump(&p, dump_path, &run, err) || kvd_activations_open(&dump, dump_path, err);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    kvd_common_options common = {.seed = 1, .threads = 2};
+    char *argv[] = {(char *)"test_generate", NULL};
+    if (!mkdtemp(folder) || kvd_run_start(&run, "test_generate", 1, argv, &common, &err))
+        return -1;
+    snprintf(dump_path, sizeof dump_path, "%s/a.h5", folder);
+    if (!(checkpoint = kvd_checkpoint_open("data/models/kvdim-6m", &err)))
+        return -1;
+    config = kvd_checkpoint_config(checkpoint);
+    hidden = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *hidden);
+    logits = malloc((size_t)LONGEST * (size_t)config->vocab_size * sizeof *logits);
+    generator = kvd_generator_new(checkpoint, 2 * LONGEST, LONGEST, &err); /* two of three side by side */
+    forward = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
+    if (!hidden || !logits || !generator || !forward || read_ids(&err) ||
+        fixture_spectrum(&spectrum, config, 5, &err) || make_calibration(&err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return -1;
+    }
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    kvd_activations_close(&dump);
+    kvd_spectrum_release(&spectrum);
+    kvd_forward_free(forward);
+    kvd_generator_free(generator);
+    kvd_checkpoint_close(checkpoint);
+    free(hidden);
+    free(logits);
+    remove(dump_path);
+    rmdir(folder);
+    kvd_run_release(&run);
+    return 0;
+}
+
+static size_t argmax(const float *x)
+{
+    size_t best = 0;
+    for (size_t j = 1; j < (size_t)config->vocab_size; j++)
+        if (x[j] > x[best])
+            best = j;
+    return best;
+}
+
+/* log softmax of x at token j */
+static double log_p(const float *x, size_t j)
+{
+    const double top = (double)x[argmax(x)];
+    double sum = exp((double)x[0] - top);
+    for (size_t i = 1; i < (size_t)config->vocab_size; i++)
+        sum += exp((double)x[i] - top);
+    return (double)x[j] - top - log(sum);
+}
+
+static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, kvd_err *err)
+{
+    return kvd_forward_run(ctx, first, &prompts->door, -1, NULL, err);
+}
+
+/* Logits of n tokens through a door over the whole sequence: plan NULL is dense attention. */
+static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
+{
+    kvd_err err = {""};
+    const size_t bounds[] = {0, n};
+    const kvd_batch b = {.n_sequences = 1, .offset = bounds, .id = ids};
+    kvd_dense_attention dense;
+    kvd_cache cache = {0};
+    kvd_prompts prompts = {0};
+    kvd_dense_attention_init(&dense);
+    if (plan && kvd_cache_init(&cache, config, plan, LONGEST, &err))
+        fail_msg("%s", err.msg);
+    if (plan && kvd_plan_first_pass(plan)) {
+        if (kvd_prompts_make(&prompts, config, plan, &b, run_prompts, forward, &err))
+            fail_msg("%s", err.msg);
+        cache.prompts = &prompts;
+    }
+    if (kvd_forward_run(forward, &b, plan ? &cache.door : &dense.door, -1, hidden, &err) ||
+        kvd_forward_logits(forward, hidden, n, logits, &err))
+        fail_msg("%s", err.msg);
+    kvd_prompts_release(&prompts);
+    kvd_cache_release(&cache);
+    kvd_dense_attention_release(&dense);
+}
+
+static void none_is_repeated_full_passes(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    const kvd_plan plan = {.type = KVD_F32};
+    uint32_t token[3 * N_NEW] = {0}, whole[ALL + N_NEW];
+    const kvd_continuations c = {PROMPTS, offset, id, end, NULL};
+    kvd_stepwise_account account = {0};
+    if (kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, &account, NULL, NULL, &err))
+        fail_msg("%s", err.msg);
+    for (size_t s = 0; s < PROMPTS; s++) {
+        const size_t n = offset[s + 1] - offset[s];
+        memcpy(whole, id + offset[s], n * sizeof *whole);
+        for (size_t j = 0; j < N_NEW; j++) {
+            whole_pass(NULL, whole, n + j);
+            whole[n + j] = (uint32_t)argmax(logits + (n + j - 1) * (size_t)config->vocab_size);
+            assert_int_equal(token[end[s] + j], whole[n + j]);
+        }
+    }
+    /* Every row behind a prompt but the last token's was a step of every head. */
+    assert_int_equal(account.rows,
+                     PROMPTS * (N_NEW - 1) * (size_t)config->n_layers * (size_t)config->n_kv_heads);
+    assert_true(fabs(account.payload - account.dense) < 1);
+}
+
+/* tolerance: of log probabilities. A value that rounding puts on the other side of an edge of a code is another value. */
+static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
+{
+    kvd_err err = {""};
+    kvd_method m;
+    kvd_point *point = NULL;
+    size_t n_points;
+    if (kvd_method_parse(text, &m, &err))
+        fail_msg("%s", err.msg);
+    kvd_point_source source = {
+        .method = &m, .spectrum = m.dims ? &spectrum : NULL, .spectrum_path = "fixture"};
+    if (kvd_points_make(&source, &point, &n_points, &err))
+        fail_msg("%s: %s", text, err.msg);
+    kvd_plan plan = {.dims = point->cut ? &point->dims : NULL,
+                     .dims_low = point->low.head ? &point->low : NULL,
+                     .type = type,
+                     .prompt = 1,
+                     .seed = 3};
+    kvd_method_plan(&m, &plan);
+    const kvd_method_setup setup = {
+        .config = config, .spectrum = source.spectrum, .calibration = &dump, .seed = 3};
+    if (kvd_plan_open(&plan, &setup, &err))
+        fail_msg("%s: %s", text, err.msg);
+    uint32_t token[3 * N_NEW] = {0}, again[3 * N_NEW] = {0}, rank[3 * N_NEW] = {0}, whole[ALL + N_NEW];
+    double p[3 * N_NEW] = {0}, q[3 * N_NEW] = {0};
+    kvd_continuations c = {PROMPTS, offset, id, end, NULL};
+    if (kvd_generate(generator, &plan, &c, &(kvd_continued){token, p, NULL}, NULL, NULL, NULL, &err))
+        fail_msg("%s: %s", text, err.msg);
+    /* Along its own tokens it says the same. */
+    c.forced = token;
+    if (kvd_generate(generator, &plan, &c, &(kvd_continued){again, q, rank}, NULL, NULL, NULL, &err))
+        fail_msg("%s: %s", text, err.msg);
+    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
+        if (again[i] != token[i] || rank[i] != 1 || fabs(p[i] - q[i]) > 1e-12)
+            fail_msg("%s: place %zu: forced %u, rank %u, %g, free %u, %g", text, i, again[i], rank[i], q[i],
+                     token[i], p[i]);
+    for (size_t s = 0; s < PROMPTS; s++) {
+        const size_t n = offset[s + 1] - offset[s], vocab = (size_t)config->vocab_size;
+        memcpy(whole, id + offset[s], n * sizeof *whole);
+        memcpy(whole + n, token + end[s], N_NEW * sizeof *whole);
+        plan.prompt = n;
+        whole_pass(&plan, whole, n + N_NEW);
+        for (size_t j = 0; j < N_NEW; j++) {
+            const float *const x = logits + (n + j - 1) * vocab;
+            const size_t best = argmax(x);
+            const double mine = log_p(x, token[end[s] + j]),
+                         margin = (double)x[best] - (double)x[token[end[s] + j]];
+            if (best != token[end[s] + j] && margin > tolerance)
+                fail_msg("%s: sequence %zu, place %zu: %u generated, %zu predicted, %g apart", text, s, j,
+                         token[end[s] + j], best, margin);
+            if (!(fabs(mine - p[end[s] + j]) < tolerance))
+                fail_msg("%s: sequence %zu, place %zu: log p %g, predicted %g", text, s, j, p[end[s] + j],
+                         mine);
+        }
+    }
+    kvd_plan_close(&plan);
+    kvd_points_free(point, n_points);
+}
+
+static void every_axis_is_the_whole_sequence(void **state)
+{
+    (void)state;
+    static const char *const exact[] = {"none",
+                                        "zack,p=0.3",
+                                        "balanced,p=0.3",
+                                        "palu",
+                                        "h2o",
+                                        "keyformer",
+                                        "scissorhands",
+                                        "snapkv,window=8",
+                                        "minicache",
+                                        "xkv,layers=2,rank_k=10,rank_v=15",
+                                        "think,window=8",
+                                        "h2o+zack,p=0.3",
+                                        "h2o+minicache",
+                                        "zdc,p_i=0.1,p_u=0.5"};
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
+        same_as_the_whole(exact[i], KVD_F32, 2e-4);
+}
+
+static void codes_are_the_whole_sequence(void **state)
+{
+    (void)state;
+    static const char *const coded[] = {"kivi,residual=32",
+                                        "gear",
+                                        "zipcache",
+                                        "kvquant",
+                                        "rotatekv",
+                                        "hetero,k=4,v=4",
+                                        "leankv,window=16,th=0.3,tl=0.05",
+                                        "mikv",
+                                        "h2o+kivi,heavy=0.3,residual=32",
+                                        "h2o+think+kivi,window=8,residual=32",
+                                        "zack+kvquant,p=0.3",
+                                        "palu+kvquant,palu.p=0.3"};
+    for (size_t i = 0; i < sizeof coded / sizeof *coded; i++)
+        same_as_the_whole(coded[i], KVD_F32, 0.1);
+    same_as_the_whole("h2o", KVD_F16, 0.01);
+}
+
+/* Numbers of one line of the oracle's file. */
+static size_t read_line(FILE *f, double *x, size_t most)
+{
+    char line[2000];
+    size_t n = 0;
+    if (!fgets(line, sizeof line, f))
+        return 0;
+    for (char *rest = line, *part; n < most && (part = strsep(&rest, ","));)
+        x[n++] = strtod(part, NULL);
+    return n;
+}
+
+/* Transformers with its own cache (tests/oracle/generate_oracle.py): prompts of unequal lengths side by side. */
+static void none_is_transformers(void **state)
+{
+    (void)state;
+    enum { SEQUENCES = 5, N = 24, MOST = 100 };
+    FILE *const f = fopen("tests/oracle/generate_expected.csv", "r");
+    assert_non_null(f);
+    uint32_t ids[SEQUENCES * MOST], made[SEQUENCES * N], after[SEQUENCES * N], token[SEQUENCES * N] = {0};
+    double x[MOST], log_ps[SEQUENCES * N], p[SEQUENCES * N] = {0};
+    size_t at[SEQUENCES + 1] = {0}, ends[SEQUENCES + 1] = {0};
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        const size_t n = read_line(f, x, MOST);
+        for (size_t i = 0; i < n; i++)
+            ids[at[s] + i] = (uint32_t)x[i];
+        at[s + 1] = at[s] + n;
+        ends[s + 1] = ends[s] + N;
+        assert_int_equal(read_line(f, x, MOST), N);
+        for (size_t i = 0; i < N; i++)
+            made[ends[s] + i] = (uint32_t)x[i];
+        assert_int_equal(read_line(f, x, MOST), N);
+        for (size_t i = 0; i < N; i++)
+            after[ends[s] + i] = (uint32_t)x[i];
+        assert_int_equal(read_line(f, log_ps + ends[s], N), N);
+    }
+    fclose(f);
+    assert_true(at[SEQUENCES] > 300);
+    kvd_err err = {""};
+    const kvd_plan plan = {.type = KVD_F32};
+    kvd_generator *const g = kvd_generator_new(checkpoint, 300, MOST + N, &err);
+    assert_non_null(g);
+    kvd_continuations c = {SEQUENCES, at, ids, ends, NULL};
+    if (kvd_generate(g, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err))
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < SEQUENCES * (size_t)N; i++)
+        assert_int_equal(token[i], made[i]);
+    c.forced = after;
+    if (kvd_generate(g, &plan, &c, &(kvd_continued){.log_p = p}, NULL, NULL, NULL, &err))
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < SEQUENCES * (size_t)N; i++)
+        assert_true(fabs(p[i] - log_ps[i]) < 1e-4);
+    kvd_generator_free(g);
+}
+
+/* Rows must be the ones that follow: a cache that lost or repeated one would answer all the same. */
+static void rows_that_do_not_follow(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    const kvd_plan plan = {.type = KVD_F32};
+    kvd_running r;
+    size_t bounds[] = {0, PROMPT_1}, start = 0, whole = LONGEST;
+    kvd_batch b = {.n_sequences = 1, .offset = bounds, .id = id, .start = &start, .whole = &whole};
+    assert_int_equal(kvd_running_init(&r, config, &plan, 1, &err), 0);
+    start = 1;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), -1);
+    assert_string_equal(err.msg, "sequence 0 goes on at position 1, the cache holds 0 rows");
+    start = 0;
+    whole = PROMPT_1;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), -1);
+    assert_string_equal(err.msg,
+                        "sequence 0: 40 rows from position 0 on of 40, a prompt leaves one at least");
+    whole = LONGEST;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), 0);
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), -1);
+    assert_string_equal(err.msg, "sequence 0 begins in a slot that another has");
+    start = LONGEST - 2;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), -1);
+    assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
+    /* Several rows after the prompt at once are steps, one after another, as one by one. */
+    float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
+    assert_non_null(one);
+    for (size_t t = 0; t < 4; t++) {
+        bounds[1] = 1;
+        start = PROMPT_1 + t;
+        b.id = id + PROMPT_1 + t;
+        assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, one + t * (size_t)config->d_model, &err),
+                         0);
+    }
+    kvd_running_end(&r, 0);
+    start = 0;
+    bounds[1] = PROMPT_1;
+    b.id = id;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), 0);
+    start = PROMPT_1;
+    bounds[1] = 4;
+    b.id = id + PROMPT_1;
+    assert_int_equal(kvd_forward_run(forward, &b, &r.door, -1, hidden, &err), 0);
+    for (size_t i = 0; i < 4 * (size_t)config->d_model; i++)
+        assert_true(fabs((double)hidden[i] - (double)one[i]) < 1e-3);
+    free(one);
+    kvd_running_release(&r);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    kvd_err err = {""};
+    const kvd_plan plan = {.type = KVD_F32};
+    uint32_t token[3 * N_NEW] = {0}, beyond[3 * N_NEW] = {0};
+    const size_t far[] = {0, LONGEST, LONGEST + 1, LONGEST + 2}, nothing[] = {0, 0, 1, 2};
+    kvd_continuations c = {PROMPTS, offset, id, far, NULL};
+    assert_int_equal(
+        kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err), -1);
+    assert_string_equal(err.msg, "sequence 0: a prompt of 40 tokens and 73 behind it, room for 73");
+    c.end = nothing;
+    assert_int_equal(
+        kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err), -1);
+    assert_string_equal(err.msg, "sequence 0: a prompt of 40 tokens and 0 behind it");
+    beyond[5] = 8192;
+    c.end = end;
+    c.forced = beyond;
+    assert_int_equal(
+        kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err), -1);
+    assert_string_equal(err.msg, "sequence 0: token id 8192 is not below the vocabulary size 8192");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(none_is_repeated_full_passes),     cmocka_unit_test(none_is_transformers),
+        cmocka_unit_test(every_axis_is_the_whole_sequence), cmocka_unit_test(codes_are_the_whole_sequence),
+        cmocka_unit_test(rows_that_do_not_follow),          cmocka_unit_test(refusals)};
+    return cmocka_run_group_tests_name("generate", tests, set_up, tear_down);
+}

@@ -1,0 +1,126 @@
+#!/bin/sh
+# kvdim-eval free-running: what is generated, retrieved and classified with the cache of a method, against the uncompressed model and references.
+set -u
+B=${BUILD:-build}
+MODEL=data/models/kvdim-6m
+D=$(mktemp -d)
+trap 'rm -rf "$D"' EXIT
+export OMP_WAIT_POLICY=passive
+ok() { echo "ok $1"; }
+bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
+# column NAME: of all rows of the JSON summary
+column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
+run() { "$B/bin/kvdim-eval" $MODEL -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
+# refused STATUS NAME TEXT OPTIONS...: that status and one line with the text
+refused() {
+  want=$1 name=$2 text=$3; shift 3
+  "$B/bin/kvdim-eval" $MODEL -q -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
+  if [ $rc -eq "$want" ] && grep -q -- "$text" "$D/err" && [ ! -e "$D/none.h5" ]; then ok "$name"
+  else bad "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
+}
+STORIES="--text data/texts/stories.txt --tokens 600 --seq-len 120"
+
+# ---- continuations -----------------------------------------------------------------------------------
+if run $STORIES --prompt 50 --generate 20 --method h2o,heavy=0.05,recent=0.05 --method h2o,heavy=0.3,recent=0.3 --method hetero,k=8,v=8; then
+  column rouge1 >"$D/r"; column edit_similarity >"$D/e"; column exact >"$D/x"; column agree_prefix >"$D/p"; column reference_rouge1_change >"$D/c"
+  paste -d' ' "$D/r" "$D/e" "$D/x" "$D/p" "$D/c" >"$D/rows"
+  # The uncompressed model is itself; what keeps more is nearer to it. At least the first token is its own.
+  if awk 'NR == 1 { good += $1 == 1 && $2 == 1 && $3 == 1 && $4 == 20 && $5 == 0 }
+          NR == 2 { good += $1 < 1 && $2 < 1 && $3 < 1 && $4 >= 1 && $4 < 20; r = $1; p = $4 }
+          NR == 3 { good += $1 > r && $4 >= p; r = $1; p = $4 }
+          NR == 4 { good += $1 > r && $4 > p } END { exit !(NR == 4 && good == 4) }' "$D/rows"
+  then ok "nearer with more kept"; else bad "nearer with more kept" "$(cat "$D/rows")"; fi
+  cp "$D/a.h5" "$D/first.h5"
+else bad "nearer with more kept" "$(cat "$D/err")"; fi
+column rouge1_lo >"$D/1"; column agree_prefix >>"$D/1"
+run $STORIES --prompt 50 --generate 20 --method h2o,heavy=0.05,recent=0.05 --method h2o,heavy=0.3,recent=0.3 --method hetero,k=8,v=8 --threads 1 --batch 71
+column rouge1_lo >"$D/2"; column agree_prefix >>"$D/2"
+if cmp -s "$D/1" "$D/2"; then ok "threads and batches change nothing"; else bad "threads and batches change nothing" "$(paste "$D/1" "$D/2")" "$(cat "$D/err")"; fi
+
+# ---- the raw values are what the columns are made of, and the tokens what the scores are made of -----------
+PYTHON=${PYTHON:-/usr/bin/python3}
+if "$PYTHON" -c 'import h5py' 2>/dev/null; then
+  if "$PYTHON" - "$D/first.h5" >"$D/log" 2>&1 <<'P'
+import sys
+import h5py
+import numpy as np
+f = h5py.File(sys.argv[1])
+g, r = f["generated"], f["rows"]
+for name in ("rouge1", "edit_similarity", "exact", "agree_prefix", "reference_rouge1"):
+    np.testing.assert_allclose(g[name][:].mean(axis=1), r[name][:], rtol=1e-12)
+for name in ("reference_rouge1", "reference_edit_similarity"):
+    np.testing.assert_allclose((g[name][:] - g["uncompressed_" + name][:]).mean(axis=1), r[name + "_change"][:], atol=1e-12)
+token, own = g["token"][:], g["uncompressed"][:]
+assert token.shape == (4, own.shape[0], 20) and g.attrs["n_new"] == 20 and (g["prompt"][:] == 50).all()
+end = f["model"].attrs.get("eos_id", 1)
+assert not (token == end).any(), "a text ended: count to its end here too"
+different = token != own
+prefix = np.where(different.any(axis=2), different.argmax(axis=2), 20)
+np.testing.assert_array_equal(prefix, g["agree_prefix"][:])
+np.testing.assert_array_equal(~different.any(axis=2), g["exact"][:])
+assert (token[:, :, 0] == own[:, 0]).all(), "the first token comes from the prompt's own rows"
+assert f.attrs["free_running_engine"] in (b"CPU, f32, row by row", "CPU, f32, row by row")
+P
+  then ok "columns are means of the file's raw values"; else bad "columns are means of the file's raw values" "$(cat "$D/log")"; fi
+else echo "skip columns are means of the file's raw values: no h5py"; fi
+
+# ---- the report's table has what the file has -------------------------------------------------------------------
+if "$B/bin/kvdim-report" "$D/first.h5" --no-plots -q -o "$D/rep" >"$D/log" 2>&1 && sed 's/"[^"]*"/settings/g' "$D/rep/tables/free-running.csv" | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
+     NR > 1 { n++; if ($at["exact"] <= 1 && $at["agree_prefix"] >= 1 && $at["rouge1_lo"] <= $at["rouge1"] + 1e-9) good++ } END { exit !(n == 4 && good == 4) }'
+then ok "the report's table"; else bad "the report's table" "$(cat "$D/log")" "$(cat "$D/rep/tables/free-running.csv")"; fi
+
+# ---- several seeds -------------------------------------------------------------------------------------------
+if run $STORIES --prompt 50 --generate 12 --seeds 3 --seed 5 --method h2o --method keyformer; then
+  column purpose >"$D/p"; column n_seeds >"$D/n"; column seed >"$D/s"; column nll >"$D/l"; column rouge1 >"$D/r"; column nll_sd >"$D/d"; column rouge1_sd >"$D/e"
+  paste -d' ' "$D/p" "$D/n" "$D/s" "$D/l" "$D/r" "$D/d" "$D/e" >"$D/rows"
+  if awk 'NR <= 2 { good += $1 == "point" && $2 == 1 && $6 == "null" }
+          NR == 3 { good += $1 == "point" && $2 == 3 && $3 == 5; l = $4; r = $5; d = $6; e = $7 }
+          NR > 3 { good += $1 == "seed" && $2 == 1 && $3 == NR + 1; sl += $4; sr += $5; ql += $4 * $4; qr += $5 * $5 }
+          function near(a, b) { return a - b < 1e-6 && b - a < 1e-6 }
+          END { good += near(l, sl / 3) + near(r, sr / 3) + near(d * d, (ql - sl * sl / 3) / 2) + near(e * e, (qr - sr * sr / 3) / 2); exit !(NR == 6 && good == 10 && d > 0) }' "$D/rows"
+  then ok "mean and spread over seeds"; else bad "mean and spread over seeds" "$(cat "$D/rows")"; fi
+else bad "mean and spread over seeds" "$(cat "$D/err")"; fi
+
+# ---- needles -----------------------------------------------------------------------------------------------------
+if run $STORIES --prompt 20 --needle 3 --items 4 --method h2o,heavy=0.02,recent=0.02 --method hetero,k=8,v=8; then
+  column needle_nll >"$D/n"; column needle_agree >"$D/a"; column needle_rank >"$D/r"; column needle_nll_change >"$D/c"
+  paste -d' ' "$D/n" "$D/a" "$D/r" "$D/c" >"$D/rows"
+  if awk 'NR == 1 { good += $2 == 1 && $4 * $4 < 1e-6; n = $1 } NR == 2 { good += $1 > n + 0.3 && $2 < 0.95 && $3 > 1 && $4 > 0.3 }
+          NR == 3 { good += $1 < n + 0.3 && $2 > 0.8 } END { exit !(NR == 3 && good == 3) }' "$D/rows"
+  then ok "evicted needles are lost"; else bad "evicted needles are lost" "$(cat "$D/rows")"; fi
+else bad "evicted needles are lost" "$(cat "$D/err")"; fi
+
+# ---- classes, references ---------------------------------------------------------------------------------------------
+cat >"$D/c.csv" <<'C'
+review,kind,answer
+"The film was a wonderful, moving story with great actors and a happy end.",good,"The film was great."
+"A terrible film: dull, badly acted, and far too long. I walked out.",bad,"The film was dull."
+"I loved every minute of it and will see it again.",good,"I loved it."
+"The worst two hours of my life.",bad,"I hated it."
+C
+if run --text "$D/c.csv" --field review --prompt 3 --classify kind --ask " This film is" --reference answer --generate 6 --method h2o,heavy=0.1,recent=0.1 --method hetero,k=8,v=8; then
+  column class_correct >"$D/k"; column class_agree >"$D/a"; column reference_rouge1 >"$D/r"; column exact >"$D/x"
+  paste -d' ' "$D/k" "$D/a" "$D/r" "$D/x" >"$D/rows"
+  if awk 'NR == 1 { good += $1 >= 0 && $2 == 1 && $4 == 1 } NR > 1 { good += $1 <= 1 && $2 <= 1 && $3 <= 1 } END { exit !(NR == 3 && good == 3) }' "$D/rows"
+  then ok "classes and references"; else bad "classes and references" "$(cat "$D/rows")"; fi
+else bad "classes and references" "$(cat "$D/err")"; fi
+
+# Labels of one token: the question is read through the cache, or no method could change anything.
+if run --text "$D/c.csv" --field review --prompt 3 --classify kind --method h2o,heavy=0.1,recent=0.1 && column free_cache_share >"$D/s" &&
+   awk 'NR == 2 { exit !($1 > 0.3 && $1 < 1) }' "$D/s"
+then ok "the cache is read for a class"; else bad "the cache is read for a class" "$(cat "$D/s" "$D/err")"; fi
+
+# ---- refusals -----------------------------------------------------------------------------------------------------------
+refused 1 "an idle eviction" "'h2o' dropped and lowered no entry" $STORIES --prompt 50 --generate 5 --method h2o,heavy=110,recent=9
+refused 1 "no sequence is as long" "no sequence has 50 tokens of a prompt and 100 behind it: the longest has 120" $STORIES --prompt 50 --generate 100 --method h2o
+refused 1 "a label that is no class" "document 2 is labelled 'bad', which is none of --classes good,fair" --text "$D/c.csv" --field review --classify kind --classes good,fair
+refused 1 "a field that is not there" "no column 'sort'" --text "$D/c.csv" --field review --classify sort
+refused 1 "fields of a plain text" "'data/texts/stories.txt' has no fields, so no 'kind'" $STORIES --classify kind
+refused 1 "one class" "a choice between 1 classes is none" --text "$D/c.csv" --field review --classify kind --items 1
+refused 2 "no prompt" "\-\-generate wants a --prompt to go on from, or a --reference" $STORIES --generate 5
+refused 2 "a reference of nothing" "\-\-reference goes with --generate" $STORIES --reference x
+refused 2 "needles in ids" "\-\-reference, --needle and --classify go with --text" --ids "$D/ids.csv" --needle 3
+refused 2 "classes of nothing" "\-\-classes goes with --classify" $STORIES --classes a,b
+refused 2 "a question to nobody" "\-\-ask goes with --reference or --classify" $STORIES --ask x
+refused 2 "items of nothing" "\-\-items goes with --generate, --needle or --classify" $STORIES --items 3
+refused 2 "a scan that generates" "\-\-scan-errors goes without --generate, --needle, --classify and --seeds" $STORIES --scan-errors --prompt 3 --generate 3
