@@ -53,7 +53,7 @@ awk 'BEGIN { for (s = 0; s < 2; s++) for (i = 0; i < 50; i++) printf "%d%s", (s 
 quietly "$B/bin/kvdim-collect" "$tmp/four" --ids "$tmp/four.csv" --moments -q -o "$tmp/four.moments.h5"
 quietly "$B/bin/kvdim-spectrum" "$tmp/four.moments.h5" -q -o "$tmp/four.spectrum.h5"
 quietly "$B/bin/kvdim-eval" "$tmp/four" --ids "$tmp/four.csv" --spectrum "$tmp/four.spectrum.h5" --method zack --method uniform \
-  --target 0.9 -q -o "$tmp/accuracy/target.h5"
+  --target 0.9 --resume -q -o "$tmp/accuracy/target.h5"
 # Texts that weigh the same need right predictions of a tokenizer's ids: the demo model has both.
 quietly "$B/bin/kvdim-collect" data/models/kvdim-6m --text data/texts/stories.txt --tokens 512 --moments -q -o "$tmp/demo.moments.h5"
 quietly "$B/bin/kvdim-spectrum" "$tmp/demo.moments.h5" -q -o "$tmp/demo.spectrum.h5"

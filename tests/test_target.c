@@ -10,54 +10,164 @@
 #include "analysis/accuracy_text.h"
 #include "analysis/target.h"
 
+/* Samples at x = value, of which each saves half as much. */
+static kvd_target_sample at(double x, double share, double lo, double hi)
+{
+    return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};
+}
+
 static void test_monotone(void **state)
 {
     (void)state;
-    const kvd_target_sample s[] = {{0, {1, 1, 1}},
-                                   {0.1, {0.999, 0.995, 1.003}},
-                                   {0.2, {0.995, 0.985, 1.004}},
-                                   {0.3, {0.985, 0.975, 0.995}},
-                                   {0.4, {0.97, 0.95, 0.98}}};
+    const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.1, 0.999, 0.995, 1.003), at(0.2, 0.995, 0.985, 1.004),
+                                   at(0.3, 0.985, 0.975, 0.995), at(0.4, 0.97, 0.95, 0.98)};
     kvd_target t;
     char line[2 * KVD_ACCURACY_LINE];
     kvd_target_read(s, 5, 0.99, &t);
-    assert_true(t.p == 0.2 && t.p_misses == 0.3 && t.p_last_kept == 0.2 && t.monotone == 1);
-    assert_true(t.p_lo == 0.1 && t.p_hi == 0.4);
-    assert_int_equal(t.n_points, 4);
+    assert_true(t.kept.value == 0.2 && t.kept.saving == 0.1 && t.misses.value == 0.3 &&
+                t.last_kept.value == 0.2 && t.monotone == 1);
+    assert_true(t.surely_kept.value == 0.1 && t.surely_lost.value == 0.4 && t.surely_lost.saving == 0.2);
+    assert_int_equal(t.n_points, 5);
     assert_string_equal(
-        kvd_accuracy_target_line("zack", &t, line),
-        "zack keeps 0.99 of the accuracy up to p = 0.2000 (missed at 0.3000); surely kept up to "
-        "0.1000, surely lost from 0.4000; 4 points");
+        kvd_accuracy_target_line("zack", "p", &t, line),
+        "zack keeps 0.99 of the accuracy up to p = 0.2 (missed at 0.3), 10.0 % of the bytes saved; "
+        "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
 
 /* The first miss counts, a later recovery is told. */
 static void test_not_monotone(void **state)
 {
     (void)state;
-    const kvd_target_sample s[] = {
-        {0, {1, 1, 1}}, {0.1, {0.98, 0.97, 0.992}}, {0.2, {0.995, 0.985, 1.004}}, {0.3, {0.97, 0.95, 0.98}}};
+    const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.1, 0.98, 0.97, 0.992), at(0.2, 0.995, 0.985, 1.004),
+                                   at(0.3, 0.97, 0.95, 0.98)};
     kvd_target t;
     char line[2 * KVD_ACCURACY_LINE];
     kvd_target_read(s, 4, 0.99, &t);
-    assert_true(t.p == 0 && t.p_misses == 0.1 && t.p_last_kept == 0.2 && t.monotone == 0);
-    assert_true(t.p_lo == 0 && t.p_hi == 0.3);
-    assert_string_equal(
-        kvd_accuracy_target_line("fdc", &t, line),
-        "fdc keeps 0.99 of the accuracy up to p = 0.0000 (missed at 0.1000); surely kept up to "
-        "0.0000, surely lost from 0.3000; 3 points\n"
-        "fdc: not monotone, kept again beyond the miss, last at p = 0.2000");
+    assert_true(t.kept.value == 0 && t.misses.value == 0.1 && t.last_kept.value == 0.2 && t.monotone == 0);
+    assert_string_equal(kvd_accuracy_target_line("fdc", "p", &t, line),
+                        "fdc keeps 0.99 of the accuracy up to p = 0 (missed at 0.1), 0.0 % of the bytes "
+                        "saved; surely kept up to "
+                        "0 (0.0 %), surely lost from 0.3 (15.0 %); 4 points\n"
+                        "fdc: not monotone, kept again beyond the miss, last at p = 0.2");
 }
 
 static void test_never_missed_and_no_interval(void **state)
 {
     (void)state;
-    const kvd_target_sample s[] = {{0, {1, 1, 1}}, {0.5, {0.999, 0.99, 1.01}}};
-    const kvd_target_sample one[] = {{0, {1, 1, 1}}, {0.5, {0.9, NAN, NAN}}};
+    const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.5, 0.999, 0.99, 1.01)};
+    const kvd_target_sample one[] = {at(0, 1, 1, 1), at(0.5, 0.9, NAN, NAN)};
+    const kvd_target_sample never[] = {at(0.1, 0.9, 0.8, 0.95), at(0.5, 0.8, 0.7, 0.9)};
     kvd_target t;
+    char line[2 * KVD_ACCURACY_LINE];
     kvd_target_read(s, 2, 0.99, &t);
-    assert_true(t.p == 0.5 && isnan(t.p_misses) && t.p_lo == 0.5 && isnan(t.p_hi) && t.monotone == 1);
+    assert_true(t.kept.value == 0.5 && isnan(t.misses.value) && t.surely_kept.value == 0.5 &&
+                isnan(t.surely_lost.value) && t.monotone == 1);
     kvd_target_read(one, 2, 0.99, &t);
-    assert_true(t.p == 0 && t.p_misses == 0.5 && isnan(t.p_lo) && isnan(t.p_hi));
+    assert_true(t.kept.value == 0 && t.misses.value == 0.5 && isnan(t.surely_kept.value) &&
+                isnan(t.surely_lost.value));
+    kvd_target_read(never, 2, 0.99, &t);
+    assert_true(isnan(t.kept.value) && t.misses.value == 0.1 && isnan(t.last_kept.value));
+    assert_string_equal(
+        kvd_accuracy_target_line("h2o", "h2o.heavy", &t, line),
+        "h2o misses 0.99 of the accuracy from the first h2o.heavy = 0.1 on, 5.0 % of the bytes saved");
+}
+
+/* ---- the search, on an axis whose answer is known ------------------------------------------------- */
+
+typedef struct {
+    double miss;  /* share falls below 0.99 beyond this x                        */
+    double grain; /* settings lie at its multiples                               */
+    double dip;   /* a setting that misses although later ones keep, or -1       */
+    size_t measured;
+    double last[128];
+} known;
+
+static int place(void *ctx, double wanted, double *x, kvd_err *err)
+{
+    const known *const k = ctx;
+    (void)err;
+    *x = nearbyint(wanted / k->grain) * k->grain;
+    return 0;
+}
+
+static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text, kvd_err *err)
+{
+    known *const k = ctx;
+    double x;
+    place(ctx, wanted, &x, err);
+    for (size_t i = 0; i < k->measured; i++)
+        assert_true(fabs(k->last[i] - x) > 1e-9); /* none twice */
+    k->last[k->measured++] = x;
+    const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
+    *out = at(x, share, share - 0.02, share + 0.02);
+    out->saving = x;
+    for (int t = 0; of_text && t < 2; t++) { /* of two texts, one goes further and one less far */
+        const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
+        of_text[t] = (kvd_interval){one, one, one};
+    }
+    return 0;
+}
+
+static void test_search_ends_at_the_crossing(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 40; i++) {
+        known k = {.miss = (i + 0.5) / 40, .grain = 1e-4, .dip = -1};
+        const kvd_target_axis axis = {.ctx = &k,
+                                      .largest = 1,
+                                      .step = KVD_TARGET_STEP,
+                                      .whole = i % 2,
+                                      .place = place,
+                                      .measure = measure,
+                                      .method = "known"};
+        kvd_target t;
+        kvd_err err = {""};
+        assert_int_equal(kvd_target_search(&axis, 0.99, &t, NULL, &err), 0);
+        assert_true(t.kept.value <= k.miss && t.misses.value > k.miss && t.monotone == 1);
+        assert_true(t.misses.value - t.kept.value <= KVD_TARGET_STEP + 2e-4);
+        assert_int_equal(t.n_points, k.measured);
+    }
+}
+
+/* Eight settings: the answer is one of them, and none is measured twice. */
+static void test_search_on_few_settings(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 7; i++) {
+        known k = {.miss = i / 7.0, .grain = 1 / 7.0, .dip = -1};
+        const kvd_target_axis axis = {
+            .ctx = &k, .largest = 1, .step = 1.0 / 128, .place = place, .measure = measure, .method = "bits"};
+        kvd_target t;
+        kvd_err err = {""};
+        assert_int_equal(kvd_target_search(&axis, 0.99, &t, NULL, &err), 0);
+        assert_true(fabs(t.kept.value - i / 7.0) < 1e-9 && fabs(t.misses.value - (i + 1) / 7.0) < 1e-9);
+        assert_true(k.measured <= 8);
+    }
+}
+
+/* Each text's own crossing is found as closely as that of all. */
+static void test_search_of_texts(void **state)
+{
+    (void)state;
+    known k = {.miss = 0.4567, .grain = 1e-4, .dip = -1};
+    const kvd_target_axis axis = {.ctx = &k,
+                                  .largest = 1,
+                                  .step = KVD_TARGET_STEP,
+                                  .whole = true,
+                                  .place = place,
+                                  .measure = measure,
+                                  .n_texts = 2,
+                                  .method = "known"};
+    kvd_target t, of_text[2];
+    kvd_err err = {""};
+    assert_int_equal(kvd_target_search(&axis, 0.99, &t, of_text, &err), 0);
+    assert_true(t.kept.value <= 0.4567 && t.misses.value > 0.4567);
+    for (int i = 0; i < 2; i++) {
+        const double miss = 0.4567 + (i ? 0.2 : -0.2);
+        assert_true(of_text[i].kept.value <= miss + 1e-9 && of_text[i].misses.value > miss);
+        assert_true(of_text[i].misses.value - of_text[i].kept.value <= KVD_TARGET_STEP + 2e-4);
+        assert_int_equal(of_text[i].n_points, k.measured);
+    }
 }
 
 int main(void)
@@ -66,6 +176,9 @@ int main(void)
         cmocka_unit_test(test_monotone),
         cmocka_unit_test(test_not_monotone),
         cmocka_unit_test(test_never_missed_and_no_interval),
+        cmocka_unit_test(test_search_ends_at_the_crossing),
+        cmocka_unit_test(test_search_on_few_settings),
+        cmocka_unit_test(test_search_of_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,6 +22,8 @@ static const kvd_column columns[] = {
     {"cache", KVD_COL_TEXT, "1", "type in which this run stored the cache"},
     {"removal_rate", KVD_COL_REAL, "1", "singular value removal rate r of Eq. 6"},
     {"p_wanted", KVD_COL_REAL, "1", "overall p that was asked for"},
+    {"rate_key", KVD_COL_TEXT, "1", "key that trades bytes for quality, empty where the method has none"},
+    {"rate_value", KVD_COL_REAL, "1", "its value; of p the overall p of the widths"},
     {"overall_p", KVD_COL_REAL, "1", "fraction of stored elements removed"},
     {"overall_p16", KVD_COL_REAL, "1", "the same with widths padded to multiples of 16"},
     {"prompt", KVD_COL_INT, "1", "rows of a sequence before the first that is scored"},
@@ -217,6 +219,16 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
     kvd_rows_real(r, "cache_share", stored / b.dense);
 }
 
+static void put_rate(kvd_rows *r, const kvd_method *m, const kvd_point *point)
+{
+    kvd_method_rate rate;
+    kvd_err none;
+    if (kvd_method_rate_find(m, NULL, &rate, &none))
+        return;
+    kvd_rows_text(r, "rate_key", rate.name);
+    kvd_rows_real(r, "rate_value", rate.p ? point->overall_p : kvd_method_rate_value(m, &rate));
+}
+
 int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_source *source,
                      const kvd_point *point, const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err)
@@ -236,6 +248,7 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
     kvd_rows_text(r, "cache", kvd_dtype_name(choice->plan.type));
     kvd_rows_real(r, "removal_rate", point->removal_rate);
     kvd_rows_real(r, "p_wanted", point->p_wanted);
+    put_rate(r, source->method, point);
     put_bytes(a, point, choice);
     kvd_rows_int(r, "prompt", (int64_t)choice->plan.prompt);
     kvd_rows_int(r, "n_sequences", (int64_t)a->n_sequences);
@@ -267,16 +280,65 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
     return 0;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+double kvd_accuracy_saving(const kvd_accuracy *a, size_t row)
+{
+    const kvd_rows *const r = a->rows;
+    const double whole = kvd_rows_get_real(r, row, kvd_rows_find(r, "bytes_per_token_dense")) *
+                         kvd_rows_get_real(r, row, kvd_rows_find(r, "stored_element_bytes")) /
+                         kvd_rows_get_real(r, row, kvd_rows_find(r, "element_bytes"));
+    return 1 - kvd_rows_get_real(r, row, kvd_rows_find(r, "bytes_per_token_stored")) / whole;
+}
 
-int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err)
+kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row)
+{
+    const kvd_rows *const r = a->rows;
+    return (kvd_interval){kvd_rows_get_real(r, row, kvd_rows_find(r, "top1_share")),
+                          kvd_rows_get_real(r, row, kvd_rows_find(r, "top1_share_lo")),
+                          kvd_rows_get_real(r, row, kvd_rows_find(r, "top1_share_hi"))};
+}
+
+int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err)
+{
+    kvd_rows *const r = a->rows;
+    if (grow(a, err) || kvd_rows_begin(r, err))
+        return -1;
+    for (int c = 0; c < kvd_rows_columns(r); c++) {
+        const kvd_column *const column = kvd_rows_column(r, c);
+        const int at = kvd_rows_find(from->rows, column->name);
+        if (at < 0 || kvd_rows_column(from->rows, at)->kind != column->kind)
+            return kvd_fail(err, "saved rows have no column '%s' of its kind", column->name);
+        if (column->kind == KVD_COL_TEXT)
+            kvd_rows_text(r, column->name, kvd_rows_get_text(from->rows, row, at));
+        else if (column->kind == KVD_COL_INT)
+            kvd_rows_int(r, column->name, kvd_rows_get_int(from->rows, row, at));
+        else
+            kvd_rows_real(r, column->name, kvd_rows_get_real(from->rows, row, at));
+    }
+    double *const to[] = {a->relative, a->zdc, a->nll, a->top1, a->kl, a->agree};
+    const double *const of[] = {from->relative, from->zdc, from->nll, from->top1, from->kl, from->agree};
+    for (int i = 0; i < 6; i++) {
+        const size_t n = i < 2 ? heads_of(a) : a->n_sequences;
+        memcpy(to[i] + a->n * n, of[i] + row * n, n * sizeof(double));
+    }
+    memcpy(a->predictions, from->predictions, a->n_sequences * sizeof *a->predictions);
+    a->n++;
+    return 0;
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+/* Raw samples: what a file has of them, and where they stand in memory. */
+typedef struct {
+    kvd_h5_spec spec;
+    double *data;
+} samples;
+enum { N_SAMPLES = 7 };
+
+static void list_samples(const kvd_accuracy *a, samples list[N_SAMPLES])
 {
     const hsize_t rows = a->n, layers = (hsize_t)a->config->n_layers, heads = (hsize_t)a->config->n_heads;
     const hid_t f64 = H5T_IEEE_F64LE;
-    const struct {
-        kvd_h5_spec spec;
-        const double *data;
-    } all[] = {
+    const samples all[N_SAMPLES] = {
         {{"/attention_error/relative",
           "||v - u|| / ||u|| of the attention output of a head",
           "1",
@@ -328,26 +390,72 @@ int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err)
           {"row", "sequence"}},
          a->agree},
     };
+    memcpy(list, all, sizeof all);
+}
+
+int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err)
+{
+    samples all[N_SAMPLES];
+    list_samples(a, all);
     if (kvd_rows_write(f, a->rows, err))
         return -1;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < N_SAMPLES; i++)
         if (kvd_h5_write(f, &all[i].spec, H5T_NATIVE_DOUBLE, all[i].data, err))
             return -1;
     return a->free_columns ? kvd_free_columns_write(f, a->free_columns, err) : 0;
 }
 
-int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const char *rule, const kvd_target *t,
-                              kvd_err *err)
+int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err)
 {
-    char where[80];
+    samples all[N_SAMPLES];
+    kvd_rows *const rows = kvd_rows_load(f, err);
+    if (!rows)
+        return -1;
+    kvd_rows_free(a->rows);
+    a->rows = rows;
+    const size_t n = kvd_rows_count(rows);
+    for (a->n = 0; a->n < n; a->n = a->capacity < n ? a->capacity : n)
+        if (grow(a, err))
+            return -1;
+    list_samples(a, all);
+    for (size_t i = 0; i < N_SAMPLES; i++)
+        if (kvd_h5_read(f, all[i].spec.path, all[i].spec.rank, all[i].spec.dims, H5T_NATIVE_DOUBLE,
+                        all[i].data, err))
+            return -1;
+    return 0;
+}
+
+static int put_end(kvd_h5 *f, const char *where, const char *suffix, bool p, const kvd_target_end *e,
+                   kvd_err *err)
+{
+    char name[3][40];
+    snprintf(name[0], sizeof name[0], "p%s", suffix);
+    snprintf(name[1], sizeof name[1], "value%s", suffix);
+    snprintf(name[2], sizeof name[2], "saving%s", suffix);
+    return kvd_h5_put_double(f, where, name[0], p ? e->value : NAN, err) ||
+                   kvd_h5_put_double(f, where, name[1], e->value, err) ||
+                   kvd_h5_put_double(f, where, name[2], e->saving, err)
+               ? -1
+               : 0;
+}
+
+int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const kvd_method *m, const char *key,
+                              const kvd_target *t, kvd_err *err)
+{
+    char where[100];
+    const bool p = !strcmp(key, "p");
+    const char *const rule = !m->dims ? "none" : m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks];
     snprintf(where, sizeof where, "/target/%s", name);
-    return kvd_h5_put_text(f, where, "rule", rule, err) ||
+    return kvd_h5_put_text(f, where, "method", kvd_method_name(m), err) ||
+                   kvd_h5_put_text(f, where, "settings", m->settings, err) ||
+                   kvd_h5_put_text(f, where, "rule", rule, err) ||
+                   kvd_h5_put_text(f, where, "key", key, err) ||
                    kvd_h5_put_double(f, where, "target", t->target, err) ||
-                   kvd_h5_put_double(f, where, "p", t->p, err) ||
-                   kvd_h5_put_double(f, where, "p_misses", t->p_misses, err) ||
-                   kvd_h5_put_double(f, where, "p_lo", t->p_lo, err) ||
-                   kvd_h5_put_double(f, where, "p_hi", t->p_hi, err) ||
-                   kvd_h5_put_double(f, where, "p_last_kept", t->p_last_kept, err) ||
+                   put_end(f, where, "", p, &t->kept, err) ||
+                   put_end(f, where, "_misses", p, &t->misses, err) ||
+                   put_end(f, where, "_lo", p, &t->surely_kept, err) ||
+                   put_end(f, where, "_hi", p, &t->surely_lost, err) ||
+                   put_end(f, where, "_last_kept", p, &t->last_kept, err) ||
                    kvd_h5_put_int(f, where, "monotone", t->monotone, err) ||
                    kvd_h5_put_int(f, where, "n_points", (int64_t)t->n_points, err)
                ? -1
@@ -361,10 +469,11 @@ int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_targe
         const char *column, *meaning;
         size_t at;
     } answer[] = {
-        {"p", "largest evaluated p before the first that misses, of one text", offsetof(kvd_target, p)},
-        {"p_misses", "that first one", offsetof(kvd_target, p_misses)},
-        {"p_lo", "as p, for the lower end of the interval", offsetof(kvd_target, p_lo)},
-        {"p_hi", "first p whose upper end misses", offsetof(kvd_target, p_hi)},
+        {"p", "largest evaluated p before the first that misses, of one text",
+         offsetof(kvd_target, kept.value)},
+        {"p_misses", "that first one", offsetof(kvd_target, misses.value)},
+        {"p_lo", "as p, for the lower end of the interval", offsetof(kvd_target, surely_kept.value)},
+        {"p_hi", "first p whose upper end misses", offsetof(kvd_target, surely_lost.value)},
     };
     double *const x = malloc(n_texts * sizeof *x);
     if (!x)

@@ -43,18 +43,27 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
                      const kvd_point *point, const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err);
 
+/* Of a row: bytes saved, 1 - stored over what the uncompressed cache of this run would have stored. */
+double kvd_accuracy_saving(const kvd_accuracy *a, size_t row);
+kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
+
 /* Rows and raw samples. */
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
+/* And back, into one that is initialised and has no rows; shapes must be those that it was initialised with. */
+int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
+/* Appends a row of another one of the same shapes. */
+int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
 /* How much further than `versus` a method keeps the target, as attributes of /target/<name>. */
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/* The answer of a search as attributes of /target/<name>. */
-int kvd_accuracy_write_target_texts(
-    kvd_h5 *f, const char *name, const kvd_target *of_text, size_t n_texts,
-    kvd_err *err); /* those of each text, as datasets [text] of the same group */
-int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const char *rule, const kvd_target *t,
-                              kvd_err *err);
+/* The answers of each text where p was searched, as datasets [text] of the same group. */
+int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text, size_t n_texts,
+                                    kvd_err *err);
+
+/* The answer of a search as attributes of /target/<name>. key: what was searched. */
+int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const kvd_method *m, const char *key,
+                              const kvd_target *t, kvd_err *err);
 
 #endif

@@ -70,22 +70,34 @@ const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
     return line;
 }
 
-const char *kvd_accuracy_target_line(const char *name, const kvd_target *t, char *line)
+const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t, char *line)
 {
     const size_t size = 2 * KVD_ACCURACY_LINE;
-    if (isnan(t->p_misses)) {
-        snprintf(line, size, "%s keeps %g of the accuracy at every p tried, up to %.4f", name, t->target,
-                 t->p);
+    if (isnan(t->kept.value)) {
+        snprintf(line, size,
+                 "%s misses %g of the accuracy from the first %s = %.4g on, %.1f %% of the bytes saved", name,
+                 t->target, key, t->misses.value, 100 * t->misses.saving);
         return line;
     }
-    char sure[80] = "", again[120] = "";
-    if (!isnan(t->p_lo))
-        snprintf(sure, sizeof sure, "; surely kept up to %.4f, surely lost from %.4f", t->p_lo, t->p_hi);
+    if (isnan(t->misses.value)) {
+        snprintf(line, size,
+                 "%s keeps %g of the accuracy at every %s tried, up to %.4g, %.1f %% of the bytes saved",
+                 name, t->target, key, t->kept.value, 100 * t->kept.saving);
+        return line;
+    }
+    char sure[120] = "", again[120] = "";
+    if (!isnan(t->surely_kept.value))
+        snprintf(sure, sizeof sure, "; surely kept up to %.4g (%.1f %%), surely lost from %.4g (%.1f %%)",
+                 t->surely_kept.value, 100 * t->surely_kept.saving, t->surely_lost.value,
+                 100 * t->surely_lost.saving);
     if (!t->monotone)
-        snprintf(again, sizeof again, "\n%.40s: not monotone, kept again beyond the miss, last at p = %.4f",
-                 name, t->p_last_kept);
-    snprintf(line, size, "%s keeps %g of the accuracy up to p = %.4f (missed at %.4f)%s; %zu points%s", name,
-             t->target, t->p, t->p_misses, sure, t->n_points, again);
+        snprintf(again, sizeof again, "\n%.40s: not monotone, kept again beyond the miss, last at %s = %.4g",
+                 name, key, t->last_kept.value);
+    snprintf(
+        line, size,
+        "%s keeps %g of the accuracy up to %s = %.4g (missed at %.4g), %.1f %% of the bytes saved%s; %zu "
+        "points%s",
+        name, t->target, key, t->kept.value, t->misses.value, 100 * t->kept.saving, sure, t->n_points, again);
     return line;
 }
 
@@ -94,10 +106,28 @@ static json_t *real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-json_t *kvd_accuracy_target_json(const kvd_target *t)
+json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I}", "target", real(t->target), "p", real(t->p),
-                     "p_misses", real(t->p_misses), "p_lo", real(t->p_lo), "p_hi", real(t->p_hi),
-                     "p_last_kept", real(t->p_last_kept), "monotone", t->monotone, "n_points",
-                     (json_int_t)t->n_points);
+    const struct {
+        const char *suffix;
+        const kvd_target_end *end;
+    } ends[] = {{"", &t->kept},
+                {"_misses", &t->misses},
+                {"_lo", &t->surely_kept},
+                {"_hi", &t->surely_lost},
+                {"_last_kept", &t->last_kept}};
+    json_t *const all = json_pack("{s:s, s:o, s:b, s:I}", "key", key, "target", real(t->target), "monotone",
+                                  t->monotone, "n_points", (json_int_t)t->n_points);
+    for (size_t i = 0; all && i < sizeof ends / sizeof *ends; i++) {
+        char name[40];
+        if (!strcmp(key, "p")) {
+            snprintf(name, sizeof name, "p%s", ends[i].suffix);
+            json_object_set_new(all, name, real(ends[i].end->value));
+        }
+        snprintf(name, sizeof name, "value%s", ends[i].suffix);
+        json_object_set_new(all, name, real(ends[i].end->value));
+        snprintf(name, sizeof name, "saving%s", ends[i].suffix);
+        json_object_set_new(all, name, real(ends[i].end->saving));
+    }
+    return all;
 }

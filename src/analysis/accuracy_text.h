@@ -15,10 +15,10 @@ extern const char kvd_accuracy_heading[];
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* What row i came to when it ran free, with intervals, into line [4 * KVD_ACCURACY_LINE]; NULL when it did not. */
 const char *kvd_accuracy_free_line(const kvd_rows *rows, size_t i, char *line);
-/* The answer of a search in one or two lines, into line [2 * KVD_ACCURACY_LINE]. */
-const char *kvd_accuracy_target_line(const char *name, const kvd_target *t, char *line);
+/* The answer of a search for `key` in one or two lines, into line [2 * KVD_ACCURACY_LINE]. */
+const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t, char *line);
 
 /* A target as an object. NaN, which JSON lacks, becomes null. */
-json_t *kvd_accuracy_target_json(const kvd_target *t);
+json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t);
 
 #endif

@@ -29,15 +29,15 @@ void kvd_kept_attention_release(kvd_kept_attention *k)
 
 static float *kept_layer(const kvd_kept_attention *k, int layer)
 {
-    return k->out + (size_t)layer * k->max_tokens * k->width;
+    return k->out + ((size_t)layer * k->max_tokens + k->first) * k->width;
 }
 
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err)
 {
     kvd_kept_attention *const k = ctx;
-    if (in->n_tokens > k->max_tokens)
+    if (in->n_tokens > k->max_tokens - k->first)
         return kvd_fail(err, "a batch of %zu tokens, attention outputs are kept for %zu", in->n_tokens,
-                        k->max_tokens);
+                        k->max_tokens - k->first);
     memcpy(kept_layer(k, in->layer), out, in->n_tokens * k->width * sizeof *out);
     return 0;
 }
@@ -71,7 +71,7 @@ int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *
 {
     kvd_attention_error *const e = ctx;
     (void)err;
-    assert(in->n_tokens <= e->kept->max_tokens);
+    assert(in->n_tokens <= e->kept->max_tokens - e->kept->first);
     const float *const u_all = kept_layer(e->kept, in->layer);
     const size_t d = (size_t)e->d_head, ld = (size_t)e->n_heads * d;
 #pragma omp parallel for schedule(static)

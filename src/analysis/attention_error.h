@@ -8,10 +8,11 @@
 
 #include "model/attention.h"
 
-/* Attention outputs of one batch of the uncompressed run: filled by a tap, read by another. */
+/* Attention outputs of the uncompressed run, of one batch or of several: filled by a tap, read by another. */
 typedef struct {
     float *out; /* [n_layers][max_tokens][n_heads * d_head] */
     size_t max_tokens, width;
+    size_t first; /* where the rows of the batch at hand begin */
     int n_layers;
 } kvd_kept_attention;
 

@@ -22,6 +22,9 @@ enum {
     OPT_TABLE,
     OPT_TARGET,
     OPT_POINTS_ONLY,
+    OPT_TARGET_KEY,
+    OPT_SWEEP,
+    OPT_RESUME,
     OPT_SCAN,
     OPT_CACHE,
     OPT_COMPUTE,
@@ -92,7 +95,14 @@ static const struct argp_option options[] = {
      "--calibration",
      2},
     {"target", OPT_TARGET, "SHARE", 0,
-     "For each method, search the largest overall p that keeps this share of the uncompressed top-1 accuracy",
+     "For each method, search how few bytes keep this share of the uncompressed top-1 accuracy, along the "
+     "key that trades one for "
+     "the other: p of dims, else the key of the method named last (listed below)",
+     2},
+    {"target-key", OPT_TARGET_KEY, "[NAME.]KEY", 0, "Search this key instead", 2},
+    {"sweep", OPT_SWEEP, "N", 0,
+     "Each --method at N values of that key, from many bytes to few; without --method every method that "
+     "stores less by itself",
      2},
     {"points-only", OPT_POINTS_ONLY, 0, 0,
      "With --target: no search, the answer is read off the points that the methods ask for", 2},
@@ -131,6 +141,11 @@ static const struct argp_option options[] = {
     {"cache", OPT_CACHE, "f32|f16|bf16", 0,
      "Type in which K' and V' are stored (default: that of --compute). With --compute bf16 the default runs "
      "on the attention kernels that kvdim-attn times",
+     4},
+    {"resume", OPT_RESUME, 0, 0,
+     "Points one after another, each saved in OUT.h5.rows when it is done; go on where an interrupted run "
+     "with the same options "
+     "stopped",
      4},
     {"batch", OPT_BATCH, "N", 0, "Tokens in one pass (default 2048, on a GPU 8192; at least one sequence)",
      4},
@@ -189,17 +204,28 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const kvd_method *const m = &cfg->method[i];
-        if (m->ranks != KVD_RANKS_EQ6 && isnan(m->p) && isnan(m->r) && isnan(cfg->target) && !cfg->scan)
+        if (m->ranks != KVD_RANKS_EQ6 && isnan(m->p) && isnan(m->r) && isnan(cfg->target) && !cfg->scan &&
+            !cfg->sweep)
             return kvd_fail(err, "--method %s: ranks goes with p, r or --target; a rates file has its own",
                             cfg->method_text[i]);
     }
-    for (size_t i = 0; !isnan(cfg->target) && i < cfg->n_methods; i++)
-        if (!cfg->method[i].dims && !kvd_method_is_none(&cfg->method[i]))
-            return kvd_fail(err, "--target searches p, which --method %s does not have", cfg->method_text[i]);
-    for (size_t i = 0; !isnan(cfg->target) && i < cfg->n_methods; i++)
-        if (cfg->method[i].cut != KVD_CUT_BOTH)
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const kvd_method *const m = &cfg->method[i];
+        kvd_method_rate rate;
+        if (kvd_method_is_none(m) || (isnan(cfg->target) && !cfg->sweep))
+            continue;
+        if (kvd_method_rate_find(m, isnan(cfg->target) ? NULL : cfg->target_key, &rate, err))
+            return -1;
+        if (!isnan(cfg->target) && rate.p && m->cut != KVD_CUT_BOTH)
             return kvd_fail(err, "--target searches p of both sides, --method %s leaves one whole",
                             cfg->method_text[i]);
+    }
+    if (cfg->target_key && isnan(cfg->target))
+        return kvd_fail(err, "--target-key goes with --target");
+    if (cfg->scan && (cfg->sweep || cfg->resume))
+        return kvd_fail(err, "--scan-errors goes without --sweep and --resume");
+    if (cfg->resume && (kvd_eval_runs_free(cfg) || cfg->seeds > 1))
+        return kvd_fail(err, "--resume goes without --generate, --needle, --classify and --seeds");
     if (!cfg->scan)
         return 0;
     if (cfg->prompt || cfg->method[0].tokens || cfg->method[0].bits)
@@ -377,6 +403,14 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_POINTS_ONLY:
         cfg->points_only = true;
         return 0;
+    case OPT_TARGET_KEY:
+        cfg->target_key = arg;
+        return 0;
+    case OPT_SWEEP:
+        return kvd_arg_size("--sweep", arg, 1, 64, &cfg->sweep, err);
+    case OPT_RESUME:
+        cfg->resume = true;
+        return 0;
     case OPT_SCAN:
         cfg->scan = true;
         return 0;
@@ -401,6 +435,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
+/* The key that --sweep and --target vary. */
+static void print_rate(FILE *f, const char *name)
+{
+    kvd_err none;
+    kvd_method m;
+    kvd_method_rate r;
+    if (!kvd_method_parse(name, &m, &none) && !kvd_method_rate_find(&m, NULL, &r, &none))
+        fprintf(f, "  %-12s   --sweep, --target: %s from %g to %g%s%s\n", "", r.name, r.most, r.least,
+                *r.with ? ", along with it " : "", r.with);
+}
+
 /* The registry's methods at the end of --help. argp frees what it gets. */
 static char *help_filter(int key, const char *text, void *input)
 {
@@ -417,6 +462,7 @@ static char *help_filter(int key, const char *text, void *input)
     kvd_preset p;
     for (int i = 0; kvd_preset_at(i, &p); i++) {
         fprintf(f, "  %-12s %s: %s\n", p.name, p.axis, p.summary);
+        print_rate(f, p.name);
         for (int k = 0; p.parameter && p.parameter[k].key; k++)
             fprintf(f, "  %-12s   %s=%g  %s\n", "", p.parameter[k].key, p.parameter[k].value,
                     p.parameter[k].meaning);
@@ -433,15 +479,18 @@ void kvd_eval_parse(const char *program, int argc, char **argv, kvd_eval_options
         .children = children,
         .help_filter = help_filter,
         .args_doc = "MODEL (--text FILE... | --ids FILE.csv) -o OUT.h5",
-        .doc = "Evaluate next-token predictions with compressed KV caches against the uncompressed model.\v"
-               "Example:\n"
-               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --rates rates.h5 "
-               "-o accuracy.h5\n"
-               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack,p=0.5 "
-               "--method uniform,p=0.5 -o accuracy.h5\n"
-               "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack "
-               "--target 0.99 -o target.h5\n\n"
-               "Before a method is believed, its projections at full width must reproduce the uncompressed "
-               "logits; every point must show that each sequence and layer was compressed."};
+        .doc =
+            "Evaluate next-token predictions with compressed KV caches against the uncompressed model.\v"
+            "Example:\n"
+            "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --rates rates.h5 "
+            "-o accuracy.h5\n"
+            "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack,p=0.5 "
+            "--method uniform,p=0.5 -o accuracy.h5\n"
+            "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --method zack "
+            "--target 0.99 -o target.h5\n"
+            "  kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --calibration dump.h5 "
+            "--prompt 128 --sweep 8 --resume -o sweep.h5\n\n"
+            "Before a method is believed, its projections at full width must reproduce the uncompressed "
+            "logits; every point must show that each sequence and layer was compressed."};
     kvd_args_parse(program, &argp, argc, argv, cfg);
 }

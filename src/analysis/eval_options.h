@@ -32,8 +32,11 @@ typedef struct {
     const char *calibration, *fisher; /* NULL: none */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
-    double target;    /* NaN: no search */
-    bool points_only; /* the target is read off the points asked for */
+    double target;          /* NaN: no search */
+    const char *target_key; /* NULL: the usual one of each method */
+    size_t sweep;           /* 0: none */
+    bool points_only;       /* the target is read off the points asked for */
+    bool resume;
     bool scan;
     kvd_dtype cache; /* settled by the program where cache_given is false */
     bool cache_given;

@@ -82,6 +82,16 @@ int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *c
     return 0;
 }
 
+int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err)
+{
+    kvd_model_runner *const r = e->runner;
+    assert(!e->reference_known && !e->keeps_attention);
+    if (!e->hidden || e->n_tokens > r->spare(r) / r->attention_bytes(r))
+        return 0;
+    e->keeps_attention = !r->keep_attention(r, e->n_tokens, err);
+    return e->keeps_attention ? 0 : -1;
+}
+
 void kvd_evaluator_release(kvd_evaluator *e)
 {
     free(e->reference);
@@ -90,6 +100,8 @@ void kvd_evaluator_release(kvd_evaluator *e)
     free(e->target);
     free(e->sequence);
     if (e->runner) {
+        if (e->keeps_attention)
+            e->runner->drop_attention(e->runner);
         e->runner->rows_free(e->runner, e->hidden);
         e->runner->rows_free(e->runner, e->batch_hidden);
     }
@@ -230,9 +242,10 @@ static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int fi
     kvd_batch b;
     if (load_batch(e, *first, &b, err))
         return -1;
-    const bool kept = e->hidden && e->reference_known;
+    const bool kept = e->hidden && e->reference_known && (!errors || e->keeps_attention);
     const size_t n_tokens = b.offset[b.n_sequences], begin = kvd_corpus_offset(e->corpus, *first);
     float *const ref = e->hidden ? e->hidden + begin * (size_t)e->config->d_model : e->batch_hidden;
+    e->runner->kept_row = e->keeps_attention ? begin : 0;
     if ((!kept && run_reference(e, &b, ref, err)) || run_below(e, &b, first_layer, residual, err))
         return -1;
     for (size_t i = 0; i < n; i++) {
@@ -254,10 +267,10 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    assert(!(e->hidden && e->reference_known && attention_errors)); /* kept for one batch only */
+    const bool keep = attention_errors && !e->keeps_attention; /* of one batch at a time */
     float *residual = NULL;
     int status = -1;
-    if ((attention_errors && r->keep_attention(r, err)) || prepare(e, choice, n, attention_errors, err) ||
+    if ((keep && r->keep_attention(r, r->max_tokens, err)) || prepare(e, choice, n, attention_errors, err) ||
         (first_layer && !(residual = r->rows_new(r, r->max_tokens, "residual rows of a batch", err))))
         goto done;
     for (size_t first = 0; first < e->n_sequences;)
@@ -274,7 +287,7 @@ done:
     for (size_t i = 0; i < n; i++)
         put_away(e, &choice[i]);
     r->rows_free(r, residual);
-    if (attention_errors)
+    if (keep)
         r->drop_attention(r);
     return status;
 }
@@ -285,6 +298,11 @@ void kvd_choice_release(kvd_choice *c)
     c->per_sequence = NULL;
     kvd_attention_error_release(&c->error);
     kvd_free_result_release(&c->free_run);
+}
+
+int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err)
+{
+    return e->reference_known ? 0 : kvd_evaluate(e, NULL, 0, 0, false, NULL, err);
 }
 
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,

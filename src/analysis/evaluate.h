@@ -5,7 +5,8 @@
  *
  * Per batch: one uncompressed run, one run per choice, then the output head in pieces of rows, the
  * uncompressed logits once for all choices. With keep_reference the final hidden rows of the uncompressed
- * run stay in memory, and later calls run only the choices; where they do not fit, it runs again.
+ * run stay in memory, and later calls run only the choices; where they do not fit, it runs again. So it does for
+ * attention errors, unless kvd_evaluator_keep_attention found room for the attention outputs of all tokens.
  */
 #ifndef KVD_ANALYSIS_EVALUATE_H
 #define KVD_ANALYSIS_EVALUATE_H
@@ -32,8 +33,9 @@ typedef struct {
     double reference_seconds; /* of its forward passes                                         */
     size_t bytes_not_kept;    /* of the rows that keep_reference asked for and that do not fit; 0: they do */
     /* private */
-    float *hidden; /* [n_tokens] rows after the final norm, or NULL         */
-    uint32_t *id;  /* of one batch                                          */
+    bool keeps_attention; /* of all tokens */
+    float *hidden;        /* [n_tokens] rows after the final norm, or NULL         */
+    uint32_t *id;         /* of one batch                                          */
     size_t *offset;
     uint32_t *target; /* of one batch: what its rows predict, and whose they are */
     int *sequence;
@@ -43,6 +45,8 @@ typedef struct {
 /* prompt: 0, every row is scored. Fails when no sequence is longer than the prompt by two. */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus, size_t prompt,
                        bool keep_reference, kvd_err *err);
+/* With keep_reference, before the first kvd_evaluate: attention outputs of all tokens are kept too, if they fit. */
+int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
 /* Sample standard deviations of what a point came to under several seeds; NaN where it was not measured. */
@@ -80,6 +84,9 @@ typedef struct {
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer, bool attention_errors,
                  kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
+
+/* e->reference is known afterwards: the uncompressed model runs alone where nothing was evaluated before. */
+int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
 /* A choice against the uncompressed model, with texts weighing as the evaluator says. */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,

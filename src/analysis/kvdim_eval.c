@@ -9,15 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "analysis/accuracy.h"
 #include "analysis/accuracy_text.h"
 #include "analysis/error_scan.h"
 #include "analysis/eval_free.h"
-#include "analysis/eval_options.h"
-#include "analysis/seeds.h"
-#include "analysis/target.h"
-#include "analysis/target_difference.h"
+#include "analysis/eval_run.h"
+#include "common/blas.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -27,38 +25,7 @@ static const char program[] = "kvdim-eval";
 
 /* ---- one run ---------------------------------------------------------------------------------- */
 
-typedef struct {
-    kvd_eval_options *cfg;
-    kvd_run run;
-    kvd_checkpoint *checkpoint;
-    const kvd_config *model;
-    kvd_model_info info;
-    kvd_corpus *corpus;
-    kvd_tokenizer *tokenizer; /* NULL: the model comes without, and ids were given */
-    kvd_free_run free_run;
-    char label[64];
-    char gpu[256]; /* empty: the CPU runs the model */
-    kvd_model_runner *runner;
-    kvd_evaluator evaluator;
-    kvd_spectrum spectrum[KVD_EVAL_FILES];
-    kvd_rates rates[KVD_EVAL_FILES];
-    kvd_error_table table;
-    kvd_activations calibration;
-    kvd_fisher fisher;
-    kvd_point_source source[KVD_EVAL_METHODS];
-    double full_rank_error[KVD_EVAL_METHODS];
-    bool same_text; /* some bases come from the very text that is evaluated */
-    kvd_point *point[KVD_EVAL_METHODS];
-    size_t n_points[KVD_EVAL_METHODS];
-    kvd_accuracy accuracy;
-    size_t printed; /* rows on stdout so far */
-    kvd_target target[KVD_EVAL_METHODS];
-    bool searched[KVD_EVAL_METHODS];
-    kvd_target *by_text; /* [n_methods][n_texts]; NULL without --by-text */
-    kvd_h5 file;
-} evaluation;
-
-static int load_files(evaluation *v, kvd_err *err)
+static int load_files(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     for (size_t i = 0; i < cfg->n_spectra; i++)
@@ -82,7 +49,7 @@ static int load_files(evaluation *v, kvd_err *err)
     return 0;
 }
 
-static bool has_pairs(const evaluation *v, const kvd_dims_method *m)
+static bool has_pairs(const kvd_eval_run *v, const kvd_dims_method *m)
 {
     const kvd_eval_options *const cfg = v->cfg;
     for (size_t i = 0; i < cfg->n_rates; i++)
@@ -94,12 +61,57 @@ static bool has_pairs(const evaluation *v, const kvd_dims_method *m)
     return false;
 }
 
+/* A method at up to cfg->sweep values of its key, behind those that are there. */
+static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
+{
+    kvd_method_rate rate;
+    double last = NAN;
+    if (kvd_method_is_none(m))
+        return 0;
+    if (kvd_method_rate_find(m, NULL, &rate, err))
+        return -1;
+    for (size_t k = 0; k < cfg->sweep; k++) {
+        const double value =
+            kvd_method_rate_at(&rate, cfg->sweep > 1 ? (double)k / (double)(cfg->sweep - 1) : 0.5);
+        if (value <= last && value >= last)
+            continue;
+        if (cfg->n_methods == KVD_EVAL_METHODS)
+            return kvd_fail(err, "more than %d points in a sweep", KVD_EVAL_METHODS - 1);
+        last = value;
+        kvd_method_set_rate(m, &rate, value, &cfg->method[cfg->n_methods]);
+        cfg->method_text[cfg->n_methods++] = text;
+    }
+    return 0;
+}
+
+/* --sweep: the given methods, without any all of the registry that store less by themselves. */
+static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
+{
+    static kvd_method given[KVD_EVAL_METHODS];
+    static const char *text[KVD_EVAL_METHODS];
+    const size_t n = cfg->n_methods;
+    kvd_preset p;
+    memcpy(given, cfg->method, n * sizeof *given);
+    memcpy(text, cfg->method_text, n * sizeof *text);
+    cfg->n_methods = 0;
+    for (size_t i = 0; i < n; i++)
+        if (sweep_method(cfg, &given[i], text[i], err))
+            return -1;
+    for (int i = 0; !n && kvd_preset_at(i, &p); i++)
+        if (p.alone &&
+            (kvd_method_parse(p.name, &given[0], err) || sweep_method(cfg, &given[0], p.name, err)))
+            return -1;
+    return 0;
+}
+
 /* The uncompressed model is what every row is read against, so it is always there, and first. */
-static int settle_methods(evaluation *v, kvd_err *err)
+static int settle_methods(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
     if (cfg->scan)
         return 0;
+    if (cfg->sweep && sweep_methods(cfg, err))
+        return -1;
     const bool given = cfg->n_methods > 0;
     for (int i = 0; !given && i < kvd_method_count(); i++)
         if (has_pairs(v, kvd_method_at(i)) && kvd_eval_add_method(cfg, kvd_method_at(i)->name, err))
@@ -118,7 +130,7 @@ static int settle_methods(evaluation *v, kvd_err *err)
     return kvd_method_parse("none", &cfg->method[0], err);
 }
 
-static int find_sources(evaluation *v, kvd_err *err)
+static int find_sources(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     const kvd_point_files files = {v->spectrum,
@@ -145,7 +157,7 @@ static int find_sources(evaluation *v, kvd_err *err)
 }
 
 /* Widths for other bases can be used, to see what that costs, but nobody should do it unawares. */
-static int warn_of_other_bases(const evaluation *v, kvd_err *err)
+static int warn_of_other_bases(const kvd_eval_run *v, kvd_err *err)
 {
     for (size_t i = 0; i < v->cfg->n_methods; i++) {
         const kvd_point_source *const s = &v->source[i];
@@ -165,7 +177,7 @@ static int warn_of_other_bases(const evaluation *v, kvd_err *err)
     return 0;
 }
 
-static int make_points(evaluation *v, kvd_err *err)
+static int make_points(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     for (size_t i = 0; i < cfg->n_methods; i++) {
@@ -178,7 +190,7 @@ static int make_points(evaluation *v, kvd_err *err)
     return 0;
 }
 
-static int open_corpus(evaluation *v, kvd_err *err)
+static int open_corpus(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
     const size_t longest = (size_t)v->model->max_positions;
@@ -220,7 +232,7 @@ static int open_corpus(evaluation *v, kvd_err *err)
     return 0;
 }
 
-static int record_inputs(evaluation *v, kvd_err *err)
+static int record_inputs(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
@@ -244,7 +256,7 @@ static int record_inputs(evaluation *v, kvd_err *err)
     return cfg->table ? kvd_run_add_input(r, cfg->table, err) : 0;
 }
 
-static int record_free(evaluation *v, kvd_err *err)
+static int record_free(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
@@ -258,7 +270,7 @@ static int record_free(evaluation *v, kvd_err *err)
            kvd_run_parameter(r, "seeds", err, "%zu", cfg->seeds);
 }
 
-static int record_options(evaluation *v, kvd_err *err)
+static int record_options(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
@@ -270,9 +282,12 @@ static int record_options(evaluation *v, kvd_err *err)
     }
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const size_t used = strlen(methods);
-        snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", cfg->method_text[i]);
+        if (!i || strcmp(cfg->method_text[i], cfg->method_text[i - 1]))
+            snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", cfg->method_text[i]);
     }
     return kvd_run_parameter(r, "method", err, "%s", methods) ||
+                   kvd_run_parameter(r, "sweep", err, "%zu", cfg->sweep) ||
+                   kvd_run_parameter(r, "target-key", err, "%s", cfg->target_key ? cfg->target_key : "") ||
                    kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->corpus)) ||
                    kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||
                    kvd_run_parameter(r, "label", err, "%s", v->label) ||
@@ -291,7 +306,7 @@ static int record_options(evaluation *v, kvd_err *err)
 }
 
 /* What --device and --compute come to. */
-static int settle_device(evaluation *v, kvd_err *err)
+static int settle_device(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
     if (kvd_device_settle(&cfg->common, v->gpu, sizeof v->gpu, err))
@@ -303,7 +318,7 @@ static int settle_device(evaluation *v, kvd_err *err)
     return 0;
 }
 
-static int make_runner(evaluation *v, size_t rows, kvd_err *err)
+static int make_runner(kvd_eval_run *v, size_t rows, kvd_err *err)
 {
 #ifdef KVD_CUDA
     if (v->gpu[0])
@@ -316,15 +331,16 @@ static int make_runner(evaluation *v, size_t rows, kvd_err *err)
     return kvd_run_parameter(&v->run, "engine", err, "%s", v->runner->describe(v->runner));
 }
 
-static int make_evaluator(evaluation *v, kvd_err *err)
+static int make_evaluator(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    const bool again = cfg->scan || !isnan(cfg->target); /* the corpus is run many times */
+    const bool again = cfg->scan || cfg->resume || !isnan(cfg->target); /* the corpus is run many times */
     size_t rows = cfg->batch > cfg->seq_len ? cfg->batch : cfg->seq_len;
     if (rows > kvd_corpus_n_tokens(v->corpus))
         rows = kvd_corpus_n_tokens(v->corpus);
     if (make_runner(v, rows, err) ||
-        kvd_evaluator_init(&v->evaluator, v->runner, v->corpus, cfg->prompt, again, err))
+        kvd_evaluator_init(&v->evaluator, v->runner, v->corpus, cfg->prompt, again, err) ||
+        (cfg->resume && kvd_evaluator_keep_attention(&v->evaluator, err)))
         return -1;
     if (cfg->by_text) {
         v->evaluator.n_texts = kvd_corpus_n_texts(v->corpus);
@@ -339,7 +355,7 @@ static int make_evaluator(evaluation *v, kvd_err *err)
 }
 
 /* Each set of bases once, however many points it serves. */
-static int check_full_rank(evaluation *v, kvd_err *err)
+static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     for (size_t i = 0; i < cfg->n_methods; i++) {
@@ -364,368 +380,15 @@ static int check_full_rank(evaluation *v, kvd_err *err)
     return 0;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------- */
-
-static void print_new_rows(evaluation *v)
-{
-    const kvd_rows *const r = v->accuracy.rows;
-    const bool shown = !v->cfg->common.quiet && !v->cfg->common.json;
-    char line[4 * KVD_ACCURACY_LINE];
-    const size_t first = v->printed;
-    for (; v->printed < kvd_rows_count(r); v->printed++) {
-        if (!shown)
-            continue;
-        if (!v->printed)
-            puts(kvd_accuracy_heading);
-        puts(kvd_accuracy_line(r, v->printed, line));
-    }
-    for (size_t i = first; shown && v->accuracy.free_columns && i < v->printed; i++)
-        if (kvd_accuracy_free_line(r, i, line))
-            puts(line);
-    fflush(stdout);
-}
-
-static kvd_method_setup setup_of(evaluation *v, size_t i)
-{
-    return (kvd_method_setup){.config = v->model,
-                              .spectrum = v->source[i].spectrum,
-                              .calibration = v->cfg->calibration ? &v->calibration : NULL,
-                              .fisher = v->cfg->fisher ? &v->fisher : NULL,
-                              .seed = v->run.seed};
-}
-
-/* Point j of method i as a choice, under the k-th seed; its plan stays where it is opened. */
-static int open_choice(evaluation *v, size_t i, size_t j, size_t k, kvd_choice *c, kvd_err *err)
-{
-    const kvd_method *const m = &v->cfg->method[i];
-    const kvd_point *const p = &v->point[i][j];
-    kvd_method_setup setup = setup_of(v, i);
-    setup.seed += k;
-    *c = (kvd_choice){.method = kvd_method_name(m),
-                      .overall_p = p->overall_p,
-                      .plan = {.dims = p->cut ? &p->dims : NULL,
-                               .dims_low = p->low.head ? &p->low : NULL,
-                               .type = v->cfg->cache,
-                               .prompt = v->cfg->prompt,
-                               .seed = setup.seed}};
-    kvd_method_plan(m, &c->plan);
-    return kvd_plan_open(&c->plan, &setup, err);
-}
-
-/* How many choices point of method i has: one for every seed if it draws. */
-static size_t seeds_of(const evaluation *v, size_t i)
-{
-    kvd_plan plan = {.dims = NULL};
-    kvd_method_plan(&v->cfg->method[i], &plan);
-    return kvd_plan_draws(&plan) ? v->cfg->seeds : 1;
-}
-
-static size_t choices_of(const evaluation *v)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < v->cfg->n_methods; i++)
-        n += v->n_points[i] * seeds_of(v, i);
-    return n;
-}
-
-/* What runs free, and the uncompressed model's part of it. */
-static int start_free(evaluation *v, kvd_progress *progress, kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    kvd_free_run *const f = &v->free_run;
-    if (kvd_eval_free_items(cfg, v->corpus, v->tokenizer, v->run.seed, f, err))
-        return -1;
-    if (v->gpu[0] && !cfg->common.quiet)
-        fprintf(stderr, "%s: what runs free runs on the CPU\n", program);
-    kvd_progress_start(progress, "free-running", "sequences",
-                       (double)kvd_free_run_sequences(f) * (double)(choices_of(v) + 1), cfg->common.quiet);
-    return kvd_free_run_init(f, v->checkpoint, v->tokenizer, cfg->batch, progress, err);
-}
-
-static int run_free(evaluation *v, kvd_choice *choice, size_t n, kvd_err *err)
-{
-    kvd_progress progress;
-    if (!kvd_eval_runs_free(v->cfg))
-        return 0;
-    int status = start_free(v, &progress, err);
-    for (size_t k = 0; !status && k < n; k++)
-        if (kvd_free_run_plan(&v->free_run, &choice[k].plan, &choice[k].free_run, &progress, err))
-            status = kvd_in(err, "free-running, method '%s'", choice[k].method);
-    if (v->free_run.items[0].n_items + v->free_run.items[1].n_items + v->free_run.items[2].n_items)
-        kvd_progress_end(&progress);
-    return status;
-}
-
-static int add_row(evaluation *v, const char *purpose, size_t i, size_t j, const kvd_choice *c, kvd_err *err)
-{
-    kvd_quality_summary summary;
-    return kvd_evaluator_compare(&v->evaluator, c, v->run.seed, &summary, err) ||
-                   kvd_accuracy_add(&v->accuracy, purpose, &v->source[i], &v->point[i][j], c, &summary,
-                                    v->full_rank_error[i], err)
-               ? -1
-               : 0;
-}
-
-/* The rows of one point: of several seeds the mean first. */
-static int add_point(evaluation *v, size_t i, size_t j, const kvd_choice *c, size_t n, kvd_err *err)
-{
-    kvd_choice mean = {.method = NULL};
-    if (n == 1)
-        return add_row(v, "point", i, j, c, err);
-    const kvd_free_run *const f = kvd_eval_runs_free(v->cfg) ? &v->free_run : NULL;
-    int status = kvd_choice_mean(c, n, &v->evaluator, f, &mean, err) || add_row(v, "point", i, j, &mean, err);
-    kvd_choice_release(&mean);
-    for (size_t k = 0; !status && k < n; k++)
-        status = add_row(v, "seed", i, j, &c[k], err);
-    return status ? -1 : 0;
-}
-
-static int evaluate_choices(evaluation *v, kvd_choice *choice, size_t n, kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    kvd_evaluator *const e = &v->evaluator;
-    size_t k = 0;
-    for (size_t i = 0; i < cfg->n_methods; i++)
-        for (size_t j = 0; j < v->n_points[i]; j++)
-            for (size_t s = 0; s < seeds_of(v, i); s++)
-                if (open_choice(v, i, j, s, &choice[k++], err))
-                    return -1;
-    kvd_progress progress;
-    kvd_progress_start(&progress, "eval", "tokens", (double)e->n_tokens * (double)n, cfg->common.quiet);
-    const int status = kvd_evaluate(e, choice, n, 0, true, &progress, err);
-    kvd_progress_end(&progress);
-    if (status || run_free(v, choice, n, err) ||
-        kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens,
-                          kvd_eval_runs_free(cfg) ? &v->free_run : NULL, cfg->seeds > 1, v->run.seed, err))
-        return -1;
-    k = 0;
-    for (size_t i = 0; i < cfg->n_methods; i++)
-        for (size_t j = 0; j < v->n_points[i]; j++, k += seeds_of(v, i))
-            if (add_point(v, i, j, &choice[k], seeds_of(v, i), err))
-                return -1;
-    return 0;
-}
-
-static int evaluate_points(evaluation *v, kvd_err *err)
-{
-    const size_t n = choices_of(v);
-    kvd_choice *const choice = calloc(n ? n : 1, sizeof *choice);
-    if (!choice)
-        return kvd_no_memory(err, "points", (unsigned long long)n * sizeof *choice);
-    const int status = evaluate_choices(v, choice, n, err);
-    for (size_t k = 0; k < n; k++) {
-        kvd_plan_close(&choice[k].plan);
-        kvd_choice_release(&choice[k]);
-    }
-    free(choice);
-    if (!status)
-        print_new_rows(v);
-    return status;
-}
-
-/* ---- the search ------------------------------------------------------------------------------- */
-
-static int on_point(void *ctx, const kvd_point_source *s, const kvd_point *point, const kvd_choice *choice,
-                    const kvd_quality_summary *summary, kvd_err *err)
-{
-    evaluation *const v = ctx;
-    const double full_rank_error = v->full_rank_error[s - v->source];
-    if (kvd_accuracy_add(&v->accuracy, "target-search", s, point, choice, summary, full_rank_error, err))
-        return -1;
-    print_new_rows(v);
-    return 0;
-}
-
-static void target_name(const kvd_method *m, char *name, size_t size)
-{
-    snprintf(name, size, "%s%s%s", m->dims->name, m->ranks == KVD_RANKS_EQ6 ? "" : "-",
-             m->ranks == KVD_RANKS_EQ6 ? "" : kvd_ranks_name[m->ranks]);
-}
-
-/* Prints and writes what the search found for each text alone. */
-static int settle_texts(evaluation *v, const char *name, const kvd_target *of_text, kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    char line[2 * KVD_ACCURACY_LINE], label[64];
-    for (size_t t = 0; t < v->evaluator.n_texts; t++) {
-        const kvd_corpus_spec one = {.text = cfg->text + t, .n_text = 1};
-        kvd_corpus_label(&one, label, sizeof label);
-        if (!cfg->common.quiet && !cfg->common.json)
-            printf("  %s: %s\n", label, kvd_accuracy_target_line(name, &of_text[t], line));
-    }
-    return kvd_accuracy_write_target_texts(&v->file, name, of_text, v->evaluator.n_texts, err);
-}
-
-/* Points of one method by rising p, whatever asked for them. */
-typedef struct {
-    size_t n, *row;
-    double *p;
-    const double **top1;
-} curve;
-
-static void curve_release(curve *c)
-{
-    free(c->row);
-    free(c->p);
-    free((void *)c->top1);
-    memset(c, 0, sizeof *c);
-}
-
-static int curve_of(const evaluation *v, const kvd_method *m, curve *c, kvd_err *err)
-{
-    const kvd_rows *const r = v->accuracy.rows;
-    const size_t rows = kvd_rows_count(r), room = rows + 1;
-    const int name = kvd_rows_find(r, "method"), rule = kvd_rows_find(r, "rule"),
-              p_of = kvd_rows_find(r, "overall_p"), purpose = kvd_rows_find(r, "purpose");
-    const char *const ranks = m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks];
-    *c = (curve){0, malloc(room * sizeof *c->row), malloc(room * sizeof *c->p),
-                 malloc(room * sizeof *c->top1)};
-    if (!c->row || !c->p || !c->top1) {
-        curve_release(c);
-        return kvd_no_memory(err, "points of a method", room * sizeof *c->p);
-    }
-    for (size_t i = 0; i < rows; i++) {
-        const double p = kvd_rows_get_real(r, i, p_of);
-        size_t at = 0;
-        if (strcmp(kvd_rows_get_text(r, i, name), kvd_method_name(m)) != 0 ||
-            strcmp(kvd_rows_get_text(r, i, rule), ranks) != 0 ||
-            !strcmp(kvd_rows_get_text(r, i, purpose), "seed") || !(p > 0))
-            continue;
-        while (at < c->n && c->p[at] < p)
-            at++;
-        if (at < c->n && c->p[at] == p)
-            continue;
-        memmove(c->p + at + 1, c->p + at, (c->n - at) * sizeof *c->p);
-        memmove(c->row + at + 1, c->row + at, (c->n - at) * sizeof *c->row);
-        memmove((void *)(c->top1 + at + 1), (const void *)(c->top1 + at), (c->n - at) * sizeof *c->top1);
-        c->p[at] = p;
-        c->row[at] = i;
-        c->top1[at] = v->accuracy.top1 + i * v->accuracy.n_sequences;
-        c->n++;
-    }
-    return 0;
-}
-
-/* The answer of --points-only. */
-static int read_points(evaluation *v, size_t i, kvd_err *err)
-{
-    const kvd_rows *const r = v->accuracy.rows;
-    curve c;
-    if (curve_of(v, &v->cfg->method[i], &c, err))
-        return -1;
-    kvd_target_sample *const sample = malloc((c.n + 1) * sizeof *sample);
-    if (!sample) {
-        curve_release(&c);
-        return kvd_no_memory(err, "points of a method", (c.n + 1) * sizeof *sample);
-    }
-    sample[0] = (kvd_target_sample){0, {1, 1, 1}};
-    for (size_t k = 0; k < c.n; k++)
-        sample[k + 1] =
-            (kvd_target_sample){c.p[k],
-                                {kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share")),
-                                 kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share_lo")),
-                                 kvd_rows_get_real(r, c.row[k], kvd_rows_find(r, "top1_share_hi"))}};
-    kvd_target_read(sample, c.n + 1, v->cfg->target, &v->target[i]);
-    free(sample);
-    curve_release(&c);
-    return 0;
-}
-
-/* How much further method i keeps the target than the first method that was searched. */
-static int compare_targets(evaluation *v, size_t first, size_t i, const char *name, kvd_err *err)
-{
-    const kvd_evaluator *const e = &v->evaluator;
-    const size_t all[2] = {0, e->n_sequences};
-    double *const reference = malloc(e->n_sequences * sizeof *reference);
-    curve a = {0}, b = {0};
-    kvd_target_difference_result d;
-    char versus[64];
-    int status = -1;
-    if (!reference) {
-        kvd_no_memory(err, "predictions of the uncompressed model", e->n_sequences * sizeof *reference);
-        goto done;
-    }
-    for (size_t s = 0; s < e->n_sequences; s++)
-        reference[s] = e->reference[s].top1;
-    if (curve_of(v, &v->cfg->method[first], &a, err) || curve_of(v, &v->cfg->method[i], &b, err))
-        goto done;
-    const kvd_target_curve ca = {a.n, a.p, a.top1}, cb = {b.n, b.p, b.top1};
-    if (kvd_target_difference(&ca, &cb, reference, e->n_texts ? e->text_first : all,
-                              e->n_texts ? e->n_texts : 1, v->cfg->target, v->run.seed, &d, err))
-        goto done;
-    target_name(&v->cfg->method[first], versus, sizeof versus);
-    if (!v->cfg->common.quiet && !v->cfg->common.json)
-        printf("%s against %s: p = %.4f [%.4f, %.4f] against %.4f [%.4f, %.4f], %+.4f [%+.4f, %+.4f]\n", name,
-               versus, d.b.value, d.b.lo, d.b.hi, d.a.value, d.a.lo, d.a.hi, d.difference.value,
-               d.difference.lo, d.difference.hi);
-    status = kvd_accuracy_write_difference(&v->file, name, versus, &d, err);
-done:
-    curve_release(&a);
-    curve_release(&b);
-    free(reference);
-    return status;
-}
-
-static int search_one(evaluation *v, size_t i, kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    const kvd_method *const m = &cfg->method[i];
-    const kvd_method_setup setup = setup_of(v, i);
-    kvd_target *const of_text =
-        v->by_text && !cfg->points_only ? v->by_text + i * v->evaluator.n_texts : NULL;
-    char name[64], line[2 * KVD_ACCURACY_LINE];
-    if (cfg->points_only ? read_points(v, i, err)
-                         : kvd_target_search(&v->evaluator, &v->source[i], &setup, cfg->cache, cfg->target,
-                                             v->run.seed, on_point, v, &v->target[i], of_text, err))
-        return -1;
-    target_name(m, name, sizeof name);
-    v->searched[i] = true;
-    if (!cfg->common.quiet && !cfg->common.json)
-        puts(kvd_accuracy_target_line(name, &v->target[i], line));
-    return kvd_accuracy_write_target(&v->file, name, m->dims->one_p ? "uniform" : kvd_ranks_name[m->ranks],
-                                     &v->target[i], err) ||
-                   (of_text && settle_texts(v, name, of_text, err))
-               ? -1
-               : 0;
-}
-
-static int search_targets(evaluation *v, kvd_err *err)
-{
-    const kvd_eval_options *const cfg = v->cfg;
-    size_t first = cfg->n_methods;
-    for (size_t i = 0; i < cfg->n_methods; i++) {
-        const kvd_method *const m = &cfg->method[i];
-        char name[64];
-        bool again = !m->dims;
-        for (size_t j = 0; j < i; j++)
-            again = again || (cfg->method[j].dims == m->dims && cfg->method[j].ranks == m->ranks);
-        if (again)
-            continue;
-        if (search_one(v, i, err))
-            return -1;
-        target_name(m, name, sizeof name);
-        if (first == cfg->n_methods)
-            first = i;
-        else if (v->evaluator.n_sequences > 1 && compare_targets(v, first, i, name, err))
-            return -1;
-    }
-    return 0;
-}
-
 /* ---- results ---------------------------------------------------------------------------------- */
 
-static int print_json(const evaluation *v, kvd_err *err)
+static int print_json(const kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     json_t *const targets = json_object();
-    for (size_t i = 0; i < cfg->n_methods; i++) {
-        const kvd_target *const t = &v->target[i];
-        char name[64];
-        if (!v->searched[i])
-            continue;
-        target_name(&cfg->method[i], name, sizeof name);
-        json_object_set_new(targets, name, kvd_accuracy_target_json(t));
-    }
+    for (size_t i = 0; i < v->n_targets; i++)
+        json_object_set_new(targets, v->target[i].name,
+                            kvd_accuracy_target_json(v->target[i].rate.name, &v->target[i].found));
     json_t *const all = json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o}", "program", program, "output",
                                   cfg->common.output, "model", v->info.name, "label", v->label, "engine",
                                   v->runner->describe(v->runner), "calibrated_on_same_text", v->same_text,
@@ -736,7 +399,7 @@ static int print_json(const evaluation *v, kvd_err *err)
     return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 
-static int describe_gpu(evaluation *v, kvd_err *err)
+static int describe_gpu(kvd_eval_run *v, kvd_err *err)
 {
     char driver[80];
     if (!v->gpu[0])
@@ -748,10 +411,11 @@ static int describe_gpu(evaluation *v, kvd_err *err)
                : 0;
 }
 
-static int describe_file(evaluation *v, kvd_err *err)
+static int describe_file(kvd_eval_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
     return describe_gpu(v, err) || kvd_model_info_write(f, &v->info, err) ||
+                   (v->cfg->resume && kvd_h5_put_text(f, "/", "run_key", v->saved.key.text, err)) ||
                    kvd_h5_put_text(f, "/", "label", v->label, err) ||
                    kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->corpus), err) ||
                    kvd_h5_put_int(f, "/", "n_tokens", (int64_t)kvd_corpus_n_tokens(v->corpus), err) ||
@@ -762,7 +426,7 @@ static int describe_file(evaluation *v, kvd_err *err)
 }
 
 /* Which sequences are whose: /texts/label, /texts/n_sequences. */
-static int write_texts(evaluation *v, kvd_err *err)
+static int write_texts(kvd_eval_run *v, kvd_err *err)
 {
     const size_t n = v->evaluator.n_texts;
     uint64_t *const count = calloc(n, sizeof *count);
@@ -790,26 +454,92 @@ static int write_texts(evaluation *v, kvd_err *err)
     return status ? -1 : 0;
 }
 
-static int evaluate(evaluation *v, kvd_err *err)
+/* What decides the numbers of the rows. */
+static int make_key(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
+    kvd_run_key *const key = &v->saved.key;
+    if (kvd_run_key_add(key, err, "program", "%s", kvd_git_revision()) ||
+        kvd_run_key_add(key, err, "cpu", "%s", kvd_cpu_name()) ||
+        kvd_run_key_add(key, err, "blas", "%s", kvd_blas_core()) ||
+        kvd_run_key_add(key, err, "gpu", "%s", v->gpu) ||
+        kvd_run_key_add(key, err, "threads", "%d", v->run.threads) ||
+        kvd_run_key_add(key, err, "seed", "%llu", (unsigned long long)v->run.seed) ||
+        kvd_run_key_add(key, err, "corpus", "%s", kvd_corpus_hash(v->corpus)) ||
+        kvd_run_key_add(key, err, "prompt", "%zu", cfg->prompt))
+        return -1;
+    for (int i = 0; i < v->run.n_inputs; i++)
+        if (kvd_run_key_add(key, err, "input", "%s", v->run.inputs[i].hash))
+            return -1;
+    for (int i = 0; i < v->run.n_parameters; i++)
+        if (kvd_run_key_add(key, err, v->run.parameters[i][0], "%s", v->run.parameters[i][1]))
+            return -1;
+    return 0;
+}
+
+/* Whether OUT.h5 is what this run would write. */
+static bool is_complete(const kvd_eval_run *v)
+{
+    kvd_h5 f;
+    kvd_err ignored;
+    char *key = NULL;
+    if (access(v->cfg->common.output, F_OK) ||
+        kvd_h5_open(&f, v->cfg->common.output, &kvd_schema_accuracy, &ignored))
+        return false;
+    const bool same = !kvd_h5_get_text(&f, "/", "run_key", &key, &ignored) && !strcmp(key, v->saved.key.text);
+    free(key);
+    kvd_h5_close(&f, false);
+    return same;
+}
+
+static int nothing_to_do(const kvd_eval_run *v, kvd_err *err)
+{
+    const kvd_common_options *const o = &v->cfg->common;
+    if (!o->quiet)
+        fprintf(stderr, "%s: '%s' is complete: nothing to do\n", program, o->output);
+    json_t *const said =
+        o->json ? json_pack("{s:s, s:s, s:b}", "program", program, "output", o->output, "complete", 1) : NULL;
+    const int failed = o->json && (!said || json_dumpf(said, stdout, JSON_INDENT(2)) || puts("") < 0);
+    json_decref(said);
+    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+}
+
+/* Rows that an interrupted run left. */
+static int take_up(kvd_eval_run *v, kvd_err *err)
+{
+    const kvd_evaluator *const e = &v->evaluator;
+    if (kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens, NULL, false,
+                          v->run.seed, err) ||
+        kvd_saved_rows_open(&v->saved, v->cfg->common.output, &v->accuracy, err))
+        return -1;
+    if (v->saved.from.n && !v->cfg->common.quiet)
+        fprintf(stderr, "%s: going on after %zu rows of '%s'\n", program, v->saved.from.n, v->saved.path);
+    return 0;
+}
+
+static int evaluate(kvd_eval_run *v, kvd_err *err)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    if (cfg->resume && make_key(v, err))
+        return -1;
+    if (cfg->resume && is_complete(v))
+        return nothing_to_do(v, err);
     if (make_points(v, err) ||
         kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_accuracy, &v->run, err) ||
-        describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) || evaluate_points(v, err))
+        describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
+        (cfg->resume && take_up(v, err)) || kvd_eval_points(v, err))
         return -1;
-    const size_t answers = cfg->n_methods * v->evaluator.n_texts;
-    if (cfg->by_text && !(v->by_text = calloc(answers, sizeof *v->by_text)))
-        return kvd_no_memory(err, "targets of the texts", answers * sizeof *v->by_text);
-    if (!isnan(cfg->target) && search_targets(v, err))
+    if (!isnan(cfg->target) && kvd_eval_search(v, err))
         return -1;
     if (cfg->by_text && write_texts(v, err))
         return -1;
-    if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err))
+    if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err) ||
+        kvd_saved_rows_remove(&v->saved, err))
         return -1;
     return cfg->common.json ? print_json(v, err) : 0;
 }
 
-static int scan(evaluation *v, kvd_err *err)
+static int scan(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     const size_t runs = kvd_error_scan_runs(v->model);
@@ -842,7 +572,7 @@ static int scan(evaluation *v, kvd_err *err)
     return status ? -1 : 0;
 }
 
-static int work(evaluation *v, kvd_err *err)
+static int work(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
     if (settle_device(v, err) || !(v->checkpoint = kvd_checkpoint_open(cfg->model, err)))
@@ -858,10 +588,11 @@ static int work(evaluation *v, kvd_err *err)
     return cfg->scan ? scan(v, err) : evaluate(v, err);
 }
 
-static void release(evaluation *v)
+static void release(kvd_eval_run *v)
 {
     kvd_h5_close(&v->file, false);
     kvd_accuracy_release(&v->accuracy);
+    kvd_saved_rows_release(&v->saved);
     kvd_evaluator_release(&v->evaluator);
     if (v->runner)
         v->runner->free(v->runner);
@@ -871,7 +602,6 @@ static void release(evaluation *v)
         kvd_spectrum_release(&v->spectrum[i]);
         kvd_rates_release(&v->rates[i]);
     }
-    free(v->by_text);
     kvd_error_table_release(&v->table);
     kvd_activations_close(&v->calibration);
     kvd_fisher_close(&v->fisher);
@@ -885,7 +615,7 @@ static void release(evaluation *v)
 int main(int argc, char **argv)
 {
     static kvd_eval_options cfg = {.common = {.seed = 1}, .target = NAN, .seeds = 1, .cache = KVD_F32};
-    static evaluation v;
+    static kvd_eval_run v;
     kvd_err err = {""};
     kvd_eval_parse(program, argc, argv, &cfg);
     v.cfg = &cfg;

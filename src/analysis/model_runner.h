@@ -33,14 +33,18 @@ struct kvd_model_runner {
     size_t max_tokens, max_len; /* of a batch, of a sequence               */
     size_t piece;               /* rows whose logits exist at one time     */
     kvd_dtype compute;          /* what the pass computes in               */
+    size_t
+        kept_row; /* of what keep_attention keeps: where the rows of the batch at hand begin; set by the caller */
 
     /* NULL with *err. spare: bytes that rows may take without harm to what comes later. */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
     void (*rows_free)(kvd_model_runner *r, float *rows);
     size_t (*spare)(const kvd_model_runner *r);
 
-    /* From then on the attention outputs of the latest `reference` are kept, for errors of cuts of the same batch. Once. */
-    int (*keep_attention)(kvd_model_runner *r, kvd_err *err);
+    /* From then on the attention outputs of every `reference` are kept at kept_row of n_tokens rows, for errors of cuts of the same
+     * batch. Once. attention_bytes: of a row. */
+    int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
+    size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
 
     /* The uncompressed model to the final norm; and the residual stream that enters `layer`. Messages as kvd_forward_run's. */

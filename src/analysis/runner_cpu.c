@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "analysis/model_runner.h"
 
@@ -49,16 +50,23 @@ static void rows_free(kvd_model_runner *r, float *rows)
 static size_t spare(const kvd_model_runner *r)
 {
     (void)r;
-    return SIZE_MAX; /* malloc says */
+    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX; /* malloc says */
 }
 
-static int keep_attention(kvd_model_runner *r, kvd_err *err)
+static int keep_attention(kvd_model_runner *r, size_t n_tokens, kvd_err *err)
 {
     runner *const self = self_of(r);
-    if (kvd_kept_attention_init(&self->kept, r->config, r->max_tokens, err))
+    if (kvd_kept_attention_init(&self->kept, r->config, n_tokens, err))
         return -1;
     self->keeps = true;
     return 0;
+}
+
+static size_t attention_bytes(const kvd_model_runner *r)
+{
+    return (size_t)r->config->n_layers * (size_t)r->config->n_heads * (size_t)r->config->d_head *
+           sizeof(float);
 }
 
 static void drop_attention(kvd_model_runner *r)
@@ -76,6 +84,7 @@ static int reference(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd
     kvd_tap tap;
     kvd_tap_init(&tap, &self->dense.door);
     if (self->keeps) {
+        self->kept.first = r->kept_row;
         tap.output = kvd_kept_attention_save;
         tap.ctx = &self->kept;
     }
@@ -129,6 +138,7 @@ static int cut_run(kvd_model_runner *r, const kvd_batch *b, kvd_runner_cut *cut,
     kvd_tap tap;
     kvd_tap_init(&tap, &cache.door);
     if (error) {
+        self->kept.first = r->kept_row;
         error->kept = &self->kept;
         tap.output = kvd_attention_error_add;
         tap.ctx = error;
@@ -239,6 +249,7 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
                                     .rows_free = rows_free,
                                     .spare = spare,
                                     .keep_attention = keep_attention,
+                                    .attention_bytes = attention_bytes,
                                     .drop_attention = drop_attention,
                                     .reference = reference,
                                     .below = below,

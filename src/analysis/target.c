@@ -9,6 +9,8 @@ enum { MAX_SAMPLES = 128 };
 
 typedef enum { VALUE, LOWER, UPPER } bound;
 
+static const kvd_target_end nowhere = {NAN, NAN};
+
 static int keeps(const kvd_target_sample *s, bound b, double target)
 {
     return (b == VALUE ? s->share.value : b == LOWER ? s->share.lo : s->share.hi) >= target;
@@ -23,44 +25,42 @@ static size_t first_miss(const kvd_target_sample *s, size_t n, bound b, double t
     return i;
 }
 
+static kvd_target_end end_at(const kvd_target_sample *s)
+{
+    return (kvd_target_end){s->value, s->saving};
+}
+
 void kvd_target_read(const kvd_target_sample *s, size_t n, double target, kvd_target *out)
 {
-    assert(n > 0 && s[0].p == 0);
+    assert(n > 0);
     int intervals = 1;
     for (size_t i = 0; i < n; i++)
         intervals &= !isnan(s[i].share.lo) && !isnan(s[i].share.hi);
     const size_t miss = first_miss(s, n, VALUE, target);
     out->target = target;
-    out->p = miss ? s[miss - 1].p : NAN;
-    out->p_misses = miss < n ? s[miss].p : NAN;
-    out->p_last_kept = out->p;
+    out->kept = miss ? end_at(&s[miss - 1]) : nowhere;
+    out->misses = miss < n ? end_at(&s[miss]) : nowhere;
+    out->last_kept = out->kept;
     out->monotone = 1;
     for (size_t i = miss; i < n; i++)
         if (keeps(&s[i], VALUE, target)) {
-            out->p_last_kept = s[i].p;
+            out->last_kept = end_at(&s[i]);
             out->monotone = 0;
         }
-    out->p_lo = out->p_hi = NAN;
+    out->surely_kept = out->surely_lost = nowhere;
     if (intervals) {
         const size_t lo = first_miss(s, n, LOWER, target), hi = first_miss(s, n, UPPER, target);
-        out->p_lo = lo ? s[lo - 1].p : NAN;
-        out->p_hi = hi < n ? s[hi].p : NAN;
+        out->surely_kept = lo ? end_at(&s[lo - 1]) : nowhere;
+        out->surely_lost = hi < n ? end_at(&s[hi]) : nowhere;
     }
-    out->n_points = n - 1; /* p = 0 is known without evaluating */
+    out->n_points = n;
 }
 
 typedef struct {
-    kvd_evaluator *e;
-    const kvd_point_source *source;
-    const kvd_method_setup *setup;
-    kvd_dtype type;
-    uint64_t seed;
-    kvd_target_point on_point;
-    void *ctx;
+    const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    kvd_interval *
-        of_text; /* [MAX_SAMPLES][n_texts] the shares of each text, in the order of sample; NULL: not wanted */
+    kvd_interval *of_text; /* [MAX_SAMPLES][n_texts] of each text, in the order of sample; NULL: not wanted */
 } search;
 
 enum { ALL_TEXTS = -1 };
@@ -70,8 +70,10 @@ static const kvd_target_sample *samples_of(const search *s, int text, kvd_target
 {
     if (text == ALL_TEXTS)
         return s->sample;
-    for (size_t i = 0; i < s->n; i++)
-        room[i] = (kvd_target_sample){s->sample[i].p, s->of_text[i * s->e->n_texts + (size_t)text]};
+    for (size_t i = 0; i < s->n; i++) {
+        room[i] = s->sample[i];
+        room[i].share = s->of_text[i * s->axis->n_texts + (size_t)text];
+    }
     return room;
 }
 
@@ -79,80 +81,55 @@ static void read_answer(const search *s, int text, double target, kvd_target *ou
 {
     kvd_target_sample room[MAX_SAMPLES];
     kvd_target_read(samples_of(s, text, room), s->n, target, out);
+    out->n_points -= s->axis->whole;
 }
 
-/* Shares of each text at one point, into row `at`. */
-static int compare_texts(search *s, const kvd_choice *c, size_t at, kvd_err *err)
+/* Room for the shares of the texts behind sample `at`; NULL: not wanted. */
+static kvd_interval *texts_at(search *s, size_t at)
 {
-    const size_t *const first = s->e->text_first;
-    for (size_t t = 0; t < s->e->n_texts; t++) {
-        kvd_quality_summary one;
-        if (kvd_quality_compare(c->per_sequence + first[t], s->e->reference + first[t],
-                                first[t + 1] - first[t], s->seed, &one, err))
-            return -1;
-        s->of_text[at * s->e->n_texts + t] = one.top1_share;
+    return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
+}
+
+/* A sample, and what texts have there (behind the last sample), into place. */
+static void insert(search *s, size_t at, const kvd_target_sample *found)
+{
+    memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
+    s->sample[at] = *found;
+    for (size_t t = 0; s->of_text && t < s->axis->n_texts; t++) {
+        const kvd_interval share = texts_at(s, s->n)[t];
+        for (size_t i = s->n; i > at; i--)
+            texts_at(s, i)[t] = texts_at(s, i - 1)[t];
+        texts_at(s, at)[t] = share;
     }
+    s->n++;
+}
+
+/* Measures the setting at the wanted x unless it was seen; *x is where it came to lie. */
+static int visit(search *s, double wanted, double *x, kvd_err *err)
+{
+    const kvd_target_axis *const a = s->axis;
+    kvd_target_sample found;
+    if (a->place(a->ctx, wanted, x, err))
+        return -1;
+    size_t at = 0;
+    while (at < s->n && s->sample[at].x < *x)
+        at++;
+    if (at < s->n && s->sample[at].x <= *x)
+        return 0;
+    if (s->n == MAX_SAMPLES)
+        return kvd_fail(err, "method '%s': the search for the target did not end within %d points", a->method,
+                        MAX_SAMPLES);
+    if (a->measure(a->ctx, wanted, &found, texts_at(s, s->n), err))
+        return -1;
+    if (isnan(found.share.value))
+        return kvd_fail(
+            err, "the uncompressed model predicts no token right: there is no accuracy to keep a share of");
+    found.x = *x;
+    insert(s, at, &found);
     return 0;
 }
 
-/* Evaluates the point at wanted p unless its widths were seen; *p is where it came to lie. */
-static int visit(search *s, double wanted, double *p, kvd_err *err)
-{
-    kvd_point point;
-    if (kvd_point_at(s->source, wanted, &point, err))
-        return -1;
-    int status = -1;
-    kvd_choice c = {.method = kvd_method_name(s->source->method),
-                    .overall_p = point.overall_p,
-                    .plan = {.dims = &point.dims,
-                             .dims_low = point.low.head ? &point.low : NULL,
-                             .type = s->type,
-                             .prompt = s->e->prompt,
-                             .seed = s->seed}};
-    kvd_quality_summary summary;
-    *p = point.overall_p;
-    size_t at = 0;
-    while (at < s->n && s->sample[at].p < point.overall_p)
-        at++;
-    if (at < s->n && s->sample[at].p == point.overall_p) {
-        status = 0;
-        goto done;
-    }
-    if (s->n == MAX_SAMPLES) {
-        kvd_fail(err, "method '%s': the search for the target did not end within %d points", c.method,
-                 MAX_SAMPLES);
-        goto done;
-    }
-    kvd_method_plan(s->source->method, &c.plan);
-    if (kvd_plan_open(&c.plan, s->setup, err) || kvd_evaluate(s->e, &c, 1, 0, false, NULL, err) ||
-        kvd_evaluator_compare(s->e, &c, s->seed, &summary, err))
-        goto done;
-    if (isnan(summary.top1_share.value)) {
-        kvd_fail(err,
-                 "the uncompressed model predicts no token right: there is no accuracy to keep a share of");
-        goto done;
-    }
-    if (s->on_point(s->ctx, s->source, &point, &c, &summary, err))
-        goto done;
-    memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
-    if (s->of_text) {
-        const size_t texts = s->e->n_texts;
-        memmove(s->of_text + (at + 1) * texts, s->of_text + at * texts,
-                (s->n - at) * texts * sizeof *s->of_text);
-        if (compare_texts(s, &c, at, err))
-            goto done;
-    }
-    s->sample[at] = (kvd_target_sample){point.overall_p, summary.top1_share};
-    s->n++;
-    status = 0;
-done:
-    kvd_plan_close(&c.plan);
-    kvd_choice_release(&c);
-    kvd_point_release(&point);
-    return status;
-}
-
-/* Narrows the bracket of one bound. Widths are whole numbers, so a wanted p may land on an end of the
+/* Narrows the bracket of one bound. Widths are whole numbers, so a wanted x may land on an end of the
  * bracket: then nothing lies between the two, and the wanted range alone shrinks. */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -161,77 +138,70 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
         const size_t miss = first_miss(samples_of(s, text, room), s->n, b, target);
         if (miss == 0 || miss == s->n)
             return 0;
-        const double kept = s->sample[miss - 1].p, missed = s->sample[miss].p;
-        double lo = kept, hi = missed, p = kept;
-        while (hi - lo > KVD_TARGET_STEP) {
+        if (fabs(s->sample[miss].saving - s->sample[miss - 1].saving) <= KVD_TARGET_STEP)
+            return 0;
+        const double kept = s->sample[miss - 1].x, missed = s->sample[miss].x;
+        double lo = kept, hi = missed, x = kept;
+        while (hi - lo > s->axis->step) {
             const double mid = lo + (hi - lo) / 2;
-            if (visit(s, mid, &p, err))
+            if (visit(s, mid, &x, err))
                 return -1;
-            if (p <= kept)
+            if (x <= kept)
                 lo = mid;
-            else if (p >= missed)
+            else if (x >= missed)
                 hi = mid;
             else
                 break;
         }
-        if (!(p > kept && p < missed))
+        if (!(x > kept && x < missed))
             return 0;
     }
 }
 
+/* Neighbours on both sides of the crossing: a dip or a bump beside it shows. */
+static int look_around(search *s, double target, kvd_err *err)
+{
+    const double step = 2 * s->axis->step, largest = s->axis->largest;
+    const size_t miss = first_miss(s->sample, s->n, VALUE, target);
+    double x;
+    if (miss == 0 || miss == s->n)
+        return 0;
+    const double kept = s->sample[miss - 1].x, missed = s->sample[miss].x;
+    if (kept > step && visit(s, kept - step, &x, err))
+        return -1;
+    return missed + step < largest && visit(s, missed + step, &x, err) ? -1 : 0;
+}
+
 static int run_search(search *s, double target, kvd_target *out, kvd_target *of_text, kvd_err *err)
 {
-    const kvd_method *const m = s->source->method;
-    double largest, p;
-    if (m->tokens || m->bits || m->layers ||
-        m->channels) { /* what they cost is not known without dims cut either */
-        s->n = 0;
-        if (visit(s, 0, &p, err))
-            return -1;
-    }
-    if (kvd_point_largest(s->source, &largest, err) || visit(s, largest, &p, err) ||
+    const kvd_target_axis *const a = s->axis;
+    double x;
+    if ((!a->whole && visit(s, 0, &x, err)) || visit(s, a->largest, &x, err) ||
+        bisect(s, ALL_TEXTS, VALUE, target, err) || look_around(s, target, err) ||
         bisect(s, ALL_TEXTS, VALUE, target, err))
         return -1;
     read_answer(s, ALL_TEXTS, target, out);
-    /* Neighbours on both sides of the crossing: a dip or a bump beside it shows. */
-    const double step = 2 * KVD_TARGET_STEP;
-    if (out->p > step && visit(s, out->p - step, &p, err))
-        return -1;
-    if (out->p_misses + step < largest && visit(s, out->p_misses + step, &p, err))
-        return -1;
-    if (bisect(s, ALL_TEXTS, VALUE, target, err))
-        return -1;
-    read_answer(s, ALL_TEXTS, target, out);
-    if (!isnan(out->p_lo) &&
+    if (!isnan(out->surely_kept.value) &&
         (bisect(s, ALL_TEXTS, LOWER, target, err) || bisect(s, ALL_TEXTS, UPPER, target, err)))
         return -1;
-    for (size_t t = 0; of_text && t < s->e->n_texts; t++)
+    for (size_t t = 0; of_text && t < a->n_texts; t++)
         if (bisect(s, (int)t, VALUE, target, err))
             return -1;
     read_answer(s, ALL_TEXTS, target, out);
-    for (size_t t = 0; of_text && t < s->e->n_texts; t++)
+    for (size_t t = 0; of_text && t < a->n_texts; t++)
         read_answer(s, (int)t, target, &of_text[t]);
     return 0;
 }
 
-int kvd_target_search(kvd_evaluator *e, const kvd_point_source *source, const kvd_method_setup *setup,
-                      kvd_dtype type, double target, uint64_t seed, kvd_target_point on_point, void *ctx,
-                      kvd_target *out, kvd_target *of_text, kvd_err *err)
+int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out, kvd_target *of_text,
+                      kvd_err *err)
 {
-    search s = {.e = e,
-                .source = source,
-                .setup = setup,
-                .type = type,
-                .seed = seed,
-                .on_point = on_point,
-                .ctx = ctx,
-                .sample = {{0, {1, 1, 1}}},
-                .n = 1};
+    search s = {.axis = axis, .sample = {{0, 0, 0, {1, 1, 1}}}, .n = axis->whole};
     if (of_text) {
-        const size_t room = MAX_SAMPLES * e->n_texts;
+        const size_t room = MAX_SAMPLES * axis->n_texts;
         if (!(s.of_text = malloc(room * sizeof *s.of_text)))
             return kvd_no_memory(err, "shares of the texts", room * sizeof *s.of_text);
-        for (size_t t = 0; t < e->n_texts; t++)
+        for (size_t t = 0; t < axis->n_texts; t++)
             s.of_text[t] = s.sample[0].share;
     }
     const int status = run_search(&s, target, out, of_text, err);

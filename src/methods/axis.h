@@ -38,6 +38,18 @@ typedef struct kvd_parameter {
     const char *meaning;
 } kvd_parameter;
 
+/*
+ * The key with which a method trades bytes for quality, for sweeps and searches: from the value that stores most of what is worth a
+ * look to the one that stores least. A second key may go along with it, unless it is given.
+ */
+typedef struct kvd_rate {
+    const char *key;
+    double most, least;
+    bool geometric;   /* steps between the two are ratios, not differences */
+    const char *with; /* this key is `at` + `slope` times the first one; NULL: none */
+    double at, slope;
+} kvd_rate;
+
 /* Values of the parameters of one method, in their order. */
 enum { KVD_PARAMETERS_MAX = 16 };
 typedef struct kvd_values {

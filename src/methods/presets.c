@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/args.h"
+#include "methods/keys.h"
 
 const char *const kvd_ranks_name[KVD_N_RANKS] = {"eq6", "eq6-energy", "error", "loss"};
 
@@ -24,10 +25,23 @@ static const kvd_bits_method *const bits[] = {&kvd_bits_kivi, &kvd_bits_hetero, 
 /* Names that stand for members of several axes, with values of keys where they are not the members' own. */
 static const struct {
     const char *name, *stands_for, *usual, *summary;
+    kvd_rate rate; /* keys are NAME.key */
 } several[] = {
-    {"leankv", "sparsity+hetero", NULL, "LeanKV whole: sparsity and hetero"},
-    {"zdc", "importance+zack", NULL, "ZDC whole: importance and zack at two levels; p or p_i, and p_u"},
-    {"mikv", "lower+hetero", "k=8,v=8,lk=2,lv=2,balance=1", "MiKV: lower and hetero at 8 and 2 bits"},
+    {"leankv",
+     "sparsity+hetero",
+     NULL,
+     "LeanKV whole: sparsity and hetero",
+     {"sparsity.th", 0.02, 0.95, true, "sparsity.tl", 0, 0.1}},
+    {"zdc",
+     "importance+zack",
+     NULL,
+     "ZDC whole: importance and zack at two levels; p or p_i, and p_u",
+     {"p", 0.1, 0.7, false, "p_u", 0.15, 1}},
+    {"mikv",
+     "lower+hetero",
+     "k=8,v=8,lk=2,lv=2,balance=1",
+     "MiKV: lower and hetero at 8 and 2 bits",
+     {"lower.heavy", 0.45, 0.01, true, "lower.recent", 0, 1}},
 };
 
 enum {
@@ -64,19 +78,20 @@ bool kvd_method_is_none(const kvd_method *m)
 bool kvd_preset_at(int i, kvd_preset *out)
 {
     if (i < N_DIMS)
-        *out = (kvd_preset){dims[i]->name, "dims", dims[i]->summary, NULL};
+        *out = (kvd_preset){dims[i]->name, "dims", dims[i]->summary, NULL, true};
     else if ((i -= N_DIMS) < N_MAKERS)
-        *out = (kvd_preset){makers[i]->name, "dims", makers[i]->summary, makers[i]->parameter};
+        *out = (kvd_preset){makers[i]->name, "dims", makers[i]->summary, makers[i]->parameter, true};
     else if ((i -= N_MAKERS) < N_CHANNELS)
-        *out = (kvd_preset){channels[i]->name, "dims", channels[i]->summary, channels[i]->parameter};
+        *out = (kvd_preset){channels[i]->name, "dims", channels[i]->summary, channels[i]->parameter, true};
     else if ((i -= N_CHANNELS) < N_LAYERS)
-        *out = (kvd_preset){layers[i]->name, "layers", layers[i]->summary, layers[i]->parameter};
+        *out = (kvd_preset){layers[i]->name, "layers", layers[i]->summary, layers[i]->parameter, true};
     else if ((i -= N_LAYERS) < N_TOKENS)
-        *out = (kvd_preset){tokens[i]->name, "tokens", tokens[i]->summary, tokens[i]->parameter};
+        *out = (kvd_preset){tokens[i]->name, "tokens", tokens[i]->summary, tokens[i]->parameter,
+                            !tokens[i]->only_lowers};
     else if ((i -= N_TOKENS) < N_BITS)
-        *out = (kvd_preset){bits[i]->name, "bits", bits[i]->summary, bits[i]->parameter};
+        *out = (kvd_preset){bits[i]->name, "bits", bits[i]->summary, bits[i]->parameter, true};
     else if ((i -= N_BITS) < N_SEVERAL)
-        *out = (kvd_preset){several[i].name, several[i].stands_for, several[i].summary, NULL};
+        *out = (kvd_preset){several[i].name, several[i].stands_for, several[i].summary, NULL, true};
     else
         return false;
     return true;
@@ -139,6 +154,7 @@ static const char *dims_name(const kvd_method *m)
 
 static int add(const char *name, kvd_method *m, kvd_err *err)
 {
+    m->rate = NULL;
     for (int i = 0; i < N_DIMS; i++)
         if (!strcmp(name, dims[i]->name)) {
             if (dims_name(m))
@@ -191,7 +207,10 @@ static int add(const char *name, kvd_method *m, kvd_err *err)
             char copy[64];
             snprintf(copy, sizeof copy, "%s", several[i].stands_for);
             m->usual = several[i].usual;
-            return add_all(copy, m, err);
+            if (add_all(copy, m, err))
+                return -1;
+            m->rate = &several[i].rate;
+            return 0;
         }
     return !strcmp(name, "none") ? kvd_fail(err, "'none' cannot be combined") : unknown(name, err);
 }
@@ -244,30 +263,24 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
     return 0;
 }
 
-/* The members of the other axes and their values. */
-typedef struct {
-    const char *name;
-    const kvd_parameter *parameter;
-    kvd_values *values;
-} keyed;
-
-static int members(kvd_method *m, keyed out[4])
+int kvd_method_members(kvd_method *m, kvd_keyed out[4])
 {
     int n = 0;
     if (m->layers)
-        out[n++] = (keyed){m->layers->name, m->layers->parameter, &m->layers_values};
+        out[n++] = (kvd_keyed){m->layers->name, m->layers->parameter, m->layers->rate, &m->layers_values};
     if (m->tokens)
-        out[n++] = (keyed){m->tokens->name, m->tokens->parameter, &m->tokens_values};
+        out[n++] = (kvd_keyed){m->tokens->name, m->tokens->parameter, m->tokens->rate, &m->tokens_values};
     if (m->maker)
-        out[n++] = (keyed){m->maker->name, m->maker->parameter, &m->maker_values};
+        out[n++] = (kvd_keyed){m->maker->name, m->maker->parameter, m->maker->rate, &m->maker_values};
     if (m->channels)
-        out[n++] = (keyed){m->channels->name, m->channels->parameter, &m->channels_values};
+        out[n++] =
+            (kvd_keyed){m->channels->name, m->channels->parameter, m->channels->rate, &m->channels_values};
     if (m->bits)
-        out[n++] = (keyed){m->bits->name, m->bits->parameter, &m->bits_values};
+        out[n++] = (kvd_keyed){m->bits->name, m->bits->parameter, m->bits->rate, &m->bits_values};
     return n;
 }
 
-static int find_key(const keyed *k, const char *key)
+int kvd_find_key(const kvd_keyed *k, const char *key)
 {
     for (int i = 0; k->parameter[i].key; i++)
         if (!strcmp(k->parameter[i].key, key))
@@ -275,7 +288,7 @@ static int find_key(const keyed *k, const char *key)
     return -1;
 }
 
-static int set_value(const keyed *k, int i, const char *value, kvd_err *err)
+static int set_value(const kvd_keyed *k, int i, const char *value, kvd_err *err)
 {
     const kvd_parameter *const p = &k->parameter[i];
     double *const to = &k->values->value[i];
@@ -289,7 +302,7 @@ static int set_value(const keyed *k, int i, const char *value, kvd_err *err)
     return 0;
 }
 
-static int unknown_key(const kvd_method *m, const keyed *all, int n, const char *key, kvd_err *err)
+static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const char *key, kvd_err *err)
 {
     char known[400] = "";
     if (kvd_method_is_none(m))
@@ -307,8 +320,8 @@ static int unknown_key(const kvd_method *m, const keyed *all, int n, const char 
 
 static int set(kvd_method *m, const char *key, const char *value, unsigned *seen, kvd_err *err)
 {
-    keyed all[4];
-    const int n = members(m, all);
+    kvd_keyed all[4];
+    const int n = kvd_method_members(m, all);
     const char *const dot = strchr(key, '.');
     const bool of_dims = dims_bit(key) != 0;
     int member = -1, at = -1;
@@ -318,16 +331,16 @@ static int set(kvd_method *m, const char *key, const char *value, unsigned *seen
             return set(m, dot + 1, value, seen, err);
         for (int k = 0; k < n; k++)
             if (strlen(all[k].name) == len && !strncmp(key, all[k].name, len) &&
-                (at = find_key(&all[k], dot + 1)) >= 0)
+                (at = kvd_find_key(&all[k], dot + 1)) >= 0)
                 member = k;
     } else {
         for (int k = 0; k < n; k++)
-            if (find_key(&all[k], key) >= 0) {
+            if (kvd_find_key(&all[k], key) >= 0) {
                 if (member >= 0)
                     return kvd_fail(err, "key '%s' belongs to '%s' and '%s': write %s.%s", key,
                                     all[member].name, all[k].name, all[k].name, key);
                 member = k;
-                at = find_key(&all[k], key);
+                at = kvd_find_key(&all[k], key);
             }
         if (m->dims && of_dims)
             return member >= 0 ? kvd_fail(err, "key '%s' belongs to '%s' and '%s': write %s.%s", key,
@@ -349,8 +362,8 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
         return kvd_fail(err, "ranks=loss is of method fisher: only its singular values are in nats");
     if ((seen & KEY_P_U) && !(m->tokens && m->tokens->lowers))
         return kvd_fail(err, "p_u is of entries at a low level, which no member of it makes");
-    keyed all[4];
-    const int n = members((kvd_method *)(uintptr_t)m, all);
+    kvd_keyed all[4];
+    const int n = kvd_method_members((kvd_method *)(uintptr_t)m, all);
     for (int k = 0; k < n; k++)
         for (int i = 0; all[k].parameter[i].key; i++)
             if (isnan(all[k].values->value[i]))
@@ -365,23 +378,24 @@ static void set_usual(kvd_method *m)
     char copy[64];
     char *rest = copy;
     snprintf(copy, sizeof copy, "%s", m->usual ? m->usual : "");
-    keyed all[4];
-    const int n = members(m, all);
+    kvd_keyed all[4];
+    const int n = kvd_method_members(m, all);
     while (rest && *rest) {
         char *value = strsep(&rest, ",");
         const char *const key = strsep(&value, "=");
         for (int k = 0; k < n; k++) {
-            const int i = find_key(&all[k], key);
+            const int i = kvd_find_key(&all[k], key);
             if (i >= 0 && !all[k].values->given[i])
                 all[k].values->value[i] = strtod(value, NULL);
         }
     }
 }
 
-static void describe(kvd_method *m)
+void kvd_method_describe(kvd_method *m)
 {
-    keyed all[4];
-    const int n = members(m, all);
+    *m->settings = '\0';
+    kvd_keyed all[4];
+    const int n = kvd_method_members(m, all);
     size_t used = 0;
     if (m->cut != KVD_CUT_BOTH)
         used = (size_t)snprintf(m->settings, sizeof m->settings, "cut=%s", cut_name[m->cut]);
@@ -402,7 +416,7 @@ void kvd_method_with_fisher(kvd_method *m)
     for (int i = 0; m->bits->parameter[i].key; i++)
         if (!strcmp(m->bits->parameter[i].key, m->bits->fisher_key) && !m->bits_values.given[i])
             m->bits_values.value[i] = 1;
-    describe(m);
+    kvd_method_describe(m);
 }
 
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
@@ -432,6 +446,6 @@ int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
     set_usual(m);
     if (check(m, seen, err))
         return kvd_in(err, "method '%s'", name);
-    describe(m);
+    kvd_method_describe(m);
     return 0;
 }

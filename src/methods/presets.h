@@ -17,10 +17,11 @@ typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
  * method that has it; one that several have is written NAME.key.
  */
 typedef struct {
-    char name[64];      /* "none", "zack", "h2o+kivi": without keys                */
-    char settings[320]; /* values of all keys but p, r, ranks: "heavy=0.1,recent=0.1"; empty for none */
-    kvd_cut cut;        /* key cut of dims: both (when not given), qk or v */
-    const char *usual;  /* keys and values of a preset, for those that are not given; NULL: none */
+    char name[64];        /* "none", "zack", "h2o+kivi": without keys                */
+    char settings[320];   /* values of all keys but p, r, ranks: "heavy=0.1,recent=0.1"; empty for none */
+    kvd_cut cut;          /* key cut of dims: both (when not given), qk or v */
+    const char *usual;    /* keys and values of a preset, for those that are not given; NULL: none */
+    const kvd_rate *rate; /* of a preset that is named last, with keys NAME.key; NULL: that of the member */
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;
     const kvd_dims_method *dims;         /* NULL: whole heads, or a maker                */
@@ -51,6 +52,7 @@ const kvd_dims_method *kvd_method_at(int i);
 typedef struct {
     const char *name, *axis, *summary;
     const kvd_parameter *parameter;
+    bool alone; /* it stores less without a method of another axis */
 } kvd_preset;
 bool kvd_preset_at(int i, kvd_preset *out);
 
@@ -60,5 +62,31 @@ void kvd_method_with_fisher(kvd_method *m);
 
 /* The axes but dims of a plan: what belongs to the method alone. */
 void kvd_method_plan(const kvd_method *m, kvd_plan *plan);
+
+/*
+ * ---- the key that trades bytes for quality: p of dims, budgets of tokens, ranks of layers, bits -------------------------
+ */
+typedef struct {
+    char name[64]; /* "p", "h2o.heavy": as --method takes it                                            */
+    double most,
+        least;  /* values that store most and least of what is worth a look                          */
+    bool whole; /* whole numbers only                                                                */
+    bool geometric;
+    bool p; /* overall p of the dims axis, whose value is settled by widths                      */
+    /* private */
+    char with[64];
+    double at, slope;
+} kvd_method_rate;
+
+/* key NULL: of the preset or member that is named last; else "key" or "NAME.key", a key that its method declares. Fails for none. */
+int kvd_method_rate_find(const kvd_method *m, const char *key, kvd_method_rate *out, kvd_err *err);
+/* The value at a share of the way from most (0) to least (1); of whole keys the nearest whole one. */
+double kvd_method_rate_at(const kvd_method_rate *r, double share);
+/* The share of the way at which a value lies. */
+double kvd_method_rate_share(const kvd_method_rate *r, double value);
+/* *out is *m with the key at that value, and the key that goes with it where it was not given. */
+void kvd_method_set_rate(const kvd_method *m, const kvd_method_rate *r, double value, kvd_method *out);
+/* The value that m has; NaN where it is not known before widths are. */
+double kvd_method_rate_value(const kvd_method *m, const kvd_method_rate *r);
 
 #endif

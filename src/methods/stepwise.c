@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "methods/head.h"
+#include "model/vector.h"
 
 void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_account *a)
 {
@@ -47,17 +48,31 @@ typedef struct {
     size_t window;
 } statistics;
 
-static void softmax(float *x, size_t n, double *log_sum)
+/* Probabilities of scores, and the logarithm of their denominator, of which *top is the largest score. */
+KVD_CLONES static double exponentials(float *x, size_t n, float *top)
 {
-    float top = x[0];
+    float most = x[0];
     double sum = 0;
-    assert(n > 0);
-    for (size_t i = 1; i < n; i++)
-        top = x[i] > top ? x[i] : top;
+#pragma omp simd reduction(max : most)
     for (size_t i = 0; i < n; i++)
-        sum += (double)(x[i] = expf(x[i] - top));
+        most = x[i] > most ? x[i] : most;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < n; i++) {
+        x[i] = kvd_expf(x[i] - most);
+        sum += (double)x[i];
+    }
+#pragma omp simd
     for (size_t i = 0; i < n; i++)
         x[i] = (float)((double)x[i] / sum);
+    *top = most;
+    return sum;
+}
+
+static void softmax(float *x, size_t n, double *log_sum)
+{
+    float top;
+    assert(n > 0);
+    const double sum = exponentials(x, n, &top);
     *log_sum = (double)top + log(sum);
 }
 

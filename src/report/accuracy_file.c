@@ -144,12 +144,26 @@ typedef struct {
     kvd_err *err;
 } target_reader;
 
+/* Four ends of a target, as they follow one another in the structure. */
+static int read_ends(target_reader *x, const char *where, const char *name, double *to, kvd_err *err)
+{
+    static const char *const suffix[] = {"", "_misses", "_lo", "_hi"};
+    for (int i = 0; i < 4; i++) {
+        char attribute[40];
+        snprintf(attribute, sizeof attribute, "%s%s", name, suffix[i]);
+        if (kvd_h5_get_double(x->f, where, attribute, &to[i], err))
+            return -1;
+    }
+    return 0;
+}
+
 static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info, void *ctx)
 {
     target_reader *x = ctx;
-    char where[128];
+    char where[128], *key = NULL;
     kvd_target_result t = {0};
     int64_t monotone, points;
+    kvd_err ignored;
     (void)group;
     (void)info;
     if (strlen(name) >= sizeof t.name) {
@@ -158,14 +172,17 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     }
     strcpy(t.name, name);
     snprintf(where, sizeof where, "/target/%s", name);
+    const bool any_key = !kvd_h5_get_text(x->f, where, "key", &key, &ignored);
+    snprintf(t.key, sizeof t.key, "%s", any_key ? key : "p");
+    free(key);
     if (kvd_h5_get_double(x->f, where, "target", &t.target, x->err) ||
-        kvd_h5_get_double(x->f, where, "p", &t.p, x->err) ||
-        kvd_h5_get_double(x->f, where, "p_misses", &t.p_misses, x->err) ||
-        kvd_h5_get_double(x->f, where, "p_lo", &t.p_lo, x->err) ||
-        kvd_h5_get_double(x->f, where, "p_hi", &t.p_hi, x->err) ||
+        read_ends(x, where, any_key ? "value" : "p", &t.value, x->err) ||
+        (any_key && read_ends(x, where, "saving", &t.saving, x->err)) ||
         kvd_h5_get_int(x->f, where, "monotone", &monotone, x->err) ||
         kvd_h5_get_int(x->f, where, "n_points", &points, x->err))
         return -1;
+    if (!any_key)
+        t.saving = t.saving_misses = t.saving_lo = t.saving_hi = (double)NAN;
     t.monotone = monotone != 0;
     t.n_points = points;
     kvd_target_result *all = realloc(x->a->target, (x->a->n_targets + 1) * sizeof *all);

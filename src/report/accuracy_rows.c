@@ -22,6 +22,20 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e)
     return strcmp(kvd_entry_text(e, "method"), "none") == 0;
 }
 
+void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size)
+{
+    const char *const key = kvd_entry_text(e, "rate_key");
+    *text = '\0';
+    if (*key)
+        snprintf(text, size, "%.60s = %.4g", key, kvd_entry_real(e, "rate_value"));
+}
+
+double kvd_entry_saving(const kvd_accuracy_entry *e)
+{
+    return 1 - kvd_entry_real(e, "bytes_per_token_stored") * kvd_entry_real(e, "element_bytes") /
+                   kvd_entry_real(e, "bytes_per_token_dense") / kvd_entry_real(e, "stored_element_bytes");
+}
+
 static int by_series(const void *a, const void *b)
 {
     const kvd_accuracy_entry *x = a, *y = b;
@@ -33,6 +47,9 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
+    if (!c) /* what p says nothing of: from many bytes to few */
+        c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
+            (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
@@ -43,12 +60,12 @@ static const char *alone(const kvd_accuracy_entry *e)
     return qk == v ? "" : v ? " (V alone)" : " (Q-K alone)";
 }
 
-/* True when rows of compressed methods differ in the column. */
+/* True when rows of compressed methods that say something in the column differ in it. */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
     const char *first = NULL;
     for (size_t i = 0; i < all->n; i++) {
-        if (kvd_entry_is_none(&all->item[i]))
+        if (kvd_entry_is_none(&all->item[i]) || !*kvd_entry_text(&all->item[i], column))
             continue;
         if (first && strcmp(first, kvd_entry_text(&all->item[i], column)))
             return true;

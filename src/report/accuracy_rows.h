@@ -29,6 +29,10 @@ const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
 /* True for a row of the uncompressed model. */
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);
+/* "h2o.heavy = 0.1": where a row stands along the key that trades bytes for quality; empty where it says nothing. */
+void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
+/* Bytes saved: 1 - stored over what the uncompressed cache of the run would have stored. */
+double kvd_entry_saving(const kvd_accuracy_entry *e);
 /* The last entry of the series and label that item `first` begins. */
 size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first);
 

@@ -59,10 +59,12 @@ typedef struct {
     kvd_similarity_pair *pair;
 } kvd_similarity;
 
-/* The answer of a search for the p that keeps a share of top-1 accuracy. */
+/* The answer of a search for what keeps a share of top-1 accuracy: value and bytes saved where it is kept, where it is first missed, and
+ * the two ends of its interval. */
 typedef struct {
-    char name[64];
-    double target, p, p_misses, p_lo, p_hi;
+    char name[96], key[64]; /* key "p" for files that were made before others could be searched */
+    double target, value, value_misses, value_lo, value_hi;
+    double saving, saving_misses, saving_lo, saving_hi; /* NaN in such files */
     bool monotone;
     int64_t n_points;
 } kvd_target_result;

@@ -17,6 +17,8 @@ int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Quality against overall p, the p that keeps a share of accuracy, ZDC Fig. 14, bytes. */
 int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* Into the section of accuracy: fronts of quality against real bytes, and bytes saved at 99 % of the accuracy, texts side by side. */
+int kvd_study_pareto(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* Into the section of accuracy: calibrating on one text and serving another, and quality against the number of
  * calibration tokens (of the spectrum files that are there). */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);

@@ -6,6 +6,7 @@
 #include "report/accuracy_rows.h"
 #include "report/measures.h"
 #include "report/studies.h"
+#include "report/targets.h"
 
 /* ---- quality ------------------------------------------------------------------------------------- */
 
@@ -37,6 +38,7 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rule", "widths by");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
     for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
         kvd_table_add_column(t, KVD_CELL_REAL, reals[k].digits, reals[k].column, reals[k].heading);
@@ -68,7 +70,10 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
             continue;
         kvd_table_text(t, kvd_entry_text(e, "label"));
         kvd_table_text(t, kvd_entry_text(e, "method"));
+        char setting[100];
+        kvd_entry_setting(e, setting, sizeof setting);
         kvd_table_text(t, kvd_entry_text(e, "rule"));
+        kvd_table_text(t, setting);
         kvd_table_text(t, kvd_entry_text(e, "calibration"));
         for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
             kvd_table_real(t, kvd_entry_real(e, reals[k].column));
@@ -128,7 +133,8 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *e = &all->item[i];
         const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
-        if (kvd_entry_is_none(e) || strcmp(kvd_entry_text(e, "label"), all->label[label]))
+        if (kvd_entry_is_none(e) || strcmp(kvd_entry_text(e, "label"), all->label[label]) ||
+            isnan(kvd_entry_real(e, "overall_p")))
             continue;
         n++;
         kvd_table_text(t, e->series);
@@ -162,46 +168,23 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
 static void target_row(kvd_table *t, const char *label, const char *method, const char *calibration,
                        const char *how, const kvd_target_result *x)
 {
+    const bool p = !strcmp(x->key, "p");
+    const double *const end[] = {&x->value, &x->value_misses, &x->value_lo, &x->value_hi};
     kvd_table_text(t, label);
     kvd_table_text(t, method);
     kvd_table_text(t, calibration);
     kvd_table_real(t, x->target);
-    kvd_table_real(t, x->p);
-    kvd_table_real(t, x->p_misses);
-    kvd_table_real(t, x->p_lo);
-    kvd_table_real(t, x->p_hi);
+    kvd_table_real(t, x->saving);
+    kvd_table_real(t, x->saving_lo);
+    kvd_table_real(t, x->saving_hi);
+    kvd_table_real(t, x->saving_misses);
+    for (int i = 0; i < 4; i++)
+        kvd_table_real(t, p ? *end[i] : (double)NAN);
+    kvd_table_text(t, x->key);
+    kvd_table_real(t, x->value);
     kvd_table_text(t, x->monotone ? "yes" : "no");
     kvd_table_int(t, x->n_points);
     kvd_table_text(t, how);
-}
-
-/* What the points of one series say about 99 %, where nobody searched: items first .. last. */
-static void from_points(const kvd_accuracy_entries *all, size_t first, size_t last, kvd_target_result *x)
-{
-    *x = (kvd_target_result){
-        .target = 0.99, .p = 0, .p_misses = (double)NAN, .p_lo = 0, .p_hi = (double)NAN, .monotone = true};
-    bool missed = false, unsure = false;
-    for (size_t i = first; i <= last; i++) {
-        const kvd_accuracy_entry *e = &all->item[i];
-        double p = kvd_entry_real(e, "overall_p"), share = kvd_entry_real(e, "top1_share");
-        if (share < x->target && !missed) {
-            missed = true;
-            x->p_misses = p;
-        } else if (share >= x->target && missed) {
-            x->monotone = false;
-        } else if (!missed) {
-            x->p = p;
-        }
-        double lo = kvd_entry_real(e, "top1_share_lo"), hi = kvd_entry_real(e, "top1_share_hi");
-        unsure = unsure || !(lo >= x->target);
-        if (!unsure)
-            x->p_lo = p;
-        if (isnan(lo))
-            x->p_lo = (double)NAN;
-        if (isnan(x->p_hi) && hi < x->target)
-            x->p_hi = p;
-        x->n_points++;
-    }
 }
 
 static bool searched(const kvd_accuracy_entry *e)
@@ -210,6 +193,8 @@ static bool searched(const kvd_accuracy_entry *e)
     const char *rule = kvd_entry_text(e, "rule");
     bool plain = strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0;
     snprintf(name, sizeof name, "%s%s%s", kvd_entry_text(e, "method"), plain ? "" : "-", plain ? "" : rule);
+    if (!plain && strcmp(rule, "none") == 0)
+        snprintf(name, sizeof name, "%s", kvd_entry_text(e, "method"));
     for (size_t k = 0; k < e->file->accuracy.n_targets; k++)
         if (strcmp(e->file->accuracy.target[k].name, name) == 0)
             return true;
@@ -221,24 +206,32 @@ enum { FEWEST_POINTS = 3 };
 
 static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
-    kvd_table *t =
-        kvd_section_table(s, "target", "Largest overall p that keeps a share of top-1 accuracy", err);
+    kvd_table *t = kvd_section_table(s, "target", "Fewest bytes that keep a share of top-1 accuracy", err);
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "target", "share to keep");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving", "bytes saved");
+    kvd_table_interval(t);
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving_lo", "surely");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving_hi", "surely lost");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving_misses", "missed at");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p", "kept up to p");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p_misses", "missed at p");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p_surely_kept", "surely kept up to");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "p_surely_lost", "surely lost from");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "key", "along");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "value", "up to");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "monotone", "monotone");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "n_points", "points");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "how", "from");
-    kvd_table_note(t, "search: bisection by kvdim-eval --target; points: read off the evaluated points, so "
-                      "no finer than they are. "
-                      "Surely: by the 95 %% interval of the share. Not monotone: the share is reached again "
+    kvd_table_note(t, "Bytes saved: of the uncompressed cache in the type of the run, as counted; in "
+                      "brackets what is surely kept and "
+                      "what is surely lost, by the 95 %% interval of the share. "
+                      "search: bisection by kvdim-eval --target; points: read off the evaluated points, so "
+                      "no finer than they are. Not monotone: the share is reached again "
                       "beyond a miss, so the text is "
                       "too short for this answer or the method uneven (Z-18).");
     for (size_t i = 0; i < r->n; i++)
@@ -260,7 +253,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
             known = known || searched(&all->item[k]);
         if (!known) {
             kvd_target_result x;
-            from_points(all, i, last, &x);
+            kvd_target_from_points(all, i, last, &x);
             target_row(t, kvd_entry_text(&all->item[i], "label"), all->item[i].method,
                        kvd_entry_text(&all->item[i], "calibration"), "points", &x);
         }
@@ -290,7 +283,8 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *e = &all->item[i];
         char label[KVD_LABEL];
-        if (kvd_entry_is_none(e) || isnan(kvd_entry_real(e, "attention_error")))
+        if (kvd_entry_is_none(e) || isnan(kvd_entry_real(e, "attention_error")) ||
+            isnan(kvd_entry_real(e, "overall_p")))
             continue;
         n++;
         snprintf(label, sizeof label, "%s", kvd_entry_text(e, "label"));
@@ -337,7 +331,8 @@ static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *e
         const kvd_accuracy_entry *e = &all->item[best];
         const kvd_accuracy_result *a = &e->file->accuracy;
         i = last + 1;
-        if (kvd_entry_is_none(e) || !a->norm || !a->zdc || isnan(a->norm[e->row * a->n_layers]))
+        if (kvd_entry_is_none(e) || isnan(kvd_entry_real(e, "overall_p")) || !a->norm || !a->zdc ||
+            isnan(a->norm[e->row * a->n_layers]))
             continue;
         snprintf(series, sizeof series, "%s at p = %.2f", e->series, kvd_entry_real(e, "overall_p"));
         snprintf(label, sizeof label, "%s", kvd_entry_text(e, "label"));
@@ -378,6 +373,7 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "element_bytes", "bytes per element");
     for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
@@ -399,7 +395,10 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
         if (again) /* bytes do not depend on the text */
             continue;
+        char setting[100];
+        kvd_entry_setting(e, setting, sizeof setting);
         kvd_table_text(t, e->series);
+        kvd_table_text(t, setting);
         kvd_table_real(t, kvd_entry_real(e, "overall_p"));
         kvd_table_int(t, (int64_t)kvd_entry_real(e, "element_bytes"));
         for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
@@ -433,7 +432,7 @@ int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err)
     if (all.n_labels > MOST_FIGURES)
         kvd_text_add(&s->words, "<p>Curves are drawn for the first %d of %zu texts; the table has all.</p>\n",
                      MOST_FIGURES, all.n_labels);
-    if (target_table(r, &all, s, err))
+    if (kvd_study_pareto(r, &all, s, err) || target_table(r, &all, s, err))
         goto done;
     for (size_t k = 0; k < all.n_labels && k < MOST_FIGURES; k++)
         if (quality_figure(&all, k, s, err))

@@ -29,9 +29,10 @@ typedef struct {
     int *flag;
     kvd_change *change;
     kvd_error_sums *error;  /* [n_layers][KVD_ERROR_PARTS][n_heads]        */
-    kvd_device_memory kept; /* attention outputs of the latest reference   */
-    char *kept_out;         /* [n_layers][max_tokens][n_heads * d_head] of the type of the pass, or NULL */
-    void *host;             /* what comes back of change and error         */
+    kvd_device_memory kept; /* attention outputs of references               */
+    char *kept_out;         /* [n_layers][kept_tokens][n_heads * d_head] of the type of the pass, or NULL */
+    size_t kept_tokens;
+    void *host; /* what comes back of change and error         */
 } runner;
 
 static const char what[] = "evaluation";
@@ -68,19 +69,31 @@ static size_t spare(const kvd_model_runner *r)
     return cudaMemGetInfo(&available, &total) ? 0 : available / 2;
 }
 
-static size_t kept_layer(const kvd_model_runner *r)
+static size_t kept_row_bytes(const kvd_model_runner *r)
 {
-    return r->max_tokens * (size_t)r->config->n_heads * (size_t)r->config->d_head *
-           kvd_dtype_bytes(r->compute);
+    return (size_t)r->config->n_heads * (size_t)r->config->d_head * kvd_dtype_bytes(r->compute);
 }
 
-static int keep_attention(kvd_model_runner *r, kvd_err *err)
+static size_t attention_bytes(const kvd_model_runner *r)
+{
+    return (size_t)r->config->n_layers * kept_row_bytes(r);
+}
+
+static int keep_attention(kvd_model_runner *r, size_t n_tokens, kvd_err *err)
 {
     runner *const self = self_of(r);
     assert(!self->kept_out);
-    self->kept_out = kvd_device_new(&self->kept, (size_t)r->config->n_layers * kept_layer(r),
-                                    "attention outputs of a batch", err);
+    self->kept_tokens = n_tokens;
+    self->kept_out =
+        kvd_device_new(&self->kept, n_tokens * attention_bytes(r), "attention outputs of a batch", err);
     return self->kept_out ? 0 : -1;
+}
+
+/* Where the outputs of a layer of the batch at hand are kept. */
+static char *kept_at(const runner *self, int layer)
+{
+    return self->kept_out +
+           ((size_t)layer * self->kept_tokens + self->door.kept_row) * kept_row_bytes(&self->door);
 }
 
 static void drop_attention(kvd_model_runner *r)
@@ -98,9 +111,9 @@ static int save_output(void *ctx, const kvd_gpu_attention_in *in, const void *ou
     runner *const self = ctx;
     const size_t bytes =
         in->n_tokens * (size_t)in->config->n_heads * (size_t)in->config->d_head * kvd_dtype_bytes(in->type);
-    return kvd_cuda_check(cudaMemcpyAsync(self->kept_out + (size_t)in->layer * kept_layer(&self->door), out,
-                                          bytes, cudaMemcpyDeviceToDevice, in->stream),
-                          what, err);
+    return kvd_cuda_check(
+        cudaMemcpyAsync(kept_at(self, in->layer), out, bytes, cudaMemcpyDeviceToDevice, in->stream), what,
+        err);
 }
 
 static int compare_output(void *ctx, const kvd_gpu_attention_in *in, const void *out, kvd_err *err)
@@ -108,8 +121,7 @@ static int compare_output(void *ctx, const kvd_gpu_attention_in *in, const void 
     runner *const self = ctx;
     const int heads = in->config->n_heads;
     return kvd_cuda_check(
-        kvd_error_parts(in->type, self->kept_out + (size_t)in->layer * kept_layer(&self->door), out,
-                        in->n_tokens, heads, in->config->d_head,
+        kvd_error_parts(in->type, kept_at(self, in->layer), out, in->n_tokens, heads, in->config->d_head,
                         self->error + (size_t)in->layer * KVD_ERROR_PARTS * (size_t)heads, in->stream),
         what, err);
 }
@@ -362,6 +374,7 @@ kvd_model_runner *kvd_runner_cuda(const kvd_checkpoint *c, kvd_dtype compute, si
                                     .rows_free = rows_free,
                                     .spare = spare,
                                     .keep_attention = keep_attention,
+                                    .attention_bytes = attention_bytes,
                                     .drop_attention = drop_attention,
                                     .reference = reference,
                                     .below = below,

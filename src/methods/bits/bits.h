@@ -33,6 +33,7 @@ typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     const char *name, *summary;
     const kvd_parameter *parameter; /* ends with key NULL */
+    const kvd_rate *rate;           /* NULL: none of its keys trades bytes for quality */
     unsigned needs;
     const char *
         fisher_key; /* of the keys, the one that is 1 unless given where squared gradients are, and no dims; NULL: none */

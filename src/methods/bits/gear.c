@@ -25,6 +25,7 @@ static const kvd_parameter parameters[] = {
     {"iterations", 2, 1, 100, true, "steps of the power method"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"bits", 8, 1, false, NULL, 0, 0};
 
 static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -179,6 +180,7 @@ static int code(const void *self, const kvd_bits_block *block, float *decoded, k
 const kvd_bits_method kvd_bits_gear = {.name = "gear",
                                        .summary = "quantised, with a low-rank part and outliers apart",
                                        .parameter = parameters,
+                                       .rate = &rate,
                                        .window = window,
                                        .open = open,
                                        .code = code};

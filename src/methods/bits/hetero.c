@@ -20,6 +20,7 @@ static const kvd_parameter parameters[] = {
     {"balance", 0, 0, 1, true, "1: keys at the low level times MiKV's factors per channel from the prompt"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"k", 8, 1, false, "v", 0, 1};
 
 static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -74,6 +75,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 const kvd_bits_method kvd_bits_hetero = {.name = "hetero",
                                          .summary = "keys at more bits than values, per token; two levels",
                                          .parameter = parameters,
+                                         .rate = &rate,
                                          .balances = balances,
                                          .window = window,
                                          .open = open,

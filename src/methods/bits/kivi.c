@@ -15,6 +15,7 @@ static const kvd_parameter parameters[] = {
     {"residual", 128, 0, 1 << 20, true, "newest tokens that are exact; a multiple of group"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"bits", 8, 1, false, NULL, 0, 0};
 
 static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -56,6 +57,7 @@ const kvd_bits_method kvd_bits_kivi = {.name = "kivi",
                                        .summary =
                                            "keys quantised per channel, values per token, newest exact",
                                        .parameter = parameters,
+                                       .rate = &rate,
                                        .window = window,
                                        .open = open,
                                        .code = code};

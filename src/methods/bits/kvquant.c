@@ -38,6 +38,7 @@ static const kvd_parameter parameters[] = {
      "unless given"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 4096 };
 
@@ -424,6 +425,7 @@ const kvd_bits_method kvd_bits_kvquant = {
     .name = "kvquant",
     .summary = "non-uniform levels, keys before RoPE per channel, outliers apart",
     .parameter = parameters,
+    .rate = &rate,
     .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
     .fisher_key = "weights",
     .keys_before_rope = true,

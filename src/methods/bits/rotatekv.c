@@ -26,6 +26,7 @@ static const kvd_parameter parameters[] = {
     {"rows", 4096, 64, 1 << 20, true, "calibration tokens that are read"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"bits", 8, 1, false, NULL, 0, 0};
 
 typedef struct {
     const kvd_values *v;
@@ -248,6 +249,7 @@ const kvd_bits_method kvd_bits_rotatekv = {
     .name = "rotatekv",
     .summary = "Hadamard over heads before RoPE, channels in calibrated order, sinks exact",
     .parameter = parameters,
+    .rate = &rate,
     .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
     .keys_before_rope = true,
     .all_heads = true,

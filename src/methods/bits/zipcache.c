@@ -23,6 +23,7 @@ static const kvd_parameter parameters[] = {
     {"block", 100, 1, 1 << 20, true, "tokens that are coded at once after the prompt"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"low", 6, 1, false, "high", 2, 1};
 
 static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -119,6 +120,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
 const kvd_bits_method kvd_bits_zipcache = {.name = "zipcache",
                                            .summary = "salient tokens at more bits than the others",
                                            .parameter = parameters,
+                                           .rate = &rate,
                                            .needs = KVD_NEEDS_PROBABILITIES,
                                            .window = window,
                                            .open = open,

@@ -48,10 +48,12 @@ typedef struct {
  */
 struct kvd_values;
 struct kvd_parameter;
+struct kvd_rate;
 struct kvd_method_setup;
 typedef struct {
     const char *name, *summary;
     const struct kvd_parameter *parameter;
+    const struct kvd_rate *rate; /* NULL: none */
     unsigned needs;
     int (*make)(const struct kvd_values *v, const struct kvd_method_setup *s, kvd_dims *d, kvd_err *err);
 } kvd_dims_maker;
@@ -72,6 +74,7 @@ typedef struct {
 typedef struct {
     const char *name, *summary;
     const struct kvd_parameter *parameter;
+    const struct kvd_rate *rate; /* NULL: none */
     unsigned needs;
     /* keep [d]: 1 for channels that stay. *newest: tokens at the end of the prompt that stay whole. Thread-safe. */
     int (*prune)(const struct kvd_values *v, const kvd_channels_in *in, uint8_t *keep, size_t *newest,

@@ -28,6 +28,7 @@ static const kvd_parameter parameters[] = {
      "squares"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"p", 0.1, 0.9, false, NULL, 0, 0};
 
 enum { PIECE = 256 };
 
@@ -228,5 +229,6 @@ const kvd_dims_maker kvd_dims_palu = {
     .name = "palu",
     .summary = "latents of groups of heads, keys rebuilt before RoPE at every step",
     .parameter = parameters,
+    .rate = &rate,
     .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
     .make = make};

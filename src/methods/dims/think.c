@@ -18,6 +18,7 @@ static const kvd_parameter parameters[] = {
      "last queries of the prompt that choose, and newest tokens that stay whole"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"p", 0.1, 0.9, false, NULL, 0, 0};
 
 typedef struct {
     double score;
@@ -65,5 +66,6 @@ const kvd_channels_method kvd_channels_think = {.name = "think",
                                                 .summary =
                                                     "channels of a prompt's keys pruned by its last queries",
                                                 .parameter = parameters,
+                                                .rate = &rate,
                                                 .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_QUERIES,
                                                 .prune = prune};

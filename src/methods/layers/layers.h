@@ -25,6 +25,7 @@ typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     const char *name, *summary;
     const kvd_parameter *parameter;
+    const kvd_rate *rate; /* NULL: none of its keys trades bytes for quality */
     unsigned needs;
     bool keys_before_rope; /* x of keys is before RoPE; they are turned when they are read */
     /* Layers of the group that begins at `layer`, at least 1; 1: it stands alone and merge is not called. */

@@ -19,6 +19,7 @@ static const kvd_parameter parameters[] = {
     {"gamma", 0.05, 0, 1, false, "upper part of the range of angles whose pairs are kept"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"start", 0.5, 0, false, NULL, 0, 0};
 
 static int group(const kvd_values *v, const kvd_config *c, int layer)
 {
@@ -93,6 +94,7 @@ static int merge(const kvd_values *v, const kvd_layers_block *b, kvd_layers_coun
 const kvd_layers_method kvd_layers_minicache = {.name = "minicache",
                                                 .summary = "pairs of deep layers share directions",
                                                 .parameter = parameters,
+                                                .rate = &rate,
                                                 .needs = KVD_NEEDS_PROMPT,
                                                 .group = group,
                                                 .merge = merge};

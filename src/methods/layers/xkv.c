@@ -19,6 +19,7 @@ static const kvd_parameter parameters[] = {
     {"rank_v", 0.1875, 0, 1 << 20, false, "rank of values, likewise"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"rank_k", 0.4, 0.02, true, "rank_v", 0, 1.5};
 
 static int group(const kvd_values *v, const kvd_config *c, int layer)
 {
@@ -83,6 +84,7 @@ static int merge(const kvd_values *v, const kvd_layers_block *b, kvd_layers_coun
 const kvd_layers_method kvd_layers_xkv = {.name = "xkv",
                                           .summary = "one low-rank basis for the tokens of adjacent layers",
                                           .parameter = parameters,
+                                          .rate = &rate,
                                           .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
                                           .keys_before_rope = true,
                                           .group = group,

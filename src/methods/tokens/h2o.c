@@ -15,6 +15,7 @@ static const kvd_parameter parameters[] = {
     {"recent", 0.1, 0, 1 << 24, false, "newest tokens that stay, likewise"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
@@ -69,6 +70,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
 const kvd_tokens_method kvd_tokens_h2o = {.name = "h2o",
                                           .summary = "tokens with the most attention so far, and the newest",
                                           .parameter = parameters,
+                                          .rate = &rate,
                                           .needs = KVD_NEEDS_PROBABILITIES,
                                           .open = open,
                                           .state_bytes = state_bytes,

@@ -22,6 +22,7 @@ static const kvd_parameter parameters[] = {
     {"mean", 0, 0, 1, true, "1: denominators are divided by their number of keys"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"g", 0.9, 0.1, false, NULL, 0, 0};
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
@@ -110,6 +111,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
 const kvd_tokens_method kvd_tokens_importance = {.name = "importance",
                                                  .summary = "ZDC's important tokens by softmax denominators",
                                                  .parameter = parameters,
+                                                 .rate = &rate,
                                                  .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
                                                  .lowers = true,
                                                  .only_lowers = true,

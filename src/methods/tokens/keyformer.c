@@ -20,6 +20,7 @@ static const kvd_parameter parameters[] = {
     {"tau1", 2, 1e-3, 1e3, false, "temperature at the last step"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"keys", 0.45, 0.01, true, "recent", 0, 1};
 
 typedef struct {
     const kvd_values *v;
@@ -82,25 +83,24 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     const size_t recent = kvd_tokens_budget(k->v->value[RECENT], a->n_expected);
     const size_t steps = a->n_expected - a->prompt;
     const double progress = steps > 1 ? (double)(a->now - a->prompt) / (double)(steps - 1) : 0;
-    double *const f = state;
-    (void)err;
+    double *const f = state, *const x = malloc(a->n * sizeof *x);
+    if (!x)
+        return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
     f[a->n - 1] = 0; /* what stood here was of an entry that is gone */
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;
         const int head = a->kv_head * a->group + j;
         double top = -INFINITY, sum = 0;
-        for (int pass = 0; pass < 3; pass++)
-            for (size_t i = 0; i < a->n; i++) {
-                const double x =
-                    regularise(k->v, k->seed, a->layer, head, a->position[i], (double)score[i], progress);
-                if (pass == 0)
-                    top = x > top ? x : top;
-                else if (pass == 1)
-                    sum += exp(x - top);
-                else
-                    f[i] += exp(x - top) / sum;
-            }
+        for (size_t i = 0; i < a->n; i++) {
+            x[i] = regularise(k->v, k->seed, a->layer, head, a->position[i], (double)score[i], progress);
+            top = x[i] > top ? x[i] : top;
+        }
+        for (size_t i = 0; i < a->n; i++)
+            sum += x[i] = exp(x[i] - top);
+        for (size_t i = 0; i < a->n; i++)
+            f[i] += x[i] / sum;
     }
+    free(x);
     if (a->n > keys + recent && a->n > recent)
         level[kvd_tokens_least(f, a->n - recent)] = KVD_LEVEL_DROPPED;
     return 0;
@@ -118,6 +118,7 @@ const kvd_tokens_method kvd_tokens_keyformer = {.name = "keyformer",
                                                 .summary =
                                                     "tokens by a score with Gumbel noise, and the newest",
                                                 .parameter = parameters,
+                                                .rate = &rate,
                                                 .needs = KVD_NEEDS_PROBABILITIES,
                                                 .regularise = regularise,
                                                 .open = open,

@@ -23,6 +23,7 @@ static const kvd_parameter parameters[] = {
     {"window", 64, 0, 1 << 20, true, "newest tokens that are always high"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 /* Of one KV head of one sequence; the arrays follow. */
 typedef struct {
@@ -160,6 +161,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
 const kvd_tokens_method kvd_tokens_leankv = {.name = "sparsity",
                                              .summary = "LeanKV's per-head levels by significance",
                                              .parameter = parameters,
+                                             .rate = &rate,
                                              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
                                              .lowers = true,
                                              .entry_bits = 16 + 32,

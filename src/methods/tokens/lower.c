@@ -15,6 +15,7 @@ static const kvd_parameter parameters[] = {
     {"recent", 0.1, 0, 1 << 24, false, "newest tokens that stay high, likewise"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
@@ -68,6 +69,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
 const kvd_tokens_method kvd_tokens_lower = {.name = "lower",
                                             .summary = "what h2o would drop stays at the low level",
                                             .parameter = parameters,
+                                            .rate = &rate,
                                             .needs = KVD_NEEDS_PROBABILITIES,
                                             .lowers = true,
                                             .only_lowers = true,

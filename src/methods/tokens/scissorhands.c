@@ -18,6 +18,7 @@ static const kvd_parameter parameters[] = {
     {"drop", 16, 1, 1 << 20, true, "entries that go at once"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 /* What rows thought of an entry: those of the prompt, and since then a bit for each, 1: unimportant to most heads. */
 typedef struct {
@@ -116,6 +117,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
 const kvd_tokens_method kvd_tokens_scissorhands = {.name = "scissorhands",
                                                    .summary = "tokens that recent rows found important",
                                                    .parameter = parameters,
+                                                   .rate = &rate,
                                                    .needs = KVD_NEEDS_PROBABILITIES,
                                                    .window = window,
                                                    .open = open,

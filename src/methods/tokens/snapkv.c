@@ -17,6 +17,7 @@ static const kvd_parameter parameters[] = {
     {"kernel", 7, 1, 255, true, "neighbours that are averaged; odd"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_rate rate = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 static size_t window(const kvd_values *v)
 {
@@ -63,6 +64,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
 const kvd_tokens_method kvd_tokens_snapkv = {.name = "snapkv",
                                              .summary = "tokens of the prompt that its last rows attend to",
                                              .parameter = parameters,
+                                             .rate = &rate,
                                              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
                                              .window = window,
                                              .open = open,

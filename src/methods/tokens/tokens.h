@@ -48,6 +48,7 @@ typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     const char *name, *summary;
     const kvd_parameter *parameter;
+    const kvd_rate *rate; /* NULL: none of its keys trades bytes for quality */
     unsigned needs;
     bool lowers, only_lowers;              /* some entries get KVD_LEVEL_LOW; none is dropped            */
     double entry_bits;                     /* what an entry stores beside K and V: scores, positions     */

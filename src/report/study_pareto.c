@@ -1,0 +1,297 @@
+/*
+ * Quality against real bytes over all methods: per text the points that no other beats, and the fewest bytes with which each method
+ * keeps 99 % of the top-1 accuracy, texts side by side.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/measures.h"
+#include "report/studies.h"
+#include "report/targets.h"
+
+enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
+
+/* Measures of quality, smaller is better: KL, what is lost of top-1, perplexity over that of the uncompressed model. */
+static double measure(const kvd_accuracy_entry *e, int k)
+{
+    if (k == 2)
+        return e->file->accuracy.ratio[e->row].value;
+    return k == 1 ? 1 - kvd_entry_real(e, "top1_share") : kvd_entry_real(e, "kl");
+}
+static const char *const measure_name[MEASURES] = {"KL", "top-1", "perplexity"};
+
+static bool usable(const kvd_accuracy_entry *e)
+{
+    return !isnan(kvd_entry_real(e, "cache_share")) && !isnan(measure(e, 0)) &&
+           strcmp(kvd_entry_text(e, "purpose"), "target-search") != 0;
+}
+
+/* Comparable are points of one model, text and prompt, scored on the same predictions. */
+static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
+{
+    return usable(a) && usable(b) && !strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label")) &&
+           !strcmp(a->file->model.hash, b->file->model.hash) &&
+           kvd_entry_real(a, "n_predictions") == kvd_entry_real(b, "n_predictions") &&
+           kvd_entry_real(a, "prompt") == kvd_entry_real(b, "prompt");
+}
+
+static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int k)
+{
+    const double bytes_a = kvd_entry_real(a, "cache_share"), bytes_b = kvd_entry_real(b, "cache_share");
+    const double x = measure(a, k), y = measure(b, k);
+    return bytes_a <= bytes_b && x <= y && (bytes_a < bytes_b || x < y);
+}
+
+/* Bit k: nothing comparable beats the point in bytes and measure k. Bytes beyond the uncompressed cache are on no front. */
+static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
+{
+    unsigned fronts = 0;
+    for (int k = 0; k < MEASURES; k++) {
+        bool beaten = isnan(measure(&all->item[i], k)) || kvd_entry_real(&all->item[i], "cache_share") > 1;
+        for (size_t j = 0; j < all->n && !beaten; j++)
+            beaten =
+                j != i && comparable(&all->item[j], &all->item[i]) && beats(&all->item[j], &all->item[i], k);
+        fronts |= beaten ? 0 : 1U << k;
+    }
+    return fronts;
+}
+
+/* A text has fronts when methods with several points each are compared on it. */
+static bool has_fronts(const kvd_accuracy_entries *all, const char *label)
+{
+    size_t methods = 0, points = 0;
+    for (size_t i = 0; i < all->n; i = kvd_entry_last(all, i) + 1)
+        if (!strcmp(kvd_entry_text(&all->item[i], "label"), label) && usable(&all->item[i]) &&
+            !kvd_entry_is_none(&all->item[i])) {
+            methods++;
+            points += kvd_entry_last(all, i) - i + 1;
+        }
+    return methods >= FEWEST_METHODS && points >= FEWEST_POINTS * methods;
+}
+
+/* ---- tables and figures of the fronts --------------------------------------------------------------- */
+
+static void interval_columns(kvd_table *t, int digits)
+{
+    static const struct {
+        const char *name, *heading;
+    } all[] = {{"kl", "KL, nat"}, {"top1_share", "top-1 share"}, {"perplexity_ratio", "perplexity ratio"}};
+    char name[40];
+    for (int k = 0; k < MEASURES; k++) {
+        kvd_table_add_column(t, KVD_CELL_REAL, digits, all[k].name, all[k].heading);
+        kvd_table_interval(t);
+        snprintf(name, sizeof name, "%s_lo", all[k].name);
+        kvd_table_add_column(t, KVD_CELL_REAL, digits, name, "from");
+        snprintf(name, sizeof name, "%s_hi", all[k].name);
+        kvd_table_add_column(t, KVD_CELL_REAL, digits, name, "to");
+    }
+}
+
+static void interval_cells(kvd_table *t, const kvd_accuracy_entry *e)
+{
+    const kvd_interval *const ratio = &e->file->accuracy.ratio[e->row];
+    kvd_table_real(t, kvd_entry_real(e, "kl"));
+    kvd_table_real(t, kvd_entry_real(e, "kl_lo"));
+    kvd_table_real(t, kvd_entry_real(e, "kl_hi"));
+    kvd_table_real(t, kvd_entry_real(e, "top1_share"));
+    kvd_table_real(t, kvd_entry_real(e, "top1_share_lo"));
+    kvd_table_real(t, kvd_entry_real(e, "top1_share_hi"));
+    kvd_table_real(t, ratio->value);
+    kvd_table_real(t, ratio->lo);
+    kvd_table_real(t, ratio->hi);
+}
+
+static const char *front_names(unsigned fronts, char text[64])
+{
+    *text = '\0';
+    for (int k = 0; k < MEASURES; k++)
+        if (fronts & 1U << k)
+            snprintf(text + strlen(text), 64 - strlen(text), "%s%s", *text ? ", " : "", measure_name[k]);
+    return text;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const kvd_accuracy_entry *const x = *(const kvd_accuracy_entry *const *)a,
+                                    *const y = *(const kvd_accuracy_entry *const *)b;
+    const double p = kvd_entry_real(x, "cache_share"), q = kvd_entry_real(y, "cache_share");
+    return p > q ? -1 : p < q ? 1 : strcmp(x->series, y->series);
+}
+
+static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s, const kvd_accuracy_entry **on,
+                        kvd_err *err)
+{
+    kvd_table *const t =
+        kvd_section_table(s, "pareto", "Points that no other beats in both bytes and quality", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "cache_share", "bytes / uncompressed");
+    kvd_table_add_column(t, KVD_CELL_REAL, 5, "bytes_per_token_stored", "bytes per token");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
+    interval_columns(t, 4);
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "front", "best in bytes and");
+    kvd_table_note(t, "Bytes as the cache counted them, scales, indices and tables included, against an "
+                      "uncompressed 16-bit cache. Intervals "
+                      "are those of the point: neighbours whose intervals overlap are not told apart.");
+    for (size_t l = 0; l < all->n_labels; l++) {
+        size_t n = 0;
+        if (!has_fronts(all, all->label[l]))
+            continue;
+        for (size_t i = 0; i < all->n; i++)
+            if (usable(&all->item[i]) && !strcmp(kvd_entry_text(&all->item[i], "label"), all->label[l]) &&
+                fronts_of(all, i))
+                on[n++] = &all->item[i];
+        qsort(on, n, sizeof(const kvd_accuracy_entry *), by_bytes);
+        for (size_t i = 0; i < n; i++) {
+            char text[100], names[64];
+            kvd_entry_setting(on[i], text, sizeof text);
+            kvd_table_text(t, all->label[l]);
+            kvd_table_real(t, kvd_entry_real(on[i], "cache_share"));
+            kvd_table_real(t, kvd_entry_real(on[i], "bytes_per_token_stored"));
+            kvd_table_text(t, on[i]->method);
+            kvd_table_text(t, text);
+            interval_cells(t, on[i]);
+            kvd_table_text(t, front_names(fronts_of(all, (size_t)(on[i] - all->item)), names));
+        }
+    }
+    t->only_files = t->n_rows == 0;
+    return 0;
+}
+
+static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t number, kvd_section *s,
+                        kvd_err *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "pareto-%zu", number);
+    kvd_table *const t = kvd_section_table(s, name, "Quality against bytes, all points", err);
+    if (!t)
+        return -1;
+    t->only_files = t->no_markdown = true;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "cache_share", "bytes / uncompressed");
+    interval_columns(t, 6);
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "fronts", "bits: 1 KL, 2 top-1, 4 perplexity");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rate_key", "along");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "rate_value", "at");
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_accuracy_entry *const e = &all->item[i];
+        if (!usable(e) || kvd_entry_is_none(e) || strcmp(kvd_entry_text(e, "label"), all->label[label]))
+            continue;
+        kvd_table_text(t, e->method);
+        kvd_table_real(t, kvd_entry_real(e, "cache_share"));
+        interval_cells(t, e);
+        kvd_table_int(t, (int64_t)fronts_of(all, i));
+        kvd_table_text(t, kvd_entry_text(e, "rate_key"));
+        kvd_table_real(t, kvd_entry_real(e, "rate_value"));
+    }
+    kvd_text caption = {0};
+    kvd_text_add(&caption,
+                 "Predictions of %s against the bytes that the cache stored, over those of an uncompressed "
+                 "16-bit cache: every method at every "
+                 "setting. Ringed points are beaten by none in bytes and the measure of the panel; bars are "
+                 "their 95 %% intervals.",
+                 all->label[label]);
+    int status = kvd_text_check(&caption, err);
+    if (!status)
+        status = kvd_section_figure(s, name, "pareto.gp", 1100, 560, kvd_text_get(&caption), err,
+                                    "csv='tables/%s.csv'", name);
+    kvd_text_release(&caption);
+    return status;
+}
+
+/* ---- texts side by side -------------------------------------------------------------------------------- */
+
+/* A search of this method and text where there was one, else what the points say; false: neither. */
+static bool target_of(const kvd_results *r, const kvd_accuracy_entries *all, const char *method,
+                      const char *label, kvd_target_result *x)
+{
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t k = 0; r->item[i].kind == KVD_RESULT_ACCURACY && k < r->item[i].accuracy.n_targets; k++) {
+            const kvd_accuracy_result *const a = &r->item[i].accuracy;
+            if (!strcmp(a->target[k].name, method) && kvd_rows_count(a->rows) &&
+                !strcmp(kvd_row_text(a->rows, 0, "label"), label) && !isnan(a->target[k].saving) &&
+                a->target[k].target > 0.9899 && a->target[k].target < 0.9901) {
+                *x = a->target[k];
+                return true;
+            }
+        }
+    for (size_t i = 0; i < all->n;) {
+        const size_t last = kvd_entry_last(all, i);
+        if (!strcmp(all->item[i].method, method) && !strcmp(kvd_entry_text(&all->item[i], "label"), label) &&
+            !kvd_entry_is_none(&all->item[i]) && last - i + 1 >= FEWEST_POINTS) {
+            kvd_target_from_points(all, i, last, x);
+            return true;
+        }
+        i = last + 1;
+    }
+    return false;
+}
+
+static int saving_table(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t = kvd_section_table(s, "saving", "Bytes saved at 99 % of the top-1 accuracy", err);
+    char name[KVD_LABEL + 8];
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    for (size_t l = 0; l < all->n_labels; l++)
+        if (has_fronts(all, all->label[l])) {
+            kvd_table_add_column(t, KVD_CELL_REAL, 3, all->label[l], all->label[l]);
+            kvd_table_shade(t, 0, 1);
+            kvd_table_interval(t);
+            snprintf(name, sizeof name, "%s_lo", all->label[l]);
+            kvd_table_add_column(t, KVD_CELL_REAL, 3, name, "surely");
+            snprintf(name, sizeof name, "%s_hi", all->label[l]);
+            kvd_table_add_column(t, KVD_CELL_REAL, 3, name, "surely lost");
+        }
+    kvd_table_note(
+        t,
+        "Share of the bytes of the uncompressed cache, as counted, that a method saves before it first falls "
+        "below 99 %% of the "
+        "uncompressed model's top-1 accuracy (the shape of ZACK Tables 8 to 11 and FDC Tables 7 to 11, whose "
+        "p counts "
+        "elements); in brackets what is surely kept and what is surely lost, by the 95 %% interval of the "
+        "share over sequences. "
+        "0: the first setting falls below it. Searched where a search was made, else read off the points.");
+    for (size_t i = 0; i < all->n; i++) {
+        bool again = kvd_entry_is_none(&all->item[i]), any = false;
+        for (size_t j = 0; j < i && !again; j++)
+            again = !strcmp(all->item[j].method, all->item[i].method);
+        kvd_target_result x;
+        for (size_t l = 0; l < all->n_labels && !again; l++)
+            any = any || (has_fronts(all, all->label[l]) &&
+                          target_of(r, all, all->item[i].method, all->label[l], &x));
+        if (!any)
+            continue;
+        kvd_table_text(t, all->item[i].method);
+        for (size_t l = 0; l < all->n_labels; l++)
+            if (has_fronts(all, all->label[l])) {
+                const bool known = target_of(r, all, all->item[i].method, all->label[l], &x);
+                kvd_table_real(t, !known ? (double)NAN : isnan(x.saving) ? 0 : x.saving);
+                kvd_table_real(t, known ? x.saving_lo : (double)NAN);
+                kvd_table_real(t, known ? x.saving_hi : (double)NAN);
+            }
+    }
+    return 0;
+}
+
+int kvd_study_pareto(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+{
+    enum { MOST_FIGURES = 8 };
+    size_t drawn = 0;
+    const kvd_accuracy_entry **const on = calloc(all->n ? all->n : 1, sizeof *on);
+    if (!on)
+        return kvd_no_memory(err, "fronts", all->n * sizeof *on);
+    int status = 0;
+    for (size_t l = 0; l < all->n_labels && !status && drawn < MOST_FIGURES; l++)
+        if (has_fronts(all, all->label[l]))
+            status = front_figure(all, l, ++drawn, s, err);
+    if (!status && drawn)
+        status = saving_table(r, all, s, err) || fronts_table(all, s, on, err);
+    free(on);
+    return status ? -1 : 0;
+}

@@ -1,0 +1,128 @@
+#!/bin/sh
+# kvdim-eval --sweep, --resume and --target: killed without warning and continued, rows are those of a run that nobody disturbed.
+set -u
+B=${BUILD:-build}
+PYTHON=${PYTHON:-/usr/bin/python3}
+D=$(mktemp -d)
+trap 'rm -rf "$D"' EXIT
+export OMP_WAIT_POLICY=passive
+EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 100 --prompt 40 --cache f16 --threads 1"
+ok() { echo "ok $1"; }
+bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
+values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
+# rows FILE.json: what must be the same whatever happened: all but the time and the path
+rows() { grep -v -e '"seconds"' -e '"output"' "$1"; }
+
+"$B/bin/kvdim-collect" data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both -q -o "$D/d.h5" &&
+"$B/bin/kvdim-spectrum" "$D/d.h5" --pair qk,vw,wv,bqk,bvw -q -o "$D/s.h5" || { bad prepare; exit 1; }
+
+# ---- a sweep: bytes fall with every value of every method's key ---------------------------------------
+sweep="--spectrum $D/s.h5 --calibration $D/d.h5 --sweep 2 --method zack --method palu --method think,window=8 --method h2o --method kivi,residual=32
+  --method sparsity,window=16 --method zdc --method mikv --method xkv,layers=2 --method snapkv,window=8+balanced"
+sweep=$(echo $sweep | sed 's/snapkv,window=8+balanced/snapkv+balanced,window=8/')
+if $EVAL $sweep -q --json -o "$D/at-once.h5" >"$D/at-once.json" 2>"$D/err" &&
+   values cache_share "$D/at-once.json" >"$D/c" && values rate_key "$D/at-once.json" >"$D/k" &&
+   [ "$(wc -l <"$D/c")" -eq 21 ] && awk 'NR > 1 && NR % 2 == 1 && !($1 < last) { wrong = 1 } { last = $1 } END { exit wrong }' "$D/c"
+then ok "a sweep goes from many bytes to few"; else bad "a sweep goes from many bytes to few" "$(paste "$D/k" "$D/c")" "$(cat "$D/err")"; fi
+if [ "$(sort -u "$D/k" | tr '\n' ' ')" = " h2o.heavy kivi.bits lower.heavy p palu.p sparsity.tl think.p xkv.rank_k " ]
+then ok "rows name the key"; else bad "rows name the key" "$(sort -u "$D/k" | tr '\n' ' ')"; fi
+
+# ---- one by one, all at once: the same rows -------------------------------------------------------------
+if $EVAL $sweep -q --json --resume -o "$D/one.h5" >"$D/one.json" 2>"$D/err" && rows "$D/at-once.json" >"$D/1" && rows "$D/one.json" >"$D/2" &&
+   cmp -s "$D/1" "$D/2" && [ ! -e "$D/one.h5.rows" ]
+then ok "rows one by one are those of one pass"; else bad "rows one by one are those of one pass" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
+
+# ---- killed, twice, and continued, in the points and in the search -------------------------------------
+search="--spectrum $D/s.h5 --method h2o --method uniform --method kivi,residual=32 --sweep 3 --target 0.9"
+$EVAL $search -q --json --resume -o "$D/whole.h5" >"$D/whole.json" 2>"$D/err" || bad "search" "$(cat "$D/err")"
+# interrupt N: starts the run and kills it when it has saved at least N rows
+interrupt() {
+  $EVAL $search -q --resume -o "$D/killed.h5" >"$D/out" 2>"$D/err" & pid=$!
+  saved=0
+  while kill -0 $pid 2>/dev/null && [ "$saved" -lt "$1" ]; do
+    sleep 0.02
+    [ -e "$D/killed.h5.rows" ] && cp "$D/killed.h5.rows" "$D/copy" 2>/dev/null &&
+      saved=$("$B/tests/tool_h5list" "$D/copy" 2>/dev/null | sed -n 's/^dataset|\/rows\/kl|.*//p' | wc -l)
+    [ "$saved" -gt 0 ] && saved=$(cksum <"$D/copy" | cut -d' ' -f1 >>"$D/seen"; sort -u "$D/seen" | wc -l)
+  done
+  kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+  [ ! -e "$D/killed.h5" ]
+}
+: >"$D/seen"
+if interrupt 3 && interrupt 14; then ok "killed in the points and in the search"
+else bad "killed in the points and in the search" "$(sort -u "$D/seen" | wc -l) states seen" "$(cat "$D/err")"; fi
+if $EVAL $search --json --resume -o "$D/killed.h5" >"$D/killed.json" 2>"$D/err" && rows "$D/whole.json" >"$D/1" && rows "$D/killed.json" >"$D/2" &&
+   cmp -s "$D/1" "$D/2" && [ ! -e "$D/killed.h5.rows" ] && grep -q "going on after" "$D/err"
+then ok "continued, the same rows and targets"; else bad "continued, the same rows and targets" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
+
+cksum "$D/killed.h5" >"$D/1"
+if $EVAL $search --json --resume -o "$D/killed.h5" >"$D/out" 2>"$D/err" && cksum "$D/killed.h5" | cmp -s - "$D/1" && grep -q "is complete: nothing to do" "$D/err" &&
+   grep -q '"complete": true' "$D/out"
+then ok "complete: nothing to do"; else bad "complete: nothing to do" "$(cat "$D/err")"; fi
+
+if "$PYTHON" -c 'import h5py' 2>/dev/null; then
+  if "$PYTHON" - "$D/whole.h5" "$D/killed.h5" >"$D/log" 2>&1 <<'END'
+import sys, h5py
+a, b = (h5py.File(p) for p in sys.argv[1:])
+for group in ('rows', 'sequences', 'attention_error'):
+    assert sorted(a[group]) == sorted(b[group])
+    for name in a[group]:
+        if name != 'seconds':
+            assert a[group][name][()].tobytes() == b[group][name][()].tobytes(), name
+assert sorted(a['target']) == ['h2o', 'kivi', 'uniform']
+for t in a['target']:
+    for k, x in a['target'][t].attrs.items():
+        y = b['target'][t].attrs[k]
+        assert x == y or (x != x and y != y), (t, k, x, y)
+h, u = a['target/h2o'].attrs, a['target/uniform'].attrs
+assert h['key'] == b'h2o.heavy' and h['p'] != h['p'] and u['key'] == b'p' and u['p'] == u['value']
+assert abs(u['saving'] - u['p']) < 1e-6   # two widths of a head in the cache's type: p of the bytes
+for t in (h, u):
+    if t['value_misses'] == t['value_misses'] and t['value'] == t['value']:
+        assert t['saving'] < t['saving_misses']
+END
+  then ok "bit for bit by h5py"; else bad "bit for bit by h5py" "$(cat "$D/log")"; fi
+else
+  echo "skip bit for bit by h5py: no h5py"
+fi
+
+# ---- the report's fronts, from its own points by another way --------------------------------------------
+if "$B/bin/kvdim-report" "$D/whole.h5" --no-plots -q -o "$D/report" 2>"$D/err" && "$PYTHON" - "$D/report/tables" >"$D/log" 2>&1 <<'END'
+import csv, sys
+rows = list(csv.DictReader(open(sys.argv[1] + '/pareto-1.csv')))
+assert len(rows) == 9, len(rows)   # three settings of three methods; what a search visited is not among them
+best = {0: lambda r: float(r['kl']), 1: lambda r: -float(r['top1_share']), 2: lambda r: float(r['perplexity_ratio'])}
+for r in rows:
+    bits = 0
+    for k, f in best.items():
+        cheaper = [f(x) for x in rows if x is not r and float(x['cache_share']) <= float(r['cache_share'])]
+        equal = [f(x) for x in rows if x is not r and float(x['cache_share']) == float(r['cache_share'])]
+        if all(f(r) < y or (f(r) == y and y in equal) for y in cheaper):
+            bits |= 1 << k
+    assert bits == int(r['fronts']), (r, bits)
+assert any(int(r['fronts']) for r in rows)
+front = list(csv.DictReader(open(sys.argv[1] + '/pareto.csv')))
+assert {(x['method'], x['setting']) for x in front} - {('none', '')} == {(x['series'], '%s = %.4g' % (x['rate_key'], float(x['rate_value']))) for x in rows if int(x['fronts'])}
+saving = {r['method']: r for r in csv.DictReader(open(sys.argv[1] + '/saving.csv'))}
+assert set(saving) == {'h2o', 'kivi', 'uniform'}
+target = {(r['method'], r['how']): r for r in csv.DictReader(open(sys.argv[1] + '/target.csv'))}
+assert target['uniform', 'search']['key'] == 'p' and target['h2o', 'search']['p'] == '' and target['h2o', 'search']['key'] == 'h2o.heavy'
+END
+then ok "fronts in the report"; else bad "fronts in the report" "$(cat "$D/err" "$D/log")"; fi
+
+# ---- what is refused -------------------------------------------------------------------------------------
+# fails NAME STATUS TEXT OPTIONS...
+fails() {
+  name=$1 want=$2 text=$3; shift 3
+  "$@" >"$D/out" 2>"$D/err"; rc=$?
+  if [ $rc -eq "$want" ] && grep -q -- "$text" "$D/err"; then ok "$name"; else bad "$name" "status $rc" "$(cat "$D/err")"; fi
+}
+cp "$D/copy" "$D/other.h5.rows"
+fails "rows of other options" 1 "cannot be resumed: method was 'none h2o uniform kivi,residual=32', is now 'none h2o'" \
+  $EVAL --spectrum "$D/s.h5" --method h2o --sweep 3 --target 0.9 --resume -q -o "$D/other.h5"
+head -c 1000 "$D/copy" >"$D/other.h5.rows"
+fails "damaged rows" 1 "other.h5.rows'" $EVAL $search --resume -q -o "$D/other.h5"
+fails "a key that trades nothing" 2 "key 'kivi.group' is none that trades" $EVAL --method kivi --target 0.9 --target-key kivi.group -o "$D/x.h5"
+fails "a method without such a key" 1 "needs --spectrum" $EVAL --sweep 2 -o "$D/x.h5"
+fails "a key without a search" 2 "--target-key goes with --target" $EVAL --method kivi --target-key bits -o "$D/x.h5"
+fails "bits of widths that nobody gave" 1 "dims need p= or r=" $EVAL --spectrum "$D/s.h5" --method zack+kivi,residual=32 --target 0.9 -q -o "$D/x.h5"
