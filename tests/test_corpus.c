@@ -360,16 +360,11 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_windows_of_ids),
-        cmocka_unit_test(test_max_tokens),
-        cmocka_unit_test(test_by_text),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_plain_text_is_what_the_tokenizer_gives),
-        cmocka_unit_test(test_kinds_of_text),
-        cmocka_unit_test(test_refused_texts),
-        cmocka_unit_test(test_refused_ids),
-        cmocka_unit_test(test_stops_early),
+        cmocka_unit_test(test_random),        cmocka_unit_test(test_windows_of_ids),
+        cmocka_unit_test(test_max_tokens),    cmocka_unit_test(test_by_text),
+        cmocka_unit_test(test_batches),       cmocka_unit_test(test_plain_text_is_what_the_tokenizer_gives),
+        cmocka_unit_test(test_kinds_of_text), cmocka_unit_test(test_refused_texts),
+        cmocka_unit_test(test_refused_ids),   cmocka_unit_test(test_stops_early),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
