@@ -172,11 +172,11 @@ void kvd_backward_free(kvd_backward *w)
 {
     if (!w)
         return;
-    float *const buffers[] = {w->final_gain, w->final_bias, w->project_out, w->layer,     w->slab,
-                              w->x,          w->dx,         w->q,           w->o,         w->dq,
-                              w->d_o,        w->k,          w->v,           w->dk,        w->dv,
-                              w->dk_pre,     w->dk_raw,     w->in,          w->cosine,    w->sine,
-                              w->minus_sine, w->logits,     w->work,        w->d_embedded};
+    float *const buffers[] = {w->final_gain, w->final_bias, w->project_out, w->layer,      w->slab,
+                              w->x,          w->dx,         w->q,           w->o,          w->dq,
+                              w->d_o,        w->k,          w->v,           w->dk,         w->dv,
+                              w->dk_pre,     w->dk_raw,     w->in,          w->cosine,     w->sine,
+                              w->minus_sine, w->logits,     w->work,        w->d_embedded, w->dq_pre};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         free(buffers[i]);
     kvd_forward_free(w->forward);
