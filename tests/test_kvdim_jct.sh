@@ -99,6 +99,7 @@ fi
 
 # ---- usage ------------------------------------------------------------------------------------------
 l="--input-len 9 --output-len 2"
+refused "a folder that is not there, before any work" 1 "cannot write '$tmp/none/x.h5': folder '$tmp/none'" "$jct" "$tmp/model" $small --input-len 20 --output-len 4 -o "$tmp/none/x.h5"
 refused "no model" 2 "no MODEL given" "$jct" $l -o "$tmp/x.h5"
 refused "no output" 2 "no -o OUT.h5 given" "$jct" "$tmp/model" $l
 refused "no lengths" 2 "give --input-len and --output-len, or --requests" "$jct" "$tmp/model" -o "$tmp/x.h5"

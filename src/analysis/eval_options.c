@@ -101,8 +101,8 @@ static const struct argp_option options[] = {
      2},
     {"target-key", OPT_TARGET_KEY, "[NAME.]KEY", 0, "Search this key instead", 2},
     {"sweep", OPT_SWEEP, "N", 0,
-     "Each --method at N values of that key, from many bytes to few; without --method every method that "
-     "stores less by itself",
+     "Each --method at N values of the key that --target searches, from many bytes to few; without --method "
+     "every method that stores less by itself",
      2},
     {"points-only", OPT_POINTS_ONLY, 0, 0,
      "With --target: no search, the answer is read off the points that the methods ask for", 2},

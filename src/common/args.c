@@ -14,7 +14,7 @@ enum { KEY_SEED = 0x1000, KEY_THREADS, KEY_DEVICE, KEY_JSON };
 
 static const struct argp_option options[] = {
     {"output", 'o', "FILE", 0, "Write the result to FILE, whole or not at all", 1},
-    {"seed", KEY_SEED, "N", 0, "Seed of every random choice", 2},
+    {"seed", KEY_SEED, "N", 0, "Seed of every random choice (default 1)", 2},
     {"threads", KEY_THREADS, "N", 0, "CPU threads (default: every core allowed)", 2},
     {"device", KEY_DEVICE, "auto|cpu|cuda", 0, "Where to compute (default: auto)", 2},
     {"quiet", 'q', NULL, 0, "No progress and no summary; errors are still printed", 3},

@@ -47,6 +47,7 @@ static int save(kvd_jct_sweep *s, kvd_err *err)
     char line[KVD_JCT_LINE];
     if (kvd_rows_count(s->out.rows) && kvd_jct_write(&s->out, s->cfg->common.output, &facts, &s->run, err))
         return -1;
+    s->saved = s->done;
     for (; s->printed < kvd_rows_count(s->out.rows); s->printed++) {
         if (!shown)
             continue;

@@ -22,6 +22,7 @@ typedef struct {
     char *description; /* what a resumed run must have in common */
     char *skipped;     /* lines                                  */
     size_t points, done, left_out, printed;
+    size_t saved; /* of done, those that stand in the file */
     kvd_progress progress;
 } kvd_jct_sweep;
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/device.h"
+#include "common/output.h"
 #include "common/run.h"
 #include "formats/jct.h"
 #include "formats/rows_json.h"
@@ -217,8 +218,8 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
     const kvd_jct_options *const cfg = s->cfg;
     const int status = kvd_jct_sweep_run(s, err);
     if (status) {
-        if (kvd_rows_count(s->out.rows))
-            kvd_in(err, "%zu of %zu points are in '%s'", s->done, s->points, cfg->common.output);
+        if (s->saved)
+            kvd_in(err, "%zu of %zu points are in '%s'", s->saved, s->points, cfg->common.output);
         return -1;
     }
     if (cfg->trace && kvd_jct_trace_close(&s->trace, err))
@@ -232,11 +233,21 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
+/* Now, and not behind the first job: whether the file can be written, and nobody else writes it. */
+static int try_output(const char *path, kvd_err *err)
+{
+    kvd_output out = {0};
+    if (kvd_output_begin(&out, path, err))
+        return -1;
+    kvd_output_release(&out, true);
+    return 0;
+}
+
 static int work(kvd_jct_sweep *s, kvd_err *err)
 {
     kvd_jct_options *const cfg = s->cfg;
     static char none[] = "none";
-    if (settle_device(s, err) ||
+    if (try_output(cfg->common.output, err) || settle_device(s, err) ||
         !(s->checkpoint = cfg->shape ? kvd_checkpoint_of_shape(cfg->shape, KVD_SHAPE_SEED, err)
                                      : kvd_checkpoint_open(cfg->model, err)))
         return -1;
