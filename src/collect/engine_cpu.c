@@ -1,3 +1,4 @@
+/* kvdim-collect's engine on the CPU (collect/engine.h): the pass of model/forward.h, whose door records every layer. */
 #include <stdlib.h>
 #include <time.h>
 

@@ -1,3 +1,4 @@
+/* What a KV head has stored, entry by entry: levels, codes and their bytes (methods/head.h). */
 #include "methods/head.h"
 
 #include <math.h>

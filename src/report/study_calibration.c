@@ -1,3 +1,4 @@
+/* Report: ZDC's pruning and K-means of calibration rows against sums over all of them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Report: what methods generate, retrieve and classify when they read their own caches. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Report: jobs and their parts, lengths from which a method pays, replays. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Report: simulated serving against the rate of requests, and against replays. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

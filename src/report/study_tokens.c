@@ -1,3 +1,4 @@
+/* Report: ranges of scores, tokens that layers share, critical tokens. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The inference engine on the CPU (serving/engine.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* kvdim-collect's engine on GPUs (collect/engine.h): the pass of model/cuda, whose doors add to sums and dump on each device. */
 #include "collect/engine.h"
 
 #include <stdlib.h>
