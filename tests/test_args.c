@@ -115,8 +115,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static kvd_common_options parse_here(int argc, char **argv)
 {
-    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 0}, {0}};
-    const struct argp argp = {.parser = parse, .args_doc = "IN.h5", .doc = "A test.", .children = children};
+    const struct argp argp = {
+        .parser = parse, .args_doc = "IN.h5", .doc = "A test.", .children = kvd_common_options_child};
     kvd_common_options o = {.seed = 1};
     kvd_args_parse("kvdim-test", &argp, argc, argv, &o);
     return o;

@@ -114,12 +114,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     kvd_err err = {""};
-    const int status = parse_one(key, arg, state, &err);
-    if (status == ARGP_ERR_UNKNOWN)
-        return ARGP_ERR_UNKNOWN;
-    if (status)
-        argp_error(state, "%s", err.msg);
-    return 0;
+    return kvd_args_answer(state, parse_one(key, arg, state, &err), &err);
 }
 
 /* ---- the work --------------------------------------------------------------------------------- */
@@ -354,12 +349,11 @@ done:
 
 int main(int argc, char **argv)
 {
-    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
     const struct argp argp = {
         .options = options,
         .parser = parse,
         .args_doc = "SPECTRUM.h5 (--removal-rate LIST | --overall-p LIST) -o OUT.h5",
-        .children = children,
+        .children = kvd_common_options_child,
         .doc = "Kept dimensions of every KV head, for one or many compression rates, and the "
                "function F_p between them.\vExample:\n  kvdim-fit results/wiki.spectrum.h5 "
                "--overall-p 0.1:0.7:0.1 -o results/wiki.rates.h5"};

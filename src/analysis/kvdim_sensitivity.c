@@ -115,10 +115,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     kvd_err err = {""};
-    const int status = parse_one(key, arg, state, &err);
-    if (status < 0)
-        argp_error(state, "%s", err.msg);
-    return status < 0 ? EINVAL : (error_t)status;
+    return kvd_args_answer(state, parse_one(key, arg, state, &err), &err);
 }
 
 /* ---- one run ---------------------------------------------------------------------------------- */
@@ -329,12 +326,11 @@ static void release(job *j)
 
 int main(int argc, char **argv)
 {
-    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
     const struct argp argp = {
         .options = options,
         .parser = parse,
         .args_doc = "MODEL (--text FILE... | --ids FILE.csv) -o OUT.h5",
-        .children = children,
+        .children = kvd_common_options_child,
         .doc = "Projections of every head weighed by the Fisher information of the predictions (pairs fqk "
                "and fvw of a "
                "spectrum file), and singular values in nats, from one backward pass with tokens drawn from "

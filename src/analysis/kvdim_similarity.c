@@ -302,11 +302,10 @@ done:
 
 int main(int argc, char **argv)
 {
-    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
     const struct argp argp = {
         .parser = parse,
         .args_doc = "REFERENCE.h5 OTHER.h5... -o OUT.h5",
-        .children = children,
+        .children = kvd_common_options_child,
         .doc = "Compares the bases of spectrum files of one model, for every pair that all of them hold (bqk "
                "and bvw "
                "have no orthogonal basis and are left out). --seed draws the random basis that serves as "

@@ -62,10 +62,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     kvd_err err = {""};
-    const int status = parse_one(key, arg, state, &err);
-    if (status < 0)
-        argp_error(state, "%s", err.msg);
-    return status < 0 ? EINVAL : (error_t)status;
+    return kvd_args_answer(state, parse_one(key, arg, state, &err), &err);
 }
 
 /* ---- summary --------------------------------------------------------------------------------- */
@@ -222,12 +219,11 @@ done:
 
 int main(int argc, char **argv)
 {
-    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
     const struct argp argp = {
         .options = options,
         .parser = parse,
         .args_doc = "ATTENTION.h5... -o OUT.h5",
-        .children = children,
+        .children = kvd_common_options_child,
         .doc = "Which tokens matter to attention: ranges of scores by layer, overlap of important and "
                "unimportant tokens "
                "between layers, spread of attention against that of value norms, critical tokens per layer "

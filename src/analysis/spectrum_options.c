@@ -146,22 +146,16 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     kvd_err err = {""};
-    const int status = parse_one(key, arg, state, &err);
-    if (status == ARGP_ERR_UNKNOWN)
-        return ARGP_ERR_UNKNOWN;
-    if (status)
-        argp_error(state, "%s", err.msg);
-    return 0;
+    return kvd_args_answer(state, parse_one(key, arg, state, &err), &err);
 }
 
 void kvd_spectrum_parse(const char *program, int argc, char **argv, kvd_spectrum_options *cfg)
 {
-    static const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
         .args_doc = "IN.h5... -o OUT.h5",
-        .children = children,
+        .children = kvd_common_options_child,
         .doc = "Singular values and bases of every head, from activations or moments of one model; several "
                "inputs "
                "count as one set of texts.\vExample:\n  kvdim-spectrum results/wiki.moments.h5 --pair "

@@ -1,6 +1,5 @@
 #include "collect/options.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -338,10 +337,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     kvd_err err = {""};
-    const int status = parse_one(key, arg, state, &err);
-    if (status < 0)
-        argp_error(state, "%s", err.msg);
-    return status < 0 ? EINVAL : (error_t)status;
+    return kvd_args_answer(state, parse_one(key, arg, state, &err), &err);
 }
 
 void kvd_collect_defaults(kvd_collect_options *o)
@@ -361,11 +357,10 @@ bool kvd_collect_dumps(const kvd_collect_options *o)
            !(o->fisher && !o->fisher_file);
 }
 
-static const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
 const struct argp kvd_collect_argp = {
     .options = options,
     .parser = parse,
-    .children = children,
+    .children = kvd_common_options_child,
     .args_doc = "(MODEL | --shape NAME) (--text FILE... | --ids FILE.csv | --random N) -o OUT.h5",
     .doc = "Run a checkpoint over texts and record Q, K and V of every layer and head.\v"
            "Example:\n"

@@ -68,7 +68,15 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
-const struct argp kvd_common_argp = {.options = options, .parser = parse_common};
+static const struct argp common = {.options = options, .parser = parse_common};
+const struct argp_child kvd_common_options_child[2] = {{&common, 0, "Common options:", 9}, {0}};
+
+error_t kvd_args_answer(struct argp_state *state, int status, const kvd_err *err)
+{
+    if (status && status != ARGP_ERR_UNKNOWN)
+        argp_error(state, "%s", err->msg);
+    return status == ARGP_ERR_UNKNOWN ? ARGP_ERR_UNKNOWN : 0;
+}
 
 static const char *program_name;
 

@@ -1,7 +1,7 @@
 /*
  * Options that every program shares, and the strict parsers of numbers.
  *
- * A program lists kvd_common_argp as its one argp child and passes a
+ * A program names kvd_common_options_child as the children of its argp and passes a
  * kvd_common_options as that child's input (state->child_inputs[0]).
  */
 #ifndef KVD_COMMON_ARGS_H
@@ -25,7 +25,13 @@ typedef struct {
     bool json;          /* --json: one JSON object on stdout instead of the summary    */
 } kvd_common_options;
 
-extern const struct argp kvd_common_argp;
+extern const struct argp_child kvd_common_options_child[2]; /* "Common options:", then the end */
+
+/*
+ * What an argp parser returns: status is 0, ARGP_ERR_UNKNOWN, or another number where *err says what is wrong, which ends the program
+ * as wrong usage.
+ */
+error_t kvd_args_answer(struct argp_state *state, int status, const kvd_err *err);
 
 /*
  * Parses argv as argp_parse does, with the project's conventions: wrong usage

@@ -260,12 +260,11 @@ done:
 
 int main(int argc, char **argv)
 {
-    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
     const struct argp argp = {
         .options = options,
         .parser = parse,
         .args_doc = "RESULT... -o DIR",
-        .children = children,
+        .children = kvd_common_options_child,
         .doc =
             "Tables (CSV, Markdown), figures (SVG, PNG), one HTML page, and a ledger of the papers' claims "
             "from spectrum, "

@@ -251,21 +251,15 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     kvd_err err = {""};
-    const int status = parse_one(key, arg, state, &err);
-    if (status == ARGP_ERR_UNKNOWN)
-        return ARGP_ERR_UNKNOWN;
-    if (status)
-        argp_error(state, "%s", err.msg);
-    return 0;
+    return kvd_args_answer(state, parse_one(key, arg, state, &err), &err);
 }
 
 void kvd_serve_parse(const char *program, int argc, char **argv, kvd_serve_options *cfg)
 {
-    static const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = children,
+        .children = kvd_common_options_child,
         .args_doc = "--costs JCT.h5 (--trace FILE|poisson:RATE | --validate REPLAY.h5) -o OUT.h5",
         .doc =
             "Simulate serving of a request trace with compressed KV caches, from measured costs of "

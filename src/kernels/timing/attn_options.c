@@ -332,21 +332,15 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     kvd_err err = {""};
-    const int status = parse_one(key, arg, state, &err);
-    if (status == ARGP_ERR_UNKNOWN)
-        return ARGP_ERR_UNKNOWN;
-    if (status)
-        argp_error(state, "%s", err.msg);
-    return 0;
+    return kvd_args_answer(state, parse_one(key, arg, state, &err), &err);
 }
 
 void kvd_attn_parse(const char *program, int argc, char **argv, kvd_attn_options *cfg)
 {
-    const struct argp_child children[] = {{&kvd_common_argp, 0, "Common options:", 9}, {0}};
     const struct argp argp = {.options = options,
                               .parser = parse,
                               .args_doc = "--phase PHASE [--dims WIDTHS | --rates R.h5] -o OUT.h5",
-                              .children = children,
+                              .children = kvd_common_options_child,
                               .doc =
                                   "Attention on heads of unequal width: times implementations against each "
                                   "other, checks every one against the "
