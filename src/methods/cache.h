@@ -3,7 +3,7 @@
  * attention from what it stored. The cache alone counts bytes.
  *
  * With plan.prompt = 0 every row is a step: it attends to what is stored, itself included (ZACK leaves this open, Z-19). Plans that
- * change nothing but the dims axis do not depend on the order of rows and run in blocks; the others go row by row
+ * change nothing but the dims axis (latents too) do not depend on the order of rows and run in blocks; the others go row by row
  * (stepwise.h), KV heads side by side.
  */
 #ifndef KVD_METHODS_CACHE_H
@@ -37,7 +37,9 @@ typedef struct {
     size_t store_n;
     float *work; /* the same as float32, and scratch for every thread           */
     size_t work_n;
-    float *cosine, *sine; /* of methods that code keys before RoPE, for sequences of rope_len */
+    /* where keys before RoPE are turned: for sequences of rope_len */
+    float *cosine, *sine;
+    uint32_t *position;
     size_t rope_len;
 } kvd_cache;
 

@@ -9,7 +9,7 @@ unsigned kvd_plan_needs(const kvd_plan *p)
 
 bool kvd_plan_stepwise(const kvd_plan *p)
 {
-    return kvd_plan_beyond_widths(p) || p->prompt > 0;
+    return p->layers || p->tokens || p->channels || p->bits;
 }
 
 bool kvd_plan_beyond_widths(const kvd_plan *p)
