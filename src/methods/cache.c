@@ -137,8 +137,9 @@ static void attend_rows(const kvd_cache *c, const kvd_attention_in *in, size_t b
     const size_t d = (size_t)cf->d_head, n_heads = (size_t)cf->n_heads, n_kv = (size_t)cf->n_kv_heads;
     const size_t g = head / (n_heads / n_kv), ldq = n_heads * d, ldk = n_kv * d;
     const stored_head stored = stored_at(c, cf, in->layer, n, g, whole);
-    const bool as_it_was = !c->plan->dims && c->plan->type == KVD_F32; /* then no row can tell */
-    const size_t prompt = as_it_was ? 0 : c->plan->prompt < n ? c->plan->prompt : n - 1;
+    const size_t prompt = kvd_plan_changes_nothing(c->plan) ? 0
+                          : c->plan->prompt < n             ? c->plan->prompt
+                                                            : n - 1;
     const size_t exact = prompt <= first ? 0 : prompt - first < rows ? prompt - first : rows;
     const size_t at = (base + first) * ldq + head * d;
     if (exact)
@@ -347,6 +348,18 @@ void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a)
     sum->elements_dense += a->elements_dense;
     sum->bytes_stored += a->bytes_stored;
     kvd_stepwise_account_add(&sum->steps, &a->steps);
+}
+
+void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, size_t n_sequences, size_t n_tokens,
+                             kvd_cache_account *sum)
+{
+    assert(!plan->dims && !kvd_plan_stepwise(plan));
+    const size_t layers = (size_t)c->n_layers, each = 2 * (size_t)c->n_kv_heads * (size_t)c->d_head;
+    sum->calls += n_sequences * layers;
+    sum->tokens += n_tokens * layers;
+    sum->elements_kept += n_tokens * layers * each;
+    sum->elements_dense += n_tokens * layers * each;
+    sum->bytes_stored += n_tokens * layers * each * kvd_dtype_bytes(plan->type);
 }
 
 void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,

@@ -62,6 +62,10 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
+/* What a cache without widths adds in a run of all layers over n_sequences with n_tokens together. */
+void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, size_t n_sequences, size_t n_tokens,
+                             kvd_cache_account *sum);
+
 /* Bytes per token of the whole model, for stored elements of element_bytes each. */
 typedef struct {
     double dense;   /* 2 * n_layers * n_kv_heads * d_head * element_bytes             */

@@ -12,6 +12,11 @@ bool kvd_plan_stepwise(const kvd_plan *p)
     return p->layers || p->tokens || p->channels || p->bits;
 }
 
+bool kvd_plan_changes_nothing(const kvd_plan *p)
+{
+    return !p->dims && !kvd_plan_beyond_widths(p) && p->type == KVD_F32;
+}
+
 bool kvd_plan_beyond_widths(const kvd_plan *p)
 {
     return p->layers || p->tokens || p->maker || p->channels || p->bits;

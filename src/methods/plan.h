@@ -44,6 +44,9 @@ bool kvd_plan_first_pass(const kvd_plan *p);
 /* Whether it draws random numbers, so that what it does depends on the seed. */
 bool kvd_plan_draws(const kvd_plan *p);
 
+/* Whether every row reads K and V as the pass hands them out, in float32. */
+bool kvd_plan_changes_nothing(const kvd_plan *p);
+
 /* Whether it does anything but cut to the widths of dims: then those do not say what is stored. */
 bool kvd_plan_beyond_widths(const kvd_plan *p);
 
