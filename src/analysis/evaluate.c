@@ -68,20 +68,20 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
     return most;
 }
 
-/* Prompts of all tokens if the uncompressed run is not repeated and they fit, else those of a batch if they do. */
+/*
+ * Prompts of all tokens where the uncompressed run is not repeated, else those of a batch, if they fit. Never now the one and now the
+ * other: points of a run that goes on after a kill are those of one that was not killed.
+ */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
     if (!r->keep_prompts || e->prompt == 0)
         return 0;
-    const size_t room = r->spare(r) / r->prompt_bytes(r), all = e->prompt_at[e->n_sequences],
-                 batch = prompts_of_batch(e);
-    e->keeps_prompts = e->hidden && all <= room ? KVD_PROMPTS_OF_ALL
-                       : batch <= room          ? KVD_PROMPTS_OF_BATCH
-                                                : KVD_PROMPTS_AGAIN;
-    return e->keeps_prompts == KVD_PROMPTS_AGAIN
-               ? 0
-               : r->keep_prompts(r, e->prompt, e->keeps_prompts == KVD_PROMPTS_OF_ALL ? all : batch, err);
+    const size_t rows = e->hidden ? e->prompt_at[e->n_sequences] : prompts_of_batch(e);
+    if (rows > r->spare(r) / r->prompt_bytes(r))
+        return 0;
+    e->keeps_prompts = e->hidden ? KVD_PROMPTS_OF_ALL : KVD_PROMPTS_OF_BATCH;
+    return r->keep_prompts(r, e->prompt, rows, err);
 }
 
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus, size_t prompt,
@@ -328,9 +328,9 @@ static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int fi
     float *const ref =
         e->hidden ? e->hidden + e->scored_at[*first] * (size_t)e->config->d_model : e->batch_scored;
     r->kept_row = e->keeps_attention ? kvd_corpus_offset(e->corpus, *first) : 0;
-    r->kept_prompt = e->keeps_prompts == KVD_PROMPTS_OF_ALL              ? e->prompt_at[*first]
-                     : e->keeps_prompts == KVD_PROMPTS_OF_BATCH && !kept ? 0
-                                                                         : KVD_NOT_KEPT;
+    r->kept_prompt = e->keeps_prompts == KVD_PROMPTS_OF_ALL     ? e->prompt_at[*first]
+                     : e->keeps_prompts == KVD_PROMPTS_OF_BATCH ? 0
+                                                                : KVD_NOT_KEPT;
     if ((!kept &&
          (run_reference(e, &b, e->batch_hidden, err) || take_scored(e, &b, e->batch_hidden, ref, err))) ||
         run_below(e, &b, first_layer, residual, err))
