@@ -302,7 +302,7 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     const kvd_method_setup setup = {.config = config, .seed = 3};
     assert_int_equal(kvd_method_parse(name, &m, &err), 0);
     kvd_dims d = {0};
-    for (int again = 0; again <= keep; again++) { /* the second time with what was kept */
+    for (int again = 0; again < (keep ? 2 : 1); again++) { /* the second time with what was kept */
         if (again)
             kvd_choice_release(&o->c);
         o->c = (kvd_choice){.method = name,

@@ -133,11 +133,11 @@ static int cut_batch(const kvd_kept_prompts *p, const kvd_batch *b, kvd_batch *s
                      uint32_t **ids, kvd_err *err)
 {
     const size_t n = b->n_sequences, tokens = b->offset[n];
-    size_t *const start = *lengths = malloc((3 * n + 1) * sizeof *start), *const whole = start + n,
-                  *const offset = whole + n;
+    size_t *const start = *lengths = malloc((3 * n + 1) * sizeof *start);
     uint32_t *const id = *ids = malloc(tokens * sizeof *id);
     if (!start || !id)
         return kvd_no_memory(err, "a batch behind its prompts", tokens * sizeof *id);
+    size_t *const whole = start + n, *const offset = whole + n;
     offset[0] = 0;
     for (size_t s = 0; s < n; s++) {
         whole[s] = b->offset[s + 1] - b->offset[s];
