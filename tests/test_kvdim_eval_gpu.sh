@@ -151,7 +151,7 @@ if $EVAL $MODEL $sweep -q --json -o "$D/whole.h5" >"$D/whole.json" 2>"$D/err"; t
   $EVAL $MODEL $sweep -q -o "$D/killed.h5" 2>"$D/err" & pid=$!
   states=0 last=
   while kill -0 $pid 2>/dev/null && [ $states -lt 5 ]; do
-    now=$(cksum <"$D/killed.h5.rows" 2>/dev/null)
+    now=$([ -e "$D/killed.h5.rows" ] && cksum <"$D/killed.h5.rows")
     [ -n "$now" ] && [ "$now" != "$last" ] && states=$((states + 1)) last=$now
     sleep 0.02
   done
