@@ -72,11 +72,11 @@ static const struct argp_option options[] = {
     {"method", OPT_METHOD, "NAME[+NAME...][,KEY=VALUE...]", 0,
      "May be repeated; NAME+NAME fills several axes of the cache. KEY=A/B/C: a method for each of the "
      "values, "
-     "and for each combination where several keys have several. Keys of dims methods: p,r,ranks,cut; those "
-     "of "
-     "the others are listed "
-     "below. p: overall fraction removed; r: removal rate of Eq. 6; neither: every point of the "
-     "method's --rates file. RULE eq6 (default), eq6-energy, error, which takes widths from "
+     "and for each combination where several keys have several. Keys of dims methods: "
+     "p,p.qk,p.v,r,ranks,cut; those of the others are listed "
+     "below. p: overall fraction removed, or p.qk and p.v of the two pairs; r: removal rate of Eq. 6; "
+     "none of them: every point of the method's --rates file. RULE eq6 (default), eq6-energy, error, which "
+     "takes widths from "
      "--error-table, or loss, which minimises what the singular values of fisher predict. cut=v or cut=qk "
      "cuts one side at the widths of both and leaves the other whole. "
      "The uncompressed model, none, is always evaluated too. Default: every method whose pairs a --rates "
@@ -204,7 +204,7 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const kvd_method *const m = &cfg->method[i];
-        if (m->ranks != KVD_RANKS_EQ6 && isnan(m->p) && isnan(m->r) && isnan(cfg->target) && !cfg->scan &&
+        if (m->ranks != KVD_RANKS_EQ6 && !kvd_method_has_point(m) && isnan(cfg->target) && !cfg->scan &&
             !cfg->sweep)
             return kvd_fail(err, "--method %s: ranks goes with p, r or --target; a rates file has its own",
                             cfg->method_text[i]);
@@ -219,6 +219,9 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
         if (!isnan(cfg->target) && rate.p && m->cut != KVD_CUT_BOTH)
             return kvd_fail(err, "--target searches p of both sides, --method %s leaves one whole",
                             cfg->method_text[i]);
+        if (rate.p && kvd_method_has_sides(m))
+            return kvd_fail(err, "--%s takes one p for both pairs, --method %s has one for each",
+                            isnan(cfg->target) ? "sweep" : "target", cfg->method_text[i]);
     }
     if (cfg->target_key && isnan(cfg->target))
         return kvd_fail(err, "--target-key goes with --target");
@@ -232,7 +235,7 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "--scan-errors cuts one head of one --method, without --prompt or other axes");
     if (cfg->n_methods != 1 || !cfg->method[0].dims || cfg->method[0].dims->one_p)
         return kvd_fail(err, "--scan-errors takes one --method whose heads may have widths of their own");
-    if (!isnan(cfg->method[0].p) || !isnan(cfg->method[0].r) || cfg->method[0].ranks != KVD_RANKS_EQ6 ||
+    if (kvd_method_has_point(&cfg->method[0]) || cfg->method[0].ranks != KVD_RANKS_EQ6 ||
         cfg->method[0].cut != KVD_CUT_BOTH)
         return kvd_fail(err, "--scan-errors tries widths of its own, --method %s takes no key",
                         cfg->method_text[0]);

@@ -165,7 +165,7 @@ static int warn_of_other_bases(const kvd_eval_run *v, kvd_err *err)
         if (s->table && !s->table->bases_hash[0])
             fprintf(stderr, "%s: warning: '%s' does not say which bases it was measured with\n", program,
                     s->table_path);
-        if (!s->rates || !isnan(s->method->p) || !isnan(s->method->r) || s->method->dims->one_p)
+        if (!s->rates || kvd_method_has_point(s->method) || s->method->dims->one_p)
             continue;
         if (kvd_spectrum_bases_hash(s->spectrum, s->rates->pair, hash, err))
             return -1;

@@ -51,6 +51,15 @@ double kvd_widths_p(const kvd_widths *w, int padded)
     return 1 - kept / (2.0 * (double)heads * (double)w->d_head);
 }
 
+double kvd_widths_side_p(const kvd_widths *w, int side)
+{
+    const size_t heads = (size_t)w->n_layers * (size_t)w->n_kv_heads;
+    double kept = 0;
+    for (size_t i = 0; i < heads; i++)
+        kept += w->kept[side][i];
+    return 1 - kept / ((double)heads * (double)w->d_head);
+}
+
 /* ---- writing ---------------------------------------------------------------------------------- */
 
 static size_t heads_of(const kvd_rates *r)

@@ -18,6 +18,8 @@ int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kv
 void kvd_widths_release(kvd_widths *w);
 /* Overall p (DESIGN reading 4): 1 - sum(d_qk + d_v) / (2 d_head n). padded: widths rounded up to 16, at most d_head. */
 double kvd_widths_p(const kvd_widths *w, int padded);
+/* The same of one side alone, 0 or 1; overall p is the mean of both. */
+double kvd_widths_side_p(const kvd_widths *w, int side);
 int32_t kvd_pad16(int32_t kept, int d_head);
 
 typedef struct {
