@@ -48,6 +48,8 @@ const char *kvd_row_text(const kvd_rows *rows, size_t row, const char *column);
 
 /* False for a row of accuracy that is one seed of a point whose mean stands before it. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
+/* True for a row of the model with weights of few bits, which is no method of the cache (study_weights.c). */
+bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
 /* True when the row evaluates the text that its bases come from. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
 

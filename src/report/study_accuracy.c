@@ -439,7 +439,7 @@ int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err)
             goto done;
     if (kvd_study_settings(&all, s, err) || kvd_study_transfer(r, &all, s, err) ||
         degradation(&all, s, err) || per_layer(&all, s, err) || quality_table(&all, s, err) ||
-        kvd_study_free(&all, s, err) || bytes_table(&all, s, err))
+        kvd_study_free(&all, s, err) || kvd_study_weights(r, s, err) || bytes_table(&all, s, err))
         goto done;
     status = 0;
 done:
