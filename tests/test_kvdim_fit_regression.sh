@@ -60,17 +60,38 @@ for p in said["proposals"]:
 assert said["proposals"][0]["extrapolated"] and said["proposals"][3]["extrapolated"] and said["same_model"]
 assert rates.attrs["rule"] == b"eq6-by-pair" and np.isnan(rates["removal_rate"][:]).all()
 assert text(rates["rows"], "method") == [p["method"] for p in said["proposals"]]
-open(sys.argv[3] + ".method", "w").write(said["proposals"][1]["method"])
+open(sys.argv[3] + ".method", "w").write(said["proposals"][2]["method"])
 END
 then ok "the lines that NumPy fits"; else bad "the lines that NumPy fits" "$(cat "$D/err" "$D/log")"; fi
 
 if $EVAL --spectrum "$D/s.h5" --method "$(cat "$D/r.json.method")" -o "$D/p.h5" 2>"$D/err" && "$PY" - "$D/p.h5" "$D/r.h5" >"$D/log" 2>&1 <<'END'
 import sys, h5py
 row, rates = h5py.File(sys.argv[1])["rows"], h5py.File(sys.argv[2])
-for column, pair, point in (("overall_p_qk", "qk", 2), ("overall_p_v", "vw", 2), ("low_p_qk", "qk", 3), ("low_p_v", "vw", 3)):
+for column, pair, point in (("overall_p_qk", "qk", 4), ("overall_p_v", "vw", 4), ("low_p_qk", "qk", 5), ("low_p_v", "vw", 5)):
     assert abs(row[column][1] - (1 - rates[pair + "/kept"][point].mean() / 64)) < 1e-12, column
 END
 then ok "kvdim-eval takes a proposal, at the widths of the file"; else bad "kvdim-eval takes a proposal, at the widths of the file" "$(cat "$D/err" "$D/log")"; fi
+
+# Where a proposal was measured, the report says how far it is from the best of the sweep.
+if "$B/bin/kvdim-report" "$D/sweep.h5" "$D/r.h5" "$D/p.h5" --no-plots -q -o "$D/report" >"$D/log" 2>&1 &&
+   "$PY" - "$D/sweep.h5" "$D/p.h5" "$D/report/tables" >>"$D/log" 2>&1 <<'END'
+import csv, sys, h5py
+def rows(path):
+    r = h5py.File(path)["rows"]
+    loss = r["perplexity"][:] / r["perplexity"][0] - 1
+    return [(r["cache_share"][i], loss[i]) for i in range(len(loss)) if r["method"][i] == b"zdc"]
+table = list(csv.DictReader(open(sys.argv[3] + "/accuracy-proposals.csv")))
+(share, loss), tried = rows(sys.argv[2])[0], rows(sys.argv[1])
+assert len(table) == 1 and float(table[0]["loss_asked"]) == 0.2 and table[0]["note"] == "", table
+assert abs(float(table[0]["loss"]) - loss) < 1e-9 and abs(float(table[0]["cache_share"]) - share) < 1e-9
+for column, within in (("oracle_asked", 0.2), ("oracle_measured", loss)):
+    best = min((s for s, l in tried if l <= within), default=None)
+    assert table[0][column] == "" if best is None else abs(float(table[0][column]) - best) < 1e-9, (column, table, best)
+ledger = next(t for t in csv.DictReader(open(sys.argv[3] + "/ledger.csv")) if t["id"] == "ZDC Oracle")
+assert ledger["verdict"] in ("trend holds", "not reproduced", "not measured"), ledger
+assert (table[0]["over_oracle"] == "") == (ledger["verdict"] == "not measured")
+END
+then ok "proposals beside the Oracle"; else bad "proposals beside the Oracle" "$(cat "$D/log")"; fi
 
 # A model of 8 dimensions per head, which was never swept.
 if "$B/tests/tool_synthetic" moments "$D/om.h5" 300 1 && $B/bin/kvdim-spectrum "$D/om.h5" --pair qk,vw -q -o "$D/os.h5" &&

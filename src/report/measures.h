@@ -87,6 +87,7 @@ typedef struct {
  *                          prune-rise-rows, prune-rise-weighted; prune-time: of seconds
  *   centroids-fall:all     perplexity with the most centroids / with the fewest, at the same share pruned;
  *                          centroids-fall-weighted; centroids-time: of seconds
+ *   proposal-over-oracle:all   bytes of settings that a regression proposed over the Oracle's, less 1, percent (proposals.h)
  *   NAME:all               those of token_measures.h
  *   serving-...:TRACE      those of serving_measures.h
  * Spectra of fewer rows count for these alone.
