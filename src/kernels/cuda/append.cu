@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 u.x[i] = static_cast<const uint16_t *>(a.x) +
                          (size_t)__ldg(a.token_start + b) * (size_t)p.x_pitch +
                          column_of(a, head, g, k == group + 1);
-                u.pos[i] = __ldg(a.kv_len + b) - 1;
+                u.pos[i] = a.position ? (int)__ldg(a.position + b) : __ldg(a.kv_len + b) - 1;
             }
             load<SLABS, ROPE>(p, u, lane, x);
             u.columns_8 = is_q ? 8 : 64;

@@ -30,6 +30,8 @@ typedef struct {
     const int32_t
         *page_table; /* device [batch][max_pages]                                                     */
     int32_t max_pages;
+    const uint32_t *
+        position; /* device [batch], of decode alone: of the new row in its sequence, for RoPE; NULL: kv_len - 1 */
     const void *x; /* device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE      */
     int32_t
         v_is_cut; /* 1: x has only the kept columns of V: [n_tokens][(n_heads + n_kv_heads) * d_head + sum of d_v] */

@@ -4,7 +4,7 @@
 
 static const char what[] = "lists of an iteration";
 
-enum { LISTS = 7, CONSTANTS = 2 };
+enum { LISTS = 8, STEP_LISTS = 4 /* the first */, CONSTANTS = 2 };
 
 /* Members of `n` slices first, those of all tokens behind them. */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
@@ -12,7 +12,7 @@ static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
     int32_t *const a = array;
     uint32_t *const id = (uint32_t *)a + LISTS * n;
     return (kvd_batch_lists){
-        a,  (uint32_t *)a + n, (uint32_t *)a + 2 * n, a + 3 * n, a + 4 * n, a + 5 * n, a + 6 * n,
+        a,  (uint32_t *)a + n, (uint32_t *)a + 2 * n, a + 3 * n, a + 4 * n, a + 5 * n, a + 6 * n, a + 7 * n,
         id, id + tokens};
 }
 
@@ -51,7 +51,7 @@ void kvd_step_batch_release(kvd_step_batch *b)
 
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err)
 {
-    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned, 3 * b->max_slices * sizeof(int32_t),
+    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned, STEP_LISTS * b->max_slices * sizeof(int32_t),
                                           cudaMemcpyHostToDevice, stream),
                           what, err);
 }

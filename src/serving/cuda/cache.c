@@ -15,23 +15,6 @@ enum { CTAS_MAX = 1024 /* of a plan */ };
 
 /* ---- what goes -------------------------------------------------------------------------------------- */
 
-static int check_plan(const kvd_plan *p, kvd_err *err)
-{
-    const char *const axis = p->layers     ? p->layers->name
-                             : p->tokens   ? p->tokens->name
-                             : p->maker    ? p->maker->name
-                             : p->channels ? p->channels->name
-                             : p->bits     ? p->bits->name
-                                           : NULL;
-    if (axis)
-        return kvd_fail(err, "the CUDA engine runs no method of other axes than dims yet: '%s'", axis);
-    if (p->dims && p->dims->rebuild)
-        return kvd_fail(err, "the CUDA engine does not rebuild keys yet: '%s'", p->dims->method);
-    return p->type == KVD_BF16
-               ? 0
-               : kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(p->type));
-}
-
 static int check_layers(const kvd_serving_cache *c, size_t max_len, kvd_err *err)
 {
     const kvd_config *const m = c->config;
@@ -53,6 +36,16 @@ static int check_layers(const kvd_serving_cache *c, size_t max_len, kvd_err *err
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool one_layer(const kvd_serving_cache *c)
+{
+    return c->method && c->method->one_layer;
+}
 
 static size_t rounded_up(size_t n, size_t step)
 {
@@ -76,7 +69,8 @@ static int number_works(kvd_serving_cache *c, kvd_err *err)
         c->work_of[l] = i;
         if (i == c->n_works)
             c->work_map[c->n_works++] = &c->layer[l].map;
-        c->page_bytes += (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
+        const size_t bytes = (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
+        c->page_bytes = one_layer(c) ? larger(c->page_bytes, bytes) : c->page_bytes + bytes;
     }
     return 0;
 }
@@ -164,35 +158,40 @@ int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const 
                              .pages = pages,
                              .clock = clock,
                              .prepared = -1};
-    if (check_plan(plan, err) || (plan->dims && kvd_dims_fits(plan->dims, &w->config, err)))
+    if (plan->dims && kvd_dims_fits(plan->dims, &w->config, err))
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
     return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, w->max_len, plan->dims, KVD_BF16, c->layer,
                                  &c->memory, err) ||
-                   check_layers(c, w->max_len, err) || ask_device(c, err) || number_works(c, err) ||
+                   check_layers(c, w->max_len, err) || ask_device(c, err) ||
+                   kvd_serving_method_open(plan, c, &c->method, err) || number_works(c, err) ||
                    make_workspaces(c, w->max_len, err) || make_rows(c, err)
                ? -1
                : 0;
 }
 
-int kvd_serving_cache_make_pool(kvd_serving_cache *c, size_t pages, cudaStream_t stream, kvd_err *err)
+int kvd_serving_cache_make_pool(kvd_serving_cache *c, size_t pages, size_t slots, cudaStream_t stream,
+                                kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
     size_t at = 0;
     for (int l = 0; l < c->config->n_layers; l++) {
-        c->pool_at[l] = at;
-        at += (pages + 1) * (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
+        const size_t bytes = (pages + 1) * (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
+        c->pool_at[l] = one_layer(c) ? 0 : at;
+        at = one_layer(c) ? larger(at, bytes) : at + bytes;
     }
-    c->pool = kvd_device_new(&c->memory, at, "the cache", err);
-    return c->pool ? kvd_cuda_check(
-                         kvd_gpu_random_fill(KVD_BF16, &normal, 0, at / sizeof(uint16_t), c->pool, stream),
-                         what, err)
-                   : -1;
+    if (!(c->pool = kvd_device_new(&c->memory, at, "the cache", err)) ||
+        kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, at / sizeof(uint16_t), c->pool, stream),
+                       what, err))
+        return -1;
+    return c->method && c->method->make ? c->method->make(c->method, pages, slots, stream, err) : 0;
 }
 
 void kvd_serving_cache_release(kvd_serving_cache *c)
 {
+    if (c->method)
+        c->method->free(c->method);
     kvd_device_release(&c->memory);
     free(c->layer);
     free(c->work_of);
@@ -209,7 +208,7 @@ const char *kvd_serving_cache_kernels(const kvd_serving_cache *c)
 
 /* ---- append ----------------------------------------------------------------------------------------- */
 
-static void *pool_of(const kvd_serving_cache *c, int layer)
+void *kvd_serving_cache_pool(const kvd_serving_cache *c, int layer)
 {
     return (char *)c->pool + c->pool_at[layer];
 }
@@ -230,7 +229,7 @@ static kvd_append_args append_args(const kvd_serving_cache *c, int layer, const 
                              .rope_dim = turns ? c->config->d_head : 0,
                              .rope_interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
                              .r_qk = l->a_q,
-                             .pool = pool_of(c, layer)};
+                             .pool = kvd_serving_cache_pool(c, layer)};
 }
 
 /* kvd_append has one matrix for Q and K. With two, the first launch stores K cut by a_q, and the second puts it right. */
@@ -257,21 +256,21 @@ kvd_phase kvd_serving_cache_behind(const kvd_serving_cache *c)
     return c->door.wants_raw ? KVD_PHASE_QKV : KVD_PHASE_ROPE;
 }
 
-int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, size_t n, bool marks,
-                             cudaStream_t stream, kvd_err *err)
+static int append_steps(kvd_serving_cache *c, const kvd_serving_rows *r, bool marks, kvd_err *err)
 {
-    kvd_append_args a = append_args(c, layer, x);
-    a.batch = a.n_tokens = (int32_t)n;
+    kvd_append_args a = append_args(c, r->layer, r->x);
+    a.batch = a.n_tokens = (int32_t)r->steps;
     a.token_start = c->batch->count;
     a.q_len = c->batch->one;
     a.kv_len = c->batch->device.kv_len;
+    a.position = c->batch->device.step_at;
     a.page_table = c->pages->device;
     a.q = c->q_steps;
     if (marks) {
         a.began = kvd_clock_end_by(c->clock, kvd_serving_cache_behind(c));
         a.ended = kvd_clock_end_by(c->clock, KVD_PHASE_APPEND);
     }
-    return append(c, layer, &a, stream, err);
+    return append(c, r->layer, &a, r->stream, err);
 }
 
 static int append_prompts(kvd_serving_cache *c, int layer, const void *x, cudaStream_t stream, kvd_err *err)
@@ -288,6 +287,19 @@ static int append_prompts(kvd_serving_cache *c, int layer, const void *x, cudaSt
     a.page_table = c->pages->device + b->n_steps * c->pages->max_pages;
     a.q = c->q_prompts;
     return append(c, layer, &a, stream, err);
+}
+
+/* New rows into the pages. */
+static int put(kvd_serving_cache *c, const kvd_serving_rows *r, kvd_err *err)
+{
+    if (!r->prompts)
+        return append_steps(c, r, true, err);
+    return kvd_clock_end(c->clock, kvd_serving_cache_behind(c), r->stream, err) ||
+                   (r->steps && append_steps(c, r, false, err)) ||
+                   append_prompts(c, r->layer, (const uint16_t *)r->x + r->steps * r->ld, r->stream, err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
+               ? -1
+               : 0;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -327,17 +339,18 @@ int kvd_serving_cache_plan(const kvd_serving_cache *c, size_t n, const void *wor
                            kvd_err *err)
 {
     const kvd_decode_args a = decode_args(c, 0, n);
+    if (c->method && c->method->plan_steps)
+        return c->method->plan_steps(c->method, n, stream, err);
     return kvd_cuda_check(kvd_decode_plan_layers(&a, KVD_SCHEDULE_OURS, works, c->n_works, stream), what,
                           err);
 }
 
-int kvd_serving_cache_attend(const kvd_serving_cache *c, int layer, size_t n, void *out, cudaStream_t stream,
-                             kvd_err *err)
+static int attend_steps(const kvd_serving_cache *c, const kvd_serving_rows *r, void *out, kvd_err *err)
 {
-    kvd_decode_args a = decode_args(c, c->work_of[layer], n);
-    a.pool = pool_of(c, layer);
+    kvd_decode_args a = decode_args(c, c->work_of[r->layer], r->steps);
+    a.pool = kvd_serving_cache_pool(c, r->layer);
     a.o = out;
-    return kvd_cuda_check(kvd_decode(&a, stream), "attention of steps", err);
+    return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err);
 }
 
 /* ---- prompts ---------------------------------------------------------------------------------------- */
@@ -380,7 +393,7 @@ static int attend_prompts(kvd_serving_cache *c, int layer, void *out, cudaStream
 {
     const kvd_step_batch *const b = c->batch;
     const size_t row = (size_t)c->layer[layer].map.o_pitch * sizeof(uint16_t);
-    c->prefill.pool = pool_of(c, layer);
+    c->prefill.pool = kvd_serving_cache_pool(c, layer);
     c->prefill.o = b->no_gaps ? out : c->o;
     if (kvd_cuda_check(c->hopper ? kvd_prefill_sm90(&c->prefill, stream)
                                  : kvd_prefill_mma(&c->prefill, stream),
@@ -393,26 +406,59 @@ static int attend_prompts(kvd_serving_cache *c, int layer, void *out, cudaStream
                                        "attention of prompts", err);
 }
 
+/* ---- a layer ---------------------------------------------------------------------------------------- */
+
+int kvd_serving_cache_put(kvd_serving_cache *c, const kvd_serving_rows *r, kvd_err *err)
+{
+    kvd_serving_method *const m = c->method;
+    return (m && m->append ? m->append(m, r, err) : put(c, r, err)) ||
+                   (m && m->appended && m->appended(m, r, err))
+               ? -1
+               : 0;
+}
+
+static int attend_rest(kvd_serving_cache *c, const kvd_serving_rows *r, void *out, kvd_err *err)
+{
+    return prepare(c, r->layer, r->stream, err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
+                   attend_prompts(c, r->layer, out, r->stream, err)
+               ? -1
+               : 0;
+}
+
+int kvd_serving_cache_attend(kvd_serving_cache *c, const kvd_serving_rows *r, void *out, kvd_phase *open,
+                             kvd_err *err)
+{
+    kvd_serving_method *const m = c->method;
+    const size_t behind = r->steps * (size_t)c->layer[r->layer].map.o_pitch;
+    uint16_t *const rest = (uint16_t *)out + behind;
+    if (r->prompts &&
+        ((m && m->attend_prompts ? m->attend_prompts(m, r, rest, err) : attend_rest(c, r, rest, err)) ||
+         kvd_clock_end(c->clock, KVD_PHASE_PREFILL, r->stream, err)))
+        return -1;
+    if (r->steps && (m && m->attend_steps ? m->attend_steps(m, r, out, err) : attend_steps(c, r, out, err)))
+        return -1;
+    *open = r->steps ? KVD_PHASE_DECODE : KVD_PHASE_PREFILL;
+    if (!m || !m->attended)
+        return 0;
+    if (kvd_clock_end(c->clock, *open, r->stream, err))
+        return -1;
+    *open = KVD_PHASE_COMPRESS;
+    return m->attended(m, r, err);
+}
+
 static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     kvd_serving_cache *const c = (kvd_serving_cache *)(void *)self;
-    const size_t steps = c->batch->n_steps,
-                 o_row = (size_t)c->layer[in->layer].map.o_pitch * sizeof(uint16_t);
-    const int prompts = c->batch->n_slices > steps;
-    const uint16_t *const behind = (const uint16_t *)in->q + steps * in->ld;
-    const cudaStream_t s = in->stream;
-    if (prompts ? kvd_clock_end(c->clock, kvd_serving_cache_behind(c), s, err) ||
-                      (steps && kvd_serving_cache_append(c, in->layer, in->q, steps, false, s, err)) ||
-                      append_prompts(c, in->layer, behind, s, err) ||
-                      kvd_clock_end(c->clock, KVD_PHASE_APPEND, s, err)
-                : kvd_serving_cache_append(c, in->layer, in->q, steps, true, s, err))
-        return -1;
-    if (prompts && (prepare(c, in->layer, s, err) || kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, s, err) ||
-                    attend_prompts(c, in->layer, (char *)out + steps * o_row, s, err) ||
-                    kvd_clock_end(c->clock, KVD_PHASE_PREFILL, s, err)))
-        return -1;
-    return steps && (kvd_serving_cache_attend(c, in->layer, steps, out, s, err) ||
-                     kvd_clock_end(c->clock, KVD_PHASE_DECODE, s, err))
+    const kvd_serving_rows r = {.layer = in->layer,
+                                .x = in->q,
+                                .ld = in->ld,
+                                .steps = c->batch->n_steps,
+                                .prompts = c->batch->n_slices - c->batch->n_steps,
+                                .stream = in->stream};
+    kvd_phase open;
+    return kvd_serving_cache_put(c, &r, err) || kvd_serving_cache_attend(c, &r, out, &open, err) ||
+                   kvd_clock_end(c->clock, open, r.stream, err)
                ? -1
                : 0;
 }

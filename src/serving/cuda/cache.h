@@ -13,9 +13,10 @@
 #include "model/cuda/layer.h"
 #include "serving/cuda/batch.h"
 #include "serving/cuda/clock.h"
+#include "serving/cuda/method.h"
 #include "serving/cuda/pages.h"
 
-typedef struct {
+typedef struct kvd_serving_cache {
     kvd_gpu_attention door; /* first */
     const kvd_config *config;
     const kvd_gpu_share *share;
@@ -24,6 +25,7 @@ typedef struct {
     kvd_step_batch *batch;
     kvd_pages *pages;
     kvd_clock *clock;
+    kvd_serving_method *method; /* borrowed; NULL: none beyond widths    */
     kvd_device_memory memory;
     int hopper, n_sms;
     /* layers whose widths are equal share work lists: layer l has those of number work_of[l] */
@@ -39,7 +41,7 @@ typedef struct {
     int prepared;      /* number of the work lists that tile is of; -1: of none */
     void *pool;        /* all layers                                            */
     size_t *pool_at;   /* [n_layers] byte of its first page                     */
-    size_t page_bytes; /* of a page, all layers                                 */
+    size_t page_bytes; /* of a page number: of all layers, or of the largest    */
 } kvd_serving_cache;
 
 /*
@@ -49,10 +51,11 @@ typedef struct {
 int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const kvd_plan *plan,
                            kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err);
 /*
- * Pages for the pool, and the idle one, full of random numbers (variance 1): an iteration behind tokens that were never computed can be timed,
+ * Pages for the pool, and of what the method stores for slots beside them, and the idle one, full of random numbers (variance 1): an iteration behind tokens that were never computed can be timed,
  * and reads what real ones would make it read.
  */
-int kvd_serving_cache_make_pool(kvd_serving_cache *c, size_t pages, cudaStream_t stream, kvd_err *err);
+int kvd_serving_cache_make_pool(kvd_serving_cache *c, size_t pages, size_t slots, cudaStream_t stream,
+                                kvd_err *err);
 void kvd_serving_cache_release(kvd_serving_cache *c);
 const char *kvd_serving_cache_kernels(const kvd_serving_cache *c); /* "sm_90a kernels" */
 
@@ -65,12 +68,12 @@ int kvd_serving_cache_describe(const kvd_serving_cache *c, size_t n, void *works
 int kvd_serving_cache_plan(const kvd_serving_cache *c, size_t n, const void *works, cudaStream_t stream,
                            kvd_err *err);
 
-/* n steps of a layer: x as kvd_append wants it. marks: it writes the clock's, of its end and that of what is in front. Then attention, out
- * [n][o_pitch]. */
-int kvd_serving_cache_append(kvd_serving_cache *c, int layer, const void *x, size_t n, bool marks,
-                             cudaStream_t stream, kvd_err *err);
-int kvd_serving_cache_attend(const kvd_serving_cache *c, int layer, size_t n, void *out, cudaStream_t stream,
+/* A layer: its new rows into the pages, of steps alone with the marks of the clock; then attention, out [steps, then tokens of prompts][o_pitch].
+ * *open: the phase that the caller ends. */
+int kvd_serving_cache_put(kvd_serving_cache *c, const kvd_serving_rows *r, kvd_err *err);
+int kvd_serving_cache_attend(kvd_serving_cache *c, const kvd_serving_rows *r, void *out, kvd_phase *open,
                              kvd_err *err);
+void *kvd_serving_cache_pool(const kvd_serving_cache *c, int layer); /* its pages, page number 0 first */
 /* The phase in front of attention, whose end the door marks. */
 kvd_phase kvd_serving_cache_behind(const kvd_serving_cache *c);
 /* Before the layers of an iteration: its prompts have other work lists. */

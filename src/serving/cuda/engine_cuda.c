@@ -59,11 +59,18 @@ static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, co
     return 0;
 }
 
+/* That the pages of a slice's slot hold. */
+static size_t entries(const kvd_cuda_engine *e, const kvd_slice *s)
+{
+    const kvd_serving_method *const m = e->cache.method;
+    return m && m->entries ? m->entries(m, s->slot, s->before) : s->before;
+}
+
 static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (kvd_pages_hold(&e->pages, s->slot, (size_t)s->before + s->n, s->before == 0, err))
+        if (kvd_pages_hold(&e->pages, s->slot, entries(e, s) + s->n, s->before == 0, err))
             return -1;
         kvd_pages_row(&e->pages, i, s->slot);
     }
@@ -76,6 +83,7 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     for (size_t i = from; i < to; i++) {
         e->batch.host.kv_len[i] = 1;
         e->batch.host.step_id[i] = e->batch.host.step_at[i] = 0;
+        e->batch.host.slot[i] = (int32_t)e->spec.limits.max_batch;
         kvd_pages_row_idle(&e->pages, i);
     }
 }
@@ -93,7 +101,8 @@ static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
     e->n_slices = it->n_slices;
     for (size_t i = 0; i < it->n_slices; row += it->slice[i++].n) {
         const kvd_slice *const s = &it->slice[i];
-        b->host.kv_len[i] = (int32_t)(s->before + s->n);
+        b->host.kv_len[i] = (int32_t)(entries(e, s) + s->n);
+        b->host.slot[i] = (int32_t)s->slot;
         b->host.q_len[i] = (int32_t)s->n;
         b->host.start[i] = (int32_t)(row - steps);
         b->host.q_start[i] = (int32_t)b->n_q8;
@@ -190,14 +199,15 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_e
 
 static int work(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next, kvd_err *err)
 {
+    kvd_serving_method *const m = e->cache.method;
     if (kvd_cuda_check(cudaSetDevice(e->w.device), what, err) || check_iteration(e, it, id, err) ||
-        hold_pages(e, it, err))
+        (m && m->begin && m->begin(m, it, err)) || hold_pages(e, it, err))
         return -1;
     list_slices(e, it, id);
     const int status = only_steps(e, it) ? run_steps(e, it->n_slices, err) : run_mixed(e, err);
     kvd_err second;
     if (kvd_cuda_check(cudaStreamSynchronize(e->w.stream), what, status ? &second : err) || status ||
-        check_finite(e, it, err))
+        check_finite(e, it, err) || (m && m->ended && m->ended(m, it, err)))
         return -1;
     for (size_t i = 0; i < it->n_slices; i++) {
         if (e->emit[i] >= 0)
@@ -222,6 +232,12 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
     if (times)
         kvd_clock_read(&e->clock, now() - start, times);
     return 0;
+}
+
+static double held(const kvd_engine *self)
+{
+    const kvd_serving_method *const m = ((const kvd_cuda_engine *)(const void *)self)->cache.method;
+    return m->held(m);
 }
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
@@ -292,12 +308,15 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     if (kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
         return -1;
     const size_t spare = left / 8 < (size_t)1 << 30 ? left / 8 : (size_t)1 << 30;
-    const size_t most = (left - spare) / e->cache.page_bytes, asked = e->spec.limits.pages;
+    const kvd_serving_method *const m = e->cache.method;
+    const size_t slots = m ? m->slot_bytes * (e->spec.limits.max_batch + 1) : 0;
+    const size_t page = e->cache.page_bytes + (m ? m->page_bytes : 0), asked = e->spec.limits.pages;
+    const size_t most = left > spare + slots ? (left - spare - slots) / page : 0;
     const size_t useful = e->spec.limits.max_batch * e->pages.max_pages;
     if (most < 2 || asked > most - 1)
         return kvd_fail(err,
                         "a cache of %zu pages of %zu bytes: the device has %zu of %zu bytes left, %zu pages",
-                        asked, e->cache.page_bytes, left, total, most < 2 ? 0 : most - 1);
+                        asked, page, left, total, most < 2 ? 0 : most - 1);
     *pages = asked ? asked : most - 1 < useful ? most - 1 : useful;
     return 0;
 }
@@ -322,13 +341,16 @@ static int describe_engine(kvd_cuda_engine *e, size_t before, kvd_err *err)
     int version = 0;
     size_t left = 0, total = 0;
     kvd_engine_facts *const f = &e->engine.facts;
+    const kvd_serving_method *const m = e->cache.method;
+    const size_t page = (m && m->one_layer ? 0 : e->cache.page_bytes) + (m ? m->page_bytes : 0);
     if (kvd_cuda_check(cudaGetDeviceProperties(&prop, e->w.device), what, err) ||
         kvd_cublas_check(e->w.lib->cublasGetVersion_v2(e->w.blas, &version), what, err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
         return -1;
     f->pages = e->pages.n_pages;
-    f->bytes_per_token = (double)e->cache.page_bytes / KVD_PAGE_TOKENS;
-    f->cache_bytes = (double)e->cache.page_bytes * (double)f->pages;
+    f->bytes_per_token = (double)page / KVD_PAGE_TOKENS;
+    f->cache_bytes =
+        (double)page * (double)f->pages + (m ? (double)(m->slot_bytes * e->spec.limits.max_batch) : 0);
     f->weight_bytes = (double)e->w.weights.bytes;
     f->peak_bytes = before > left ? (double)(before - left) : 0;
     f->fused =
@@ -355,15 +377,15 @@ static int open_engine(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_pl
         kvd_gpu_share_of(kvd_checkpoint_config(c), 0, 1, &share, err) ||
         kvd_gpu_worker_open(&e->w, c, &pass, &share, false, err) ||
         kvd_step_batch_init(&e->batch, slices, tokens, err) ||
-        kvd_clock_init(&e->clock, s->phases, 64 + 12 * (size_t)e->w.config.n_layers, err) ||
+        kvd_clock_init(&e->clock, s->phases, 64 + 16 * (size_t)e->w.config.n_layers, err) ||
         kvd_serving_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
         kvd_serving_fold(&e->w, plan->dims, e->cache.layer, err) || make_arrays(e, err))
         return -1;
     e->pages.max_pages = max_pages;
     return count_pages(e, &pages, err) ||
                    kvd_pages_init(&e->pages, pages, s->limits.max_batch, slices, max_pages, err) ||
-                   kvd_serving_cache_make_pool(&e->cache, pages, e->w.stream, err) || make_graphs(e, err) ||
-                   describe_engine(e, before, err)
+                   kvd_serving_cache_make_pool(&e->cache, pages, s->limits.max_batch + 1, e->w.stream, err) ||
+                   make_graphs(e, err) || describe_engine(e, before, err)
                ? -1
                : 0;
 }
@@ -404,5 +426,6 @@ kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan, 
         free_engine(&e->engine);
         return NULL;
     }
+    e->engine.held = e->cache.method && e->cache.method->held ? held : NULL;
     return &e->engine;
 }

@@ -141,14 +141,16 @@ static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     const kvd_gpu_layer *const m = &w->weights.layer[l];
     const size_t ffn = (size_t)w->config.d_ffn;
+    const kvd_serving_rows rows = {
+        .layer = l, .x = w->qkv, .ld = (size_t)m->n_qkv, .steps = n, .stream = w->stream};
+    kvd_phase open;
     kvd_few_rows qkv = {.kind = KVD_FEW_STORE, .out = (size_t)m->n_qkv, .w = m->qkv, .y = w->qkv};
     kvd_few_rows gate_up = {.kind = KVD_FEW_SWIGLU, .out = ffn, .w = m->gate_up, .y = w->narrow};
     if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), l ? KVD_PHASE_MLP : KVD_PHASE_EMBED, err))
         return -1;
-    return kvd_serving_cache_append(&e->cache, l, w->qkv, n, true, w->stream, err) ||
-                   kvd_serving_cache_attend(&e->cache, l, n, w->narrow, w->stream, err) ||
-                   into_residual(e, n, m->o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, KVD_PHASE_DECODE),
-                                 err) ||
+    return kvd_serving_cache_put(&e->cache, &rows, err) ||
+                   kvd_serving_cache_attend(&e->cache, &rows, w->narrow, &open, err) ||
+                   into_residual(e, n, m->o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, open), err) ||
                    norm_and(e, &gate_up, n, m->norm[1], kvd_gpu_stage_before(l + 1), KVD_PHASE_O, err) ||
                    into_residual(e, n, m->down, ffn, NULL, err)
                ? -1
