@@ -72,10 +72,10 @@ static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *o
         const size_t col = first % w->cols, begin = col / w->group * w->group, before = col - begin;
         const size_t size = w->cols - begin < w->group ? w->cols - begin : w->group;
         const size_t now = size - before < n ? size - before : n;
-        float *const x = now == size ? out : group;
-        read_piece(w, first - before, size, x);
-        kvd_quantise_group(x, size, 1, w->bits, x);
-        if (now < size)
+        const bool whole = now == size;
+        read_piece(w, first - before, size, whole ? out : group);
+        kvd_quantise_group(whole ? out : group, size, 1, w->bits, whole ? out : group);
+        if (!whole)
             memcpy(out, group + before, now * sizeof *out);
         first += now;
         out += now;
