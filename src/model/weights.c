@@ -64,6 +64,12 @@ static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
     }
 }
 
+static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
+{
+    read_piece(w, first, n, out);
+    kvd_quantise_group(out, n, 1, w->bits, out);
+}
+
 /* The same through w->bits: whole groups, of which the ends may lie outside of what is asked for. */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {
@@ -72,11 +78,12 @@ static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *o
         const size_t col = first % w->cols, begin = col / w->group * w->group, before = col - begin;
         const size_t size = w->cols - begin < w->group ? w->cols - begin : w->group;
         const size_t now = size - before < n ? size - before : n;
-        const bool whole = now == size;
-        read_piece(w, first - before, size, whole ? out : group);
-        kvd_quantise_group(whole ? out : group, size, 1, w->bits, whole ? out : group);
-        if (!whole)
+        if (now == size)
+            read_group(w, first, size, out);
+        else {
+            read_group(w, first - before, size, group);
             memcpy(out, group + before, now * sizeof *out);
+        }
         first += now;
         out += now;
         n -= now;
