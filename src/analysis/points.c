@@ -149,8 +149,8 @@ static int widths_of_sides(const kvd_point_source *s, const double p[2], double 
     return 0;
 }
 
-/* Key cut of the method; p [2] is what is left of either side. */
-static int leave_side(const kvd_point_source *s, kvd_dims *dims, double p[2], kvd_err *err)
+/* Key cut of the method; p and *overall_p are what is removed then. */
+static int leave_side(const kvd_point_source *s, kvd_dims *dims, double p[2], double *overall_p, kvd_err *err)
 {
     kvd_widths w = {0};
     if (s->method->cut != KVD_CUT_BOTH)
@@ -162,6 +162,7 @@ static int leave_side(const kvd_point_source *s, kvd_dims *dims, double p[2], kv
     kvd_dims_widths(dims, &w);
     p[0] = kvd_widths_side_p(&w, 0);
     p[1] = kvd_widths_side_p(&w, 1);
+    *overall_p = kvd_widths_p(&w, 0);
     kvd_widths_release(&w);
     return 0;
 }
@@ -170,12 +171,12 @@ static int leave_side(const kvd_point_source *s, kvd_dims *dims, double p[2], kv
 static int build_low(const kvd_point_source *s, kvd_point *point, kvd_err *err)
 {
     kvd_widths w = {0};
-    double r;
+    double r, whole;
     const bool both = !isnan(s->method->p_low);
     const int status = (both ? widths_at(s, s->method->p_low, &r, &w, err)
                              : widths_of_sides(s, s->method->p_low_side, &r, &w, err)) ||
                        kvd_dims_build(&point->low, s->method->dims, s->spectrum, &w, err) ||
-                       leave_side(s, &point->low, point->low_p, err);
+                       leave_side(s, &point->low, point->low_p, &whole, err);
     kvd_widths_release(&w);
     return status ? kvd_in(err, "the low level") : 0;
 }
@@ -204,9 +205,8 @@ static int build(const kvd_point_source *s, const kvd_widths *w, kvd_point *poin
         return kvd_in(err, "'%s'", s->spectrum_path);
     point->cut = 1;
     const double whole = kvd_widths_p(w, 0); /* of both sides */
-    if (leave_side(s, &point->dims, point->side_p, err))
+    if (leave_side(s, &point->dims, point->side_p, &point->overall_p, err))
         return -1;
-    point->overall_p = (point->side_p[0] + point->side_p[1]) / 2;
     if (!kvd_method_has_low(s->method))
         return 0;
     return check_low(s, point, whole, err) || build_low(s, point, err) ? -1 : 0;
@@ -358,7 +358,7 @@ int kvd_point_largest(const kvd_point_source *s, double *p, kvd_err *err)
 int kvd_point_full(const kvd_point_source *s, kvd_dims *dims, kvd_err *err)
 {
     kvd_widths w = {0};
-    double p[2];
+    double p[2], whole;
     if (alloc_widths(s, &w, err))
         return -1;
     int status = kvd_widths_uniform(&w, 0);
@@ -367,7 +367,7 @@ int kvd_point_full(const kvd_point_source *s, kvd_dims *dims, kvd_err *err)
     if (status)
         kvd_in(err, "'%s'", s->spectrum_path);
     else
-        status = leave_side(s, dims, p, err);
+        status = leave_side(s, dims, p, &whole, err);
     kvd_widths_release(&w);
     return status;
 }
