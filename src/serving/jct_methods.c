@@ -121,7 +121,7 @@ int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const k
             const kvd_method *const method = &cfg->method[i];
             *x = (kvd_jct_method){
                 .method = method, .point = &m->point[i][k], .spectrum = m->source[i].spectrum};
-            const bool of_file = method->dims && isnan(method->p) && isnan(method->r);
+            const bool of_file = method->dims && !kvd_method_has_point(method);
             snprintf(x->label, sizeof x->label, "%.200s", cfg->method_text[i]);
             if (of_file)
                 snprintf(x->label, sizeof x->label, "%.200s,p=%.4g", cfg->method_text[i],

@@ -146,7 +146,7 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
     if (cfg->n_requests && !cfg->requests)
         return kvd_fail(err, "--n-requests goes with --requests");
     for (size_t i = 0; i < cfg->n_methods; i++)
-        if (cfg->method[i].ranks != KVD_RANKS_EQ6 && isnan(cfg->method[i].p) && isnan(cfg->method[i].r))
+        if (cfg->method[i].ranks != KVD_RANKS_EQ6 && !kvd_method_has_point(&cfg->method[i]))
             return kvd_fail(err, "--method %s: ranks goes with p or r; a rates file has its own",
                             cfg->method_text[i]);
     return settle_lengths(cfg, err);
