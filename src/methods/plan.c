@@ -88,6 +88,9 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     if (p->channels && p->bits && p->bits->keys_before_rope)
         return kvd_fail(err, "'%s' prunes keys after RoPE, '%s' codes them before", p->channels->name,
                         p->bits->name);
+    if (p->channels && p->channels->project && p->bits)
+        return kvd_fail(err, "'%s' projects rows anew at every step: it goes with no method of the bits axis",
+                        p->channels->name);
     if (p->tokens && p->tokens->only_lowers && !p->bits && !p->dims_low)
         return kvd_fail(
             err,
