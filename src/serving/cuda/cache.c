@@ -146,10 +146,11 @@ static int turns_itself(const kvd_gpu_worker *w)
     return !w->config.bias_qkv && !w->config.qk_norm;
 }
 
-int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const kvd_plan *plan,
+int kvd_serving_cache_init(kvd_serving_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                            kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err)
 {
     *c = (kvd_serving_cache){.door = {.run = run, .wants_raw = turns_itself(w)},
+                             .worker = w,
                              .config = &w->config,
                              .share = &w->weights.share,
                              .cosine = w->cosine,
@@ -162,7 +163,9 @@ int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const 
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
-    return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, w->max_len, plan->dims, KVD_BF16, c->layer,
+    /* What rebuilds keys has pages of whole heads, and sees to its matrices itself. */
+    const kvd_dims *const dims = plan->dims && !plan->dims->rebuild ? plan->dims : NULL;
+    return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, w->max_len, dims, KVD_BF16, c->layer,
                                  &c->memory, err) ||
                    check_layers(c, w->max_len, err) || ask_device(c, err) ||
                    kvd_serving_method_open(plan, c, &c->method, err) || number_works(c, err) ||
@@ -453,6 +456,8 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
     const kvd_serving_rows r = {.layer = in->layer,
                                 .x = in->q,
                                 .ld = in->ld,
+                                .k_pre = in->k_pre,
+                                .ld_pre = in->ld_pre,
                                 .steps = c->batch->n_steps,
                                 .prompts = c->batch->n_slices - c->batch->n_steps,
                                 .stream = in->stream};

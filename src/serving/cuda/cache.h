@@ -18,6 +18,7 @@
 
 typedef struct kvd_serving_cache {
     kvd_gpu_attention door; /* first */
+    kvd_gpu_worker *worker; /* borrowed */
     const kvd_config *config;
     const kvd_gpu_share *share;
     kvd_cache_layer *layer; /* [n_layers] widths and matrices                         */
@@ -48,7 +49,7 @@ typedef struct kvd_serving_cache {
  * Everything but the pool. batch, pages and clock may be empty still; the plan was opened. Fails naming what the kernels do not do: the
  * axes of the plan, types, heads, windows. Zeroed before; release it whatever came back.
  */
-int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const kvd_plan *plan,
+int kvd_serving_cache_init(kvd_serving_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                            kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err);
 /*
  * Pages for the pool, and of what the method stores for slots beside them, and the idle one, full of random numbers (variance 1): an iteration behind tokens that were never computed can be timed,
