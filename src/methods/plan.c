@@ -38,7 +38,7 @@ static int check_needs(const char *name, unsigned needs, const kvd_method_setup 
 {
     if ((needs & KVD_NEEDS_SPECTRUM) && !s->spectrum)
         return kvd_fail(err, "method '%s' needs bases: give --spectrum", name);
-    if ((needs & KVD_NEEDS_ACTIVATIONS) && !s->calibration)
+    if ((needs & KVD_NEEDS_ACTIVATIONS) && !s->calibration && !s->drawn)
         return kvd_fail(err, "method '%s' needs activations of calibration text: give --calibration", name);
     if ((needs & KVD_NEEDS_FISHER) && !s->fisher)
         return kvd_fail(err, "method '%s' needs squared gradients: give --fisher", name);
@@ -66,6 +66,7 @@ static int check_low(const kvd_plan *p, kvd_err *err)
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
 {
     kvd_method_setup s = *setup;
+    s.drawn = s.drawn && p->maker && !p->bits && !s.calibration;
     if ((p->layers && check_needs(p->layers->name, p->layers->needs, &s, err)) ||
         (p->tokens && check_needs(p->tokens->name, p->tokens->needs, &s, err)) ||
         (p->maker && check_needs(p->maker->name, p->maker->needs, &s, err)) ||

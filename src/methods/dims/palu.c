@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "common/linalg.h"
+#include "common/rng.h"
 #include "methods/axis.h"
 
 enum { P, HEADS, ROWS, SEARCH };
@@ -148,9 +149,24 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
     return status ? -1 : 0;
 }
 
-/* a [wide][r] and, for head h of the group, b [r][d] = the rows of a of that head, transposed. */
-static int cut(const double *basis, size_t wide, size_t d, size_t h, size_t r, float **a, float **b,
-               kvd_err *err)
+/* A random orthogonal basis. */
+static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
+{
+    double *const x = malloc((2 * wide * wide + wide) * sizeof *x);
+    kvd_rng r;
+    if (!x)
+        return kvd_no_memory(err, "a random basis", 2 * wide * wide * sizeof *x);
+    kvd_rng_seed(&r, seed, 0);
+    for (size_t i = 0; i < 2 * wide * wide; i++)
+        x[i] = kvd_rng_normal(&r);
+    const int status = kvd_svd_right(x, 2 * wide, wide, x + 2 * wide * wide, basis, err);
+    free(x);
+    return status;
+}
+
+/* a [wide][r], columns `from` on and around the end, and, for head h of the group, b [r][d] = the rows of a of that head, transposed. */
+static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r, float **a,
+               float **b, kvd_err *err)
 {
     *a = malloc(wide * r * sizeof **a);
     *b = malloc(r * d * sizeof **b);
@@ -158,10 +174,10 @@ static int cut(const double *basis, size_t wide, size_t d, size_t h, size_t r, f
         return kvd_no_memory(err, "projections", wide * r * sizeof **a);
     for (size_t i = 0; i < wide; i++)
         for (size_t j = 0; j < r; j++)
-            (*a)[i * r + j] = (float)basis[i * wide + j];
+            (*a)[i * r + j] = (float)basis[i * wide + (from + j) % wide];
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < r; j++)
-            (*b)[j * d + i] = (float)basis[(h * d + i) * wide + j];
+            (*b)[j * d + i] = (float)basis[(h * d + i) * wide + (from + j) % wide];
     return 0;
 }
 
@@ -173,13 +189,15 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
     const bool rope = s->config->positions == KVD_POSITIONS_ROPE;
     for (int side = 0; side < KVD_N_SIDES; side++) {
         const kvd_x x = side == KVD_VALUES ? KVD_X_V : rope ? KVD_X_K_PRE : KVD_X_K;
-        if (basis_of(s->calibration, x, layer, first, d->heads, n, basis, err))
+        if (!s->drawn && basis_of(s->calibration, x, layer, first, d->heads, n, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
-        const size_t r = rank[side];
+        /* What is drawn is drawn once; everybody has other columns of it. */
+        const size_t r = rank[side],
+                     from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) * (wide / 7 + 1) % wide : 0;
         for (int h = 0; h < d->heads; h++) {
             kvd_dims_head *const one = &d->head[layer * d->n_kv_heads + first + h];
             *(side == KVD_KEYS ? &one->d_qk : &one->d_v) = (int)r;
-            if (cut(basis, wide, width, (size_t)h, r, side == KVD_KEYS ? &one->a_k : &one->a_v,
+            if (cut(basis, from, wide, width, (size_t)h, r, side == KVD_KEYS ? &one->a_k : &one->a_v,
                     side == KVD_KEYS ? &one->b_k : &one->b_v, err))
                 return -1;
         }
@@ -187,20 +205,26 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
     return 0;
 }
 
-static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
+static int check_calibration(const kvd_activations *a, const kvd_config *c, kvd_err *err)
 {
-    const kvd_config *const c = s->config;
-    const kvd_activations *const a = s->calibration;
     if (c->positions == KVD_POSITIONS_ROPE && !a->has_pre)
         return kvd_fail(err, "the calibration has no K before RoPE: collect it with --rope both");
     if (a->first_layer != 0 || a->n_layers != c->n_layers)
         return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d", a->first_layer,
                         a->first_layer + a->n_layers - 1, c->n_layers);
+    return 0;
+}
+
+static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
+    if (!s->drawn && check_calibration(s->calibration, c, err))
+        return -1;
     int heads = (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS] : c->n_kv_heads;
     while (c->n_kv_heads % heads)
         heads--;
     const size_t wide = (size_t)heads * (size_t)c->d_head, most = (size_t)v->value[ROWS];
-    const size_t n = a->n_tokens < most ? a->n_tokens : most;
+    const size_t n = s->drawn || s->calibration->n_tokens > most ? most : s->calibration->n_tokens;
     const long each = lround((1 - v->value[P]) * (double)wide);
     const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
     double *const basis = malloc(wide * wide * sizeof *basis);
@@ -216,6 +240,8 @@ static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd
         basis && rank && d->head ? 0 : kvd_no_memory(err, "projections", wide * wide * sizeof *basis);
     status = status || find_ranks(s, (int)v->value[SEARCH], (size_t)heads, wide,
                                   (size_t)(each < 1 ? 1 : each), rank, err);
+    if (!status && s->drawn)
+        status = draw_basis(s->seed, wide, basis, err);
     const size_t *of_group = rank;
     for (int l = 0; l < c->n_layers; l++)
         for (int g = 0; !status && g < c->n_kv_heads; g += heads, of_group += KVD_N_SIDES)

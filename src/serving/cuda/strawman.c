@@ -83,23 +83,31 @@ static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uin
                             what, err);
 }
 
+static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
+{
+    return s->matrix + (size_t)s->method.cache->batch->host.slot[slice] * s->store.matrix_slot +
+           (size_t)layer * layer_elements(s);
+}
+
 static int compress(strawman *s, const kvd_serving_rows *r, kvd_err *err)
 {
     const kvd_serving_cache *const c = s->method.cache;
     const kvd_step_batch *const b = c->batch;
-    const size_t d = (size_t)c->config->d_head;
+    const size_t d = (size_t)c->config->d_head, first = r->steps;
     for (size_t i = 0; i < r->prompts; i++) {
-        const size_t slice = r->steps + i, start = (size_t)b->host.start[slice],
-                     tokens = (size_t)b->host.q_len[slice];
-        uint16_t *const a = s->matrix + (size_t)b->host.slot[slice] * s->store.matrix_slot +
-                            (size_t)r->layer * layer_elements(s);
-        const uint16_t *const x = s->rows + start * (size_t)s->n * d;
-        if (decompose(s, x, tokens, i, r->layer, r->stream, err) ||
-            kvd_cuda_check(kvd_latent_leading(s->gram, s->n, (int32_t)d, s->width, s->rank, a, r->stream),
-                           what, err) ||
-            kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
-            rotate(s, x, tokens, a, s->cut + start * (size_t)s->n * (size_t)s->rank, err) ||
-            kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err))
+        const size_t start = (size_t)b->host.start[first + i], tokens = (size_t)b->host.q_len[first + i];
+        if (decompose(s, s->rows + start * (size_t)s->n * d, tokens, i, r->layer, r->stream, err) ||
+            kvd_cuda_check(kvd_latent_leading(s->gram, s->n, (int32_t)d, s->width, s->rank,
+                                              matrix_of(s, r->layer, first + i), r->stream),
+                           what, err))
+            return -1;
+    }
+    if (kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err))
+        return -1;
+    for (size_t i = 0; i < r->prompts; i++) {
+        const size_t start = (size_t)b->host.start[first + i], tokens = (size_t)b->host.q_len[first + i];
+        if (rotate(s, s->rows + start * (size_t)s->n * d, tokens, matrix_of(s, r->layer, first + i),
+                   s->cut + start * (size_t)s->n * (size_t)s->rank, err))
             return -1;
     }
     return 0;
