@@ -65,9 +65,10 @@ static bool fuses(const palu *p)
 {
     const kvd_serving_cache *const c = p->method.cache;
     const kvd_config *const m = c->config;
-    if (!c->hopper || m->d_head != KVD_PALU_D_HEAD || p->dims->heads != KVD_PALU_GROUP ||
-        m->positions != KVD_POSITIONS_ROPE || m->rope_layout != KVD_ROPE_HALF ||
-        m->rope_scaling == KVD_ROPE_LONGROPE || p->w->max_len < KVD_PALU_PAGE_TOKENS)
+    if (c->attention == KVD_ATTENTION_STOCK || !c->hopper || m->d_head != KVD_PALU_D_HEAD ||
+        p->dims->heads != KVD_PALU_GROUP || m->positions != KVD_POSITIONS_ROPE ||
+        m->rope_layout != KVD_ROPE_HALF || m->rope_scaling == KVD_ROPE_LONGROPE ||
+        p->w->max_len < KVD_PALU_PAGE_TOKENS)
         return false;
     for (int l = 0; l < m->n_layers; l++) {
         const kvd_palu_shape s = shape_of(p, l);
