@@ -15,8 +15,9 @@
 #include "methods/cuda/cache.h"
 #include "serving/engine.h"
 
-/* As in gpu_engine: rows of the engine may be as far from the pass in float32 as those of the pass in bf16, and by half of that more. */
-static const double allowed = 1.5;
+/* Rows of the engine may be twice as far from the pass in float32 as those of the pass in bf16, behind the same cache: keys and values are
+ * rounded once more when they are restored, and down-projections are rounded into weights. */
+static const double allowed = 2;
 static int failures;
 
 static void report(int ok, const char *name, const char *detail)
@@ -220,7 +221,7 @@ static int serve(kvd_engine *e, const load *l, const setting *set, size_t vocab,
 static kvd_engine_spec spec_of(const setting *set, size_t max_len)
 {
     return (kvd_engine_spec){
-        .limits = {.max_batch = set->max_batch, .max_tokens = 4 * max_len, .chunk = set->chunk},
+        .limits = {.max_batch = set->max_batch, .max_tokens = MOST * max_len, .chunk = set->chunk},
         .max_len = max_len,
         .type = KVD_BF16,
         .n_gpus = 1,
@@ -473,7 +474,7 @@ int main(int argc, char **argv)
     }
     (void)snprintf(gqa, sizeof gqa, "%s/gqa", dir);
     (void)snprintf(mha, sizeof mha, "%s/mha", dir);
-    if (make_wide(gqa, 8, 4) || make_wide(mha, 4, 4))
+    if (make_wide(gqa, 8, 4) || make_wide(mha, 8, 8))
         return 1;
     const char *const demo = "data/models/kvdim-6m";
     const size_t n = quick ? 3 : 12, some_n = quick ? 3 : 6;
@@ -484,7 +485,8 @@ int main(int argc, char **argv)
     test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "strawman,p=0.5", quick ? some : uncut);
     if (!quick) {
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 100, 90, 0, true, two);
-        test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 250, 200, 40, false, two);
+        test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 250, 200, 40, true, two); /* by layer */
+        test_palu(mha, "d_head 128, MHA", long_ones, n, 4, 250, 200, 40, false, two);
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 300, 280, 0, false, two);
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 1, 70, 60, 9, false, two);
         test_palu(mha, "d_head 128, MHA", long_ones, n, 4, 200, 130, 0, true, two);

@@ -288,16 +288,20 @@ __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ gather
     }
 }
 
-/* A row of a head times A [d][rank]: a thread to a column. */
-__global__ void __launch_bounds__(KVD_WIDTH_MAX)
+/* A row of a head times A [d][rank]. Eight columns a thread; 32 threads share the rows of A, and their sums meet in a fixed order. */
+__global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
 {
-    __shared__ float x[KVD_WIDTH_MAX];
+    enum { SHARES = 32, RUNS_AT_ONCE = THREADS / SHARES };
+    __shared__ float x[KVD_WIDTH_MAX], sum[SHARES][8 * RUNS_AT_ONCE + 1];
     const int b = static_cast<int>(blockIdx.x), side = static_cast<int>(blockIdx.y) % 2,
               i = static_cast<int>(threadIdx.x);
     const kvd_latent_head h = a.head[blockIdx.y / 2];
     const int rank = h.rank[side], t = __ldg(a.kv_len + b) - 1;
     const size_t page = page_of(a.page_table, a.max_pages, b, t), d = static_cast<size_t>(a.d_head);
+    const uint4 *const m =
+        reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
+                                        static_cast<size_t>(__ldg(a.slot + b)) * a.matrix_slot);
     if (i < a.d_head)
         x[i] = unpack<true>(
                    static_cast<const uint16_t *>(
@@ -305,16 +309,33 @@ __global__ void __launch_bounds__(KVD_WIDTH_MAX)
                                 blocked(static_cast<size_t>(t % KVD_PAGE_TOKENS), static_cast<size_t>(i), d)])
                    .x;
     __syncthreads();
-    if (i >= rank)
-        return;
-    const uint16_t *const m = static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
-                              static_cast<size_t>(__ldg(a.slot + b)) * a.matrix_slot + i;
-    float sum = 0;
-#pragma unroll 8
-    for (int k = 0; k < a.d_head; k++)
-        sum += x[k] * unpack<true>(m[k * rank]).x;
-    latents[page * a.latent_page + static_cast<size_t>(h.latent[side] + i / 8 * 512 + i % 8) + latent_at(t)] =
-        static_cast<uint16_t>(pack<true>(sum, 0));
+    const int share = i / RUNS_AT_ONCE, column = i % RUNS_AT_ONCE;
+    for (int first = 0; first < rank / 8; first += RUNS_AT_ONCE) {
+        float y[8] = {};
+        if (first + column < rank / 8)
+#pragma unroll 4
+            for (int k = share; k < a.d_head; k += SHARES) {
+                float row[8];
+                floats(__ldg(m + k * (rank / 8) + first + column), row);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    y[j] += x[k] * row[j];
+            }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum[share][8 * column + j] = y[j];
+        __syncthreads();
+        const int to = 8 * first + i;
+        if (i < 8 * RUNS_AT_ONCE && to < rank) {
+            float all = 0;
+#pragma unroll
+            for (int k = 0; k < SHARES; k++)
+                all += sum[k][i];
+            latents[page * a.latent_page + static_cast<size_t>(h.latent[side] + to / 8 * 512 + to % 8) +
+                    latent_at(t)] = static_cast<uint16_t>(pack<true>(all, 0));
+        }
+        __syncthreads();
+    }
 }
 
 __global__ void leading(const float *vectors, int d, int width, int rank, uint16_t *to)
