@@ -8,6 +8,7 @@
 
 #include "common/linalg.h"
 #include "common/rng.h"
+#include "dims_fixture.h"
 #include "expected.h"
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
@@ -46,6 +47,7 @@ typedef struct {
     const char *name;
     size_t max_batch, chunk;
     bool graphs, phases;
+    kvd_attention_choice attention;
 } setting;
 
 /* Whole prompts before steps, or with a chunk steps and pieces together; requests enter in order, and slots are used again. */
@@ -199,7 +201,8 @@ static int serve(kvd_engine *e, const load *l, const setting *set, size_t vocab,
             tokens[it.slice[i].slot] = (double)it.slice[i].before + (double)it.slice[i].n;
         for (size_t i = 0; i < MOST; i++)
             held += tokens[i] > 0 ? tokens[i] * each.token + each.slot : 0;
-        o->held_off = fmax(o->held_off, fabs(held - e->held(e)));
+        if (e->held)
+            o->held_off = fmax(o->held_off, fabs(held - e->held(e)));
         for (size_t i = 0; i < it.n_slices && !status; i++) {
             const kvd_slice *const c = &it.slice[i];
             const float *const want = l->want + (l->offset[c->request] + c->before + c->n - 1) * vocab;
@@ -226,6 +229,7 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .type = KVD_BF16,
         .n_gpus = 1,
         .graphs = set->graphs,
+        .attention = set->attention,
         .phases = set->phases};
 }
 
@@ -317,11 +321,24 @@ static kvd_checkpoint *open_or_end(const char *path)
     return c;
 }
 
-static const setting whole = {"whole prompts", 5, 0, false, false};
-static const setting replayed = {"graphs, phases", 5, 0, true, true};
-static const setting pieces = {"pieces of 48", 4, 48, true, false};
-static const setting many = {"batch of 12, graphs", 12, 0, true, false};
-static const setting many_pieces = {"batch of 12, pieces of 100, phases", 12, 100, false, true};
+static const setting whole = {.name = "whole prompts", .max_batch = 5};
+static const setting replayed = {.name = "graphs, phases", .max_batch = 5, .graphs = true, .phases = true};
+static const setting pieces = {.name = "pieces of 48", .max_batch = 4, .chunk = 48, .graphs = true};
+static const setting many = {.name = "batch of 12, graphs", .max_batch = 12, .graphs = true};
+static const setting many_pieces = {
+    .name = "batch of 12, pieces of 100, phases", .max_batch = 12, .chunk = 100, .phases = true};
+static const setting papers = {
+    .name = "the papers' sharing of work", .max_batch = 5, .graphs = true, .attention = KVD_ATTENTION_PAPERS};
+static const setting papers_pieces = {.name = "the papers' sharing of work, pieces of 100",
+                                      .max_batch = 12,
+                                      .chunk = 100,
+                                      .attention = KVD_ATTENTION_PAPERS};
+static const setting stock = {
+    .name = "stock attention", .max_batch = 5, .graphs = true, .attention = KVD_ATTENTION_STOCK};
+static const setting stock_pieces = {.name = "stock attention, pieces of 100",
+                                     .max_batch = 12,
+                                     .chunk = 100,
+                                     .attention = KVD_ATTENTION_STOCK};
 
 static const request long_ones[] = {{70, 9},  {1, 30},  {300, 3}, {64, 12}, {13, 70}, {129, 1},
                                     {200, 8}, {63, 20}, {40, 40}, {5, 64},  {1, 1},   {448, 33}};
@@ -389,6 +406,39 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     kvd_checkpoint_close(c);
 }
 
+/* ---- other attention ------------------------------------------------------------------------------------ */
+
+/* Heads of unequal widths, some of them no multiples of 16, on each kind of attention; cache bytes are what the widest make them. */
+static void test_attention(const char *path, const char *model, const setting *const *set)
+{
+    kvd_err err = {""};
+    char name[128];
+    kvd_checkpoint *const c = open_or_end(path);
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    load l = load_make(c, long_ones, 12, 41);
+    kvd_dims d = {0};
+    kvd_spectrum s = {0};
+    kvd_widths w = {0};
+    const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
+    int status = fixture_spectrum(&s, config, 7, &err) ||
+                 kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err);
+    for (int i = 0; !status && i < config->n_layers * config->n_kv_heads; i++)
+        for (int side = 0; side < 2; side++)
+            w.kept[side][i] = config->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
+    status = status || kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err) || expect(&l, c, &plan, &err);
+    (void)snprintf(name, sizeof name, "zack, %s", model);
+    if (status)
+        report(0, name, err.msg);
+    else
+        for (size_t i = 0; set[i]; i++)
+            test(c, name, &l, &plan, (bytes){0, 0}, false, set[i]);
+    kvd_dims_release(&d);
+    kvd_spectrum_release(&s);
+    kvd_widths_release(&w);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
 /* ---- the rest ------------------------------------------------------------------------------------------- */
 
 static void refused(const kvd_checkpoint *c, const char *text, const setting *set, const char *why)
@@ -415,7 +465,7 @@ static void test_context(const char *text)
 {
     kvd_err err = {""};
     kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
-    const setting set = {"context", 3, 0, true, false};
+    const setting set = {.name = "context", .max_batch = 3, .graphs = true};
     const kvd_engine_spec spec = spec_of(&set, 1000);
     const kvd_method_setup setup = {.config = kvd_checkpoint_config(c), .drawn = true, .seed = 3};
     const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
@@ -462,6 +512,8 @@ int main(int argc, char **argv)
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const setting *const two[] = {&replayed, &pieces, NULL};
     const setting *const all[] = {&replayed, &pieces, &whole, &many, &many_pieces, NULL};
+    const setting *const other[] = {&papers, &papers_pieces, &stock, &stock_pieces, NULL};
+    const setting *const restored[] = {&stock, &stock_pieces, NULL};
     const setting *const some[] = {&replayed, NULL}, *const uncut[] = {&replayed, &whole, &many, NULL};
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip latent: no device\n");
@@ -484,6 +536,9 @@ int main(int argc, char **argv)
     test_palu(demo, "kvdim-6m", long_ones, n, 2, 100, 48, 0, false, sets);
     test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "strawman,p=0.5", quick ? some : uncut);
     if (!quick) {
+        test_palu(gqa, "d_head 128, GQA, stock", long_ones, n, 4, 256, 256, 0, false, restored);
+        test_attention(demo, "kvdim-6m", other);
+        test_attention(gqa, "d_head 128, GQA", other);
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 100, 90, 0, true, two);
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 250, 200, 40, true, two); /* by layer */
         test_palu(mha, "d_head 128, MHA", long_ones, n, 4, 250, 200, 40, false, two);
