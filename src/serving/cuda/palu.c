@@ -1,48 +1,14 @@
 #include "serving/cuda/palu.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "kernels/rivals/palu_decode.h"
-#include "serving/cuda/fold.h"
-#include "serving/cuda/latent_store.h"
+#include "serving/cuda/palu_parts.h"
 
 static const char what[] = "latents of palu";
 
-/* One layer; offsets are elements of the matrices. */
-typedef struct {
-    bool direct;        /* values are read as latents, B_v is in W_O                */
-    size_t down[2];     /* A of the groups [heads * d_head][rank], one after another */
-    size_t up, up_pair; /* B^T of all heads; B_k as the fused kernel reads it        */
-    size_t back;        /* B_v [rank][d_head] of all KV heads                        */
-} palu_layer;
-
-typedef struct {
-    kvd_serving_method method; /* first */
-    kvd_latent_store store;
-    kvd_gpu_worker *w;
-    const kvd_dims *dims;
-    bool folded; /* latents come out of the product; else out of one behind norms and biases */
-    bool fused;
-    palu_layer *layer;
-    uint16_t *matrix; /* device */
-    uint16_t *rows;   /* [max_tokens][latent_pitch] of products of their own */
-    size_t rows_pitch;
-    /* of the fused kernel */
-    int n_clusters;
-    void *workspace;
-    uint16_t *o;         /* [max_slices][n_heads * rank_v] */
-    const void **factor; /* device [n_layers][3][n_heads] pointers of the product with B_v */
-} palu;
-
-static palu *self_of(kvd_serving_method *m)
+static kvd_palu *self_of(kvd_serving_method *m)
 {
-    return (palu *)(void *)m;
-}
-
-static const kvd_dims_head *head_of(const palu *p, int layer, int g)
-{
-    return &p->dims->head[layer * p->dims->n_kv_heads + g];
+    return (kvd_palu *)(void *)m;
 }
 
 /* ---- what goes ------------------------------------------------------------------------------------------ */
@@ -52,16 +18,8 @@ static int padded(int rank)
     return (rank + 15) / 16 * 16;
 }
 
-static kvd_palu_shape shape_of(const palu *p, int layer)
-{
-    return (kvd_palu_shape){.n_heads = p->method.cache->share->n_heads,
-                            .n_kv_heads = p->method.cache->share->n_kv_heads,
-                            .rank_k = p->store.layer[layer].rank[KVD_KEYS][0],
-                            .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
-}
-
 /* Whether the fused kernel takes every layer. Its tables of angles are products of two turns. */
-static bool fuses(const palu *p)
+static bool fuses(const kvd_palu *p)
 {
     const kvd_serving_cache *const c = p->method.cache;
     const kvd_config *const m = c->config;
@@ -71,7 +29,7 @@ static bool fuses(const palu *p)
         p->w->max_len < KVD_PALU_PAGE_TOKENS)
         return false;
     for (int l = 0; l < m->n_layers; l++) {
-        const kvd_palu_shape s = shape_of(p, l);
+        const kvd_palu_shape s = kvd_palu_shape_of(p, l);
         if (kvd_palu_shape_check(&s))
             return false;
         for (int g = 1; g < s.n_kv_heads / KVD_PALU_GROUP; g++)
@@ -97,7 +55,7 @@ static int check(const kvd_plan *plan, const kvd_serving_cache *c, kvd_err *err)
 }
 
 /* Ranks, and the widths of the cache's pages. */
-static int settle(palu *p, kvd_err *err)
+static int settle(kvd_palu *p, kvd_err *err)
 {
     kvd_serving_cache *const c = p->method.cache;
     const int kv = c->share->n_kv_heads, heads = p->dims->heads, d = c->config->d_head;
@@ -106,8 +64,8 @@ static int settle(palu *p, kvd_err *err)
         kvd_attn_heads widths = {c->share->n_heads, kv, d, {0}, {0}};
         bool direct = true;
         for (int g = 0; g < kv / heads; g++) {
-            to->rank[KVD_KEYS][g] = padded(head_of(p, l, g * heads)->d_qk);
-            to->rank[KVD_VALUES][g] = padded(head_of(p, l, g * heads)->d_v);
+            to->rank[KVD_KEYS][g] = padded(kvd_palu_head(p, l, g * heads)->d_qk);
+            to->rank[KVD_VALUES][g] = padded(kvd_palu_head(p, l, g * heads)->d_v);
             direct = direct && to->rank[KVD_VALUES][g] <= d;
         }
         p->layer[l].direct = direct;
@@ -122,162 +80,10 @@ static int settle(palu *p, kvd_err *err)
     return 0;
 }
 
-/* ---- matrices ------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    uint16_t *x; /* NULL: only n is counted */
-    size_t n;
-} pile;
-
-/* x [rows][columns] becomes a matrix [to_rows][to_columns] with zeros, or with `turned` its transpose is what x is. */
-static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows, size_t to_columns,
-                  bool turned)
-{
-    const size_t at = to->n;
-    for (size_t i = 0; to->x && i < to_rows * to_columns; i++) {
-        const size_t r = i / to_columns, c = i % to_columns;
-        const float y = r < rows && c < columns ? turned ? x[c * rows + r] : x[r * columns + c] : 0;
-        kvd_from_f32(KVD_BF16, &y, to->x + at + i, 1);
-    }
-    to->n += to_rows * to_columns;
-    return at;
-}
-
-/* B_k of all heads in the order of the fused kernel. */
-static int add_pairs(palu *p, int l, pile *to, kvd_err *err)
-{
-    const kvd_palu_shape s = shape_of(p, l);
-    const size_t n = kvd_palu_up_elements(&s), each = (size_t)s.rank_k * KVD_PALU_D_HEAD;
-    float *const up = to->x ? calloc(n, sizeof *up) : NULL;
-    p->layer[l].up_pair = to->n;
-    to->n += n;
-    if (!to->x)
-        return 0;
-    if (!up)
-        return kvd_no_memory(err, what, n * sizeof *up);
-    for (int g = 0; g < s.n_kv_heads; g++)
-        memcpy(up + (size_t)g * each, head_of(p, l, g)->b_k,
-               (size_t)head_of(p, l, g)->d_qk * KVD_PALU_D_HEAD * sizeof *up);
-    kvd_palu_pack_up(&s, KVD_BF16, up, to->x + p->layer[l].up_pair);
-    free(up);
-    return 0;
-}
-
-static void add_layer(palu *p, int l, pile *to)
-{
-    kvd_latent_layer *const k = &p->store.layer[l];
-    palu_layer *const at = &p->layer[l];
-    const size_t d = (size_t)p->dims->d_head, wide = (size_t)p->dims->heads * d;
-    for (int side = 0; side < 2; side++) {
-        at->down[side] = to->n;
-        for (int g = 0; g < p->dims->n_kv_heads; g += p->dims->heads) {
-            const kvd_dims_head *const h = head_of(p, l, g);
-            (void)add(to, side ? h->a_v : h->a_k, wide, (size_t)(side ? h->d_v : h->d_qk), wide,
-                      (size_t)k->rank[side][g / p->dims->heads], false);
-        }
-    }
-    at->up = to->n;
-    for (int side = 0; side < 2; side++)
-        for (int g = 0; g < p->dims->n_kv_heads; g++) {
-            const kvd_dims_head *const h = head_of(p, l, g);
-            k->matrix[side][g] = side && at->direct ? -1 : (int)(to->n - at->up);
-            if (!side || !at->direct)
-                (void)add(to, side ? h->b_v : h->b_k, d, (size_t)(side ? h->d_v : h->d_qk), d,
-                          (size_t)k->rank[side][g / p->dims->heads], true);
-        }
-    at->back = to->n;
-    for (int g = 0; g < p->dims->n_kv_heads; g++)
-        (void)add(to, head_of(p, l, g)->b_v, (size_t)head_of(p, l, g)->d_v, d,
-                  (size_t)k->rank[KVD_VALUES][g / p->dims->heads], d, false);
-}
-
-static int add_all(palu *p, pile *to, kvd_err *err)
-{
-    to->n = 0;
-    for (int l = 0; l < p->dims->n_layers; l++) {
-        add_layer(p, l, to);
-        if (p->fused && add_pairs(p, l, to, err))
-            return -1;
-    }
-    return 0;
-}
-
-static int make_matrices(palu *p, kvd_err *err)
-{
-    kvd_serving_cache *const c = p->method.cache;
-    pile all = {0};
-    if (add_all(p, &all, err))
-        return -1;
-    if (!(all.x = malloc(all.n * sizeof *all.x)))
-        return kvd_no_memory(err, what, all.n * sizeof *all.x);
-    int status = add_all(p, &all, err);
-    if (!status && (!(p->matrix = kvd_device_copy(&p->store.memory, all.x, all.n * sizeof *all.x, what,
-                                                  p->w->stream, err)) ||
-                    kvd_cuda_check(cudaStreamSynchronize(p->w->stream), what, err)))
-        status = -1;
-    free(all.x);
-    for (int l = 0; !status && l < p->dims->n_layers; l++) {
-        p->store.layer[l].up = p->matrix + p->layer[l].up;
-        c->layer[l].b_v = p->layer[l].direct ? p->matrix + p->layer[l].back : NULL;
-    }
-    return status;
-}
-
-/* ---- weights -------------------------------------------------------------------------------------------- */
-
-/* Rows of K and V: [heads * d_head][d_model] of each group become A^T of them, side by side behind Q. */
-static int fold_rows(const palu *p, int l, uint16_t *temp, kvd_err *err)
-{
-    kvd_gpu_layer *const to = &p->w->weights.layer[l];
-    const size_t model = (size_t)p->w->config.d_model, d = (size_t)p->dims->d_head;
-    const size_t heads = (size_t)p->method.cache->share->n_heads, kv = (size_t)p->dims->n_kv_heads;
-    const size_t wide = (size_t)p->dims->heads * d;
-    uint16_t *const w = to->qkv;
-    size_t at = heads * d;
-    for (int side = 0; side < 2; side++) {
-        const uint16_t *a = p->matrix + p->layer[l].down[side];
-        for (size_t g = 0; g < kv * d / wide; g++) {
-            const size_t rank = (size_t)p->store.layer[l].rank[side][g],
-                         from = (heads + (size_t)side * kv) * d + g * wide;
-            if (kvd_serving_fold_product(p->w, (int)wide, (int)rank, (int)model, a, w + from * model, temp,
-                                         err) ||
-                kvd_cuda_check(cudaMemcpyAsync(w + at * model, temp, rank * model * sizeof *w,
-                                               cudaMemcpyDeviceToDevice, p->w->stream),
-                               what, err))
-                return -1;
-            a += wide * rank;
-            at += rank;
-        }
-    }
-    to->n_qkv = (int)at;
-    return 0;
-}
-
-static int fold(const palu *p, kvd_err *err)
-{
-    const kvd_serving_cache *const c = p->method.cache;
-    const size_t model = (size_t)p->w->config.d_model, d = (size_t)p->dims->d_head,
-                 heads = (size_t)c->share->n_heads, wide = (size_t)p->dims->heads * d;
-    const size_t most = wide > heads * d ? wide : heads * d;
-    kvd_device_memory memory = {0};
-    uint16_t *const temp = kvd_device_new(&memory, model * most * sizeof *temp, what, err);
-    int status = temp ? 0 : -1;
-    for (int l = 0; l < p->dims->n_layers && !status; l++)
-        if ((p->folded && fold_rows(p, l, temp, err)) ||
-            (p->layer[l].direct &&
-             kvd_serving_fold_columns(p->w, &p->w->weights.layer[l], &c->layer[l], temp, err)))
-            status = -1;
-    kvd_err second;
-    if (kvd_cuda_check(cudaStreamSynchronize(p->w->stream), what, status ? &second : err))
-        status = -1;
-    kvd_device_release(&memory);
-    return status;
-}
-
 /* ---- the fused kernel ----------------------------------------------------------------------------------- */
 
 /* Pointers of the products with B_v, a query head each: they stay what they are. */
-static int make_factors(palu *p, kvd_err *err)
+static int make_factors(kvd_palu *p, kvd_err *err)
 {
     const size_t heads = (size_t)p->method.cache->share->n_heads, layers = (size_t)p->dims->n_layers,
                  d = (size_t)p->dims->d_head, group = heads / (size_t)p->dims->n_kv_heads;
@@ -300,14 +106,14 @@ static int make_factors(palu *p, kvd_err *err)
     return status;
 }
 
-static int make_fused(palu *p, kvd_err *err)
+static int make_fused(kvd_palu *p, kvd_err *err)
 {
     const kvd_serving_cache *const c = p->method.cache;
     size_t bytes = 0, rank = 0;
     if ((p->n_clusters = kvd_palu_decode_clusters()) < 1)
         return kvd_fail(err, "palu: the device holds no cluster of two CTAs");
     for (int l = 0; l < p->dims->n_layers; l++) {
-        const kvd_palu_shape s = shape_of(p, l);
+        const kvd_palu_shape s = kvd_palu_shape_of(p, l);
         const size_t one = kvd_palu_decode_workspace_bytes(&s, (int)c->batch->max_slices, p->n_clusters);
         bytes = one > bytes ? one : bytes;
         rank = (size_t)s.rank_v > rank ? (size_t)s.rank_v : rank;
@@ -321,11 +127,11 @@ static int make_fused(palu *p, kvd_err *err)
                : -1;
 }
 
-static kvd_palu_decode_args fused_args(const palu *p, int layer, size_t n)
+static kvd_palu_decode_args fused_args(const kvd_palu *p, int layer, size_t n)
 {
     const kvd_serving_cache *const c = p->method.cache;
     return (kvd_palu_decode_args){.dtype = KVD_BF16,
-                                  .shape = shape_of(p, layer),
+                                  .shape = kvd_palu_shape_of(p, layer),
                                   .batch = (int32_t)n,
                                   .max_pages = (int32_t)c->pages->max_pages,
                                   .kv_len = c->batch->device.kv_len,
@@ -347,7 +153,7 @@ static int plan_fused(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_
 
 static int attend_fused(kvd_serving_method *m, const kvd_serving_rows *r, void *out, kvd_err *err)
 {
-    palu *const p = self_of(m);
+    kvd_palu *const p = self_of(m);
     const float one = 1, zero = 0;
     const int d = p->dims->d_head, heads = m->cache->share->n_heads,
               rank = p->store.layer[r->layer].rank[KVD_VALUES][0];
@@ -373,7 +179,7 @@ static int attend_fused(kvd_serving_method *m, const kvd_serving_rows *r, void *
 /* ---- a layer -------------------------------------------------------------------------------------------- */
 
 /* Latents by products of their own: norms of K and biases stand between W_K and what is cut. */
-static int multiply(const palu *p, const kvd_serving_rows *r, size_t n, kvd_err *err)
+static int multiply(const kvd_palu *p, const kvd_serving_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
     const size_t d = (size_t)p->dims->d_head, wide = (size_t)p->dims->heads * d,
@@ -399,7 +205,7 @@ static int multiply(const palu *p, const kvd_serving_rows *r, size_t n, kvd_err 
     return 0;
 }
 
-static int put(const palu *p, const kvd_serving_rows *r, bool prompts, kvd_err *err)
+static int put(const kvd_palu *p, const kvd_serving_rows *r, bool prompts, kvd_err *err)
 {
     const kvd_serving_cache *const c = p->method.cache;
     const kvd_step_batch *const b = c->batch;
@@ -429,7 +235,7 @@ static int put(const palu *p, const kvd_serving_rows *r, bool prompts, kvd_err *
 
 static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
 {
-    const palu *const p = self_of(m);
+    const kvd_palu *const p = self_of(m);
     kvd_clock *const clock = m->cache->clock;
     const size_t n = r->prompts ? m->cache->batch->n_tokens : r->steps;
     if (kvd_clock_end(clock, kvd_serving_cache_behind(m->cache), r->stream, err))
@@ -442,7 +248,7 @@ static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err
                : 0;
 }
 
-static int restore(const palu *p, const kvd_serving_rows *r, bool prompts, size_t n, kvd_err *err)
+static int restore(const kvd_palu *p, const kvd_serving_rows *r, bool prompts, size_t n, kvd_err *err)
 {
     const kvd_latent_restore_args a = kvd_latent_store_restored(&p->store, r->layer, prompts, n);
     return kvd_cuda_check(kvd_latent_restore(&a, r->stream), "keys from latents", err);
@@ -450,7 +256,7 @@ static int restore(const palu *p, const kvd_serving_rows *r, bool prompts, size_
 
 static int appended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
 {
-    const palu *const p = self_of(m);
+    const kvd_palu *const p = self_of(m);
     if (p->fused && !r->prompts)
         return 0;
     return (!p->fused && r->steps && restore(p, r, false, r->steps, err)) ||
@@ -476,19 +282,19 @@ static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
 
 static double held(const kvd_serving_method *m)
 {
-    return ((const palu *)(const void *)m)->store.held;
+    return ((const kvd_palu *)(const void *)m)->store.held;
 }
 
 static void release(kvd_serving_method *m)
 {
-    palu *const p = self_of(m);
+    kvd_palu *const p = self_of(m);
     kvd_latent_store_release(&p->store);
     free(p->layer);
     free(p);
 }
 
 /* Rows of latents that do not come out of the pass's product. */
-static int make_rows(palu *p, kvd_err *err)
+static int make_rows(kvd_palu *p, kvd_err *err)
 {
     for (int l = 0; l < p->dims->n_layers; l++)
         p->rows_pitch =
@@ -497,7 +303,7 @@ static int make_rows(palu *p, kvd_err *err)
     return p->folded || (p->rows = kvd_device_new(&p->store.memory, bytes, what, err)) ? 0 : -1;
 }
 
-static int open_palu(palu *p, kvd_err *err)
+static int open_palu(kvd_palu *p, kvd_err *err)
 {
     kvd_serving_cache *const c = p->method.cache;
     p->layer = calloc((size_t)c->config->n_layers, sizeof *p->layer);
@@ -508,8 +314,8 @@ static int open_palu(palu *p, kvd_err *err)
     p->folded = c->door.wants_raw;
     c->door.wants_pre = !p->folded;
     p->fused = fuses(p);
-    if (make_matrices(p, err) || kvd_latent_store_init(&p->store, p->w->stream, err) || fold(p, err) ||
-        make_rows(p, err) || (p->fused && make_fused(p, err)))
+    if (kvd_palu_make_matrices(p, err) || kvd_latent_store_init(&p->store, p->w->stream, err) ||
+        kvd_palu_fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)))
         return -1;
     p->method.page_bytes = p->store.page_bytes;
     p->method.apart = p->folded ? 0 : 1u << KVD_PHASE_ROTATE;
@@ -525,7 +331,7 @@ int kvd_serving_palu_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_servin
 {
     if (check(plan, c, err))
         return -1;
-    palu *const p = calloc(1, sizeof *p);
+    kvd_palu *const p = calloc(1, sizeof *p);
     if (!p)
         return kvd_no_memory(err, what, sizeof *p);
     p->method = (kvd_serving_method){.cache = c,
