@@ -85,7 +85,7 @@ fails "levels without calibration" "'kvquant' needs activations of calibration t
 fails "an idle eviction" "'h2o' dropped and lowered no entry" --method h2o,heavy=500,recent=1
 fails "an idle code" "'kivi' coded no entry" --method kivi,residual=256
 fails "pruned channels before RoPE" "'think' prunes keys after RoPE, 'kvquant' codes them before" --prompt 50 --calibration "$D/d.h5" --method think+kvquant
-fails "idle pruning" "'think' pruned no entry" --prompt 20 --method think
+fails "idle pruning" "'think' shortened no entry" --prompt 20 --method think
 fails "importance without a low level" "nothing stores less of what 'importance' lowers: give a method of the dims axis with p_u, or hetero" --prompt 50 --method importance
 fails "two widths with a code" "'kivi' codes entries of one width, not of two levels" --prompt 50 --spectrum "$D/s.h5" --method zdc+kivi,p=0.1,p_u=0.5
 fails "important tokens cut more" "p_u = 0.1 removes less than the 0.5 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u=0.1

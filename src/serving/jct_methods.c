@@ -111,6 +111,7 @@ int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const k
 {
     memset(m, 0, sizeof *m);
     m->config = config;
+    m->drawn = cfg->shape != NULL;
     if (load_files(m, cfg, info, err) || make_bases(m, cfg, info, err) || find_points(m, cfg, err))
         return -1;
     if (!(m->item = calloc(m->n, sizeof *m->item)))
@@ -156,7 +157,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
                                     .spectrum = x->spectrum,
                                     .calibration = m->calibrated ? &m->calibration : NULL,
                                     .fisher = m->weighted ? &m->fisher : NULL,
-                                    .seed = seed};
+                                    .seed = seed,
+                                    .drawn = m->drawn};
     *plan = (kvd_plan){.dims = x->point->cut ? &x->point->dims : NULL,
                        .dims_low = x->point->low.head ? &x->point->low : NULL,
                        .type = type,
