@@ -2,7 +2,7 @@
  * The CUDA engine (serving/cuda) against the forward pass on whole sequences: logits of every token that comes out, and the token itself, of
  * ragged requests that share the batch and reuse slots; prompts whole and in pieces, with and without graphs, few rows and many. With
  * compressed heads the pass runs behind the cache that kvdim-eval scores (methods/cuda/cache.h). Also phases, contexts that were never
- * computed, and what is refused.
+ * computed, and what is refused. On a machine with several GPUs, the same on two of them, against the pass on one.
  */
 #include <math.h>
 #include <string.h>
@@ -18,11 +18,11 @@
 /* The reference runs in float32. Rows of the engine may be as far from it as those of the pass in bf16 (behind the same cache, whose numbers
  * are bf16), and by half of that more: it rounds at other places, and folds V into weights instead of multiplying it. */
 static const double allowed = 1.5;
-static int failures;
+static int failures, n_gpus = 1;
 
 static void report(int ok, const char *name, const char *detail)
 {
-    printf("%s engine %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    printf("%s engine%s %s: %s\n", ok ? "ok" : "not ok", n_gpus > 1 ? " on 2 GPUs" : "", name, detail);
     failures += !ok;
 }
 
@@ -239,7 +239,7 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .limits = {.max_batch = set->max_batch, .max_tokens = 4 * max_len, .chunk = set->chunk},
         .max_len = max_len,
         .type = KVD_BF16,
-        .n_gpus = 1,
+        .n_gpus = n_gpus,
         .graphs = set->graphs,
         .phases = set->phases};
 }
@@ -274,7 +274,7 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
             o.sum.part[KVD_PHASE_HOST], o.sum.total);
         report(!status && o.residue < 0.03 && o.least_part > -2e-6 && o.sum.part[KVD_PHASE_PREFILL] > 0 &&
                    o.sum.part[KVD_PHASE_DECODE] > 0 && o.sum.part[KVD_PHASE_MLP] > 0 &&
-                   o.sum.part[KVD_PHASE_SAMPLE] > 0,
+                   o.sum.part[KVD_PHASE_SAMPLE] > 0 && (o.sum.part[KVD_PHASE_COMM] > 0) == (n_gpus > 1),
                "phases", text);
     }
     if (e)
@@ -332,7 +332,10 @@ static void test_families(void)
         (void)snprintf(path, sizeof path, "tests/data/families/%s", name[i]);
         kvd_checkpoint *const c = open_or_end(path);
         load l = load_make(c, short_ones, 6, 12 + i);
-        if (expect(&l, c, NULL, &err)) {
+        kvd_gpu_share share;
+        if (kvd_gpu_share_of(kvd_checkpoint_config(c), 0, n_gpus, &share, &err))
+            printf("# %s: %s\n", name[i], err.msg);
+        else if (expect(&l, c, NULL, &err)) {
             report(0, name[i], err.msg);
         } else {
             test(c, name[i], &l, NULL, "none", &replayed);
@@ -438,8 +441,8 @@ static void test_refused(void)
     s = spec_of(&set, 4096);
     refused(c, &none, &s, "1024");
     s = spec_of(&set, 100);
-    s.n_gpus = 2;
-    refused(c, &none, &s, "one GPU");
+    s.n_gpus = 17;
+    refused(c, &none, &s, "17 GPUs");
     s = spec_of(&set, 100);
     s.type = KVD_F32;
     refused(c, &none, &s, "f32");
@@ -500,25 +503,57 @@ static void test_nonfinite(void)
     }
 }
 
-/* usage: gpu_engine [quick]: a few small cases, for compute-sanitizer */
-int main(int argc, char **argv)
+/* Heads that do not go round, and a method that chooses tokens by all heads. */
+static void test_refused_on_two(void)
 {
-    int devices = 0;
-    const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
-    const setting *const some[] = {&replayed, &pieces, NULL};
-    const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip engine: no device\n");
-        return 0;
-    }
+    const setting set = {"refused", 3, 0, false, false};
+    const kvd_plan none = {.type = KVD_BF16};
+    kvd_checkpoint *const c = open_or_end("tests/data/families/falcon-7b");
+    const kvd_engine_spec s = spec_of(&set, 100);
+    refused(c, &none, &s, "3 KV heads do not divide by 2 GPUs");
+    kvd_checkpoint_close(c);
+}
+
+static void test_two(int quick, const setting *const *some, const setting *const *more)
+{
+    n_gpus = 2;
     test_demo(quick);
     test_dims("data/models/kvdim-6m", "kvdim-6m", long_ones, quick ? 4 : 12, quick ? some : more);
     test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, 6, some);
     test_context();
     if (!quick) {
         test_families();
+        test_refused_on_two();
+        test_nonfinite();
+    }
+}
+
+/* usage: gpu_engine [quick] [two]: a few small cases, for compute-sanitizer; those on two GPUs alone */
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    const int two = argc > 1 && strcmp(argv[argc - 1], "two") == 0;
+    const setting *const some[] = {&replayed, &pieces, NULL};
+    const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip engine: no device\n");
+        return 0;
+    }
+    if (!two) {
+        test_demo(quick);
+        test_dims("data/models/kvdim-6m", "kvdim-6m", long_ones, quick ? 4 : 12, quick ? some : more);
+        test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, 6, some);
+        test_context();
+    }
+    if (!two && !quick) {
+        test_families();
         test_refused();
         test_nonfinite();
     }
+    if (devices > 1)
+        test_two(quick, some, more);
+    else if (two)
+        printf("skip engine on 2 GPUs: %d device\n", devices);
     return failures ? 1 : 0;
 }
