@@ -510,7 +510,7 @@ static void test_refused_on_two(void)
     const kvd_plan none = {.type = KVD_BF16};
     kvd_checkpoint *const c = open_or_end("tests/data/families/falcon-7b");
     const kvd_engine_spec s = spec_of(&set, 100);
-    refused(c, &none, &s, "3 KV heads do not divide by 2 GPUs");
+    refused(c, &none, &s, "1 KV heads do not divide by 2 GPUs");
     kvd_checkpoint_close(c);
 }
 

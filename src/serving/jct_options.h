@@ -26,6 +26,7 @@ typedef struct {
     size_t max_batch, max_tokens, pages; /* 0: not given */
     size_t chunk;
     size_t gpus;
+    bool sequence; /* they share prompts by their tokens */
     size_t repeats;
     bool graphs, phases, iterations, resume;
     kvd_dtype type;

@@ -116,6 +116,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                   .max_len = s->max_len,
                                   .type = cfg->type,
                                   .n_gpus = (int)cfg->gpus,
+                                  .sequence = cfg->sequence,
                                   .graphs = cfg->graphs,
                                   .phases = cfg->phases};
     if (kvd_jct_method_plan(&s->methods, c->number, cfg->type, s->longest_input, s->run.seed, &c->plan, err))
@@ -138,6 +139,9 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                    .dense_bytes_per_token = bytes.dense,
                                    .type = cfg->type,
                                    .gpus = s->gpu[0] ? (int)cfg->gpus : 0,
+                                   .parallel = cfg->gpus < 2   ? ""
+                                               : cfg->sequence ? "sequence"
+                                                               : "tensor",
                                    .graphs = s->gpu[0] && cfg->graphs,
                                    .phases = cfg->phases,
                                    .chunk = cfg->chunk};

@@ -157,6 +157,22 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
                : 0;
 }
 
+/* All pieces in one group: whichever the order of the GPUs, none waits for a piece that comes later. */
+int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
+                         const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
+{
+    if (alive(s, index, err))
+        return -1;
+    const ncclComm_t comm = s->gpu[index].comm;
+    ncclResult_t r = s->lib->ncclGroupStart();
+    for (size_t i = 0; i < n_out && r == ncclSuccess; i++)
+        r = s->lib->ncclSend(out[i].at, out[i].bytes, ncclChar, out[i].gpu, comm, stream);
+    for (size_t i = 0; i < n_in && r == ncclSuccess; i++)
+        r = s->lib->ncclRecv(in[i].at, in[i].bytes, ncclChar, in[i].gpu, comm, stream);
+    const ncclResult_t ended = s->lib->ncclGroupEnd();
+    return check(s, r == ncclSuccess ? ended : r, err);
+}
+
 /* Awake for a step of decoding or two, as cudaStreamSynchronize is all the time. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
@@ -215,6 +231,13 @@ int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t 
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream, kvd_err *err)
 {
     return kvd_gpu_sum_add(s, index, x, n, stream, err);
+}
+
+int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
+                         const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
+{
+    (void)out, (void)n_out, (void)in, (void)n_in;
+    return kvd_gpu_sum_add(s, index, NULL, 0, stream, err);
 }
 
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)

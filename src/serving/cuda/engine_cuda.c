@@ -273,7 +273,7 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-static int check_spec(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err)
+int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err)
 {
     const kvd_batching_limits *const l = &s->limits;
     if (s->type != KVD_BF16)
@@ -427,7 +427,8 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                                        .max_tokens = tokens,
                                        .max_len = s->max_len};
     kvd_gpu_share share;
-    if (check_spec(kvd_checkpoint_config(c), s, err) || kvd_batch_limits(c, tokens, s->max_len, err) ||
+    if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
+        kvd_batch_limits(c, tokens, s->max_len, err) ||
         kvd_gpu_share_of(kvd_checkpoint_config(c), e->device - s->first_gpu, s->n_gpus, &share, err) ||
         kvd_gpu_worker_open(&e->w, c, &pass, &share, false, err))
         return -1;
@@ -485,7 +486,8 @@ kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan, 
 {
     size_t pages = 0;
     if (s->n_gpus > 1)
-        return kvd_engine_open_parallel(c, plan, s, err);
+        return s->sequence ? kvd_engine_open_sequence(c, plan, s, err)
+                           : kvd_engine_open_parallel(c, plan, s, err);
     kvd_cuda_engine *const e = kvd_cuda_engine_new(s, 0, err);
     if (!e || kvd_cuda_engine_load(e, c, plan, NULL, &pages, err) || kvd_cuda_engine_ready(e, pages, err)) {
         kvd_cuda_engine_free(e);

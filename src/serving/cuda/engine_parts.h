@@ -54,8 +54,12 @@ int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gp
 int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
-/* What runs on several GPUs (engine_parallel.c), as kvd_engine_open_cuda. */
+int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err);
+
+/* What runs on several GPUs, as kvd_engine_open_cuda: engine_parallel.c; and with s->sequence engine_sequence.c. */
 kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                                     kvd_err *err);
+kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
                                      kvd_err *err);
 
 /* ---- what is queued (steps.c) ---- */
@@ -71,6 +75,8 @@ void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /* Whether steps of n requests run on the products of few_rows.h, which do norms, activation and additions as well. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
+/* The worker's pass goes over tokens with these ids and positions, and marks its parts. */
+void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 /* Queues the layers of a batch of tokens whose ids and positions lie on the device. */
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n, kvd_err *err);
 /* Queues logits and the largest of them, of n rows of x; without a head nothing. */

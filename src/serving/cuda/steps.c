@@ -31,15 +31,21 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                             &unused); /* an error comes back with the next launch */
 }
 
+void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at)
+{
+    kvd_gpu_worker *const w = &e->w;
+    w->id = (uint32_t *)id;
+    w->position = w->rope_row = (uint32_t *)at;
+    w->queued = e->clock.on ? queued : NULL;
+    w->queued_ctx = e;
+}
+
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
     const size_t offset[2] = {0, n};
     const kvd_batch b = {.n_sequences = 1, .offset = offset};
-    w->id = (uint32_t *)id;
-    w->position = w->rope_row = (uint32_t *)at;
-    w->queued = e->clock.on ? queued : NULL;
-    w->queued_ctx = e;
+    kvd_cuda_layers_begin(e, id, at);
     if (kvd_gpu_embedding(w, n, err))
         return -1;
     for (int l = 0; l < w->config.n_layers; l++)

@@ -1,0 +1,589 @@
+/*
+ * Prompts on several GPUs that share them by their tokens (sequence parallelism in the form of DeepSpeed-Ulysses: Jacobs et al. 2023; with
+ * compressed heads that of ZDC). Each GPU has all weights and a slice of the prompt, whole pages of it. In a layer it makes Q, K and V of its
+ * tokens and of all heads, cut to their widths; an exchange gives every GPU all tokens of the heads of its share, whose pages it keeps;
+ * it computes their attention; a second exchange brings P V', short as well, back to where the tokens are. What is in front and behind needs
+ * nothing from the others. The times are those of the GPU with the last token, which has the head to compute as well.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "model/batch.h"
+#include "serving/cuda/engine_parts.h"
+#include "serving/cuda/fold.h"
+#include "serving/cuda/hands.h"
+#include "serving/cuda/small.h"
+
+static const char what[] = "sequence parallel engine";
+
+typedef struct sequence sequence;
+
+/* One GPU. */
+typedef struct {
+    kvd_gpu_attention door; /* first */
+    sequence *all;
+    int gpu;
+    /* Its worker has all weights; its cache stores Q, K and V of its slice and of all heads, one layer at a time. */
+    kvd_cuda_engine *slice;
+    /* Attention of the heads of its share over all tokens, and their pages. */
+    kvd_gpu_worker of_share; /* a view of slice->w, with that share */
+    kvd_serving_cache own;
+    kvd_step_batch batch;
+    kvd_pages slice_pages,
+        own_pages;  /* page tables alone: page k of a prompt is page k, in a slice counted from its first */
+    int32_t *pages; /* device: -max_pages, .. , max_pages                     */
+    char *out_pages, *in_rows; /* of an exchange: pages by receiver, rows by sender */
+    kvd_gpu_piece *out, *in;
+    size_t n_out, n_in;
+    size_t first, n; /* tokens of the slice                     */
+    double sent[2];  /* bytes to others, of the running iteration */
+} rank;
+
+struct sequence {
+    kvd_engine engine; /* first */
+    int n, failed;
+    size_t max_pages, len; /* of the longest prompt; tokens of the running one */
+    kvd_gpu_sum *sum;
+    kvd_hands *hands;
+    rank *rank; /* [n] */
+    const kvd_checkpoint *checkpoint;
+    const kvd_plan *plan;
+    const uint32_t *id;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static size_t in_steps(size_t n, size_t step)
+{
+    return (n + step - 1) / step;
+}
+
+/* ---- slices --------------------------------------------------------------------------------------------- */
+
+/* First page of a GPU's slice of a prompt. */
+static size_t first_page(const sequence *q, int gpu)
+{
+    return in_steps(q->len, KVD_PAGE_TOKENS) * (size_t)gpu / (size_t)q->n;
+}
+
+static size_t first_token(const sequence *q, int gpu)
+{
+    const size_t first = first_page(q, gpu) * KVD_PAGE_TOKENS;
+    return first < q->len ? first : q->len;
+}
+
+static size_t tokens_of(const sequence *q, int gpu)
+{
+    return first_token(q, gpu + 1) - first_token(q, gpu);
+}
+
+static size_t pages_of(const sequence *q, int gpu)
+{
+    return first_page(q, gpu + 1) - first_page(q, gpu);
+}
+
+/* Rows of blocked Q. */
+static size_t rows_of(size_t tokens)
+{
+    return in_steps(tokens, 8) * 8;
+}
+
+/* Of the last token. */
+static rank *last_rank(const sequence *q)
+{
+    int g = q->n - 1;
+    while (g > 0 && tokens_of(q, g) == 0)
+        g--;
+    return &q->rank[g];
+}
+
+static const kvd_gpu_share *share_of(const sequence *q, int gpu)
+{
+    return &q->rank[gpu].of_share.weights.share;
+}
+
+/* ---- exchanges ------------------------------------------------------------------------------------------ */
+
+static void add(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes)
+{
+    if (bytes)
+        list[(*n)++] = (kvd_gpu_piece){gpu, at, bytes};
+}
+
+/* Sends and receives what the lists hold; `kind` of bytes. */
+static int exchange(rank *r, int kind, cudaStream_t s, kvd_err *err)
+{
+    for (size_t i = 0; i < r->n_out; i++)
+        r->sent[kind] += r->out[i].gpu != r->gpu ? (double)r->out[i].bytes : 0;
+    const int status = kvd_gpu_sum_exchange(r->all->sum, r->gpu, r->out, r->n_out, r->in, r->n_in, s, err);
+    r->n_out = r->n_in = 0;
+    return status ? -1 : kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
+}
+
+/* Pages of one share's heads out of pages of all heads, one behind another. */
+static int gather_pages(rank *r, int layer, int gpu, void *to, cudaStream_t s, kvd_err *err)
+{
+    const kvd_attn_map *const all = &r->slice->cache.layer[layer].map;
+    const kvd_gpu_share *const share = share_of(r->all, gpu);
+    const size_t width = (size_t)r->all->rank[gpu].own.layer[layer].map.page_elements * sizeof(uint16_t);
+    const uint16_t *const from =
+        (const uint16_t *)r->slice->cache.pool + all->kv_offset[share->first_kv_head];
+    return kvd_cuda_check(cudaMemcpy2DAsync(to, width, from, (size_t)all->page_elements * sizeof *from, width,
+                                            pages_of(r->all, r->gpu), cudaMemcpyDeviceToDevice, s),
+                          what, err);
+}
+
+/* Q', K' and V' of the slice and all heads become those of all tokens and the share's heads. */
+static int to_heads(rank *r, int layer, cudaStream_t s, kvd_err *err)
+{
+    const sequence *const q = r->all;
+    const kvd_attn_map *const all = &r->slice->cache.layer[layer].map, *const own = &r->own.layer[layer].map;
+    const size_t rows = rows_of(r->n), all_rows = rows_of(q->len);
+    uint16_t *const from = r->slice->cache.q_prompts, *const to = r->own.q_prompts;
+    uint16_t *const pool = kvd_serving_cache_pool(&r->own, layer);
+    char *pages = r->out_pages;
+    for (int g = 0; g < q->n; g++) {
+        const kvd_gpu_share *const share = share_of(q, g);
+        for (int h = 0; h < share->n_heads; h++) {
+            const size_t at = (size_t)all->q_offset[share->first_head + h];
+            const size_t width = (size_t)all->d_qk[(share->first_head + h) / all->group];
+            add(r->out, &r->n_out, g, from + at * rows, rows * width * sizeof *from);
+        }
+        for (int h = 0; h < own->n_heads; h++) {
+            const size_t width = (size_t)own->d_qk[h / own->group];
+            add(r->in, &r->n_in, g, to + (size_t)own->q_offset[h] * all_rows + first_token(q, g) * width,
+                rows_of(tokens_of(q, g)) * width * sizeof *to);
+        }
+        uint16_t *const at = pool + first_page(q, g) * (size_t)own->page_elements;
+        const size_t bytes =
+            pages_of(q, r->gpu) * (size_t)q->rank[g].own.layer[layer].map.page_elements * sizeof *at;
+        if (r->n && gather_pages(r, layer, g, g == r->gpu ? (void *)at : pages, s, err))
+            return -1;
+        if (g == r->gpu)
+            continue;
+        add(r->out, &r->n_out, g, pages, bytes);
+        add(r->in, &r->n_in, g, at, pages_of(q, g) * (size_t)own->page_elements * sizeof *at);
+        pages += bytes;
+    }
+    return exchange(r, 0, s, err);
+}
+
+/* P V' of the share's heads and all tokens becomes that of all heads and the slice: out [n][o_pitch]. */
+static int to_tokens(rank *r, int layer, void *out, cudaStream_t s, kvd_err *err)
+{
+    const sequence *const q = r->all;
+    const kvd_attn_map *const all = &r->slice->cache.layer[layer].map;
+    const size_t own_row = (size_t)r->own.layer[layer].map.o_pitch * sizeof(uint16_t);
+    char *const rows = r->own.o;
+    char *in[KVD_GPUS_MAX], *next = r->in_rows;
+    for (int g = 0; g < q->n; g++) {
+        in[g] = g == r->gpu ? rows + r->first * own_row : next;
+        if (g == r->gpu)
+            continue;
+        const size_t bytes = r->n * (size_t)q->rank[g].own.layer[layer].map.o_pitch * sizeof(uint16_t);
+        add(r->out, &r->n_out, g, rows + first_token(q, g) * own_row, tokens_of(q, g) * own_row);
+        add(r->in, &r->n_in, g, in[g], bytes);
+        next += bytes;
+    }
+    if (exchange(r, 1, s, err))
+        return -1;
+    for (int g = 0; g < q->n && r->n; g++) {
+        const size_t width = (size_t)q->rank[g].own.layer[layer].map.o_pitch * sizeof(uint16_t);
+        uint16_t *const to = (uint16_t *)out + all->o_offset[share_of(q, g)->first_head];
+        if (kvd_cuda_check(cudaMemcpy2DAsync(to, (size_t)all->o_pitch * sizeof *to, in[g], width, width, r->n,
+                                             cudaMemcpyDeviceToDevice, s),
+                           what, err))
+            return -1;
+    }
+    return kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
+}
+
+/* What stands between the slice's Q, K and V and its attention output; in NULL: the slice is empty. */
+static int attend(rank *r, int layer, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
+{
+    const cudaStream_t s = r->slice->w.stream;
+    const kvd_serving_rows slice = {.layer = layer,
+                                    .x = in ? in->q : NULL,
+                                    .ld = in ? in->ld : 0,
+                                    .prompts = 1,
+                                    .stream = s},
+                           whole = {.layer = layer, .prompts = 1, .stream = s};
+    kvd_phase unused;
+    return (in && kvd_serving_cache_put(&r->slice->cache, &slice, err)) || to_heads(r, layer, s, err) ||
+                   kvd_serving_cache_attend(&r->own, &whole, r->own.o, &unused, err) ||
+                   to_tokens(r, layer, out, s, err)
+               ? -1
+               : 0;
+}
+
+static int run_door(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
+{
+    return attend((rank *)(void *)self, in->layer, in, out, err);
+}
+
+/* ---- an iteration ------------------------------------------------------------------------------------- */
+
+/* Lists of one prompt of `len` tokens, of which the last n are at hand. */
+static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
+{
+    b->n_slices = 1;
+    b->n_steps = 0;
+    b->n_tokens = n;
+    b->n_q8 = rows_of(n);
+    b->no_gaps = 1;
+    b->host.kv_len[0] = (int32_t)len;
+    b->host.q_len[0] = (int32_t)n;
+    b->host.start[0] = b->host.q_start[0] = b->host.slot[0] = 0;
+    b->host.last[0] = (int32_t)n - 1;
+    for (size_t t = 0; t < n; t++) {
+        b->host.id[t] = id[len - n + t];
+        b->host.at[t] = (uint32_t)(len - n + t);
+    }
+}
+
+static int run_layers(rank *r, kvd_err *err)
+{
+    kvd_cuda_engine *const e = r->slice;
+    const size_t offset[2] = {0, r->n};
+    const kvd_batch b = {.n_sequences = 1, .offset = offset};
+    kvd_cuda_layers_begin(e, e->batch.device.id, e->batch.device.at);
+    if (r->n && kvd_gpu_embedding(&e->w, r->n, err))
+        return -1;
+    for (int l = 0; l < e->w.config.n_layers; l++)
+        if (r->n ? kvd_gpu_layer_run(&e->w, &b, l, &r->door, 0, err) : attend(r, l, NULL, NULL, err))
+            return -1;
+    return 0;
+}
+
+static int queue(rank *r, kvd_err *err)
+{
+    const sequence *const q = r->all;
+    kvd_cuda_engine *const e = r->slice;
+    const cudaStream_t s = e->w.stream;
+    const size_t n_out = r == last_rank(q);
+    kvd_serving_cache_begin(&r->own);
+    if ((r->n && kvd_step_batch_upload(&e->batch, s, err)) || kvd_step_batch_upload(&r->batch, s, err) ||
+        kvd_clock_start(&e->clock, s, err) ||
+        kvd_cuda_check(cudaMemsetAsync(e->w.bad, 0xff, sizeof *e->w.bad, s), what, err) || run_layers(r, err))
+        return -1;
+    if (n_out && (kvd_cuda_check(kvd_gather_rows(e->w.x, e->batch.device.last, 1, (size_t)e->w.config.d_model,
+                                                 e->rows, s),
+                                 what, err) ||
+                  kvd_cuda_tokens(e, e->rows, 1, err)))
+        return -1;
+    return kvd_cuda_fetch(e, n_out, err);
+}
+
+static int run(void *ctx, int gpu, kvd_err *err)
+{
+    const sequence *const q = ctx;
+    rank *const r = &q->rank[gpu];
+    kvd_err second;
+    if (kvd_cuda_check(cudaSetDevice(r->slice->device), what, err))
+        return -1;
+    r->first = first_token(q, gpu);
+    r->n = tokens_of(q, gpu);
+    r->sent[0] = r->sent[1] = 0;
+    r->slice_pages.device = r->pages + q->max_pages - first_page(q, gpu);
+    list(&r->slice->batch, q->id, r->n, r->first + r->n);
+    list(&r->batch, q->id, q->len, q->len);
+    const int status = queue(r, err);
+    if (status)
+        kvd_gpu_sum_fail(q->sum, gpu);
+    return kvd_gpu_sum_wait(q->sum, gpu, r->slice->w.stream, status ? &second : err) || status ? -1 : 0;
+}
+
+static int check_iteration(const sequence *q, const kvd_iteration *it, const uint32_t *id, kvd_err *err)
+{
+    const kvd_slice *const s = it->slice;
+    if (it->n_steps || it->n_slices != 1 || s->before || !s->emits || s->n != it->n_tokens || s->n < 1 ||
+        s->n > q->max_pages * KVD_PAGE_TOKENS)
+        return kvd_fail(err, "the sequence parallel engine takes whole prompts alone, of up to %zu tokens",
+                        q->max_pages * KVD_PAGE_TOKENS);
+    const uint32_t vocab = (uint32_t)kvd_checkpoint_config(q->checkpoint)->vocab_size;
+    for (size_t t = 0; t < s->n; t++)
+        if (id[t] >= vocab)
+            return kvd_fail(err, "token %zu of the iteration has id %u, the vocabulary has %u", t, id[t],
+                            vocab);
+    return 0;
+}
+
+/* The first row that is not finite on any GPU; behind the last layer a row is the last token. */
+static int check_finite(const sequence *q, const kvd_iteration *it, kvd_err *err)
+{
+    const kvd_config *const c = &q->rank[0].slice->w.config;
+    kvd_gpu_bad first = ~0ULL;
+    char where[32];
+    for (int g = 0; g < q->n; g++) {
+        const rank *const r = &q->rank[g];
+        const kvd_gpu_bad bad = *r->slice->host_bad;
+        const unsigned stage = (unsigned)(bad >> 40);
+        const size_t row = stage >= kvd_gpu_stage_before(c->n_layers) && r == last_rank(q)
+                               ? q->len - 1
+                               : r->first + (size_t)(bad & ((1ULL << 40) - 1));
+        if (bad != ~0ULL && kvd_gpu_bad_at(stage, row) < first)
+            first = kvd_gpu_bad_at(stage, row);
+    }
+    if (first == ~0ULL)
+        return 0;
+    kvd_gpu_stage_name(c, (unsigned)(first >> 40), where, sizeof where);
+    return kvd_fail(err, "%s: activation of request %u at position %zu is not finite", where,
+                    it->slice->request, (size_t)(first & ((1ULL << 40) - 1)));
+}
+
+static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
+                kvd_phase_times *times, kvd_err *err)
+{
+    sequence *const q = (sequence *)(void *)self;
+    const double start = now();
+    if (q->failed)
+        return kvd_fail(err, "the engine has failed before");
+    q->failed = 1;
+    if (check_iteration(q, it, id, err))
+        return -1;
+    q->id = id;
+    q->len = it->n_tokens;
+    if (kvd_hands_run(q->hands, run, q, err) || check_finite(q, it, err))
+        return -1;
+    q->failed = 0;
+    next[0] = kvd_largest_index(*last_rank(q)->slice->host_key);
+    if (times)
+        kvd_clock_read(&last_rank(q)->slice->clock, now() - start, times);
+    return 0;
+}
+
+static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
+{
+    const kvd_cuda_engine *const e = last_rank((sequence *)(void *)self)->slice;
+    const size_t vocab = (size_t)e->w.config.vocab_size;
+    return i ? kvd_fail(err, "slice %zu of the latest iteration gives out no token", i)
+             : kvd_cuda_check(cudaMemcpy(to, e->logits, vocab * sizeof *to, cudaMemcpyDeviceToHost), what,
+                              err);
+}
+
+static void sent(const kvd_engine *self, double bytes[2])
+{
+    const sequence *const q = (const sequence *)(const void *)self;
+    bytes[0] = bytes[1] = 0;
+    for (int g = 0; g < q->n; g++)
+        for (int kind = 0; kind < 2; kind++)
+            bytes[kind] += q->rank[g].sent[kind];
+}
+
+/* ---- life --------------------------------------------------------------------------------------------- */
+
+static int check_spec(const kvd_engine_spec *s, kvd_err *err)
+{
+    int devices = 0;
+    if (kvd_cuda_check(cudaGetDeviceCount(&devices), what, err))
+        return -1;
+    if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
+        return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
+                        s->first_gpu, devices);
+    return s->limits.max_batch == 1 && !s->limits.chunk
+               ? 0
+               : kvd_fail(err, "the sequence parallel engine takes whole prompts one at a time, not %zu%s",
+                          s->limits.max_batch, s->limits.chunk ? ", and not in pieces" : "");
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What a slice of all heads is made of. */
+static int load_slice(rank *r, size_t tokens, kvd_err *err)
+{
+    const sequence *const q = r->all;
+    kvd_cuda_engine *const e = r->slice;
+    const kvd_gpu_forward_spec pass = {.type = e->spec.type,
+                                       .first_gpu = e->device,
+                                       .n_gpus = 1,
+                                       .max_tokens = tokens,
+                                       .max_len = e->spec.max_len};
+    kvd_gpu_share all;
+    if (kvd_gpu_share_of(kvd_checkpoint_config(q->checkpoint), 0, 1, &all, err) ||
+        kvd_gpu_worker_open(&e->w, q->checkpoint, &pass, &all, false, err) ||
+        kvd_step_batch_init(&e->batch, 1, tokens, err) ||
+        kvd_clock_init(&e->clock, e->spec.phases, 64 + 18 * (size_t)e->w.config.n_layers, err))
+        return -1;
+    r->slice_pages.max_pages = r->own_pages.max_pages = q->max_pages;
+    if (kvd_serving_cache_init(&e->cache, &e->w, q->plan, &e->batch, &r->slice_pages, &e->clock, err))
+        return -1;
+    if (e->cache.method)
+        return kvd_fail(err, "the sequence parallel engine runs no method of other axes than dims");
+    r->door = (kvd_gpu_attention){.run = run_door, .wants_raw = e->cache.door.wants_raw};
+    return kvd_serving_fold(&e->w, q->plan->dims, e->cache.layer, err);
+}
+
+static int load_share(rank *r, kvd_err *err)
+{
+    const sequence *const q = r->all;
+    kvd_cuda_engine *const e = r->slice;
+    r->of_share = e->w;
+    return kvd_gpu_share_of(&e->w.config, r->gpu, q->n, &r->of_share.weights.share, err) ||
+                   kvd_step_batch_init(&r->batch, 1, q->max_pages * KVD_PAGE_TOKENS, err) ||
+                   kvd_serving_cache_init(&r->own, &r->of_share, q->plan, &r->batch, &r->own_pages, &e->clock,
+                                          err)
+               ? -1
+               : 0;
+}
+
+/* Page tables: entry max_pages + k is k. */
+static int make_tables(rank *r, kvd_err *err)
+{
+    const size_t n = r->all->max_pages;
+    int32_t *const host = malloc(2 * n * sizeof *host);
+    if (!host)
+        return kvd_no_memory(err, what, 2 * n * sizeof *host);
+    for (size_t i = 0; i < 2 * n; i++)
+        host[i] = (int32_t)i - (int32_t)n;
+    r->pages = kvd_device_copy(&r->slice->memory, host, 2 * n * sizeof *host, "page tables",
+                               r->slice->w.stream, err);
+    const int status = !r->pages || kvd_cuda_check(cudaStreamSynchronize(r->slice->w.stream), what, err);
+    free(host);
+    r->own_pages.device = r->pages + n;
+    return status ? -1 : 0;
+}
+
+/* One layer's pages of a slice, buffers of the exchanges, and what comes out. */
+static int make_arrays(rank *r, size_t tokens, kvd_err *err)
+{
+    kvd_cuda_engine *const e = r->slice;
+    kvd_device_memory *const m = &e->memory;
+    const kvd_config *const c = &e->w.config;
+    const size_t pieces = (size_t)(r->all->n * (c->n_heads + 1));
+    size_t page = 0, row = 0;
+    for (int l = 0; l < c->n_layers; l++) {
+        page = larger(page, (size_t)e->cache.layer[l].map.page_elements * sizeof(uint16_t));
+        row = larger(row, (size_t)e->cache.layer[l].map.o_pitch * sizeof(uint16_t));
+    }
+    r->out = calloc(pieces, sizeof *r->out);
+    r->in = calloc(pieces, sizeof *r->in);
+    if (!r->out || !r->in)
+        return kvd_no_memory(err, what, 2 * pieces * sizeof *r->in);
+    const size_t pages = tokens / KVD_PAGE_TOKENS * page;
+    return (e->cache.pool = kvd_device_new(m, pages, "pages of a slice", err)) &&
+                   (r->out_pages = kvd_device_new(m, pages, "pages of a slice", err)) &&
+                   (r->in_rows = kvd_device_new(m, tokens * row, "rows of attention", err)) &&
+                   (e->rows = kvd_device_new(m, (size_t)c->d_model * sizeof *e->rows, "rows", err)) &&
+                   (e->logits =
+                        kvd_device_new(m, (size_t)c->vocab_size * sizeof *e->logits, "logits", err)) &&
+                   (e->key = kvd_device_new(m, sizeof *e->key, "tokens", err)) &&
+                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_key, sizeof *e->host_key), what, err) &&
+                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_bad, sizeof *e->host_bad), what, err)
+               ? 0
+               : -1;
+}
+
+static int describe(rank *r, kvd_err *err)
+{
+    size_t left = 0, total = 0;
+    kvd_engine_facts *const f = &r->all->engine.facts;
+    if (kvd_cuda_check(cudaStreamSynchronize(r->slice->w.stream), what, err) ||
+        kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
+        return -1;
+    f->pages = r->all->max_pages;
+    f->bytes_per_token += (double)r->own.page_bytes / KVD_PAGE_TOKENS;
+    f->cache_bytes += (double)r->own.page_bytes * (double)r->all->max_pages;
+    f->weight_bytes += (double)r->slice->w.weights.bytes;
+    f->peak_bytes += r->slice->left_before > left ? (double)(r->slice->left_before - left) : 0;
+    return 0;
+}
+
+static int load(rank *r, kvd_err *err)
+{
+    const sequence *const q = r->all;
+    const size_t tokens = in_steps(q->max_pages, (size_t)q->n) * KVD_PAGE_TOKENS;
+    return kvd_cuda_check(cudaSetDevice(r->slice->device), what, err) || load_slice(r, tokens, err) ||
+                   load_share(r, err) || make_tables(r, err) || make_arrays(r, tokens, err) ||
+                   kvd_serving_cache_make_pool(&r->own, q->max_pages, 1, r->slice->w.stream, err) ||
+                   describe(r, err)
+               ? -1
+               : 0;
+}
+
+static int name_engine(sequence *q, kvd_err *err)
+{
+    struct cudaDeviceProp prop;
+    int version = 0;
+    const kvd_cuda_engine *const e = q->rank[0].slice;
+    kvd_engine_facts *const f = &q->engine.facts;
+    if (kvd_cuda_check(cudaGetDeviceProperties(&prop, e->device), what, err) ||
+        kvd_cublas_check(e->w.lib->cublasGetVersion_v2(e->w.blas, &version), what, err))
+        return -1;
+    f->fused = 1u << KVD_PHASE_ROTATE | (e->cache.door.wants_raw ? 1u << KVD_PHASE_ROPE : 0);
+    (void)snprintf(f->what, sizeof f->what,
+                   "%d x %.100s, prompts cut along tokens, bf16, cuBLAS %d.%d.%d, %s, %s", q->n, prop.name,
+                   version / 10000, version / 100 % 100, version % 100, kvd_serving_cache_kernels(&e->cache),
+                   kvd_gpu_sum_engine(q->sum));
+    return 0;
+}
+
+static int open_all(sequence *q, const kvd_engine_spec *s, kvd_err *err)
+{
+    const kvd_config *const c = kvd_checkpoint_config(q->checkpoint);
+    kvd_gpu_share share;
+    if (check_spec(s, err) || kvd_cuda_engine_check(c, s, err) ||
+        kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
+        kvd_gpu_share_of(c, 0, s->n_gpus, &share, err))
+        return -1;
+    if (!(q->rank = calloc((size_t)s->n_gpus, sizeof *q->rank)))
+        return kvd_no_memory(err, what, (size_t)s->n_gpus * sizeof *q->rank);
+    q->max_pages = in_steps(s->max_len, KVD_PAGE_TOKENS);
+    for (; q->n < s->n_gpus; q->n++) {
+        q->rank[q->n] = (rank){.all = q, .gpu = q->n, .slice = kvd_cuda_engine_new(s, q->n, err)};
+        if (!q->rank[q->n].slice)
+            return -1;
+    }
+    if (!(q->sum = kvd_gpu_sum_new(s->first_gpu, s->n_gpus, err)) ||
+        !(q->hands = kvd_hands_new(s->first_gpu, s->n_gpus, q->sum, err)))
+        return -1;
+    for (int g = 0; g < q->n; g++)
+        if (load(&q->rank[g], err))
+            return -1;
+    return name_engine(q, err);
+}
+
+static void free_sequence(kvd_engine *self)
+{
+    sequence *const q = (sequence *)(void *)self;
+    kvd_hands_free(q->hands);
+    kvd_gpu_sum_free(q->sum);
+    for (int g = q->n - 1; g >= 0; g--) {
+        rank *const r = &q->rank[g];
+        (void)cudaSetDevice(r->slice->device);
+        kvd_serving_cache_release(&r->own);
+        kvd_step_batch_release(&r->batch);
+        kvd_cuda_engine_free(r->slice);
+        free(r->out);
+        free(r->in);
+    }
+    free(q->rank);
+    free(q);
+}
+
+kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                                     kvd_err *err)
+{
+    sequence *const q = calloc(1, sizeof *q);
+    if (!q) {
+        kvd_no_memory(err, what, sizeof *q);
+        return NULL;
+    }
+    q->engine = (kvd_engine){.step = step, .sent = sent, .logits = logits, .free = free_sequence};
+    q->checkpoint = c;
+    q->plan = plan;
+    if (open_all(q, s, err)) {
+        free_sequence(&q->engine);
+        return NULL;
+    }
+    return &q->engine;
+}
