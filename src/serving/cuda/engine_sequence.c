@@ -510,6 +510,22 @@ static int load(rank *r, kvd_err *err)
                : 0;
 }
 
+/* NCCL connects GPUs when the first piece goes from one to the other, and waits for both: now, and not in an iteration that one may not reach. */
+static int connect(void *ctx, int gpu, kvd_err *err)
+{
+    const sequence *const q = ctx;
+    rank *const r = &q->rank[gpu];
+    if (kvd_cuda_check(cudaSetDevice(r->slice->device), what, err))
+        return -1;
+    for (int g = 0; g < q->n; g++) {
+        add(r->out, &r->n_out, g, r->out_pages + 16 * g, 16);
+        add(r->in, &r->n_in, g, r->in_rows + 16 * g, 16);
+    }
+    return exchange(r, 0, r->slice->w.stream, err) || kvd_gpu_sum_wait(q->sum, gpu, r->slice->w.stream, err)
+               ? -1
+               : 0;
+}
+
 static int name_engine(sequence *q, kvd_err *err)
 {
     struct cudaDeviceProp prop;
@@ -549,7 +565,7 @@ static int open_all(sequence *q, const kvd_engine_spec *s, kvd_err *err)
     for (int g = 0; g < q->n; g++)
         if (load(&q->rank[g], err))
             return -1;
-    return name_engine(q, err);
+    return kvd_hands_run(q->hands, connect, q, err) ? -1 : name_engine(q, err);
 }
 
 static void free_sequence(kvd_engine *self)
