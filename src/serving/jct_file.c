@@ -164,7 +164,7 @@ static void put_setting(kvd_rows *r, const char *kind, const kvd_jct_setting *s)
     kvd_rows_text(r, "dtype", kvd_dtype_name(s->type));
     kvd_rows_text(r, "engine", s->facts->what);
     kvd_rows_int(r, "gpus", s->gpus);
-    kvd_rows_text(r, "parallel", s->parallel);
+    kvd_rows_text(r, "parallel", s->gpus < 2 ? "" : s->sequence ? "sequence" : "tensor");
     kvd_rows_int(r, "graphs", s->graphs);
     kvd_rows_int(r, "phases", s->phases);
     kvd_rows_text(r, "fused", fused);

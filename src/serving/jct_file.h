@@ -23,7 +23,7 @@ typedef struct {
     double dense_bytes_per_token;
     kvd_dtype type;
     int gpus;
-    const char *parallel; /* "tensor", "sequence"; on one GPU "" */
+    bool sequence; /* they share prompts by tokens */
     bool graphs, phases;
     size_t chunk;
 } kvd_jct_setting;

@@ -139,9 +139,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                    .dense_bytes_per_token = bytes.dense,
                                    .type = cfg->type,
                                    .gpus = s->gpu[0] ? (int)cfg->gpus : 0,
-                                   .parallel = cfg->gpus < 2   ? ""
-                                               : cfg->sequence ? "sequence"
-                                                               : "tensor",
+                                   .sequence = cfg->sequence,
                                    .graphs = s->gpu[0] && cfg->graphs,
                                    .phases = cfg->phases,
                                    .chunk = cfg->chunk};
