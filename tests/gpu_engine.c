@@ -338,6 +338,8 @@ static const request short_ones[] = {{17, 9}, {1, 20}, {30, 3}, {8, 12}, {13, 11
 
 static const request prompts_alone[] = {{200, 1}, {64, 1}, {1, 1},   {129, 1},
                                         {63, 1},  {77, 1}, {448, 1}, {320, 1}};
+static const request two_pages[] = {{100, 1}, {64, 1}, {65, 1}, {127, 1}, {1, 1}, {72, 1}};
+static const request one_page[] = {{30, 1}, {1, 1}, {59, 1}, {16, 1}, {33, 1}, {8, 1}};
 static const setting by_tokens = {"prompts by tokens", 1, 0, false, true, true};
 
 static const setting whole = {"whole prompts", 5, 0, false, false, false};
@@ -589,8 +591,8 @@ static void test_by_tokens(int quick)
     kvd_checkpoint_close(c);
     test_dims("data/models/kvdim-6m", "kvdim-6m", prompts_alone, quick ? 4 : 8, set);
     if (!quick) {
-        test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", prompts_alone, 6, set);
-        test_families(prompts_alone, &by_tokens, NULL);
+        test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", two_pages, 6, set);
+        test_families(one_page, &by_tokens, NULL);
     }
 }
 

@@ -56,7 +56,7 @@ static size_t sent(const both *x, int gpu)
     return n;
 }
 
-static int same(const both *x, char *const *what, char *const *as)
+static int same(const both *x, char *const *what, char *const *as, int print)
 {
     int equal = 1;
     char *const a = need(ROOM), *const b = need(ROOM);
@@ -65,6 +65,11 @@ static int same(const both *x, char *const *what, char *const *as)
         check(cudaSetDevice(g), "device");
         check(cudaMemcpy(a, what[g], n, cudaMemcpyDeviceToHost), "copy");
         check(cudaMemcpy(b, as[g], n, cudaMemcpyDeviceToHost), "copy");
+        for (size_t i = 0; i < n && print; i++)
+            if (a[i] != b[i]) {
+                printf("# round %d, GPU %d: byte %zu of %zu\n", x->round, g, i, n);
+                break;
+            }
         equal = equal && !memcmp(a, b, n);
     }
     free(a);
@@ -98,7 +103,7 @@ int main(void)
     }
     for (x.round = 0; x.round < ROUNDS && !status; x.round++) {
         status = kvd_hands_run(hands, there_and_back, &x, &err);
-        good = good && same(&x, x.back, x.from) && !same(&x, x.there, x.from);
+        good = good && same(&x, x.back, x.from, 1) && !same(&x, x.there, x.from, 0);
     }
     printf("%s exchanges between GPUs: %s\n", !status && good ? "ok" : "not ok",
            status ? err.msg : "20 rounds of ragged pieces came back as they were");

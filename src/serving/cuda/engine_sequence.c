@@ -140,39 +140,57 @@ static int gather_pages(rank *r, int layer, int gpu, void *to, cudaStream_t s, k
                           what, err);
 }
 
+/* Rows of Q of a slice, of the share's heads one behind another, to where the heads have all rows. */
+static int spread_rows(rank *r, int layer, int gpu, const uint16_t *from, cudaStream_t s, kvd_err *err)
+{
+    const kvd_attn_map *const own = &r->own.layer[layer].map;
+    const size_t rows = rows_of(tokens_of(r->all, gpu)), all_rows = rows_of(r->all->len);
+    uint16_t *const to = r->own.q_prompts;
+    for (int g = 0; g < own->n_kv_heads && rows; g++) {
+        const size_t width = (size_t)own->d_qk[g], at = (size_t)own->q_offset[g * own->group];
+        const size_t bytes = rows * width * sizeof *to;
+        if (kvd_cuda_check(cudaMemcpy2DAsync(to + at * all_rows + first_token(r->all, gpu) * width,
+                                             all_rows * width * sizeof *to, from + at * rows, bytes, bytes,
+                                             (size_t)own->group, cudaMemcpyDeviceToDevice, s),
+                           what, err))
+            return -1;
+    }
+    return 0;
+}
+
 /* Q', K' and V' of the slice and all heads become those of all tokens and the share's heads. */
 static int to_heads(rank *r, int layer, cudaStream_t s, kvd_err *err)
 {
     const sequence *const q = r->all;
     const kvd_attn_map *const all = &r->slice->cache.layer[layer].map, *const own = &r->own.layer[layer].map;
-    const size_t rows = rows_of(r->n), all_rows = rows_of(q->len);
-    uint16_t *const from = r->slice->cache.q_prompts, *const to = r->own.q_prompts;
-    uint16_t *const pool = kvd_serving_cache_pool(&r->own, layer);
-    char *pages = r->out_pages;
+    const size_t rows = rows_of(r->n);
+    uint16_t *const queries = r->slice->cache.q_prompts, *const pool = kvd_serving_cache_pool(&r->own, layer);
+    const uint16_t *from[KVD_GPUS_MAX];
+    char *pages = r->out_pages, *next = r->in_rows;
     for (int g = 0; g < q->n; g++) {
-        const kvd_gpu_share *const share = share_of(q, g);
-        for (int h = 0; h < share->n_heads; h++) {
-            const size_t at = (size_t)all->q_offset[share->first_head + h];
-            const size_t width = (size_t)all->d_qk[(share->first_head + h) / all->group];
-            add(r->out, &r->n_out, g, from + at * rows, rows * width * sizeof *from);
-        }
-        for (int h = 0; h < own->n_heads; h++) {
-            const size_t width = (size_t)own->d_qk[h / own->group];
-            add(r->in, &r->n_in, g, to + (size_t)own->q_offset[h] * all_rows + first_token(q, g) * width,
-                rows_of(tokens_of(q, g)) * width * sizeof *to);
-        }
+        const kvd_attn_map *const theirs = &q->rank[g].own.layer[layer].map;
+        uint16_t *const mine = queries + (size_t)all->q_offset[share_of(q, g)->first_head] * rows;
         uint16_t *const at = pool + first_page(q, g) * (size_t)own->page_elements;
-        const size_t bytes =
-            pages_of(q, r->gpu) * (size_t)q->rank[g].own.layer[layer].map.page_elements * sizeof *at;
+        const size_t bytes = pages_of(q, r->gpu) * (size_t)theirs->page_elements * sizeof *at;
+        const size_t in = rows_of(tokens_of(q, g)) * (size_t)own->q_pitch * sizeof *at;
+        from[g] = g == r->gpu ? mine : (uint16_t *)(void *)next;
         if (r->n && gather_pages(r, layer, g, g == r->gpu ? (void *)at : pages, s, err))
             return -1;
         if (g == r->gpu)
             continue;
+        add(r->out, &r->n_out, g, mine, rows * (size_t)theirs->q_pitch * sizeof *mine);
         add(r->out, &r->n_out, g, pages, bytes);
+        add(r->in, &r->n_in, g, next, in);
         add(r->in, &r->n_in, g, at, pages_of(q, g) * (size_t)own->page_elements * sizeof *at);
         pages += bytes;
+        next += in;
     }
-    return exchange(r, 0, s, err);
+    if (exchange(r, 0, s, err))
+        return -1;
+    for (int g = 0; g < q->n; g++)
+        if (spread_rows(r, layer, g, from[g], s, err))
+            return -1;
+    return kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
 }
 
 /* P V' of the share's heads and all tokens becomes that of all heads and the slice: out [n][o_pitch]. */
@@ -459,11 +477,13 @@ static int make_arrays(rank *r, size_t tokens, kvd_err *err)
     kvd_cuda_engine *const e = r->slice;
     kvd_device_memory *const m = &e->memory;
     const kvd_config *const c = &e->w.config;
-    const size_t pieces = (size_t)(r->all->n * (c->n_heads + 1));
-    size_t page = 0, row = 0;
+    const size_t pieces = 2 * (size_t)r->all->n;
+    size_t page = 0, rows = 0;
     for (int l = 0; l < c->n_layers; l++) {
-        page = larger(page, (size_t)e->cache.layer[l].map.page_elements * sizeof(uint16_t));
-        row = larger(row, (size_t)e->cache.layer[l].map.o_pitch * sizeof(uint16_t));
+        const kvd_attn_map *const all = &e->cache.layer[l].map, *const own = &r->own.layer[l].map;
+        page = larger(page, (size_t)all->page_elements * sizeof(uint16_t));
+        rows = larger(rows, tokens * (size_t)all->o_pitch * sizeof(uint16_t));
+        rows = larger(rows, r->batch.max_tokens * (size_t)own->q_pitch * sizeof(uint16_t));
     }
     r->out = calloc(pieces, sizeof *r->out);
     r->in = calloc(pieces, sizeof *r->in);
@@ -472,7 +492,7 @@ static int make_arrays(rank *r, size_t tokens, kvd_err *err)
     const size_t pages = tokens / KVD_PAGE_TOKENS * page;
     return (e->cache.pool = kvd_device_new(m, pages, "pages of a slice", err)) &&
                    (r->out_pages = kvd_device_new(m, pages, "pages of a slice", err)) &&
-                   (r->in_rows = kvd_device_new(m, tokens * row, "rows of attention", err)) &&
+                   (r->in_rows = kvd_device_new(m, rows, "rows of attention", err)) &&
                    (e->rows = kvd_device_new(m, (size_t)c->d_model * sizeof *e->rows, "rows", err)) &&
                    (e->logits =
                         kvd_device_new(m, (size_t)c->vocab_size * sizeof *e->logits, "logits", err)) &&
