@@ -200,7 +200,7 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_g
 /* Waits for what was queued, also where that failed. */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
-    kvd_err second, *const to = status ? &second : err;
+    kvd_err second = {""}, *const to = status ? &second : err;
     const int index = e->w.weights.share.index;
     if (!e->w.sum)
         return kvd_cuda_check(cudaStreamSynchronize(e->w.stream), what, to) || status ? -1 : 0;

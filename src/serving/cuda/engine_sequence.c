@@ -7,51 +7,13 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include "model/batch.h"
-#include "serving/cuda/engine_parts.h"
 #include "serving/cuda/fold.h"
-#include "serving/cuda/hands.h"
+#include "serving/cuda/sequence.h"
 #include "serving/cuda/small.h"
 
 static const char what[] = "sequence parallel engine";
-
-typedef struct sequence sequence;
-
-/* One GPU. */
-typedef struct {
-    kvd_gpu_attention door; /* first */
-    sequence *all;
-    int gpu;
-    /* Its worker has all weights; its cache stores Q, K and V of its slice and of all heads, one layer at a time. */
-    kvd_cuda_engine *slice;
-    /* Attention of the heads of its share over all tokens, and their pages. */
-    kvd_gpu_worker of_share; /* a view of slice->w, with that share */
-    kvd_serving_cache own;
-    kvd_step_batch batch;
-    kvd_pages slice_pages,
-        own_pages;  /* page tables alone: page k of a prompt is page k, in a slice counted from its first */
-    int32_t *pages; /* device: -max_pages, .. , max_pages                     */
-    char *out_pages, *in_rows; /* of an exchange: pages by receiver, rows by sender */
-    kvd_gpu_piece *out, *in;
-    size_t n_out, n_in;
-    size_t first, n; /* tokens of the slice                     */
-    double sent[2];  /* bytes to others, of the running iteration */
-} rank;
-
-struct sequence {
-    kvd_engine engine; /* first */
-    int n, failed;
-    size_t max_pages, len; /* of the longest prompt; tokens of the running one */
-    kvd_gpu_sum *sum;
-    kvd_hands *hands;
-    rank *rank; /* [n] */
-    const kvd_checkpoint *checkpoint;
-    const kvd_plan *plan;
-    const uint32_t *id;
-};
 
 static double now(void)
 {
@@ -65,187 +27,6 @@ static size_t in_steps(size_t n, size_t step)
     return (n + step - 1) / step;
 }
 
-/* ---- slices --------------------------------------------------------------------------------------------- */
-
-/* First page of a GPU's slice of a prompt. */
-static size_t first_page(const sequence *q, int gpu)
-{
-    return in_steps(q->len, KVD_PAGE_TOKENS) * (size_t)gpu / (size_t)q->n;
-}
-
-static size_t first_token(const sequence *q, int gpu)
-{
-    const size_t first = first_page(q, gpu) * KVD_PAGE_TOKENS;
-    return first < q->len ? first : q->len;
-}
-
-static size_t tokens_of(const sequence *q, int gpu)
-{
-    return first_token(q, gpu + 1) - first_token(q, gpu);
-}
-
-static size_t pages_of(const sequence *q, int gpu)
-{
-    return first_page(q, gpu + 1) - first_page(q, gpu);
-}
-
-/* Rows of blocked Q. */
-static size_t rows_of(size_t tokens)
-{
-    return in_steps(tokens, 8) * 8;
-}
-
-/* Of the last token. */
-static rank *last_rank(const sequence *q)
-{
-    int g = q->n - 1;
-    while (g > 0 && tokens_of(q, g) == 0)
-        g--;
-    return &q->rank[g];
-}
-
-static const kvd_gpu_share *share_of(const sequence *q, int gpu)
-{
-    return &q->rank[gpu].of_share.weights.share;
-}
-
-/* ---- exchanges ------------------------------------------------------------------------------------------ */
-
-static void add(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes)
-{
-    if (bytes)
-        list[(*n)++] = (kvd_gpu_piece){gpu, at, bytes};
-}
-
-/* Sends and receives what the lists hold; `kind` of bytes. */
-static int exchange(rank *r, int kind, cudaStream_t s, kvd_err *err)
-{
-    for (size_t i = 0; i < r->n_out; i++)
-        r->sent[kind] += r->out[i].gpu != r->gpu ? (double)r->out[i].bytes : 0;
-    const int status = kvd_gpu_sum_exchange(r->all->sum, r->gpu, r->out, r->n_out, r->in, r->n_in, s, err);
-    r->n_out = r->n_in = 0;
-    return status ? -1 : kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
-}
-
-/* Pages of one share's heads out of pages of all heads, one behind another. */
-static int gather_pages(rank *r, int layer, int gpu, void *to, cudaStream_t s, kvd_err *err)
-{
-    const kvd_attn_map *const all = &r->slice->cache.layer[layer].map;
-    const kvd_gpu_share *const share = share_of(r->all, gpu);
-    const size_t width = (size_t)r->all->rank[gpu].own.layer[layer].map.page_elements * sizeof(uint16_t);
-    const uint16_t *const from =
-        (const uint16_t *)r->slice->cache.pool + all->kv_offset[share->first_kv_head];
-    return kvd_cuda_check(cudaMemcpy2DAsync(to, width, from, (size_t)all->page_elements * sizeof *from, width,
-                                            pages_of(r->all, r->gpu), cudaMemcpyDeviceToDevice, s),
-                          what, err);
-}
-
-/* Rows of Q of a slice, of the share's heads one behind another, to where the heads have all rows. */
-static int spread_rows(rank *r, int layer, int gpu, const uint16_t *from, cudaStream_t s, kvd_err *err)
-{
-    const kvd_attn_map *const own = &r->own.layer[layer].map;
-    const size_t rows = rows_of(tokens_of(r->all, gpu)), all_rows = rows_of(r->all->len);
-    uint16_t *const to = r->own.q_prompts;
-    for (int g = 0; g < own->n_kv_heads && rows; g++) {
-        const size_t width = (size_t)own->d_qk[g], at = (size_t)own->q_offset[g * own->group];
-        const size_t bytes = rows * width * sizeof *to;
-        if (kvd_cuda_check(cudaMemcpy2DAsync(to + at * all_rows + first_token(r->all, gpu) * width,
-                                             all_rows * width * sizeof *to, from + at * rows, bytes, bytes,
-                                             (size_t)own->group, cudaMemcpyDeviceToDevice, s),
-                           what, err))
-            return -1;
-    }
-    return 0;
-}
-
-/* Q', K' and V' of the slice and all heads become those of all tokens and the share's heads. */
-static int to_heads(rank *r, int layer, cudaStream_t s, kvd_err *err)
-{
-    const sequence *const q = r->all;
-    const kvd_attn_map *const all = &r->slice->cache.layer[layer].map, *const own = &r->own.layer[layer].map;
-    const size_t rows = rows_of(r->n);
-    uint16_t *const queries = r->slice->cache.q_prompts, *const pool = kvd_serving_cache_pool(&r->own, layer);
-    const uint16_t *from[KVD_GPUS_MAX];
-    char *pages = r->out_pages, *next = r->in_rows;
-    for (int g = 0; g < q->n; g++) {
-        const kvd_attn_map *const theirs = &q->rank[g].own.layer[layer].map;
-        uint16_t *const mine = queries + (size_t)all->q_offset[share_of(q, g)->first_head] * rows;
-        uint16_t *const at = pool + first_page(q, g) * (size_t)own->page_elements;
-        const size_t bytes = pages_of(q, r->gpu) * (size_t)theirs->page_elements * sizeof *at;
-        const size_t in = rows_of(tokens_of(q, g)) * (size_t)own->q_pitch * sizeof *at;
-        from[g] = g == r->gpu ? mine : (uint16_t *)(void *)next;
-        if (r->n && gather_pages(r, layer, g, g == r->gpu ? (void *)at : pages, s, err))
-            return -1;
-        if (g == r->gpu)
-            continue;
-        add(r->out, &r->n_out, g, mine, rows * (size_t)theirs->q_pitch * sizeof *mine);
-        add(r->out, &r->n_out, g, pages, bytes);
-        add(r->in, &r->n_in, g, next, in);
-        add(r->in, &r->n_in, g, at, pages_of(q, g) * (size_t)own->page_elements * sizeof *at);
-        pages += bytes;
-        next += in;
-    }
-    if (exchange(r, 0, s, err))
-        return -1;
-    for (int g = 0; g < q->n; g++)
-        if (spread_rows(r, layer, g, from[g], s, err))
-            return -1;
-    return kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
-}
-
-/* P V' of the share's heads and all tokens becomes that of all heads and the slice: out [n][o_pitch]. */
-static int to_tokens(rank *r, int layer, void *out, cudaStream_t s, kvd_err *err)
-{
-    const sequence *const q = r->all;
-    const kvd_attn_map *const all = &r->slice->cache.layer[layer].map;
-    const size_t own_row = (size_t)r->own.layer[layer].map.o_pitch * sizeof(uint16_t);
-    char *const rows = r->own.o;
-    char *in[KVD_GPUS_MAX], *next = r->in_rows;
-    for (int g = 0; g < q->n; g++) {
-        in[g] = g == r->gpu ? rows + r->first * own_row : next;
-        if (g == r->gpu)
-            continue;
-        const size_t bytes = r->n * (size_t)q->rank[g].own.layer[layer].map.o_pitch * sizeof(uint16_t);
-        add(r->out, &r->n_out, g, rows + first_token(q, g) * own_row, tokens_of(q, g) * own_row);
-        add(r->in, &r->n_in, g, in[g], bytes);
-        next += bytes;
-    }
-    if (exchange(r, 1, s, err))
-        return -1;
-    for (int g = 0; g < q->n && r->n; g++) {
-        const size_t width = (size_t)q->rank[g].own.layer[layer].map.o_pitch * sizeof(uint16_t);
-        uint16_t *const to = (uint16_t *)out + all->o_offset[share_of(q, g)->first_head];
-        if (kvd_cuda_check(cudaMemcpy2DAsync(to, (size_t)all->o_pitch * sizeof *to, in[g], width, width, r->n,
-                                             cudaMemcpyDeviceToDevice, s),
-                           what, err))
-            return -1;
-    }
-    return kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
-}
-
-/* What stands between the slice's Q, K and V and its attention output; in NULL: the slice is empty. */
-static int attend(rank *r, int layer, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
-{
-    const cudaStream_t s = r->slice->w.stream;
-    const kvd_serving_rows slice = {.layer = layer,
-                                    .x = in ? in->q : NULL,
-                                    .ld = in ? in->ld : 0,
-                                    .prompts = 1,
-                                    .stream = s},
-                           whole = {.layer = layer, .prompts = 1, .stream = s};
-    kvd_phase unused;
-    return (in && kvd_serving_cache_put(&r->slice->cache, &slice, err)) || to_heads(r, layer, s, err) ||
-                   kvd_serving_cache_attend(&r->own, &whole, r->own.o, &unused, err) ||
-                   to_tokens(r, layer, out, s, err)
-               ? -1
-               : 0;
-}
-
-static int run_door(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
-{
-    return attend((rank *)(void *)self, in->layer, in, out, err);
-}
-
 /* ---- an iteration ------------------------------------------------------------------------------------- */
 
 /* Lists of one prompt of `len` tokens, of which the last n are at hand. */
@@ -254,7 +35,7 @@ static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
     b->n_slices = 1;
     b->n_steps = 0;
     b->n_tokens = n;
-    b->n_q8 = rows_of(n);
+    b->n_q8 = kvd_sequence_rows(n);
     b->no_gaps = 1;
     b->host.kv_len[0] = (int32_t)len;
     b->host.q_len[0] = (int32_t)n;
@@ -266,7 +47,12 @@ static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
     }
 }
 
-static int run_layers(rank *r, kvd_err *err)
+static int run_door(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
+{
+    return kvd_sequence_attend((kvd_sequence_rank *)(void *)self, in->layer, in, out, err);
+}
+
+static int run_layers(kvd_sequence_rank *r, kvd_err *err)
 {
     kvd_cuda_engine *const e = r->slice;
     const size_t offset[2] = {0, r->n};
@@ -275,17 +61,18 @@ static int run_layers(rank *r, kvd_err *err)
     if (r->n && kvd_gpu_embedding(&e->w, r->n, err))
         return -1;
     for (int l = 0; l < e->w.config.n_layers; l++)
-        if (r->n ? kvd_gpu_layer_run(&e->w, &b, l, &r->door, 0, err) : attend(r, l, NULL, NULL, err))
+        if (r->n ? kvd_gpu_layer_run(&e->w, &b, l, &r->door, 0, err)
+                 : kvd_sequence_attend(r, l, NULL, NULL, err))
             return -1;
     return 0;
 }
 
-static int queue(rank *r, kvd_err *err)
+static int queue(kvd_sequence_rank *r, kvd_err *err)
 {
-    const sequence *const q = r->all;
+    const kvd_sequence *const q = r->all;
     kvd_cuda_engine *const e = r->slice;
     const cudaStream_t s = e->w.stream;
-    const size_t n_out = r == last_rank(q);
+    const size_t n_out = r == kvd_sequence_last(q);
     kvd_serving_cache_begin(&r->own);
     if ((r->n && kvd_step_batch_upload(&e->batch, s, err)) || kvd_step_batch_upload(&r->batch, s, err) ||
         kvd_clock_start(&e->clock, s, err) ||
@@ -301,15 +88,15 @@ static int queue(rank *r, kvd_err *err)
 
 static int run(void *ctx, int gpu, kvd_err *err)
 {
-    const sequence *const q = ctx;
-    rank *const r = &q->rank[gpu];
+    const kvd_sequence *const q = ctx;
+    kvd_sequence_rank *const r = &q->rank[gpu];
     kvd_err second;
     if (kvd_cuda_check(cudaSetDevice(r->slice->device), what, err))
         return -1;
-    r->first = first_token(q, gpu);
-    r->n = tokens_of(q, gpu);
+    r->first = kvd_sequence_first(q, gpu);
+    r->n = kvd_sequence_tokens(q, gpu);
     r->sent[0] = r->sent[1] = 0;
-    r->slice_pages.device = r->pages + q->max_pages - first_page(q, gpu);
+    r->slice_pages.device = r->pages + q->max_pages - kvd_sequence_first_page(q, gpu);
     list(&r->slice->batch, q->id, r->n, r->first + r->n);
     list(&r->batch, q->id, q->len, q->len);
     const int status = queue(r, err);
@@ -318,7 +105,7 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_gpu_sum_wait(q->sum, gpu, r->slice->w.stream, status ? &second : err) || status ? -1 : 0;
 }
 
-static int check_iteration(const sequence *q, const kvd_iteration *it, const uint32_t *id, kvd_err *err)
+static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const uint32_t *id, kvd_err *err)
 {
     const kvd_slice *const s = it->slice;
     if (it->n_steps || it->n_slices != 1 || s->before || !s->emits || s->n != it->n_tokens || s->n < 1 ||
@@ -334,16 +121,16 @@ static int check_iteration(const sequence *q, const kvd_iteration *it, const uin
 }
 
 /* The first row that is not finite on any GPU; behind the last layer a row is the last token. */
-static int check_finite(const sequence *q, const kvd_iteration *it, kvd_err *err)
+static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_config *const c = &q->rank[0].slice->w.config;
     kvd_gpu_bad first = ~0ULL;
     char where[32];
     for (int g = 0; g < q->n; g++) {
-        const rank *const r = &q->rank[g];
+        const kvd_sequence_rank *const r = &q->rank[g];
         const kvd_gpu_bad bad = *r->slice->host_bad;
         const unsigned stage = (unsigned)(bad >> 40);
-        const size_t row = stage >= kvd_gpu_stage_before(c->n_layers) && r == last_rank(q)
+        const size_t row = stage >= kvd_gpu_stage_before(c->n_layers) && r == kvd_sequence_last(q)
                                ? q->len - 1
                                : r->first + (size_t)(bad & ((1ULL << 40) - 1));
         if (bad != ~0ULL && kvd_gpu_bad_at(stage, row) < first)
@@ -359,7 +146,7 @@ static int check_finite(const sequence *q, const kvd_iteration *it, kvd_err *err
 static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err)
 {
-    sequence *const q = (sequence *)(void *)self;
+    kvd_sequence *const q = (kvd_sequence *)(void *)self;
     const double start = now();
     if (q->failed)
         return kvd_fail(err, "the engine has failed before");
@@ -371,15 +158,15 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
     if (kvd_hands_run(q->hands, run, q, err) || check_finite(q, it, err))
         return -1;
     q->failed = 0;
-    next[0] = kvd_largest_index(*last_rank(q)->slice->host_key);
+    next[0] = kvd_largest_index(*kvd_sequence_last(q)->slice->host_key);
     if (times)
-        kvd_clock_read(&last_rank(q)->slice->clock, now() - start, times);
+        kvd_clock_read(&kvd_sequence_last(q)->slice->clock, now() - start, times);
     return 0;
 }
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 {
-    const kvd_cuda_engine *const e = last_rank((sequence *)(void *)self)->slice;
+    const kvd_cuda_engine *const e = kvd_sequence_last((kvd_sequence *)(void *)self)->slice;
     const size_t vocab = (size_t)e->w.config.vocab_size;
     return i ? kvd_fail(err, "slice %zu of the latest iteration gives out no token", i)
              : kvd_cuda_check(cudaMemcpy(to, e->logits, vocab * sizeof *to, cudaMemcpyDeviceToHost), what,
@@ -388,7 +175,7 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 
 static void sent(const kvd_engine *self, double bytes[2])
 {
-    const sequence *const q = (const sequence *)(const void *)self;
+    const kvd_sequence *const q = (const kvd_sequence *)(const void *)self;
     bytes[0] = bytes[1] = 0;
     for (int g = 0; g < q->n; g++)
         for (int kind = 0; kind < 2; kind++)
@@ -417,9 +204,9 @@ static size_t larger(size_t a, size_t b)
 }
 
 /* What a slice of all heads is made of. */
-static int load_slice(rank *r, size_t tokens, kvd_err *err)
+static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
 {
-    const sequence *const q = r->all;
+    const kvd_sequence *const q = r->all;
     kvd_cuda_engine *const e = r->slice;
     const kvd_gpu_forward_spec pass = {.type = e->spec.type,
                                        .first_gpu = e->device,
@@ -441,9 +228,9 @@ static int load_slice(rank *r, size_t tokens, kvd_err *err)
     return kvd_serving_fold(&e->w, q->plan->dims, e->cache.layer, err);
 }
 
-static int load_share(rank *r, kvd_err *err)
+static int load_share(kvd_sequence_rank *r, kvd_err *err)
 {
-    const sequence *const q = r->all;
+    const kvd_sequence *const q = r->all;
     kvd_cuda_engine *const e = r->slice;
     r->of_share = e->w;
     return kvd_gpu_share_of(&e->w.config, r->gpu, q->n, &r->of_share.weights.share, err) ||
@@ -455,7 +242,7 @@ static int load_share(rank *r, kvd_err *err)
 }
 
 /* Page tables: entry max_pages + k is k. */
-static int make_tables(rank *r, kvd_err *err)
+static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;
     int32_t *const host = malloc(2 * n * sizeof *host);
@@ -472,7 +259,7 @@ static int make_tables(rank *r, kvd_err *err)
 }
 
 /* One layer's pages of a slice, buffers of the exchanges, and what comes out. */
-static int make_arrays(rank *r, size_t tokens, kvd_err *err)
+static int make_arrays(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
 {
     kvd_cuda_engine *const e = r->slice;
     kvd_device_memory *const m = &e->memory;
@@ -503,7 +290,7 @@ static int make_arrays(rank *r, size_t tokens, kvd_err *err)
                : -1;
 }
 
-static int describe(rank *r, kvd_err *err)
+static int describe(kvd_sequence_rank *r, kvd_err *err)
 {
     size_t left = 0, total = 0;
     kvd_engine_facts *const f = &r->all->engine.facts;
@@ -518,9 +305,9 @@ static int describe(rank *r, kvd_err *err)
     return 0;
 }
 
-static int load(rank *r, kvd_err *err)
+static int load(kvd_sequence_rank *r, kvd_err *err)
 {
-    const sequence *const q = r->all;
+    const kvd_sequence *const q = r->all;
     const size_t tokens = in_steps(q->max_pages, (size_t)q->n) * KVD_PAGE_TOKENS;
     return kvd_cuda_check(cudaSetDevice(r->slice->device), what, err) || load_slice(r, tokens, err) ||
                    load_share(r, err) || make_tables(r, err) || make_arrays(r, tokens, err) ||
@@ -530,23 +317,16 @@ static int load(rank *r, kvd_err *err)
                : 0;
 }
 
-/* NCCL connects GPUs when the first piece goes from one to the other, and waits for both: now, and not in an iteration that one may not reach. */
 static int connect(void *ctx, int gpu, kvd_err *err)
 {
-    const sequence *const q = ctx;
-    rank *const r = &q->rank[gpu];
-    if (kvd_cuda_check(cudaSetDevice(r->slice->device), what, err))
-        return -1;
-    for (int g = 0; g < q->n; g++) {
-        add(r->out, &r->n_out, g, r->out_pages + 16 * g, 16);
-        add(r->in, &r->n_in, g, r->in_rows + 16 * g, 16);
-    }
-    return exchange(r, 0, r->slice->w.stream, err) || kvd_gpu_sum_wait(q->sum, gpu, r->slice->w.stream, err)
+    const kvd_sequence *const q = ctx;
+    return kvd_cuda_check(cudaSetDevice(q->rank[gpu].slice->device), what, err) ||
+                   kvd_sequence_connect(&q->rank[gpu], err)
                ? -1
                : 0;
 }
 
-static int name_engine(sequence *q, kvd_err *err)
+static int name_engine(kvd_sequence *q, kvd_err *err)
 {
     struct cudaDeviceProp prop;
     int version = 0;
@@ -563,7 +343,7 @@ static int name_engine(sequence *q, kvd_err *err)
     return 0;
 }
 
-static int open_all(sequence *q, const kvd_engine_spec *s, kvd_err *err)
+static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
 {
     const kvd_config *const c = kvd_checkpoint_config(q->checkpoint);
     kvd_gpu_share share;
@@ -575,7 +355,8 @@ static int open_all(sequence *q, const kvd_engine_spec *s, kvd_err *err)
         return kvd_no_memory(err, what, (size_t)s->n_gpus * sizeof *q->rank);
     q->max_pages = in_steps(s->max_len, KVD_PAGE_TOKENS);
     for (; q->n < s->n_gpus; q->n++) {
-        q->rank[q->n] = (rank){.all = q, .gpu = q->n, .slice = kvd_cuda_engine_new(s, q->n, err)};
+        q->rank[q->n] =
+            (kvd_sequence_rank){.all = q, .gpu = q->n, .slice = kvd_cuda_engine_new(s, q->n, err)};
         if (!q->rank[q->n].slice)
             return -1;
     }
@@ -590,11 +371,11 @@ static int open_all(sequence *q, const kvd_engine_spec *s, kvd_err *err)
 
 static void free_sequence(kvd_engine *self)
 {
-    sequence *const q = (sequence *)(void *)self;
+    kvd_sequence *const q = (kvd_sequence *)(void *)self;
     kvd_hands_free(q->hands);
     kvd_gpu_sum_free(q->sum);
     for (int g = q->n - 1; g >= 0; g--) {
-        rank *const r = &q->rank[g];
+        kvd_sequence_rank *const r = &q->rank[g];
         (void)cudaSetDevice(r->slice->device);
         kvd_serving_cache_release(&r->own);
         kvd_step_batch_release(&r->batch);
@@ -609,7 +390,7 @@ static void free_sequence(kvd_engine *self)
 kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
                                      kvd_err *err)
 {
-    sequence *const q = calloc(1, sizeof *q);
+    kvd_sequence *const q = calloc(1, sizeof *q);
     if (!q) {
         kvd_no_memory(err, what, sizeof *q);
         return NULL;
