@@ -548,14 +548,25 @@ static void test_nonfinite(void)
     }
 }
 
-/* Heads that do not go round, and a method that chooses tokens by all heads. */
+/* Heads that do not go round, a method that chooses tokens by all heads, and what is no prompt alone. */
 static void test_refused_on_two(void)
 {
     const setting set = {"refused", 3, 0, false, false, false};
     const kvd_plan none = {.type = KVD_BF16};
     kvd_checkpoint *const c = open_or_end("tests/data/families/falcon-7b");
     const kvd_engine_spec s = spec_of(&set, 100);
+    kvd_engine_spec alone = s;
+    kvd_plan tokens = none;
+    kvd_method m;
+    kvd_err err = {""};
+    if (kvd_method_parse("h2o", &m, &err))
+        report(0, "refused", err.msg);
+    kvd_method_plan(&m, &tokens);
     refused(c, &none, &s, "1 KV heads do not divide by 2 GPUs");
+    refused(c, &tokens, &s, "other axes than dims on one GPU");
+    alone.sequence = true;
+    refused(c, &none, &alone, "one at a time, not 3");
+    refused(c, &tokens, &alone, "other axes than dims on one GPU");
     kvd_checkpoint_close(c);
 }
 

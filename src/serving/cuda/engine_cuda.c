@@ -273,6 +273,23 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
+/* A method of another axis than dims chooses by all heads of a layer. */
+int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
+{
+    int devices = 0;
+    if (kvd_cuda_check(cudaGetDeviceCount(&devices), what, err))
+        return -1;
+    if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
+        return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
+                        s->first_gpu, devices);
+    return kvd_plan_beyond_widths(plan) || plan->dims_low
+               ? kvd_fail(
+                     err,
+                     "the CUDA engine runs methods of other axes than dims on one GPU, %d were asked for",
+                     s->n_gpus)
+               : 0;
+}
+
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err)
 {
     const kvd_batching_limits *const l = &s->limits;
@@ -405,17 +422,6 @@ static void graphs_destroy(void *e)
     kvd_cuda_graphs_destroy(e);
 }
 
-/* What a method of another axis chooses goes by all heads of a layer. */
-static int check_method(const kvd_cuda_engine *e, kvd_err *err)
-{
-    return e->cache.method && e->w.sum
-               ? kvd_fail(
-                     err,
-                     "the CUDA engine runs methods of other axes than dims on one GPU, %d were asked for",
-                     e->spec.n_gpus)
-               : 0;
-}
-
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan, kvd_gpu_sum *sum,
                          size_t *pages, kvd_err *err)
 {
@@ -437,8 +443,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||
         kvd_clock_init(&e->clock, s->phases, 64 + 18 * (size_t)e->w.config.n_layers, err) ||
         kvd_serving_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
-        check_method(e, err) || kvd_serving_fold(&e->w, plan->dims, e->cache.layer, err) ||
-        make_arrays(e, err))
+        kvd_serving_fold(&e->w, plan->dims, e->cache.layer, err) || make_arrays(e, err))
         return -1;
     e->pages.max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     return count_pages(e, pages, err);

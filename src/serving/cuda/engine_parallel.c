@@ -83,17 +83,6 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-static int check_gpus(const kvd_engine_spec *s, kvd_err *err)
-{
-    int devices = 0;
-    if (kvd_cuda_check(cudaGetDeviceCount(&devices), what, err))
-        return -1;
-    return s->n_gpus <= KVD_GPUS_MAX && s->first_gpu >= 0 && s->first_gpu <= devices - s->n_gpus
-               ? 0
-               : kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
-                          s->first_gpu, devices);
-}
-
 static int ready(void *ctx, int gpu, kvd_err *err)
 {
     const parallel *const p = ctx;
@@ -122,7 +111,8 @@ static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan, 
 {
     size_t pages;
     kvd_gpu_share share;
-    if (check_gpus(s, err) || kvd_gpu_share_of(kvd_checkpoint_config(c), 0, s->n_gpus, &share, err))
+    if (kvd_cuda_engine_check_several(plan, s, err) ||
+        kvd_gpu_share_of(kvd_checkpoint_config(c), 0, s->n_gpus, &share, err))
         return -1;
     for (; p->n < s->n_gpus; p->n++)
         if (!(p->gpu[p->n] = kvd_cuda_engine_new(s, p->n, err)))

@@ -54,7 +54,9 @@ int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gp
 int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
+/* What the engine does not do; the same of several GPUs. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err);
+int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
 /* What runs on several GPUs, as kvd_engine_open_cuda: engine_parallel.c; and with s->sequence engine_sequence.c. */
 kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,

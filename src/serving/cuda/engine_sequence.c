@@ -184,18 +184,12 @@ static void sent(const kvd_engine *self, double bytes[2])
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-static int check_spec(const kvd_engine_spec *s, kvd_err *err)
+static int check_limits(const kvd_batching_limits *l, kvd_err *err)
 {
-    int devices = 0;
-    if (kvd_cuda_check(cudaGetDeviceCount(&devices), what, err))
-        return -1;
-    if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
-        return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
-                        s->first_gpu, devices);
-    return s->limits.max_batch == 1 && !s->limits.chunk
+    return l->max_batch == 1 && !l->chunk
                ? 0
                : kvd_fail(err, "the sequence parallel engine takes whole prompts one at a time, not %zu%s",
-                          s->limits.max_batch, s->limits.chunk ? ", and not in pieces" : "");
+                          l->max_batch, l->chunk ? ", and not in pieces" : "");
 }
 
 static size_t larger(size_t a, size_t b)
@@ -222,8 +216,6 @@ static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
     r->slice_pages.max_pages = r->own_pages.max_pages = q->max_pages;
     if (kvd_serving_cache_init(&e->cache, &e->w, q->plan, &e->batch, &r->slice_pages, &e->clock, err))
         return -1;
-    if (e->cache.method)
-        return kvd_fail(err, "the sequence parallel engine runs no method of other axes than dims");
     r->door = (kvd_gpu_attention){.run = run_door, .wants_raw = e->cache.door.wants_raw};
     return kvd_serving_fold(&e->w, q->plan->dims, e->cache.layer, err);
 }
@@ -347,8 +339,8 @@ static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
 {
     const kvd_config *const c = kvd_checkpoint_config(q->checkpoint);
     kvd_gpu_share share;
-    if (check_spec(s, err) || kvd_cuda_engine_check(c, s, err) ||
-        kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
+    if (kvd_cuda_engine_check_several(q->plan, s, err) || check_limits(&s->limits, err) ||
+        kvd_cuda_engine_check(c, s, err) || kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
         kvd_gpu_share_of(c, 0, s->n_gpus, &share, err))
         return -1;
     if (!(q->rank = calloc((size_t)s->n_gpus, sizeof *q->rank)))
