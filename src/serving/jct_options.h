@@ -27,6 +27,7 @@ typedef struct {
     size_t max_batch, max_tokens, pages; /* 0: not given */
     size_t chunk;
     size_t gpus;
+    bool sequence; /* they share prompts by their tokens */
     size_t repeats;
     kvd_attention_choice attention;
     bool graphs, phases, iterations, resume;
