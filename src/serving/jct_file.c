@@ -18,6 +18,9 @@ static const kvd_column fixed[] = {
     {"method", KVD_COL_TEXT, "1", "method with its keys"},
     {"name", KVD_COL_TEXT, "1", "method without keys"},
     {"overall_p", KVD_COL_REAL, "1", "fraction of dimensions that the dims axis removes"},
+    {"width_min", KVD_COL_REAL, "1", "least of the dimensions that heads keep, of K and of V"},
+    {"width_max", KVD_COL_REAL, "1", "most of them"},
+    {"width_cv", KVD_COL_REAL, "1", "their standard deviation over their mean"},
     {"dtype", KVD_COL_TEXT, "1", "of the cache"},
     {"engine", KVD_COL_TEXT, "1", "what ran, by its own account"},
     {"gpus", KVD_COL_INT, "1", "GPUs that share the model; 0: the CPU"},
@@ -157,6 +160,9 @@ static void put_setting(kvd_rows *r, const char *kind, const kvd_jct_setting *s)
     kvd_rows_text(r, "method", s->method);
     kvd_rows_text(r, "name", s->name);
     kvd_rows_real(r, "overall_p", s->overall_p);
+    kvd_rows_real(r, "width_min", s->width_min);
+    kvd_rows_real(r, "width_max", s->width_max);
+    kvd_rows_real(r, "width_cv", s->width_cv);
     kvd_rows_text(r, "dtype", kvd_dtype_name(s->type));
     kvd_rows_text(r, "engine", s->facts->what);
     kvd_rows_int(r, "gpus", s->gpus);

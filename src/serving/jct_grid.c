@@ -75,7 +75,8 @@ typedef struct {
     const kvd_jct_loop *loop;
     kvd_slice *slice; /* [max_batch] */
     uint32_t *id, *next;
-    size_t whole; /* tokens of its requests */
+    size_t whole;  /* tokens of its requests */
+    bool anywhere; /* what is in the cache beforehand need not go through */
 } bench;
 
 /* A piece of the prompt in a slot; in as many iterations as the chunk makes of it, but for the last, whose seconds are given. */
@@ -114,7 +115,7 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     for (size_t i = 0; i <= samples; i++) { /* the first is thrown away */
         double seconds;
-        if ((p->tokens && prompt(b, 0, 0, p->tokens, false, false, &seconds, err)) ||
+        if ((p->tokens && !b->anywhere && prompt(b, 0, 0, p->tokens, false, false, &seconds, err)) ||
             prompt(b, 0, p->tokens, p->piece, true, true, &seconds, err))
             return -1;
         if (i)
@@ -127,7 +128,9 @@ static int run_steps(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     double seconds;
     for (uint32_t s = 0; s < p->batch; s++)
-        if (prompt(b, s, 0, p->tokens, true, false, &seconds, err))
+        if (b->anywhere)
+            b->next[s] = kvd_jct_id(b->loop->seed, s, p->tokens, b->loop->vocab);
+        else if (prompt(b, s, 0, p->tokens, true, false, &seconds, err))
             return -1;
     for (size_t i = 0; i <= samples; i++) {
         for (uint32_t s = 0; s < p->batch; s++) {
@@ -159,6 +162,7 @@ int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t sampl
 {
     const size_t ids = p->piece + p->tokens + p->batch, n = l->limits.max_batch;
     bench b = {.loop = l,
+               .anywhere = l->engine->facts.anywhere,
                .whole = p->piece ? p->tokens + p->piece + 1 : p->tokens + samples + 2,
                .slice = calloc(n, sizeof *b.slice),
                .id = calloc(ids, sizeof *b.id),

@@ -9,6 +9,7 @@ enum {
     OPT_SHAPE = 0x100,
     OPT_METHOD,
     OPT_SPECTRUM,
+    OPT_SPREAD,
     OPT_RATES,
     OPT_TABLE,
     OPT_CALIBRATION,
@@ -36,8 +37,7 @@ enum {
 static const struct argp_option options[] = {
     {"shape", OPT_SHAPE, "NAME", 0,
      "In place of MODEL: a published shape with random weights. kvdim-collect --shape list names them. "
-     "Method uniform then "
-     "needs no --spectrum: it gets one random rotation",
+     "Methods of the dims axis then need no --spectrum: see --spread",
      1},
     {0, 0, 0, 0, "What is compared:", 2},
     {"method", OPT_METHOD, "LIST", 0,
@@ -45,6 +45,13 @@ static const struct argp_option options[] = {
      "(default none)",
      2},
     {"spectrum", OPT_SPECTRUM, "FILE", 0, "Bases; may be repeated, a method takes the one with its pairs", 2},
+    {"spread", OPT_SPREAD, "FILE.csv", 0,
+     "In place of --spectrum: random rotations, with the singular values of measured heads "
+     "(pair,dim,HEAD...) "
+     "dealt out over "
+     "the heads. Times are right then, outputs mean nothing (default with --shape: "
+     "data/widths/kvdim25m-sigma.csv)",
+     2},
     {"rates", OPT_RATES, "FILE", 0, "Points from kvdim-fit, for methods without p and r; may be repeated", 2},
     {"error-table", OPT_TABLE, "FILE", 0, "Made by kvdim-eval --scan-errors, for ranks=error", 2},
     {"calibration", OPT_CALIBRATION, "FILE", 0, "Activations of calibration text, for methods that need them",
@@ -145,6 +152,8 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
         return kvd_fail(err, "--lengths goes with --requests poisson:RATE");
     if (cfg->n_requests && !cfg->requests)
         return kvd_fail(err, "--n-requests goes with --requests");
+    if (cfg->spread && cfg->n_spectra)
+        return kvd_fail(err, "--spread stands in place of --spectrum");
     for (size_t i = 0; i < cfg->n_methods; i++)
         if (cfg->method[i].ranks != KVD_RANKS_EQ6 && isnan(cfg->method[i].p) && isnan(cfg->method[i].r))
             return kvd_fail(err, "--method %s: ranks goes with p or r; a rates file has its own",
@@ -206,6 +215,9 @@ static int parse_file(int key, char *arg, kvd_jct_options *cfg, kvd_err *err)
         return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
     case OPT_RATES:
         return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
+    case OPT_SPREAD:
+        cfg->spread = arg;
+        return 0;
     case OPT_TABLE:
         cfg->table = arg;
         return 0;
@@ -268,6 +280,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->resume = true;
         return 0;
     case OPT_SPECTRUM:
+    case OPT_SPREAD:
     case OPT_RATES:
     case OPT_TABLE:
     case OPT_CALIBRATION:

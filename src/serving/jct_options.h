@@ -18,6 +18,7 @@ typedef struct {
     size_t n_methods;
     const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
     size_t n_spectra, n_rates;
+    const char *spread;             /* singular values for random bases; NULL: not given */
     size_t *input, *output, *batch; /* allocated */
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;

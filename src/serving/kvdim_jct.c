@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/datadir.h"
 #include "common/device.h"
 #include "common/output.h"
 #include "common/run.h"
@@ -89,6 +90,21 @@ static int settle_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
+/* The file of singular values that comes with the programs, where none is given. */
+static int find_spread(kvd_jct_sweep *s, kvd_err *err)
+{
+    static const char name[] = "kvdim25m-sigma.csv";
+    static char folder[2 * PATH_MAX], path[3 * PATH_MAX];
+    kvd_jct_options *const cfg = s->cfg;
+    if (cfg->spread || !kvd_jct_wants_spread(cfg))
+        return 0;
+    if (kvd_data_folder(NULL, NULL, "data/widths", "widths", name, folder, err))
+        return kvd_in(err, "--spread");
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    cfg->spread = path;
+    return 0;
+}
+
 /* ---- provenance ------------------------------------------------------------------------------------------- */
 
 static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
@@ -100,6 +116,8 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
     for (size_t i = 0; i < cfg->n_spectra; i++)
         if (kvd_run_add_input(r, cfg->spectrum[i], err))
             return -1;
+    if (kvd_jct_wants_spread(cfg) && kvd_run_add_input(r, cfg->spread, err))
+        return -1;
     for (size_t i = 0; i < cfg->n_rates; i++)
         if (kvd_run_add_input(r, cfg->rates[i], err))
             return -1;
@@ -155,6 +173,7 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                                      cfg->requests     ? ""
                                      : cfg->batch_text ? cfg->batch_text
                                                        : "1") ||
+                   kvd_run_parameter(r, "spread", err, "%s", kvd_jct_wants_spread(cfg) ? cfg->spread : "") ||
                    kvd_run_parameter(r, "requests", err, "%s", s->requests.name) ||
                    kvd_run_parameter(r, "iterations", err, "%s", cfg->iterations ? "yes" : "no") ||
                    kvd_run_parameter(r, "chunk", err, "%zu", cfg->chunk) ||
@@ -259,7 +278,7 @@ static int work(kvd_jct_sweep *s, kvd_err *err)
     }
     for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
         kvd_method_with_fisher(&cfg->method[i]);
-    if (record_inputs(s, err))
+    if (find_spread(s, err) || record_inputs(s, err))
         return -1;
     kvd_model_info_set(&s->info, s->config, kvd_checkpoint_path(s->checkpoint), s->run.inputs[0].hash,
                        kvd_checkpoint_dtype(s->checkpoint));

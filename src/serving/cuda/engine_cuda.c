@@ -353,6 +353,7 @@ static int describe_engine(kvd_cuda_engine *e, size_t before, kvd_err *err)
         (double)page * (double)f->pages + (m ? (double)(m->slot_bytes * e->spec.limits.max_batch) : 0);
     f->weight_bytes = (double)e->w.weights.bytes;
     f->peak_bytes = before > left ? (double)(before - left) : 0;
+    f->anywhere = !m || m->anywhere;
     f->fused =
         e->cache.door.wants_raw ? 1u << KVD_PHASE_ROPE | 1u << KVD_PHASE_ROTATE : 1u << KVD_PHASE_ROTATE;
     (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s, %s%s", prop.name,

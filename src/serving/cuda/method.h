@@ -39,6 +39,8 @@ struct kvd_serving_method {
     /* The bf16 pages hold one layer at a time, all layers the same memory: what lasts is the method's, whose pool has the same page numbers, and
      * `appended` fills the pages of the batch anew. */
     bool one_layer;
+    /* What a slot holds may be read without having been written: `make` fills it with numbers that are as good as any for times. */
+    bool anywhere;
     size_t page_bytes; /* of a page number, all layers, that the method stores beside the bf16 pages */
     size_t slot_bytes; /* of a slot, all layers                                                     */
     int (*make)(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
