@@ -33,6 +33,7 @@ static const kvd_column fixed[] = {
     {"output", KVD_COL_INT, "token", "that come out, the first of them out of the prompt"},
     {"running", KVD_COL_INT, "1", "most requests that ran at once"},
     {"iterations", KVD_COL_INT, "1", "of the engine"},
+    {"step_weight", KVD_COL_REAL, "1", "of a job: steps of the output for each that ran; 1: all ran"},
     {"jct_s", KVD_COL_REAL, "s", "from the arrival to the last token; of a job the median run"},
     {"jct_min_s", KVD_COL_REAL, "s", "least of the runs"},
     {"jct_max_s", KVD_COL_REAL, "s", "largest of the runs"},
@@ -235,6 +236,7 @@ int kvd_jct_add_job(kvd_jct *j, const kvd_jct_setting *s, size_t batch, size_t i
     kvd_rows_int(r, "output", (int64_t)output);
     kvd_rows_int(r, "running", (int64_t)m->running);
     kvd_rows_int(r, "iterations", (int64_t)m->iterations);
+    kvd_rows_real(r, "step_weight", s->step_weight);
     kvd_rows_real(r, "jct_s", m->jct);
     kvd_rows_real(r, "jct_min_s", kvd_quantile(second, (size_t)n_runs, 0));
     kvd_rows_real(r, "jct_max_s", kvd_quantile(second, (size_t)n_runs, 1));

@@ -27,6 +27,7 @@ typedef struct {
     int gpus;
     bool graphs, phases;
     size_t chunk;
+    double step_weight; /* of a job: steps for each that ran; 1: all did */
 } kvd_jct_setting;
 
 /* One run of a job. */

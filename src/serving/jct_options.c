@@ -30,6 +30,7 @@ enum {
     OPT_GRAPHS,
     OPT_PHASES,
     OPT_REPEATS,
+    OPT_STEPS,
     OPT_TRACE,
     OPT_RESUME
 };
@@ -83,6 +84,12 @@ static const struct argp_option options[] = {
     {"graphs", OPT_GRAPHS, "on|off", 0, "Steps are replayed CUDA graphs (default on)", 4},
     {"phases", OPT_PHASES, "on|off", 0, "Take the times of the parts (default on)", 4},
     {"repeats", OPT_REPEATS, "N", 0, "Runs of every job (default 3); samples of every iteration", 4},
+    {"steps", OPT_STEPS, "N", 0,
+     "On the GPU: of each job's steps run N, evenly spread over the output, each for (output - 1) / N of "
+     "them: "
+     "outputs of "
+     "any length in seconds",
+     4},
     {"trace", OPT_TRACE, "FILE.json", 0, "Iterations and requests as a trace that Perfetto opens", 4},
     {"resume", OPT_RESUME, 0, 0, "Go on with the unfinished sweep in OUT.h5", 4},
     {0},
@@ -150,6 +157,8 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
         return kvd_fail(err, "--requests %s: give --lengths", cfg->requests);
     if (cfg->lengths && !poisson)
         return kvd_fail(err, "--lengths goes with --requests poisson:RATE");
+    if (cfg->steps && cfg->requests)
+        return kvd_fail(err, "--steps goes with --output-len, not with --requests");
     if (cfg->n_requests && !cfg->requests)
         return kvd_fail(err, "--n-requests goes with --requests");
     if (cfg->spread && cfg->n_spectra)
@@ -203,6 +212,8 @@ static int parse_number(int key, const char *arg, kvd_jct_options *cfg, kvd_err 
         return kvd_arg_size("--pages", arg, 1, (size_t)1 << 40, &cfg->pages, err);
     case OPT_GPUS:
         return kvd_arg_size("--gpus", arg, 1, 64, &cfg->gpus, err);
+    case OPT_STEPS:
+        return kvd_arg_size("--steps", arg, 1, 1 << 24, &cfg->steps, err);
     default: /* OPT_REPEATS */
         return kvd_arg_size("--repeats", arg, 1, 100000, &cfg->repeats, err);
     }
@@ -296,6 +307,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_PAGES:
     case OPT_GPUS:
     case OPT_REPEATS:
+    case OPT_STEPS:
         return parse_number(key, arg, cfg, err);
     default:
         return ARGP_ERR_UNKNOWN;

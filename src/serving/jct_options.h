@@ -28,6 +28,7 @@ typedef struct {
     size_t chunk;
     size_t gpus;
     size_t repeats;
+    size_t steps; /* of a job that run; 0: all */
     bool graphs, phases, iterations, resume;
     kvd_dtype type;
     bool type_given;

@@ -7,6 +7,7 @@
 
 #include "methods/cache.h"
 #include "serving/jct_grid.h"
+#include "serving/jct_sampled.h"
 
 /* One method of it. */
 typedef struct {
@@ -143,7 +144,8 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                    .gpus = s->gpu[0] ? (int)cfg->gpus : 0,
                                    .graphs = s->gpu[0] && cfg->graphs,
                                    .phases = cfg->phases,
-                                   .chunk = cfg->chunk};
+                                   .chunk = cfg->chunk,
+                                   .step_weight = 1};
     c->loop = (kvd_jct_loop){.engine = c->engine,
                              .limits = spec.limits,
                              .vocab = (size_t)s->config->vocab_size,
@@ -182,9 +184,16 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
+/* Steps of a job that run; all of them without --steps. */
+static size_t steps_of(const kvd_jct_sweep *s, size_t output)
+{
+    return s->cfg->steps && s->cfg->steps < output - 1 ? s->cfg->steps : output - 1;
+}
+
 static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *err)
 {
-    const size_t repeats = s->cfg->repeats, gaps = job->n * (job->request[0].output - 1);
+    const size_t input = job->request[0].input, output = job->request[0].output;
+    const size_t repeats = s->cfg->repeats, steps = steps_of(s, output), gaps = job->n * steps;
     kvd_jct_run *const run = calloc(repeats, sizeof *run);
     double *const gap = calloc(repeats * gaps + 1, sizeof *gap);
     int status = run && gap ? warm_up(&c->loop, job, err)
@@ -193,18 +202,40 @@ static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *e
         kvd_jct_served served;
         kvd_jct_loop loop = c->loop;
         loop.trace = i == 0 && s->cfg->trace ? &s->trace : NULL;
-        status = kvd_jct_serve(&loop, job, &served, err);
+        status = steps < output - 1 ? kvd_jct_serve_sampled(&loop, job->n, input, output, steps, &served, err)
+                                    : kvd_jct_serve(&loop, job, &served, err);
         run[i] = served.run;
         if (!status)
             memcpy(gap + i * gaps, served.gap, gaps * sizeof *gap);
         kvd_jct_served_release(&served);
     }
+    c->setting.step_weight = steps ? (double)(output - 1) / (double)steps : 1;
     if (!status)
-        status = kvd_jct_add_job(&s->out, &c->setting, job->n, job->request[0].input, job->request[0].output,
-                                 run, (int)repeats, gap, repeats * gaps, err);
+        status = kvd_jct_add_job(&s->out, &c->setting, job->n, input, output, run, (int)repeats, gap,
+                                 repeats * gaps, err);
+    c->setting.step_weight = 1;
     free(run);
     free(gap);
     return status;
+}
+
+/* Whether steps may be left out: else the job is, with the reason. */
+static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch, size_t input,
+                       size_t output)
+{
+    char why[200];
+    const size_t pages = batch * ((input + output + 63) / 64);
+    if (steps_of(s, output) == output - 1)
+        return true;
+    if (!c->engine->facts.anywhere)
+        skip(s, what, "--steps: this engine or method needs every token before a step");
+    else if (batch > c->loop.limits.max_batch || pages > c->loop.limits.pages) {
+        snprintf(why, sizeof why, "--steps: all requests must run at once: %zu of %zu, %zu pages of %zu",
+                 batch, c->loop.limits.max_batch, pages, c->loop.limits.pages);
+        skip(s, what, why);
+    } else
+        return true;
+    return false;
 }
 
 /* Whether a request of that size can ever run; else it is left out with its numbers. */
@@ -223,7 +254,8 @@ static int job(kvd_jct_sweep *s, candidate *c, size_t batch, size_t input, size_
 {
     char what[400];
     snprintf(what, sizeof what, "%s, %zu x (%zu + %zu)", c->method->label, batch, input, output);
-    if (has_job(s, c, batch, input, output) || !fits(s, c, what, input + output))
+    if (has_job(s, c, batch, input, output) || !fits(s, c, what, input + output) ||
+        !can_sample(s, c, what, batch, input, output))
         return 0;
     kvd_requests requests = {.n = batch, .request = calloc(batch, sizeof *requests.request)};
     if (!requests.request)

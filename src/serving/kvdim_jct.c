@@ -149,10 +149,10 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
     fprintf(f,
             "; %s, %s, %zu GPUs, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch %zu, pages %zu, "
             "repeats "
-            "%zu, iterations %s, threads %d, seed %llu",
+            "%zu, steps %zu, iterations %s, threads %d, seed %llu",
             s->gpu[0] ? s->gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
             cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens, s->max_batch,
-            cfg->pages, cfg->repeats, cfg->iterations ? "yes" : "no", s->run.threads,
+            cfg->pages, cfg->repeats, cfg->steps, cfg->iterations ? "yes" : "no", s->run.threads,
             (unsigned long long)s->run.seed);
     return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
 }
@@ -184,7 +184,8 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                    kvd_run_parameter(r, "gpus", err, "%zu", s->gpu[0] ? cfg->gpus : 0) ||
                    kvd_run_parameter(r, "graphs", err, "%s", cfg->graphs ? "on" : "off") ||
                    kvd_run_parameter(r, "phases", err, "%s", cfg->phases ? "on" : "off") ||
-                   kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats)
+                   kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats) ||
+                   kvd_run_parameter(r, "steps", err, "%zu", cfg->steps)
                ? -1
                : 0;
 }
