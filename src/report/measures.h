@@ -87,6 +87,7 @@ typedef struct {
  *                          centroids-fall-weighted; centroids-time: of seconds
  *   NAME:all               those of token_measures.h
  *   serving-...:TRACE      those of serving_measures.h
+ *   jct-...:SIZES          those of jct_measures.h
  * Spectra of fewer rows count for these alone.
  * No file that holds the measure gives n = 0. An unknown name is an error.
  */
