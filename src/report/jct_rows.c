@@ -141,6 +141,15 @@ static const char *const phases[KVD_JCT_PARTS][3] = {{"qkv", "rope"},
                                                      {"host"},
                                                      {NULL}};
 
+int kvd_jct_part_of(const char *phase)
+{
+    for (int p = 0; p < KVD_JCT_PARTS - 1; p++)
+        for (int k = 0; k < 3 && phases[p][k]; k++)
+            if (!strcmp(phases[p][k], phase))
+                return p;
+    return KVD_JCT_PARTS - 1;
+}
+
 double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side)
 {
     static const char *const sides[] = {"prefill", "decode"};

@@ -31,6 +31,8 @@ const char *kvd_jct_text(const kvd_jct_entry *e, const char *column);
 /* Parts of an inference step as figures show them: several phases each. */
 enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS]; /* "QKV generation", ... */
+/* The one that a phase ("mlp") belongs to. */
+int kvd_jct_part_of(const char *phase);
 /* Seconds of it, of prefill and decode together, or of one side ("prefill", "decode"). The last one is everything else, the residue included. */
 double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side);
 
