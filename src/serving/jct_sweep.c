@@ -184,16 +184,17 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
-/* Steps of a job that run; all of them without --steps. */
-static size_t steps_of(const kvd_jct_sweep *s, size_t output)
+/* Steps of a job that run: all of them without --steps, and where a step needs every token before it. */
+static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
-    return s->cfg->steps && s->cfg->steps < output - 1 ? s->cfg->steps : output - 1;
+    const size_t some = c->engine->facts.anywhere ? s->cfg->steps : 0;
+    return some && some < output - 1 ? some : output - 1;
 }
 
 static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *err)
 {
     const size_t input = job->request[0].input, output = job->request[0].output;
-    const size_t repeats = s->cfg->repeats, steps = steps_of(s, output), gaps = job->n * steps;
+    const size_t repeats = s->cfg->repeats, steps = steps_of(s, c, output), gaps = job->n * steps;
     kvd_jct_run *const run = calloc(repeats, sizeof *run);
     double *const gap = calloc(repeats * gaps + 1, sizeof *gap);
     int status = run && gap ? warm_up(&c->loop, job, err)
@@ -219,22 +220,17 @@ static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *e
     return status;
 }
 
-/* Whether steps may be left out: else the job is, with the reason. */
+/* Whether a job whose steps run in part has room for all its requests at once; else it is left out with its numbers. */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch, size_t input,
                        size_t output)
 {
-    char why[200];
-    const size_t pages = batch * ((input + output + 63) / 64);
-    if (steps_of(s, output) == output - 1)
+    char why[160];
+    const size_t pages = batch * ((input + output + 63) / 64), room = c->loop.limits.pages;
+    if (steps_of(s, c, output) == output - 1 || (batch <= c->loop.limits.max_batch && pages <= room))
         return true;
-    if (!c->engine->facts.anywhere)
-        skip(s, what, "--steps: this engine or method needs every token before a step");
-    else if (batch > c->loop.limits.max_batch || pages > c->loop.limits.pages) {
-        snprintf(why, sizeof why, "--steps: all requests must run at once: %zu of %zu, %zu pages of %zu",
-                 batch, c->loop.limits.max_batch, pages, c->loop.limits.pages);
-        skip(s, what, why);
-    } else
-        return true;
+    snprintf(why, sizeof why, "--steps: its requests must run at once, in %zu pages; there are %zu, for %zu",
+             pages, room, c->loop.limits.max_batch);
+    skip(s, what, why);
     return false;
 }
 
