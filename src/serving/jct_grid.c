@@ -40,6 +40,16 @@ static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits
     }
 }
 
+/* Behind the last point of that many requests the one that fills the cache, unless it is about the same. */
+static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples, kvd_jct_point *point,
+                        size_t *n)
+{
+    const size_t whole = l->pages / batch * PAGE;
+    const size_t last = *n && point[*n - 1].batch == batch && !point[*n - 1].piece ? point[*n - 1].tokens : 0;
+    if (whole > samples + 2 && whole - samples - 2 > last + last / 4)
+        point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
+}
+
 static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t samples, kvd_jct_point *point,
                       size_t *n)
 {
@@ -47,8 +57,11 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
     for (size_t batch = 1;; batch = smaller(2 * batch, l->max_batch)) {
         for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
-            if (fits(l, batch, tokens + samples + 2))
-                point[(*n)++] = (kvd_jct_point){0, batch, tokens};
+            if (!fits(l, batch, tokens + samples + 2)) {
+                add_fullest(l, batch, samples, point, n);
+                break;
+            }
+            point[(*n)++] = (kvd_jct_point){0, batch, tokens};
             if (tokens == most)
                 break;
         }
