@@ -25,7 +25,7 @@ awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "input") first = i + 2 }
 # Costs at lengths far below those of the trace: what is simulated says how much of it it extrapolates.
 check "serving" sh -c "$make -C experiments/zack-fig13-17 'longest_imdb=24 8' ARRIVALS=60 SERIES=ZACK SLACK=2 'JCT=--pages 400'"
 grep -q "EXTRAPOLATE" "$tmp/log" && ok "and says what it extrapolates" || not_ok "and says what it extrapolates"
-grep -q '"zack,p=0.53"\|zack;p=0.53' "$tmp/out/zack-fig13-17/report/tables/serving-rates.csv" && ok "at the published rate" || not_ok "at the published rate"
+grep -q '"zack,p=0.53"\|zack;p=0.53' "$tmp/out/zack-fig13-17/report/tables/serving.csv" && ok "at the published rate" || not_ok "at the published rate"
 
 for folder in $(grep -l '^include ../system.mk' experiments/*/Makefile | xargs -n 1 dirname); do
   n=$(basename "$folder")
