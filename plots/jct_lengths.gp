@@ -8,7 +8,7 @@ foot = (14.0 + 19*keyrows)/height
 panel_title = ''
 take(s) = (panel_title = s, 1)
 set logscale xy 2
-set format y '%.2g'
+set format y '%.3g'
 unset mxtics
 unset mytics
 set multiplot
