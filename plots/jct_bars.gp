@@ -1,7 +1,7 @@
 # Stacked parts of a job, a bar per row. csv: bar, sizes, then a column for each of `parts` parts, in percent of the JCT of `whole`.
 if (!exists("whole")) whole = 'none'
 array colour[12] = ['#0072b2', '#d55e00', '#e69f00', '#f0e442', '#56b4e9', '#009e73', '#cc79a7', '#999999', '#8a6d3b', '#222222', '#dddddd', '#b3c6a6']
-if (parts == 12) { colour[11] = '#b3a1d6'; colour[10] = '#8a6d3b'; colour[9] = '#c4a882'; colour[12] = '#dddddd' }
+if (parts == 12) { colour[9] = '#222222'; colour[10] = '#c4a882'; colour[11] = '#b3a1d6'; colour[12] = '#dddddd' }
 keyrows = 4
 set lmargin at screen 70.0/width
 set rmargin at screen 1 - 14.0/width

@@ -49,7 +49,7 @@ static int by_sizes(const void *a, const void *b)
 /* Parts as the papers' figures have them: what a method adds and what grows with which length apart, the rest together. */
 enum { PAPER_PARTS = 12 };
 static const struct {
-    const char *title, *column[4];
+    const char *title, *column[6];
 } paper_part[PAPER_PARTS - 1] = {
     {"attention of prompts", {"prefill_prefill"}},
     {"attention of steps", {"prefill_decode", "decode_decode"}},
@@ -57,10 +57,10 @@ static const struct {
     {"restoring in steps", {"decode_restore"}},
     {"compressing in prompts", {"prefill_compress"}},
     {"compressing in steps", {"decode_compress"}},
-    {"rotation and store", {"prefill_rotate", "decode_rotate", "prefill_append", "decode_append"}},
+    {"rotation", {"prefill_rotate", "decode_rotate"}},
+    {"store", {"prefill_append", "decode_append"}},
     {"work lists", {"prefill_schedule", "decode_schedule"}},
-    {"products of prompts", {"prefill_qkv", "prefill_o", "prefill_mlp"}},
-    {"products of steps", {"decode_qkv", "decode_o", "decode_mlp"}},
+    {"products", {"prefill_qkv", "prefill_o", "prefill_mlp", "decode_qkv", "decode_o", "decode_mlp"}},
     {"between GPUs", {"prefill_comm", "decode_comm"}},
 };
 
@@ -74,7 +74,7 @@ static double paper_share(const kvd_jct_entry *e, int part)
             sum -= paper_share(e, i);
         return sum;
     }
-    for (int i = 0; i < 4 && paper_part[part].column[i]; i++) {
+    for (int i = 0; i < 6 && paper_part[part].column[i]; i++) {
         char column[48];
         snprintf(column, sizeof column, "%s_s", paper_part[part].column[i]);
         sum += kvd_jct_real(e, column);
