@@ -26,6 +26,10 @@ int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kv
 int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* Into the section of accuracy: what ran free; nothing where nothing did. */
 int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+/* Into the section of accuracy: weights of few bits beside caches of few bits, of files that have both. ZDC Fig. 3. */
+int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
+/* Into the section of accuracy: settings that kvdim-fit --regression proposed, where they were measured. */
+int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
 /* ZDC Fig. 15 and 26: pruning and K-means against sums over all rows. */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Attention kernels: times, speed-up over cuDNN against p, rooflines, scheduling. */

@@ -10,13 +10,22 @@
 #include "serving/batching.h"
 #include "serving/phases.h"
 
+/* Which attention a CUDA engine has; `stock` leaves out what the papers' kernels add (ZACK/KE, FDC/KE). */
+typedef enum {
+    KVD_ATTENTION_OURS,   /* heads at their widths, work shared out by their cost                    */
+    KVD_ATTENTION_PAPERS, /* the same kernels, work shared out as the papers say                     */
+    KVD_ATTENTION_STOCK /* every head of a layer padded to the widest, prompts in the order of their tiles, steps split by length, latents restored */
+} kvd_attention_choice;
+enum { KVD_N_ATTENTIONS = 3 };
+
 typedef struct {
     kvd_batching_limits limits; /* pages 0: what memory leaves                                            */
     size_t max_len;             /* input + output of the longest request                                  */
     kvd_dtype type;             /* of weights and cache                                                   */
     int first_gpu, n_gpus;      /* tensor parallel over n_gpus; the CPU engine ignores both               */
     bool graphs;                /* steps of decoding are replayed CUDA graphs                             */
-    bool phases;                /* times of the parts are taken; without, only the total                  */
+    kvd_attention_choice attention; /* the CPU engine ignores it                                      */
+    bool phases; /* times of the parts are taken; without, only the total                  */
 } kvd_engine_spec;
 
 typedef struct {

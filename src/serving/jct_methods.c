@@ -129,6 +129,7 @@ int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const k
 {
     memset(m, 0, sizeof *m);
     m->config = config;
+    m->drawn = cfg->shape != NULL;
     if (load_files(m, cfg, info, err) || make_bases(m, cfg, info, err) || find_points(m, cfg, err))
         return -1;
     if (!(m->item = calloc(m->n, sizeof *m->item)))
@@ -139,7 +140,7 @@ int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const k
             const kvd_method *const method = &cfg->method[i];
             *x = (kvd_jct_method){
                 .method = method, .point = &m->point[i][k], .spectrum = m->source[i].spectrum};
-            const bool of_file = method->dims && isnan(method->p) && isnan(method->r);
+            const bool of_file = method->dims && !kvd_method_has_point(method);
             snprintf(x->label, sizeof x->label, "%.200s", cfg->method_text[i]);
             if (of_file)
                 snprintf(x->label, sizeof x->label, "%.200s,p=%.4g", cfg->method_text[i],
@@ -176,7 +177,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
                                     .spectrum = x->spectrum,
                                     .calibration = m->calibrated ? &m->calibration : NULL,
                                     .fisher = m->weighted ? &m->fisher : NULL,
-                                    .seed = seed};
+                                    .seed = seed,
+                                    .drawn = m->drawn};
     *plan = (kvd_plan){.dims = x->point->cut ? &x->point->dims : NULL,
                        .dims_low = x->point->low.head ? &x->point->low : NULL,
                        .type = type,

@@ -23,8 +23,9 @@ typedef struct {
     kvd_error_table table;
     kvd_activations calibration;
     kvd_fisher fisher;
-    bool weighted;         /* fisher is there */
-    bool calibrated, made; /* made: spectrum[0] has random rotations */
+    bool weighted; /* fisher is there */
+    bool calibrated, made,
+        drawn; /* made: spectrum[0] has random rotations; drawn: makers draw their matrices too */
     kvd_point_source source[KVD_JCT_METHODS];
     kvd_point *point[KVD_JCT_METHODS];
     size_t n_points[KVD_JCT_METHODS];

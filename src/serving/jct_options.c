@@ -27,6 +27,7 @@ enum {
     OPT_PAGES,
     OPT_DTYPE,
     OPT_GPUS,
+    OPT_ATTENTION,
     OPT_GRAPHS,
     OPT_PHASES,
     OPT_REPEATS,
@@ -81,6 +82,11 @@ static const struct argp_option options[] = {
     {"dtype", OPT_DTYPE, "f32|f16|bf16", 0,
      "Of weights and cache (default: bf16 on a GPU; on the CPU, whose weights are always float32, f32)", 4},
     {"gpus", OPT_GPUS, "N", 0, "GPUs that share the model (default 1)", 4},
+    {"attention", OPT_ATTENTION, "ours|papers|stock", 0,
+     "Of a GPU: papers shares its work out as the papers say; stock has heads padded to the widest of the "
+     "layer and no schedule "
+     "that knows of widths, and restores latents (default ours)",
+     4},
     {"graphs", OPT_GRAPHS, "on|off", 0, "Steps are replayed CUDA graphs (default on)", 4},
     {"phases", OPT_PHASES, "on|off", 0, "Take the times of the parts (default on)", 4},
     {"repeats", OPT_REPEATS, "N", 0, "Runs of every job (default 3); samples of every iteration", 4},
@@ -162,7 +168,7 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
     if (cfg->spread && cfg->n_spectra)
         return kvd_fail(err, "--spread stands in place of --spectrum");
     for (size_t i = 0; i < cfg->n_methods; i++)
-        if (cfg->method[i].ranks != KVD_RANKS_EQ6 && isnan(cfg->method[i].p) && isnan(cfg->method[i].r))
+        if (cfg->method[i].ranks != KVD_RANKS_EQ6 && !kvd_method_has_point(&cfg->method[i]))
             return kvd_fail(err, "--method %s: ranks goes with p or r; a rates file has its own",
                             cfg->method_text[i]);
     return settle_lengths(cfg, err);
@@ -193,6 +199,18 @@ static int parse_type(kvd_jct_options *cfg, const char *text, kvd_err *err)
             return 0;
         }
     return kvd_fail(err, "--dtype: '%s' is none of f32, f16, bf16", text);
+}
+
+const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS] = {"ours", "papers", "stock"};
+
+static int parse_attention(kvd_jct_options *cfg, const char *text, kvd_err *err)
+{
+    for (int i = 0; i < KVD_N_ATTENTIONS; i++)
+        if (!strcmp(text, kvd_jct_attention_name[i])) {
+            cfg->attention = (kvd_attention_choice)i;
+            return 0;
+        }
+    return kvd_fail(err, "--attention: '%s' is none of ours, papers, stock", text);
 }
 
 static int parse_number(int key, const char *arg, kvd_jct_options *cfg, kvd_err *err)
@@ -278,6 +296,8 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         return 0;
     case OPT_DTYPE:
         return parse_type(cfg, arg, err);
+    case OPT_ATTENTION:
+        return parse_attention(cfg, arg, err);
     case OPT_GRAPHS:
         return on_or_off("--graphs", arg, &cfg->graphs, err);
     case OPT_PHASES:

@@ -46,6 +46,7 @@ static int one_step(sampled *s, size_t i, kvd_phase_times *times, kvd_err *err)
 
 static int run_steps(sampled *s, kvd_jct_served *out, kvd_err *err)
 {
+    const kvd_engine *const e = s->loop->engine;
     kvd_jct_run *const r = &out->run;
     for (size_t b = 0; b < s->batch; b++)
         s->id[b] = kvd_jct_id(s->loop->seed, b, s->input, s->loop->vocab);
@@ -63,7 +64,7 @@ static int run_steps(sampled *s, kvd_jct_served *out, kvd_err *err)
     }
     r->running = s->batch;
     r->held_tokens = (double)(s->batch * (place(s, s->steps - 1) + 1));
-    r->held_bytes = r->held_tokens * s->loop->engine->facts.bytes_per_token;
+    r->held_bytes = e->held ? e->held(e) : r->held_tokens * e->facts.bytes_per_token;
     r->jct += r->decode.total;
     for (size_t b = 0; b < s->batch; b++) {
         out->last[b] = r->jct;

@@ -118,6 +118,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                   .type = cfg->type,
                                   .n_gpus = (int)cfg->gpus,
                                   .graphs = cfg->graphs,
+                                  .attention = cfg->attention,
                                   .phases = cfg->phases};
     if (kvd_jct_method_plan(&s->methods, c->number, cfg->type, s->longest_input, s->run.seed, &c->plan, err))
         return -1;

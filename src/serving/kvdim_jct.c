@@ -85,6 +85,8 @@ static int settle_device(kvd_jct_sweep *s, kvd_err *err)
         cfg->type = s->gpu[0] ? KVD_BF16 : KVD_F32;
     if (s->gpu[0] && cfg->gpus > (size_t)kvd_cuda_count())
         return kvd_fail(err, "--gpus %zu: this machine has %d", cfg->gpus, kvd_cuda_count());
+    if (!s->gpu[0] && cfg->attention != KVD_ATTENTION_OURS)
+        return kvd_fail(err, "--attention %s: no GPU is used here", kvd_jct_attention_name[cfg->attention]);
     if (!s->gpu[0] && cfg->gpus > 1)
         return kvd_fail(err, "--gpus %zu: no GPU can be used here", cfg->gpus);
     return 0;
@@ -147,13 +149,14 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
         fprintf(f, "; input %s, output %s, batch %s", cfg->input_text, cfg->output_text,
                 cfg->batch_text ? cfg->batch_text : "1");
     fprintf(f,
-            "; %s, %s, %zu GPUs, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch %zu, pages %zu, "
+            "; %s, %s, %zu GPUs, attention %s, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch "
+            "%zu, pages %zu, "
             "repeats "
             "%zu, steps %zu, iterations %s, threads %d, seed %llu",
             s->gpu[0] ? s->gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
-            cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens, s->max_batch,
-            cfg->pages, cfg->repeats, cfg->steps, cfg->iterations ? "yes" : "no", s->run.threads,
-            (unsigned long long)s->run.seed);
+            kvd_jct_attention_name[cfg->attention], cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off",
+            cfg->chunk, s->max_tokens, s->max_batch, cfg->pages, cfg->repeats, cfg->steps,
+            cfg->iterations ? "yes" : "no", s->run.threads, (unsigned long long)s->run.seed);
     return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
 }
 
@@ -182,6 +185,7 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                    kvd_run_parameter(r, "pages", err, "%zu", cfg->pages) ||
                    kvd_run_parameter(r, "dtype", err, "%s", kvd_dtype_name(cfg->type)) ||
                    kvd_run_parameter(r, "gpus", err, "%zu", s->gpu[0] ? cfg->gpus : 0) ||
+                   kvd_run_parameter(r, "attention", err, "%s", kvd_jct_attention_name[cfg->attention]) ||
                    kvd_run_parameter(r, "graphs", err, "%s", cfg->graphs ? "on" : "off") ||
                    kvd_run_parameter(r, "phases", err, "%s", cfg->phases ? "on" : "off") ||
                    kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats) ||
