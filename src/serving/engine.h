@@ -36,6 +36,8 @@ typedef struct {
     double weight_bytes, peak_bytes; /* on the devices together                                            */
     size_t pages;   /* of 64 tokens                                                               */
     char what[256]; /* "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs"            */
+    bool
+        anywhere; /* a slice may come behind tokens that never went through: random numbers stand for them, and no time depends on them */
     unsigned fused; /* bit p: phase p is 0 because the one after it in kvd_phase does its work    */
 } kvd_engine_facts;
 

@@ -9,6 +9,7 @@ enum {
     OPT_SHAPE = 0x100,
     OPT_METHOD,
     OPT_SPECTRUM,
+    OPT_SPREAD,
     OPT_RATES,
     OPT_TABLE,
     OPT_CALIBRATION,
@@ -31,6 +32,7 @@ enum {
     OPT_GRAPHS,
     OPT_PHASES,
     OPT_REPEATS,
+    OPT_STEPS,
     OPT_TRACE,
     OPT_RESUME
 };
@@ -38,8 +40,7 @@ enum {
 static const struct argp_option options[] = {
     {"shape", OPT_SHAPE, "NAME", 0,
      "In place of MODEL: a published shape with random weights. kvdim-collect --shape list names them. "
-     "Method uniform then "
-     "needs no --spectrum: it gets one random rotation",
+     "Methods of the dims axis then need no --spectrum: see --spread",
      1},
     {0, 0, 0, 0, "What is compared:", 2},
     {"method", OPT_METHOD, "LIST", 0,
@@ -47,6 +48,13 @@ static const struct argp_option options[] = {
      "(default none)",
      2},
     {"spectrum", OPT_SPECTRUM, "FILE", 0, "Bases; may be repeated, a method takes the one with its pairs", 2},
+    {"spread", OPT_SPREAD, "FILE.csv", 0,
+     "In place of --spectrum: random rotations, with the singular values of measured heads "
+     "(pair,dim,HEAD...) "
+     "dealt out over "
+     "the heads. Times are right then, outputs mean nothing (default with --shape: "
+     "data/widths/kvdim25m-sigma.csv)",
+     2},
     {"rates", OPT_RATES, "FILE", 0, "Points from kvdim-fit, for methods without p and r; may be repeated", 2},
     {"error-table", OPT_TABLE, "FILE", 0, "Made by kvdim-eval --scan-errors, for ranks=error", 2},
     {"calibration", OPT_CALIBRATION, "FILE", 0, "Activations of calibration text, for methods that need them",
@@ -88,6 +96,10 @@ static const struct argp_option options[] = {
     {"graphs", OPT_GRAPHS, "on|off", 0, "Steps are replayed CUDA graphs (default on)", 4},
     {"phases", OPT_PHASES, "on|off", 0, "Take the times of the parts (default on)", 4},
     {"repeats", OPT_REPEATS, "N", 0, "Runs of every job (default 3); samples of every iteration", 4},
+    {"steps", OPT_STEPS, "N", 0,
+     "On a GPU: of each job's steps run N, evenly spread over the output, each for (output - 1) / N of them. "
+     "Methods whose steps need every token before them run all",
+     4},
     {"trace", OPT_TRACE, "FILE.json", 0, "Iterations and requests as a trace that Perfetto opens", 4},
     {"resume", OPT_RESUME, 0, 0, "Go on with the unfinished sweep in OUT.h5", 4},
     {0},
@@ -171,8 +183,12 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
         return kvd_fail(err, "--requests %s: give --lengths", cfg->requests);
     if (cfg->lengths && !poisson)
         return kvd_fail(err, "--lengths goes with --requests poisson:RATE");
+    if (cfg->steps && cfg->requests)
+        return kvd_fail(err, "--steps goes with --output-len, not with --requests");
     if (cfg->n_requests && !cfg->requests)
         return kvd_fail(err, "--n-requests goes with --requests");
+    if (cfg->spread && cfg->n_spectra)
+        return kvd_fail(err, "--spread stands in place of --spectrum");
     for (size_t i = 0; i < cfg->n_methods; i++)
         if (cfg->method[i].ranks != KVD_RANKS_EQ6 && !kvd_method_has_point(&cfg->method[i]))
             return kvd_fail(err, "--method %s: ranks goes with p or r; a rates file has its own",
@@ -244,6 +260,8 @@ static int parse_number(int key, const char *arg, kvd_jct_options *cfg, kvd_err 
         return kvd_arg_size("--pages", arg, 1, (size_t)1 << 40, &cfg->pages, err);
     case OPT_GPUS:
         return kvd_arg_size("--gpus", arg, 1, 64, &cfg->gpus, err);
+    case OPT_STEPS:
+        return kvd_arg_size("--steps", arg, 1, 1 << 24, &cfg->steps, err);
     default: /* OPT_REPEATS */
         return kvd_arg_size("--repeats", arg, 1, 100000, &cfg->repeats, err);
     }
@@ -256,6 +274,9 @@ static int parse_file(int key, char *arg, kvd_jct_options *cfg, kvd_err *err)
         return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
     case OPT_RATES:
         return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
+    case OPT_SPREAD:
+        cfg->spread = arg;
+        return 0;
     case OPT_TABLE:
         cfg->table = arg;
         return 0;
@@ -322,6 +343,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->resume = true;
         return 0;
     case OPT_SPECTRUM:
+    case OPT_SPREAD:
     case OPT_RATES:
     case OPT_TABLE:
     case OPT_CALIBRATION:
@@ -337,6 +359,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_PAGES:
     case OPT_GPUS:
     case OPT_REPEATS:
+    case OPT_STEPS:
         return parse_number(key, arg, cfg, err);
     default:
         return ARGP_ERR_UNKNOWN;

@@ -390,6 +390,7 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
         (double)page * (double)f->pages + (m ? (double)(m->slot_bytes * e->spec.limits.max_batch) : 0);
     f->weight_bytes = (double)e->w.weights.bytes;
     f->peak_bytes = e->left_before > left ? (double)(e->left_before - left) : 0;
+    f->anywhere = !m || m->anywhere;
     f->fused =
         e->cache.door.wants_raw ? 1u << KVD_PHASE_ROPE | 1u << KVD_PHASE_ROTATE : 1u << KVD_PHASE_ROTATE;
     static const char *const choices[KVD_N_ATTENTIONS] = {"", ", work shared out as the papers say",
