@@ -76,6 +76,7 @@ static int load_files(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_
                              kvd_model_info_same(info, model, &m->calibration.model, cfg->calibration, err)))
         return -1;
     m->calibrated = cfg->calibration != NULL;
+    m->shape = cfg->shape != NULL;
     if (cfg->fisher && (kvd_fisher_open(&m->fisher, cfg->fisher, err) ||
                         kvd_model_info_same(info, model, &m->fisher.model, cfg->fisher, err)))
         return -1;
@@ -156,7 +157,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
                                     .spectrum = x->spectrum,
                                     .calibration = m->calibrated ? &m->calibration : NULL,
                                     .fisher = m->weighted ? &m->fisher : NULL,
-                                    .seed = seed};
+                                    .seed = seed,
+                                    .made_up = m->shape};
     *plan = (kvd_plan){.dims = x->point->cut ? &x->point->dims : NULL,
                        .dims_low = x->point->low.head ? &x->point->low : NULL,
                        .type = type,

@@ -23,6 +23,7 @@ typedef struct {
     kvd_fisher fisher;
     bool weighted;         /* fisher is there */
     bool calibrated, made; /* made: spectrum[0] is random */
+    bool shape;            /* random weights: methods may make up what calibration would say */
     kvd_point_source source[KVD_JCT_METHODS];
     kvd_point *point[KVD_JCT_METHODS];
     size_t n_points[KVD_JCT_METHODS];

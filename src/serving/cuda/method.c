@@ -1,27 +1,28 @@
 #include "serving/cuda/method.h"
 
+#include "serving/cuda/packed.h"
+
 static const char *axis_of(const kvd_plan *p)
 {
-    return p->layers     ? p->layers->name
-           : p->tokens   ? p->tokens->name
-           : p->maker    ? p->maker->name
-           : p->channels ? p->channels->name
-           : p->bits     ? p->bits->name
-           : p->dims_low ? "widths of a low level"
-                         : NULL;
+    return p->layers                                 ? p->layers->name
+           : p->tokens                               ? p->tokens->name
+           : p->maker                                ? p->maker->name
+           : p->channels                             ? p->channels->name
+           : p->bits && !kvd_serving_packed_takes(p) ? p->bits->name
+           : p->dims_low                             ? "widths of a low level"
+                                                     : NULL;
 }
 
 int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cache, kvd_serving_method **m,
                             kvd_err *err)
 {
     const char *const axis = axis_of(plan);
-    (void)cache;
     *m = NULL;
     if (plan->type != KVD_BF16)
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));
     if (axis)
         return kvd_fail(err, "the CUDA engine does not run '%s' yet", axis);
-    return plan->dims && plan->dims->rebuild
-               ? kvd_fail(err, "the CUDA engine does not rebuild keys yet: '%s'", plan->dims->method)
-               : 0;
+    if (plan->dims && plan->dims->rebuild)
+        return kvd_fail(err, "the CUDA engine does not rebuild keys yet: '%s'", plan->dims->method);
+    return plan->bits ? kvd_serving_packed_open(plan, cache, m, err) : 0;
 }
