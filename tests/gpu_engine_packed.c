@@ -9,6 +9,7 @@
 #include "common/rng.h"
 #include "expected.h"
 #include "gpu_case.h"
+#include "gpu_forward_case.h"
 #include "methods/presets.h"
 #include "serving/engine.h"
 

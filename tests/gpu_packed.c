@@ -11,6 +11,7 @@
 #include "methods/presets.h"
 #include "model/blocks.h"
 #include "serving/cuda/packed.h"
+#include "serving/cuda/packed_decode.h"
 
 enum { N_KV = 3, GROUP_HEADS = 4, N = 7 /* requests */ };
 
@@ -267,67 +268,120 @@ static void append_step(bench *w, int step)
     upload_x(w, first, one);
 }
 
-/* What a read finds of the tokens that are coded, [n][d] for a head. */
-static float *expected(const bench *w, int side, int b, int g, int n)
+/* What a read finds of m tokens of a head, the newest of which was just stored, [m][d]; *coded: of how many it is codes. */
+static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
     const size_t d = (size_t)w->t->d;
-    float *const x = need(2 * (size_t)(n + 1) * d * sizeof *x), *const y = x + (size_t)(n + 1) * d;
-    uint8_t *const level = need((size_t)n + 1);
-    uint32_t *const position = need(((size_t)n + 1) * sizeof *position);
+    const int before = m - 1, newest = before > w->a.v_newest ? before - w->a.v_newest : 0;
+    const int n = *coded = side ? newest : before / w->a.k_block * w->a.k_block;
+    float *const x = need(2 * (size_t)m * d * sizeof *x), *const y = x + (size_t)m * d;
+    uint8_t *const level = need((size_t)m);
+    uint32_t *const position = need((size_t)m * sizeof *position);
     kvd_bits_count count;
     kvd_err err = {""};
-    for (int t = 0; t < n; t++) {
+    for (int t = 0; t < m; t++) {
         position[t] = (uint32_t)t;
         level[t] = KVD_LEVEL_HIGH;
-        memcpy(x + (size_t)t * d, (side == 0 ? w->pre : w->x[1]) + at(w, b, t, g, 0), d * sizeof *x);
+        memcpy(y + (size_t)t * d,
+               (t >= n ? w->x[side]
+                : side ? w->x[1]
+                       : w->pre) +
+                   at(w, b, t, g, 0),
+               d * sizeof *x);
     }
     const kvd_bits_block block = {.side = (kvd_side)side,
                                   .kv_head = g,
                                   .n = (size_t)n,
                                   .d = d,
-                                  .x = x,
+                                  .x = y,
                                   .level = level,
                                   .position = position};
-    if (n && w->plan.bits->code(w->plan.bits_self, &block, y, &count, &err)) {
+    memcpy(x, y, (size_t)m * d * sizeof *x);
+    if (n && w->plan.bits->code(w->plan.bits_self, &block, x, &count, &err)) {
         printf("not ok packed: %s\n", err.msg);
         exit(1);
     }
     if (w->rope && side == 0)
-        kvd_rope_apply(&w->config, w->cosine, w->sine, position, (size_t)n, 1, y);
-    memcpy(x, y, (size_t)n * d * sizeof *x);
+        kvd_rope_apply(&w->config, w->cosine, w->sine, position, (size_t)n, 1, x);
     free(level);
     free(position);
     return x;
 }
 
-/* Numbers that are off, of all requests when they have so many tokens. */
-static size_t wrong(const bench *w, int step, double *worst)
+/* Numbers of the working pages that are off, of a head; zeros stand behind the last token. */
+static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
+                    double *worst)
 {
     const size_t elements = (size_t)w->a.map.page_elements;
     size_t n = 0;
+    for (int t = 0; t < (m + 7) / 8 * 8; t++)
+        for (int i = 0; i < w->t->d; i++) {
+            const float x = t < m ? want[t * w->t->d + i] : 0;
+            const float got = number(
+                w->pages[(size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements + place(w, side, g, t, i)]);
+            const double bar = t < coded ? w->t->bar * (1 + fabs((double)x)) : 0;
+            const double off = fabs((double)got - (double)number(bits_of(x))) / (1 + fabs((double)x));
+            n += !(off * (1 + fabs((double)x)) <= bar);
+            *worst = !(off <= *worst) ? off : *worst;
+        }
+    return n;
+}
+
+/* Distance of the output of a query head from softmax(q K^T / sqrt(d)) V in double, relative to its length. */
+static double attention_off(const bench *w, int m, const float *k, const float *v, const uint16_t *q,
+                            const uint16_t *o)
+{
+    const int d = w->t->d;
+    double *const p = need((size_t)m * sizeof *p), sum = 0, top = -INFINITY, error = 0, square = 0;
+    for (int t = 0; t < m; t++) {
+        for (int i = 0; i < d; i++)
+            p[t] += (double)number(q[i]) * (double)k[t * d + i] / sqrt(d);
+        top = p[t] > top ? p[t] : top;
+    }
+    for (int t = 0; t < m; t++)
+        sum += p[t] = exp(p[t] - top);
+    for (int i = 0; i < d; i++) {
+        double want = 0;
+        for (int t = 0; t < m; t++)
+            want += p[t] / sum * (double)v[t * d + i];
+        error += ((double)number(o[i]) - want) * ((double)number(o[i]) - want);
+        square += want * want;
+    }
+    free(p);
+    return sqrt(error / square);
+}
+
+typedef struct {
+    size_t bad, first_bad;
+    double worst, attention;
+} result;
+
+/* What was restored, and attention on the codes where there is a kernel (o NULL: there is none). */
+static void compare(const bench *w, int step, const uint16_t *q, const uint16_t *o, result *r)
+{
+    const size_t elements = (size_t)w->a.map.page_elements;
+    const int d = w->t->d;
+    size_t n = 0;
     check(cudaMemcpy(w->pages, w->a.rows, w->n_pages * elements * 2, cudaMemcpyDeviceToHost), "rows");
     for (int b = 0; b < N; b++)
-        for (int side = 0; side < 2; side++)
-            for (int g = 0; g < N_KV; g++) {
-                const int m = w->t->length[b] + step, before = m - 1;
-                const int coded = side ? before > w->a.v_newest ? before - w->a.v_newest : 0
-                                       : before / w->a.k_block * w->a.k_block;
-                float *const want = expected(w, side, b, g, coded);
-                for (int t = 0; t < (m + 7) / 8 * 8; t++)
-                    for (int i = 0; i < w->t->d; i++) {
-                        const float x = t < coded ? want[t * w->t->d + i]
-                                        : t < m   ? w->x[side][at(w, b, t, g, i)]
-                                                  : 0;
-                        const float got = number(w->pages[(size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements +
-                                                          place(w, side, g, t, i)]);
-                        const double bar = t < coded ? w->t->bar * (1 + fabs((double)x)) : 0;
-                        const double off = fabs((double)got - (double)number(bits_of(x)));
-                        n += !(off <= bar);
-                        *worst = off / (1 + fabs((double)x)) > *worst ? off / (1 + fabs((double)x)) : *worst;
-                    }
-                free(want);
+        for (int g = 0; g < N_KV; g++) {
+            const int m = w->t->length[b] + step;
+            float *x[2];
+            for (int side = 0; side < 2; side++) {
+                int coded;
+                x[side] = expected(w, side, b, g, m, &coded);
+                n += wrong(w, side, b, g, m, coded, x[side], &r->worst);
             }
-    return n;
+            for (int h = g * GROUP_HEADS; o && h < (g + 1) * GROUP_HEADS; h++) {
+                const size_t row = (size_t)(b * N_KV * GROUP_HEADS + h) * (size_t)d;
+                const double e = attention_off(w, m, x[0], x[1], q + row, o + row);
+                r->attention = !(e <= r->attention) ? e : r->attention;
+            }
+            free(x[0]);
+            free(x[1]);
+        }
+    r->first_bad = n && !r->bad ? (size_t)step : r->first_bad;
+    r->bad += n;
 }
 
 static void close_bench(bench *w)
@@ -358,39 +412,84 @@ static void close_bench(bench *w)
     free(w->pages);
 }
 
+typedef struct {
+    kvd_packed_decode_args args;
+    uint16_t *q, *o; /* host [N][heads][d] */
+    size_t bytes;
+} decoder;
+
+static decoder make_decoder(const bench *w)
+{
+    decoder x = {.bytes = (size_t)(N * N_KV * GROUP_HEADS * w->t->d) * 2};
+    kvd_rng r;
+    kvd_rng_seed(&r, 22, 0);
+    x.q = need(x.bytes);
+    x.o = need(x.bytes);
+    for (size_t i = 0; i < x.bytes / 2; i++)
+        x.q[i] = bits_of((float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01)));
+    x.args = (kvd_packed_decode_args){.q = on_device(x.q, x.bytes),
+                                      .o = on_device(NULL, x.bytes),
+                                      .pages_before = zeros((N + 1) * 4),
+                                      .partial = on_device(NULL, kvd_packed_decode_bytes(&w->a.map, 5)),
+                                      .n_ctas = 5};
+    return x;
+}
+
+static void free_decoder(decoder *x)
+{
+    check(cudaFree((void *)x->args.q), "cudaFree");
+    check(cudaFree(x->args.o), "cudaFree");
+    check(cudaFree(x->args.pages_before), "cudaFree");
+    check(cudaFree(x->args.partial), "cudaFree");
+    free(x->q);
+    free(x->o);
+}
+
+static void run_decoder(const bench *w, decoder *x, int step)
+{
+    x->args.n_ctas = 1 + step % 5;
+    check(cudaMemset(x->args.o, 0xff, x->bytes), "poison");
+    check(kvd_packed_decode_plan(w->a.kv_len, N, x->args.pages_before, NULL), "plan");
+    check(kvd_packed_decode(&w->a, &x->args, NULL), "attention");
+    check(cudaMemcpy(x->o, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
+}
+
 static void test(const test_case *t)
 {
     kvd_err err = {""};
     bench w;
-    char name[128], text[200];
+    result r = {0};
+    char name[128], text[256];
     (void)snprintf(name, sizeof name, "%s, heads of %d", t->method, t->d);
     if (open_bench(&w, t, &err)) {
         report(0, name, err.msg);
         return;
     }
     make_device(&w);
+    decoder x = make_decoder(&w);
+    const bool decodes = kvd_packed_decodes(&w.a);
     run_prompts(&w);
-    size_t bad = 0, first_bad = 0;
-    double worst = 0;
     for (int s = 1; s <= t->steps; s++) {
         append_step(&w, s);
         check(cudaMemset(w.a.rows, 0xff, w.n_pages * (size_t)w.a.map.page_elements * 2), "poison");
         kvd_packed_args a = w.a;
         a.pages_side_by_side = 1 + s % 3;
         check(kvd_packed_restore(&a, NULL), "restore");
-        const size_t n = wrong(&w, s, &worst);
-        first_bad = n && !bad ? (size_t)s : first_bad;
-        bad += n;
+        if (decodes)
+            run_decoder(&w, &x, s);
+        compare(&w, s, x.q, decodes ? x.o : NULL, &r);
         a.pages_side_by_side = 1;
         check(kvd_packed_code(&a, NULL), "code");
         check(cudaDeviceSynchronize(), "code");
     }
     uint32_t beyond;
     check(cudaMemcpy(&beyond, w.a.beyond, sizeof beyond, cudaMemcpyDeviceToHost), "outliers");
-    (void)snprintf(text, sizeof text,
-                   "%zu numbers off (first after step %zu), by %.2g at most; %u outliers without room", bad,
-                   first_bad, worst, beyond);
-    report(!bad && !beyond, name, text);
+    (void)snprintf(
+        text, sizeof text,
+        "%zu numbers off (first after step %zu), by %.2g at most; %u outliers without room; attention %s%.2g",
+        r.bad, r.first_bad, r.worst, beyond, decodes ? "on codes off by " : "of restored rows ", r.attention);
+    report(!r.bad && !beyond && r.attention <= 5e-3, name, text);
+    free_decoder(&x);
     close_bench(&w);
 }
 

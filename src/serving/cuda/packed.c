@@ -6,6 +6,7 @@
 
 #include "methods/bits/kvquant.h"
 #include "model/cuda/random.h"
+#include "serving/cuda/packed_decode.h"
 
 static const char what[] = "coded cache";
 
@@ -15,6 +16,8 @@ typedef struct {
     int32_t *table;            /* device [max_slices][max_pages] places in the ring of the steps' pages */
     uint32_t *counts;          /* device [slots] outliers of keys; behind them what did not fit */
     uint32_t *host_counts;     /* pinned, the same                                          */
+    int32_t *pages_before;     /* device [max_slices + 1], of attention on codes; NULL: they are restored */
+    float *partial;            /* device, of the same                                     */
     size_t slots;
     uint32_t *tokens; /* [slots] that a request has; 0: none */
     double held;      /* of the latest iteration             */
@@ -177,6 +180,25 @@ static int appended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *e
                    kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
                ? -1
                : 0;
+}
+
+static int plan_steps(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_err *err)
+{
+    return kvd_cuda_check(
+        kvd_packed_decode_plan(m->cache->batch->device.kv_len, (int32_t)n, of(m)->pages_before, stream), what,
+        err);
+}
+
+static int attend_steps(kvd_serving_method *m, const kvd_serving_rows *r, void *out, kvd_err *err)
+{
+    const packed *const k = of(m);
+    const kvd_packed_args a = steps_of(m, r);
+    const kvd_packed_decode_args d = {.q = m->cache->q_steps,
+                                      .o = out,
+                                      .pages_before = k->pages_before,
+                                      .partial = k->partial,
+                                      .n_ctas = m->cache->n_sms};
+    return kvd_cuda_check(kvd_packed_decode(&a, &d, r->stream), "attention of steps", err);
 }
 
 /* Prompts that begin have no outliers yet. */
@@ -371,6 +393,27 @@ bool kvd_serving_packed_takes(const kvd_plan *plan)
     return plan->bits == &kvd_bits_kivi || plan->bits == &kvd_bits_kvquant;
 }
 
+/* Attention of steps on codes, where there is a kernel; else they are restored. */
+static int choose_attention(packed *k, kvd_err *err)
+{
+    kvd_serving_method *const m = &k->method;
+    const kvd_serving_cache *const c = m->cache;
+    for (int l = 0; l < c->config->n_layers; l++)
+        if (!kvd_packed_decodes(&k->layer[l])) {
+            m->appended = appended;
+            return 0;
+        }
+    m->plan_steps = plan_steps;
+    m->attend_steps = attend_steps;
+    k->pages_before =
+        kvd_device_new(&k->memory, (c->batch->max_slices + 1) * sizeof *k->pages_before, what, err);
+    k->partial = k->pages_before
+                     ? kvd_device_new(&k->memory, kvd_packed_decode_bytes(&k->layer[0].map, c->n_sms),
+                                      "partial results of attention", err)
+                     : NULL;
+    return k->partial ? 0 : -1;
+}
+
 int kvd_serving_packed_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_serving_method **m,
                             kvd_err *err)
 {
@@ -390,12 +433,11 @@ int kvd_serving_packed_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_
                                      .ended = ended,
                                      .held = held,
                                      .append = append,
-                                     .appended = appended,
                                      .attended = attended,
                                      .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    if (has_levels(plan) && copy_tables(k, plan, err)) {
+    if ((has_levels(plan) && copy_tables(k, plan, err)) || choose_attention(k, err)) {
         release(&k->method);
         return -1;
     }
