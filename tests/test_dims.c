@@ -306,13 +306,13 @@ static void test_method_text(void **state)
     const char *const bad[][2] = {
         {"zac",
          "unknown method 'zac', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, "
-         "think, minicache, "
+         "think, strawman, minicache, "
          "xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
          "kvquant, rotatekv, leankv, zdc, mikv"},
         {"",
          "unknown method '', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, think, "
-         "minicache, xkv, h2o, "
+         "strawman, minicache, xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
          "kvquant, rotatekv, leankv, zdc, mikv"},
         {"zack,p", "method 'zack': 'p' is not key=value"},

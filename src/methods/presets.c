@@ -19,7 +19,7 @@ static const kvd_tokens_method *const tokens[] = {
     &kvd_tokens_h2o,    &kvd_tokens_keyformer,  &kvd_tokens_scissorhands, &kvd_tokens_snapkv,
     &kvd_tokens_leankv, &kvd_tokens_importance, &kvd_tokens_lower};
 static const kvd_dims_maker *const makers[] = {&kvd_dims_palu};
-static const kvd_channels_method *const channels[] = {&kvd_channels_think};
+static const kvd_channels_method *const channels[] = {&kvd_channels_think, &kvd_channels_strawman};
 static const kvd_bits_method *const bits[] = {&kvd_bits_kivi, &kvd_bits_hetero,  &kvd_bits_zipcache,
                                               &kvd_bits_gear, &kvd_bits_kvquant, &kvd_bits_rotatekv};
 
