@@ -429,8 +429,8 @@ static decoder make_decoder(const bench *w)
         x.q[i] = bits_of((float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01)));
     x.args = (kvd_packed_decode_args){.q = on_device(x.q, x.bytes),
                                       .o = on_device(NULL, x.bytes),
-                                      .pages_before = zeros((N + 1) * 4),
-                                      .partial = on_device(NULL, kvd_packed_decode_bytes(&w->a.map, 5)),
+                                      .pages_before = zeros((N + 2) * 4),
+                                      .partial = on_device(NULL, kvd_packed_decode_bytes(5)),
                                       .n_ctas = 5};
     return x;
 }
@@ -449,7 +449,7 @@ static void run_decoder(const bench *w, decoder *x, int step)
 {
     x->args.n_ctas = 1 + step % 5;
     check(cudaMemset(x->args.o, 0xff, x->bytes), "poison");
-    check(kvd_packed_decode_plan(w->a.kv_len, N, x->args.pages_before, NULL), "plan");
+    check(kvd_packed_decode_plan(&w->a, &x->args, NULL), "plan");
     check(kvd_packed_decode(&w->a, &x->args, NULL), "attention");
     check(cudaMemcpy(x->o, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
 }
@@ -500,8 +500,8 @@ int main(int argc, char **argv)
         {"kivi,bits=4,group=32,residual=128", 128, {1, 127, 128, 129, 200, 255, 64}, 9, 0},
         {"kvquant,bits=4,outliers=0.1,sink=1", 64, {1, 2, 63, 64, 65, 8, 127}, 4, 0.02},
         {"kivi,bits=2,group=16,residual=32", 64, {1, 15, 16, 31, 32, 33, 65}, 40, 0},
-        {"kivi,bits=8,group=64,residual=64", 64, {1, 63, 64, 65, 127, 129, 190}, 6, 0},
-        {"kivi,bits=3,group=32,residual=0", 48, {1, 31, 32, 33, 64, 65, 100}, 35, 0},
+        {"kivi,bits=8,group=64,residual=64", 128, {1, 63, 64, 65, 127, 129, 190}, 6, 0},
+        {"kivi,bits=3,group=32,residual=0", 64, {1, 31, 32, 33, 64, 65, 100}, 35, 0},
         {"kivi,bits=1,group=16,residual=16", 16, {1, 7, 16, 17, 48, 63, 64}, 20, 0},
         {"kivi,bits=5,group=16,residual=48", 80, {1, 47, 48, 49, 95, 96, 97}, 5, 0},
         {"kivi,bits=6,group=32,residual=64", 32, {1, 64, 65, 66, 128, 129, 63}, 5, 0},

@@ -22,21 +22,17 @@ struct page_of {
     const uint16_t *rows; /* K; V behind it */
     char *codes;
     kvd_packed_parts parts;
-    const float *level; /* [2][2][2^bits] */
-    int before;         /* tokens before this iteration */
+    const float *middle; /* [2][2^bits] between neighbouring levels, of keys and of values */
+    int before;          /* tokens before this iteration */
 };
 
-__device__ __noinline__ int nearest(const float *level, int n, float x)
+/* Of n levels, a power of 2: how many middles between neighbours lie below x. */
+__device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
-    int lo = 0, hi = n - 1;
-    while (lo < hi) {
-        const int mid = (lo + hi) / 2;
-        if (x > (level[mid] + level[mid + 1]) / 2)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    int at = 0;
+    for (int step = n / 2; step; step /= 2)
+        at += x > middle[at + step - 1] ? step : 0;
+    return (uint32_t)at;
 }
 
 __device__ __forceinline__ uint32_t even_code(float x, float zero, float step, float top)
@@ -163,8 +159,7 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
                 put_apart(o, t, i, x[j][e]);
                 apart++;
             }
-            code[4 * j + e] =
-                half > 0 ? (uint32_t)nearest(o.level, 1 << a.form.bits, (x[j][e] - middle) / half) : 0;
+            code[4 * j + e] = half > 0 ? nearest(o.middle, 1 << a.form.bits, (x[j][e] - middle) / half) : 0;
             put |= 1u << (4 * j + e);
         }
     }
@@ -318,6 +313,9 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
     for (int he = 0; he < 4; he++) {
         const int h = he / 2, e = he % 2, t = 16 * k + 8 * h + lane % 4 * 2 + e;
         const bool here = t >= from && t < to;
+        zero[he] = step[he] = 0;
+        if (!__any_sync(~0u, here)) /* of a step one token, in one he */
+            continue;
         mine |= here ? 0x5u << (4 * h + e) : 0;
         uint32_t taken = 0;
         uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
@@ -348,12 +346,14 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
             const int h = r / 4, db = r / 2 % 2, e = r % 2, he = 2 * h + e;
             const float x = value_of(s, i, db, h, e);
             const int t = KVD_PAGE_TOKENS * o.p + 16 * k + 8 * h + lane % 4 * 2 + e;
-            if (mine >> r & 1 && t < a.n_sink)
+            code[r] = 0;
+            if (!(mine >> r & 1))
+                continue;
+            if (t < a.n_sink)
                 in_sink(o, t)[a.map.d_qk[o.g] + dim_of(s, i, db, lane)] = (uint16_t)half_bits(x);
-            code[r] = !a.level ? even_code(x, zero[he], step[he], top)
-                      : step[he] > 0
-                          ? (uint32_t)nearest(o.level + (2 << bits), 1 << bits, (x - zero[he]) / step[he])
-                          : 0;
+            code[r] = !a.level       ? even_code(x, zero[he], step[he], top)
+                      : step[he] > 0 ? nearest(o.middle + (1 << bits), 1 << bits, (x - zero[he]) / step[he])
+                                     : 0;
         }
         uint32_t *const at =
             reinterpret_cast<uint32_t *>(o.codes + o.parts.v) + kvd_packed_words(bits, s.u0 + i, lane);
@@ -393,14 +393,17 @@ __device__ __forceinline__ int clamped(int t, int p)
 
 __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
-    __shared__ float level[4 << 8];
+    __shared__ float middle[2 << 8];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
     const int k_from = keys_coded(a, before), k_to = keys_coded(a, m);
     const int v_from = values_coded(a, before), v_to = values_coded(a, m);
-    for (int i = (int)threadIdx.x; a.level && i < 4 << a.form.bits; i += 32 * WARPS)
-        level[i] = a.level[i];
+    const int levels = 1 << a.form.bits;
+    for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += 32 * WARPS) {
+        const float *const level = a.level + i / levels * 2 * levels + i % levels;
+        middle[i] = i % levels + 1 < levels ? (level[0] + level[1]) / 2 : INFINITY;
+    }
     __syncthreads();
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     const int units = a.map.d_qk[g] / 16, groups = kvd_packed_groups(&a.form, a.map.d_v[g]);
@@ -416,7 +419,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
                            a.q_len ? in_rows(a, page, g) : in_ring(a, b, p, g),
                            in_codes(a, page, g),
                            kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
-                           level,
+                           middle,
                            before};
         if (a.form.k_apart) { /* the page's first tokens begin its list */
             if (threadIdx.x == 0 && k_from <= KVD_PAGE_TOKENS * p && k_to > KVD_PAGE_TOKENS * p)
