@@ -400,11 +400,29 @@ bool kvd_serving_packed_takes(const kvd_plan *plan)
     return plan->bits == &kvd_bits_kivi || plan->bits == &kvd_bits_kvquant;
 }
 
+/* Turns of keys that were coded before RoPE, the same in all layers. */
+static int make_turns(packed *k, kvd_err *err)
+{
+    const kvd_serving_cache *const c = k->method.cache;
+    const int d = c->config->d_head;
+    if (!k->layer[0].before_rope || d % 32)
+        return 0;
+    uint32_t *const turn = kvd_device_new(&k->memory, kvd_packed_turns_bytes(d), what, err);
+    if (!turn || kvd_cuda_check(kvd_packed_turns(c->cosine, c->sine, d, turn, NULL), what, err) ||
+        kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        return -1;
+    for (int l = 0; l < c->config->n_layers; l++)
+        k->layer[l].turn = turn;
+    return 0;
+}
+
 /* Attention of steps on codes, where there is a kernel; else they are restored. */
 static int choose_attention(packed *k, kvd_err *err)
 {
     kvd_serving_method *const m = &k->method;
     const kvd_serving_cache *const c = m->cache;
+    if (make_turns(k, err))
+        return -1;
     for (int l = 0; l < c->config->n_layers; l++)
         if (!kvd_packed_decodes(&k->layer[l])) {
             m->appended = appended;
