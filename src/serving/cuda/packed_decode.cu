@@ -12,7 +12,7 @@
  * 2^-9). Q is multiplied by a power of two per head, so that float16 holds it; P is float16. The newest rows are multiplied as the bf16 that they are.
  * S = Q K^T has heads as rows, O^T = V^T P^T dims: the accumulator of S, packed, is the operand of the second product.
  *
- * A run that ends within a head leaves a partial result; a second launch, grid (KV heads, requests), merges those in the order of the
+ * A run that ends within a head leaves a partial result; a second launch, grid (KV heads, requests, query heads of a group), merges those in the order of the
  * warps, so that results depend on lengths alone.
  */
 #include "serving/cuda/packed_decode.cuh"
@@ -195,65 +195,49 @@ template <int B, int N> struct even_page {
 
 /* ---- merging and planning ------------------------------------------------------------------------------- */
 
-/* The parts of a head of a request that several warps did; each warp here takes every eighth of them. */
+/* The parts of a query head of a request that several warps did; each warp here takes every eighth of them. */
 __global__ void __launch_bounds__(32 * WARPS) merge_kernel(const __grid_constant__ packed_params p)
 {
-    __shared__ float o[WARPS][HEADS][KVD_WIDTH_MAX];
-    __shared__ float2 ml[WARPS][HEADS];
-    const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = p.a.map.group, warp = (int)threadIdx.x / 32,
+    __shared__ float o[WARPS][KVD_WIDTH_MAX];
+    __shared__ float2 ml[WARPS];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, row = (int)blockIdx.z, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
     const int pages = p.d.pages_before[b + 1] - p.d.pages_before[b], each = p.d.pages_before[p.a.n + 1];
     const int x0 = p.d.pages_before[b] * p.a.map.n_kv_heads + g * pages;
     const int first = x0 / each, last = (x0 + pages - 1) / each;
     if (first == last)
         return;
-    float max[HEADS], sum[HEADS];
-    float4 acc[HEADS];
-#pragma unroll
-    for (int row = 0; row < HEADS; row++) {
-        max[row] = -INFINITY;
-        sum[row] = 0;
-        acc[row] = make_float4(0, 0, 0, 0);
-    }
-#pragma unroll 2
+    float max = -INFINITY, sum = 0;
+    float4 acc = make_float4(0, 0, 0, 0);
+#pragma unroll 4
     for (int w = first + warp; w <= last; w += WARPS) {
         const float *const slot = p.d.partial + (size_t)(2 * w + (w == first)) * (size_t)p.slot_floats;
-#pragma unroll
-        for (int row = 0; row < HEADS; row++) {
-            if (row >= group)
-                break;
-            const float2 part = *reinterpret_cast<const float2 *>(slot + 2 * row);
-            const float4 x =
-                *reinterpret_cast<const float4 *>(slot + 2 * HEADS + row * KVD_WIDTH_MAX + 4 * lane);
-            const float most = fmaxf(max[row], part.x), f = power_of_two(max[row] - most),
-                        h = power_of_two(part.x - most);
-            max[row] = most;
-            sum[row] = sum[row] * f + part.y * h;
-            acc[row].x = acc[row].x * f + x.x * h;
-            acc[row].y = acc[row].y * f + x.y * h;
-            acc[row].z = acc[row].z * f + x.z * h;
-            acc[row].w = acc[row].w * f + x.w * h;
-        }
+        const float2 part = *reinterpret_cast<const float2 *>(slot + 2 * row);
+        const float4 x = *reinterpret_cast<const float4 *>(slot + 2 * HEADS + row * KVD_WIDTH_MAX + 4 * lane);
+        const float most = fmaxf(max, part.x), f = power_of_two(max - most), h = power_of_two(part.x - most);
+        max = most;
+        sum = sum * f + part.y * h;
+        acc.x = acc.x * f + x.x * h;
+        acc.y = acc.y * f + x.y * h;
+        acc.z = acc.z * f + x.z * h;
+        acc.w = acc.w * f + x.w * h;
     }
-#pragma unroll
-    for (int row = 0; row < HEADS; row++) {
-        *reinterpret_cast<float4 *>(&o[warp][row][4 * lane]) = acc[row];
-        if (lane == 0)
-            ml[warp][row] = make_float2(max[row], sum[row]);
-    }
+    *reinterpret_cast<float4 *>(&o[warp][4 * lane]) = acc;
+    if (lane == 0)
+        ml[warp] = make_float2(max, sum);
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < group * p.a.map.d_v[g]; i += 32 * WARPS) {
-        const int row = i / p.a.map.d_v[g], dim = i % p.a.map.d_v[g];
-        float most = -INFINITY, all = 0, x = 0;
-        for (int w = 0; w < WARPS; w++)
-            most = fmaxf(most, ml[w][row].x);
-        for (int w = 0; w < WARPS; w++) {
-            const float f = power_of_two(ml[w][row].x - most);
-            all += ml[w][row].y * f;
-            x += o[w][row][dim] * f;
-        }
-        store(p, b, g, row, dim, x / all);
+    const int dim = (int)threadIdx.x;
+    if (dim >= p.a.map.d_v[g])
+        return;
+    float most = -INFINITY, all = 0, x = 0;
+    for (int w = 0; w < WARPS; w++)
+        most = fmaxf(most, ml[w].x);
+    for (int w = 0; w < WARPS; w++) {
+        const float f = power_of_two(ml[w].x - most);
+        all += ml[w].y * f;
+        x += o[w][dim] * f;
     }
+    store(p, b, g, row, dim, x / all);
 }
 
 /* One CTA: a sum over requests, 1024 at a time; behind it the pages of a warp. */
@@ -384,7 +368,7 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     e = cudaGetLastError();
     if (e != cudaSuccess)
         return e;
-    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n);
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
     merge_kernel<<<grid, 32 * WARPS, 0, stream>>>(p);
     return cudaGetLastError();
 }
