@@ -135,7 +135,7 @@ static int serve(kvd_engine *e, const load *l, outcome *o, kvd_err *err)
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan, kvd_err *err)
 {
-    const kvd_method_setup setup = {.config = c, .made_up = true};
+    const kvd_method_setup setup = {.config = c, .drawn = true};
     kvd_method m;
     if (kvd_method_parse(method, &m, err))
         return -1;

@@ -110,7 +110,7 @@ static int open_bench(bench *w, const test_case *t, kvd_err *err)
                              .rope_theta = 10000,
                              .max_positions = 4096};
     w->plan = (kvd_plan){.type = KVD_BF16, .prompt = 1};
-    const kvd_method_setup setup = {.config = &w->config, .made_up = true};
+    const kvd_method_setup setup = {.config = &w->config, .drawn = true};
     if (kvd_method_parse(t->method, &m, err))
         return -1;
     kvd_method_plan(&m, &w->plan);

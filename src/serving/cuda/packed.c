@@ -397,7 +397,8 @@ static int check(const kvd_plan *plan, const kvd_serving_cache *c, kvd_err *err)
 
 bool kvd_serving_packed_takes(const kvd_plan *plan)
 {
-    return plan->bits == &kvd_bits_kivi || plan->bits == &kvd_bits_kvquant;
+    return !plan->layers && !plan->tokens && !plan->maker && !plan->channels &&
+           (plan->bits == &kvd_bits_kivi || plan->bits == &kvd_bits_kvquant);
 }
 
 /* Turns of keys that were coded before RoPE, the same in all layers. */
