@@ -35,6 +35,13 @@ __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there
                  : "memory");
 }
 
+/* The same of 4 bytes. */
+__device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0)
+                 : "memory");
+}
+
 __device__ __forceinline__ void copies_done()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -71,36 +78,41 @@ __device__ __forceinline__ void hold(const side &s, int from, int n, int lane, u
         }
 }
 
-/* A tile of 64 tokens on its way into shared memory. */
+/* A tile of 64 tokens, one piece on both sides, on its way into shared memory. */
 __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t to)
 {
-    for (int i = (int)threadIdx.x; i < TILE / 8 * s.d; i += THREADS) {
-        const int t8 = tile * (TILE / 8) + i / s.d;
-        const bool there = t8 * 8 < n;
-        copy16(to + 16u * (uint32_t)i, there ? s.group(t8) + i % s.d * 8 : s.first, there);
-    }
+    const uint16_t *const from = s.group(tile * (TILE / 8));
+    const int there = min(TILE / 8, (n - tile * TILE + 7) / 8) * s.d; /* pieces of 16 bytes */
+    for (int i = (int)threadIdx.x; i < TILE / 8 * s.d; i += THREADS)
+        copy16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there);
 }
 
-/* Products of the held tokens with 8 of the tile. */
+/* Products of the held tokens with 16 of the tile: four chains, so that one's latency hides the others'. */
 __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from, int d,
-                                         float (&acc)[2][4])
+                                         float (&acc)[2][2][4])
 {
+    const uint32_t next = from + 16u * (uint32_t)d;
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 2; j++)
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            acc[i][e] = 0;
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                acc[j][i][e] = 0;
 #pragma unroll
     for (int k = 0; k < STEPS; k += 2)
         if (16 * k < d) {
-            uint32_t b[4];
+            uint32_t b[4], c[4];
             ldmatrix(from + 256u * (uint32_t)k, b);
-            mma<true>(acc[0], a[0][k], b[0], b[1]);
-            mma<true>(acc[1], a[1][k], b[0], b[1]);
-            if (16 * k + 16 < d) {
-                mma<true>(acc[0], a[0][k + 1], b[2], b[3]);
-                mma<true>(acc[1], a[1][k + 1], b[2], b[3]);
-            }
+            ldmatrix(next + 256u * (uint32_t)k, c);
+#pragma unroll
+            for (int step = 0; step < 2; step++)
+                if (16 * (k + step) < d) {
+                    mma<true>(acc[0][0], a[0][k + step], b[2 * step], b[2 * step + 1]);
+                    mma<true>(acc[0][1], a[1][k + step], b[2 * step], b[2 * step + 1]);
+                    mma<true>(acc[1][0], a[0][k + step], c[2 * step], c[2 * step + 1]);
+                    mma<true>(acc[1][1], a[1][k + step], c[2 * step], c[2 * step + 1]);
+                }
         }
 }
 
@@ -111,9 +123,44 @@ struct params {
     float lse_factor; /* of lse as it stands: log2(e), or 1 of one in powers of 2 */
 };
 
+/* Two products of each of the lane's four tokens, with tokens other and other + 1 of the other side. */
+template <bool SUMS, bool MASKED>
+__device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4], float2 c,
+                                    float lse_factor, int first, int other, int from_row, int n,
+                                    float (&part)[4], float (&total)[4], float (&top)[4])
+{
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const float a0 = acc[r / 2][r % 2 * 2], a1 = acc[r / 2][r % 2 * 2 + 1];
+        const int token = first + 8 * r;
+        if (SUMS) {
+            float y0 = exp2_approx(fmaf(a0, factor, fmaf(-c.x, lse_factor, noise[r]))),
+                  y1 = exp2_approx(fmaf(a1, factor, fmaf(-c.y, lse_factor, noise[r])));
+            if (MASKED) {
+                y0 = other >= token && other < n && other >= from_row ? y0 : 0;
+                y1 = other + 1 >= token && other + 1 < n && other + 1 >= from_row ? y1 : 0;
+            }
+            part[r] += y0 + y1;
+        } else {
+            float y0 = fmaf(a0, factor, c.x), y1 = fmaf(a1, factor, c.y);
+            if (MASKED) {
+                y0 = other <= token ? y0 : -INFINITY;
+                y1 = other + 1 <= token ? y1 : -INFINITY;
+            }
+            const float most = fmaxf(y0, y1);
+            if (most > top[r]) {
+                part[r] *= exp2_approx(top[r] - most);
+                total[r] *= exp2_approx(top[r] - most);
+                top[r] = most;
+            }
+            part[r] += exp2_approx(y0 - top[r]) + exp2_approx(y1 - top[r]);
+        }
+    }
+}
+
 /* SUMS: keys are held and rows pass; else rows are held and keys pass, for their lse. */
 template <bool SUMS>
-__global__ void __launch_bounds__(THREADS, 3) pass_kernel(const __grid_constant__ params p)
+__global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)
 {
     __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_MAX + 128]; /* what ldmatrix reads beyond */
     __shared__ float column[2][TILE];
@@ -148,10 +195,11 @@ __global__ void __launch_bounds__(THREADS, 3) pass_kernel(const __grid_constant_
     const auto bring = [&](int tile, int stage) {
         fetch(moves, tile, n, (uint32_t)__cvta_generic_to_shared(tiles[stage]));
         const int t = tile * TILE + (int)threadIdx.x;
-        if (threadIdx.x < TILE)
-            column[stage][threadIdx.x] = SUMS    ? (t < n ? a.lse[row0 + (size_t)t] * p.lse_factor : 0)
-                                         : t < n ? p.noise * kvd_gumbelf(head, (uint32_t)t)
-                                                 : 0;
+        if (SUMS && threadIdx.x < TILE)
+            copy4((uint32_t)__cvta_generic_to_shared(&column[stage][threadIdx.x]),
+                  a.lse + row0 + (size_t)(t < n ? t : 0), t < n);
+        if (!SUMS && threadIdx.x < TILE)
+            column[stage][threadIdx.x] = p.noise * kvd_gumbelf(head, (uint32_t)t);
     };
     if (first <= last)
         bring(first, 0);
@@ -164,39 +212,20 @@ __global__ void __launch_bounds__(THREADS, 3) pass_kernel(const __grid_constant_
         const bool masked = SUMS ? at < base + HELD || at + TILE > n || at < from_row : at + TILE > base;
         const uint32_t from = (uint32_t)__cvta_generic_to_shared(tiles[stage]) + 16u * (uint32_t)lane;
         float part[4] = {0, 0, 0, 0};
-#pragma unroll 2
-        for (int j = 0; j < TILE / 8; j++) {
-            float acc[2][4];
+#pragma unroll 1
+        for (int j = 0; j < TILE / 8; j += 2) {
+            float acc[2][2][4];
             products(x, from + (uint32_t)(j * 16 * d), d, acc);
-            const int pair = 8 * j + lane % 4 * 2;
-            const float2 c = *reinterpret_cast<const float2 *>(&column[stage][pair]);
 #pragma unroll
-            for (int r = 0; r < 4; r++) {
-                float y0 = acc[r / 2][r % 2 * 2] * p.factor, y1 = acc[r / 2][r % 2 * 2 + 1] * p.factor;
-                const int token = mine + lane / 4 + 8 * r, other = at + pair;
-                if (SUMS) {
-                    y0 = exp2_approx(y0 + noise[r] - c.x);
-                    y1 = exp2_approx(y1 + noise[r] - c.y);
-                    if (masked) {
-                        y0 = other >= token && other < n && other >= from_row ? y0 : 0;
-                        y1 = other + 1 >= token && other + 1 < n && other + 1 >= from_row ? y1 : 0;
-                    }
-                    part[r] += y0 + y1;
-                } else {
-                    y0 += c.x;
-                    y1 += c.y;
-                    if (masked) {
-                        y0 = other <= token ? y0 : -INFINITY;
-                        y1 = other + 1 <= token ? y1 : -INFINITY;
-                    }
-                    const float most = fmaxf(y0, y1);
-                    if (most > top[r]) {
-                        part[r] *= exp2_approx(top[r] - most);
-                        total[r] *= exp2_approx(top[r] - most);
-                        top[r] = most;
-                    }
-                    part[r] += exp2_approx(y0 - top[r]) + exp2_approx(y1 - top[r]);
-                }
+            for (int u = 0; u < 2; u++) {
+                const int pair = 8 * (j + u) + lane % 4 * 2;
+                const float2 c = *reinterpret_cast<const float2 *>(&column[stage][pair]);
+                if (masked)
+                    add<SUMS, true>(acc[u], p.factor, noise, c, p.lse_factor, mine + lane / 4, at + pair,
+                                    from_row, n, part, total, top);
+                else
+                    add<SUMS, false>(acc[u], p.factor, noise, c, p.lse_factor, mine + lane / 4, at + pair,
+                                     from_row, n, part, total, top);
             }
         }
 #pragma unroll
