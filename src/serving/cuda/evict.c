@@ -28,7 +28,6 @@ typedef struct {
     kvd_evict_budget *there;  /* the same on the device        */
     float *mass, *score, *lse, *work;
     int32_t *kept;
-    uint32_t *counter;
     double entry_bytes; /* of an entry in all heads and layers */
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -161,23 +160,22 @@ static int after_steps(evict *e, const kvd_serving_rows *r, kvd_err *err)
 {
     const kvd_serving_cache *const c = e->method.cache;
     const kvd_attn_map *const map = &c->layer[r->layer].map;
-    const kvd_evict_steps_args a = {.map = *map,
-                                    .rule = e->rule,
-                                    .state = e->state,
-                                    .budget = e->there,
-                                    .layer = r->layer,
-                                    .batch = (int32_t)r->steps,
-                                    .max_pages = (int32_t)c->pages->max_pages,
-                                    .splits =
-                                        kvd_evict_splits(map, r->steps, (size_t)e->state.room, c->n_sms),
-                                    .kv_len = c->batch->device.kv_len,
-                                    .slot = c->batch->device.slot,
-                                    .at = c->batch->device.step_at,
-                                    .page_table = c->pages->device,
-                                    .q = c->q_steps,
-                                    .pool = kvd_serving_cache_pool(c, r->layer),
-                                    .work = e->work,
-                                    .counter = e->counter};
+    const kvd_evict_steps_args a = {
+        .map = *map,
+        .rule = e->rule,
+        .state = e->state,
+        .budget = e->there,
+        .layer = r->layer,
+        .batch = (int32_t)r->steps,
+        .max_pages = (int32_t)c->pages->max_pages,
+        .splits = c->hopper ? kvd_evict_splits(map, r->steps, (size_t)e->state.room, c->n_sms) : 1,
+        .kv_len = c->batch->device.kv_len,
+        .slot = c->batch->device.slot,
+        .at = c->batch->device.step_at,
+        .page_table = c->pages->device,
+        .q = c->q_steps,
+        .pool = kvd_serving_cache_pool(c, r->layer),
+        .work = e->work};
     return kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err);
 }
 
@@ -261,9 +259,7 @@ static int make_work(evict *e, kvd_err *err)
                    (e->lse = kvd_device_new(m, heads * rows * sizeof *e->lse, what, err)) &&
                    (e->score = kvd_device_new(m, kv * rows * sizeof *e->score, what, err)) &&
                    (e->kept = kvd_device_new(m, kv * rows * sizeof *e->kept, what, err)) &&
-                   (e->work = kvd_device_new(m, work, what, err)) &&
-                   (e->counter = kvd_device_new(m, slices * kv * sizeof *e->counter, what, err)) &&
-                   !kvd_cuda_check(cudaMemset(e->counter, 0, slices * kv * sizeof *e->counter), what, err)
+                   (e->work = kvd_device_new(m, work, what, err))
                ? 0
                : -1;
 }

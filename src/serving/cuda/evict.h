@@ -78,12 +78,11 @@ typedef struct {
     const void *q;             /* device [batch][q_pitch]                          */
     void *pool;                /* device, pages of the layer                       */
     float *work;               /* device, kvd_evict_steps_bytes                    */
-    uint32_t *counter;         /* device [batch][n_kv_heads], zero; it is again    */
 } kvd_evict_steps_args;
 
 /*
  * A step each: its scores are added, and where a head has an entry too many, one leaves and the newest takes its place. One launch; lengths,
- * slots and positions are read on the device. `splits` CTAs share the entries of a head.
+ * slots and positions are read on the device. `splits` CTAs share the entries of a head: 1, 2, 4 or 8, one before sm_90.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);
