@@ -221,7 +221,7 @@ static void row_of(const fixture *f, int b, int h, int t, double *p, double *lse
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    *lse = high + log(plain);
+    *lse = high + log(fmax(plain, 1)); /* the largest is in it */
     free(s);
 }
 
