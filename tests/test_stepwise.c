@@ -207,6 +207,111 @@ static void widths_are_those_of_the_cache(void **state)
     }
 }
 
+/* Both ways through a plan that does not depend on the order of rows. Returns the largest difference. */
+static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
+{
+    kvd_cache cache;
+    kvd_err err = {""};
+    kvd_stepwise_account a = {0};
+    float cosine[LONGEST * D / 2], sine[LONGEST * D / 2];
+    for (size_t i = 0; i < (size_t)TOKENS * HEADS * D; i++)
+        want[i] = got[i] = NAN;
+    assert_false(kvd_plan_stepwise(plan));
+    assert_int_equal(kvd_cache_init(&cache, &p->config, plan, LONGEST, &err), 0);
+    assert_int_equal(cache.door.run(&cache.door, &p->in, want, &err), 0);
+    for (size_t s = 0; s < 2; s++) {
+        const size_t n = offset[s + 1] - offset[s];
+        kvd_rope_tables(&p->config, n, n, cosine, sine);
+        for (int g = 0; g < KV_HEADS; g++)
+            assert_int_equal(kvd_stepwise_head(plan, NULL, &p->in, s, g, cosine, sine, got, &a, &err), 0);
+    }
+    assert_int_equal(kvd_cache_check(&cache.account, &p->config, plan, 2, TOKENS, a.rows / KV_HEADS, 0, &err),
+                     0);
+    *share = (double)cache.account.elements_kept / (double)cache.account.elements_dense;
+    assert_true(fabs(*share - a.payload / a.dense) < 1e-12);
+    kvd_cache_release(&cache);
+    return worst(want, got);
+}
+
+static void shrink(kvd_rng *r, float *x, size_t n)
+{
+    fill(r, x, n);
+    for (size_t i = 0; i < n; i++)
+        x[i] *= 0.25f;
+}
+
+/* Latents of one head and of two together, wider than a head as well; keys with RoPE of both layouts and without. */
+static void latents_in_blocks_are_those_of_rows(void **state)
+{
+    (void)state;
+    enum { WIDE = KV_HEADS * D };
+    static float a_k[KV_HEADS][WIDE * WIDE], b_k[KV_HEADS][WIDE * D], a_v[KV_HEADS][WIDE * WIDE],
+        b_v[KV_HEADS][WIDE * D], before[TOKENS * WIDE];
+    const size_t prompts[] = {0, 1, 20, 44, 1000}, windows[] = {0, 5};
+    kvd_rng r;
+    kvd_rng_seed(&r, 5, 1);
+    fill(&r, before, TOKENS * WIDE);
+    for (int heads = 1; heads <= KV_HEADS; heads++) {
+        const int rank_k = heads * D - 5, rank_v = heads * D - 3;
+        kvd_dims_head head[KV_HEADS];
+        for (int g = 0; g < KV_HEADS; g++) {
+            shrink(&r, a_k[g], WIDE * WIDE);
+            shrink(&r, a_v[g], WIDE * WIDE);
+            shrink(&r, b_k[g], WIDE * D);
+            shrink(&r, b_v[g], WIDE * D);
+            const int own = heads == 1 ? g : 0;
+            head[g] = (kvd_dims_head){rank_k,        rank_v,          .a_k = a_k[own],
+                                      .b_k = b_k[g], .a_v = a_v[own], .b_v = b_v[g]};
+        }
+        const kvd_dims dims = {.n_layers = 1,
+                               .n_kv_heads = KV_HEADS,
+                               .d_head = D,
+                               .rebuild = true,
+                               .heads = heads,
+                               .head = head};
+        for (int i = 0; i < 60; i++) {
+            problem *const p = make(windows[i % 2]);
+            p->in.k_pre = before;
+            p->config.rope_layout = i % 3 == 1 ? KVD_ROPE_INTERLEAVED : KVD_ROPE_HALF;
+            p->config.positions = i % 3 == 2 ? KVD_POSITIONS_LEARNED : KVD_POSITIONS_ROPE;
+            const kvd_plan plan = {.type = i % 4 == 3 ? KVD_F16 : KVD_F32,
+                                   .dims = &dims,
+                                   .maker = &kvd_dims_palu,
+                                   .prompt = prompts[i / 12]};
+            double share;
+            assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
+            assert_true(fabs(share - (double)(rank_k + rank_v) / (2 * heads * D)) < 1e-12);
+        }
+    }
+}
+
+/* Widths behind a prompt, and no widths at all. */
+static void prompts_in_blocks_are_those_of_rows(void **state)
+{
+    (void)state;
+    static float a[4][D * D];
+    const size_t prompts[] = {0, 1, 20, 44, 1000}, windows[] = {0, 5};
+    kvd_rng r;
+    kvd_rng_seed(&r, 6, 1);
+    for (int i = 0; i < 4; i++)
+        shrink(&r, a[i], D * D);
+    kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a[0], .a_k = a[1], .a_v = a[2], .b_v = a[3]},
+                                     {D, 7, .a_v = a[2], .b_v = a[3]}};
+    const kvd_dims dims = {.n_layers = 1, .n_kv_heads = KV_HEADS, .d_head = D, .head = heads};
+    for (int i = 0; i < 40; i++) {
+        const problem *const p = make(windows[i % 2]);
+        const kvd_plan plan = {.type = i % 4 > 1 ? KVD_F16 : KVD_F32,
+                               .dims = i < 20 ? &dims : NULL,
+                               .prompt = prompts[i / 4 % 5]};
+        double share;
+        assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
+        if (i >= 20 && plan.type == KVD_F32) { /* not a bit */
+            dense(p, windows[i % 2], got);
+            assert_memory_equal(got, want, sizeof got);
+        }
+    }
+}
+
 /* With the low level as high as the high one, and with the low level at no width at all. */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
@@ -460,6 +565,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(identity_is_dense_attention),
                                        cmocka_unit_test(dropping_what_is_old_is_a_window),
                                        cmocka_unit_test(widths_are_those_of_the_cache),
+                                       cmocka_unit_test(latents_in_blocks_are_those_of_rows),
+                                       cmocka_unit_test(prompts_in_blocks_are_those_of_rows),
                                        cmocka_unit_test(lowered_entries_are_cut),
                                        cmocka_unit_test(coded_entries),
                                        cmocka_unit_test(pruned_channels),

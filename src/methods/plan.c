@@ -9,7 +9,12 @@ unsigned kvd_plan_needs(const kvd_plan *p)
 
 bool kvd_plan_stepwise(const kvd_plan *p)
 {
-    return kvd_plan_beyond_widths(p) || p->prompt > 0;
+    return p->layers || p->tokens || p->channels || p->bits;
+}
+
+bool kvd_plan_changes_nothing(const kvd_plan *p)
+{
+    return !p->dims && !kvd_plan_beyond_widths(p) && p->type == KVD_F32;
 }
 
 bool kvd_plan_beyond_widths(const kvd_plan *p)
