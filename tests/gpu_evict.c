@@ -337,6 +337,28 @@ static void fetch(void *to, const void *from, size_t bytes)
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
 }
 
+static int on_hopper(void)
+{
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
+    return major == 9;
+}
+
+/* Sums over the heads of a group in `mass` that are not those in `score`. */
+static size_t differences(const fixture *f, const float *mass, const float *score)
+{
+    size_t n = 0;
+    for (int b = 0; b < f->batch; b++)
+        for (int g = 0; g < f->map.n_kv_heads; g++)
+            for (int t = 0; t < f->len[b]; t++) {
+                double sum = 0;
+                for (int j = 0; j < f->map.group; j++)
+                    sum += (double)mass[(size_t)((g * f->map.group + j) * f->n_q8 + f->start[b] + t)];
+                n += !(fabs(sum - (double)score[g * f->n_q8 + f->start[b] + t]) < 2e-4 * (sum + 1e-4));
+            }
+    return n;
+}
+
 static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
 {
     const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads, rows = (size_t)f->n_q8;
@@ -372,6 +394,11 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
                                 .mass = on_device(NULL, heads * rows * sizeof *lse),
                                 .score = on_device(NULL, kv * rows * sizeof *lse),
                                 .kept = on_device(NULL, kv * rows * sizeof *a.kept)};
+    a.hopper = on_hopper();
+    kvd_evict_prompts_args other = a; /* by mma.sync, which sm_90 has too */
+    other.lse = on_device(lse, heads * rows * sizeof *lse);
+    other.mass = on_device(NULL, heads * rows * sizeof *lse);
+    check(kvd_evict_score(&other, NULL), "kvd_evict_score");
     check(kvd_evict_prompts(&a, NULL), "kvd_evict_prompts");
     check(cudaDeviceSynchronize(), "prompts");
     float *const mass = need(heads * rows * sizeof *mass), *const score = need(kv * rows * sizeof *score);
@@ -379,6 +406,10 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     uint16_t *const after = need(f->pool_n * 2);
     fetch(mass, a.mass, heads * rows * sizeof *mass);
     fetch(score, a.score, kv * rows * sizeof *score);
+    fetch(lse, other.mass, heads * rows * sizeof *lse);
+    wrong += (int)differences(f, lse, score);
+    check(cudaFree(other.lse), "cudaFree");
+    check(cudaFree(other.mass), "cudaFree");
     fetch(kept, a.kept, kv * rows * sizeof *kept);
     fetch(after, pool, f->pool_n * 2);
     fetch(f->score, state->score, f->state_n * sizeof *f->score);
@@ -507,9 +538,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
                               .page_table = on_device(table, rows * (size_t)f->max_pages * sizeof *table),
                               .pool = pool,
                               .work = on_device(NULL, kvd_evict_steps_bytes(&f->map, rows, (size_t)f->room))};
-    int major = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
-    const int clusters = major >= 9;
+    const int clusters = on_hopper();
     f->worst = 0;
     f->near = 0;
     for (int s = 0; s < f->c->steps; s++) {

@@ -187,6 +187,7 @@ static int after_prompts(evict *e, const kvd_serving_rows *r, kvd_err *err)
                                 .rule = e->rule,
                                 .state = e->state,
                                 .budget = e->there,
+                                .hopper = c->hopper,
                                 .layer = r->layer,
                                 .batch = (int32_t)r->prompts,
                                 .n_q8 = (int32_t)b->n_q8,

@@ -44,6 +44,7 @@ typedef struct {
     kvd_evict_rule rule;
     kvd_evict_state state; /* without score nothing is kept beside K and V */
     const kvd_evict_budget *budget;
+    int32_t hopper;                                 /* 1: on sm_90 */
     int32_t layer, batch, n_q8, max_pages, longest; /* longest of q_len           */
     const int32_t *q_start, *q_len, *slot;          /* device [batch]             */
     const int32_t *page_table;                      /* device [batch][max_pages]  */
@@ -61,8 +62,9 @@ typedef struct {
  * front of the pages.
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* Its parts, of which that is made: the scores [n_heads][n_q8] in `mass`; the choice; the moves. */
+/* Its parts: the scores [n_heads][n_q8] in `mass`, by mma.sync or, on sm_90, wgmma; the choice and the moves. */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
+cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
 typedef struct {

@@ -228,6 +228,6 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
 
 extern "C" cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    const cudaError_t e = kvd_evict_score(a, stream);
+    const cudaError_t e = a->hopper ? kvd_evict_score_sm90(a, stream) : kvd_evict_score(a, stream);
     return e == cudaSuccess ? kvd_evict_choose(a, stream) : e;
 }
