@@ -465,6 +465,31 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
+/* What attention of the steps gives out, [rows][n_heads]. */
+static float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
+{
+    float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);
+    double *const x = need((size_t)f->room * sizeof *x);
+    for (int b = 0; b < f->batch; b++)
+        for (int h = 0; h < f->map.n_heads; h++) {
+            const int g = h / f->map.group;
+            const uint16_t *const row = q + (size_t)b * (size_t)f->map.q_pitch + f->map.q_offset[h];
+            double top = -INFINITY, sum = 0;
+            for (int i = 0; i < kv_len[b]; i++) {
+                x[i] = 0;
+                for (int c = 0; c < f->map.d_qk[g]; c++)
+                    x[i] += (double)wide(row[c]) * (double)wide(*cell(f, f->pool, b, g, 0, i, c));
+                x[i] *= (double)f->map.scale;
+                top = fmax(top, x[i]);
+            }
+            for (int i = 0; i < kv_len[b]; i++)
+                sum += exp(x[i] - top);
+            lse[b * f->map.n_heads + h] = (float)(top + log(fmax(sum, 1)));
+        }
+    free(x);
+    return lse;
+}
+
 /* One head of one request after a step: what the device did to its state and its rows. */
 static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n, const float *score,
                       const uint32_t *position, const uint16_t *after)
@@ -556,6 +581,9 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
         a.at = on_device(now, sizeof now);
         a.q = on_device(q, q_n * 2);
         check(cudaMemcpy(pool, f->pool, f->pool_n * 2, cudaMemcpyHostToDevice), "pool");
+        float *const lse = step_denominators(f, q, kv_len);
+        a.lse = on_device(lse, rows * (size_t)f->map.n_heads * sizeof *lse);
+        free(lse);
         check(kvd_evict_steps(&a, NULL), "kvd_evict_steps");
         check(cudaDeviceSynchronize(), "steps");
         fetch(after, pool, f->pool_n * 2);
@@ -572,6 +600,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
         check(cudaFree((void *)a.slot), "cudaFree");
         check(cudaFree((void *)a.at), "cudaFree");
         check(cudaFree((void *)a.q), "cudaFree");
+        check(cudaFree((void *)a.lse), "cudaFree");
     }
     for (int b = 0; b < f->batch; b++) {
         const int left =

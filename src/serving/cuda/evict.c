@@ -26,7 +26,7 @@ typedef struct {
     evict_slot *slot;         /* [n_slots]                     */
     kvd_evict_budget *budget; /* pinned [n_slots]              */
     kvd_evict_budget *there;  /* the same on the device        */
-    float *mass, *score, *lse, *work;
+    float *mass, *score, *lse, *lse_steps, *work;
     int32_t *kept;
     double entry_bytes; /* of an entry in all heads and layers */
     cudaStream_t stream;
@@ -175,6 +175,7 @@ static int after_steps(evict *e, const kvd_serving_rows *r, kvd_err *err)
         .page_table = c->pages->device,
         .q = c->q_steps,
         .pool = kvd_serving_cache_pool(c, r->layer),
+        .lse = e->method.lse_steps,
         .work = e->work};
     return kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err);
 }
@@ -254,10 +255,12 @@ static int make_work(evict *e, kvd_err *err)
     const kvd_serving_cache *const c = e->method.cache;
     const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices;
     const size_t heads = (size_t)c->share->n_heads, kv = (size_t)c->share->n_kv_heads;
-    const size_t work = e->steps ? kvd_evict_steps_bytes(&c->layer[0].map, slices, (size_t)e->state.room) : 0;
+    const size_t work =
+        e->rule.tau0 > 0 ? kvd_evict_steps_bytes(&c->layer[0].map, slices, (size_t)e->state.room) : 0;
     kvd_device_memory *const m = &e->memory;
     return (e->mass = kvd_device_new(m, heads * rows * sizeof *e->mass, what, err)) &&
                    (e->lse = kvd_device_new(m, heads * rows * sizeof *e->lse, what, err)) &&
+                   (e->lse_steps = kvd_device_new(m, slices * heads * sizeof *e->lse, what, err)) &&
                    (e->score = kvd_device_new(m, kv * rows * sizeof *e->score, what, err)) &&
                    (e->kept = kvd_device_new(m, kv * rows * sizeof *e->kept, what, err)) &&
                    (e->work = kvd_device_new(m, work, what, err))
@@ -320,7 +323,8 @@ int kvd_serving_evict_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_s
     describe(e, plan);
     if (make_work(e, err))
         return -1;
-    e->method.lse = e->rule.tau0 > 0 ? NULL : e->lse;
+    e->method.lse = e->rule.tau0 > 0 ? NULL : e->lse; /* with a temperature it is another one */
+    e->method.lse_steps = e->rule.tau0 > 0 || !e->steps ? NULL : e->lse_steps;
     return 0;
 }
 

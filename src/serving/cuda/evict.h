@@ -79,7 +79,9 @@ typedef struct {
     const int32_t *page_table; /* device [batch][max_pages]                        */
     const void *q;             /* device [batch][q_pitch]                          */
     void *pool;                /* device, pages of the layer                       */
-    float *work;               /* device, kvd_evict_steps_bytes                    */
+    const float
+        *lse; /* device [batch][n_heads] of the attention kernel, natural log; not used with a temperature */
+    float *work; /* device, kvd_evict_steps_bytes                    */
 } kvd_evict_steps_args;
 
 /*

@@ -5,9 +5,9 @@
  * A warp takes 16 entries at a time. A lane reads 16 bytes of an entry, 8 dims that lie together, and gives them to two products in
  * whatever order, for queries are read in the same one.
  *
- * The entries of a head are divided among the CTAs of a cluster, which tell each other what they found through shared memory: the softmax's
- * denominators, then the least score of those that may leave. Bound by latency: three barriers of the cluster and, of many requests,
- * passes over the entries. The same numbers give the same bits in every run; a cluster of another size rounds the denominators otherwise.
+ * The entries of a head are divided among the CTAs of a cluster, which tell each other what they found through shared memory: the least score
+ * of those that may leave and, with a temperature, whose softmax is not that of the attention kernel, its denominators, for which scores
+ * wait in a work array. The same numbers give the same bits in every run; a cluster of another size rounds those denominators otherwise.
  *
  * Grid: splits (one cluster) x KV heads x rows. Before sm_90 there are no clusters, and a CTA has a head.
  */
@@ -89,61 +89,80 @@ __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head
     return r.tau0 + (r.tau1 - r.tau0) * progress;
 }
 
-/* Scores of the entries. HALVES: of 8 query heads. */
-template <int HALVES> __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w)
-{
-    const int d = a.map.d_qk[w.g], group = a.map.group, lane = (int)threadIdx.x % 32, quad = lane % 4,
-              line = lane / 4;
-    const bool tempered = a.rule.tau0 > 0;
-    const float inverse = tempered ? LOG2E / temperature(a.rule, w) : LOG2E, factor = a.map.scale * inverse;
+/* The queries of the group as fragments. HALVES: of 8 query heads. */
+template <int HALVES> struct queries {
     uint4 q[HALVES][BLOCKS];
+
+    __device__ __forceinline__ queries(const kvd_evict_steps_args &a, const head &w)
+    {
+        const int lane = (int)threadIdx.x % 32, d = a.map.d_qk[w.g], group = a.map.group;
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int k = 0; k < BLOCKS; k++) {
+                const int j = 8 * h + lane / 4, at = (4 * k + lane % 4) * 8;
+                q[h][k] = make_uint4(0, 0, 0, 0);
+                if (j < group && at < d)
+                    q[h][k] = *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.q) +
+                                                               (size_t)w.b * (size_t)a.map.q_pitch +
+                                                               (size_t)a.map.q_offset[w.g * group + j] + at);
+            }
+    }
+};
+
+/* Products with entries e .. e + 15: acc [half][c], of entry lane / 4 (c / 2 = 0) or 8 behind it, and head 8 half + 2 (lane % 4) + c % 2. */
+template <int HALVES>
+__device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
+                                         const queries<HALVES> &q, int e, float (&acc)[HALVES][4])
+{
+    const int d = a.map.d_qk[w.g], lane = (int)threadIdx.x % 32, quad = lane % 4;
+    const uint16_t *const k0 = w.pool + (size_t)w.page[e / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+                               e % KVD_PAGE_TOKENS / 8 * 8 * d + quad * 64 + lane / 4 * 8;
+    uint4 lo[BLOCKS], hi[BLOCKS];
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) {
+        lo[k] = hi[k] = make_uint4(0, 0, 0, 0);
+        if ((4 * k + quad) * 8 < d) {
+            lo[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256);
+            hi[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256 + 8 * d);
+        }
+    }
 #pragma unroll
     for (int h = 0; h < HALVES; h++)
 #pragma unroll
-        for (int k = 0; k < BLOCKS; k++) {
-            const int j = 8 * h + line, at = (4 * k + quad) * 8;
-            q[h][k] = make_uint4(0, 0, 0, 0);
-            if (j < group && at < d)
-                q[h][k] = *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.q) +
-                                                           (size_t)w.b * (size_t)a.map.q_pitch +
-                                                           (size_t)a.map.q_offset[w.g * group + j] + at);
+        for (int c = 0; c < 4; c++)
+            acc[h][c] = 0;
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) {
+        const uint32_t front[4] = {lo[k].x, hi[k].x, lo[k].y, hi[k].y},
+                       back[4] = {lo[k].z, hi[k].z, lo[k].w, hi[k].w};
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            mma<true>(acc[h], front, q.q[h][k].x, q.q[h][k].y);
+            mma<true>(acc[h], back, q.q[h][k].z, q.q[h][k].w);
         }
+    }
+}
+
+/* Scores with noise and temperature into the work array. */
+template <int HALVES> __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &w)
+{
+    const int group = a.map.group, lane = (int)threadIdx.x % 32;
+    const float inverse = LOG2E / temperature(a.rule, w), factor = a.map.scale * inverse;
+    const queries<HALVES> q(a, w);
     for (int e = w.first + (int)threadIdx.x / 32 * ENTRIES; e < w.end; e += WARPS * ENTRIES) {
-        const uint16_t *const k0 = w.pool +
-                                   (size_t)w.page[e / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
-                                   e % KVD_PAGE_TOKENS / 8 * 8 * d + quad * 64 + line * 8;
-        uint4 lo[BLOCKS], hi[BLOCKS];
-        float acc[HALVES][4] = {};
-#pragma unroll
-        for (int k = 0; k < BLOCKS; k++) {
-            lo[k] = hi[k] = make_uint4(0, 0, 0, 0);
-            if ((4 * k + quad) * 8 < d) {
-                lo[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256);
-                hi[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256 + 8 * d);
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < BLOCKS; k++) {
-            const uint32_t front[4] = {lo[k].x, hi[k].x, lo[k].y, hi[k].y},
-                           back[4] = {lo[k].z, hi[k].z, lo[k].w, hi[k].w};
-#pragma unroll
-            for (int h = 0; h < HALVES; h++) {
-                mma<true>(acc[h], front, q[h][k].x, q[h][k].y);
-                mma<true>(acc[h], back, q[h][k].z, q[h][k].w);
-            }
-        }
+        float acc[HALVES][4];
+        products(a, w, q, e, acc);
 #pragma unroll
         for (int h = 0; h < HALVES; h++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                const int i = e + line + c / 2 * 8, j = 8 * h + 2 * quad + c % 2;
-                if (i >= w.end || j >= group)
-                    continue;
-                float x = acc[h][c] * factor;
-                if (tempered)
-                    x += inverse * kvd_gumbelf(kvd_gumbel_head(a.rule.seed, a.layer, w.g * group + j),
-                                               i == w.n - 1 ? w.now : w.position[i]);
-                w.x[(size_t)i * (size_t)w.wide + (size_t)j] = x;
+                const int i = e + lane / 4 + c / 2 * 8, j = 8 * h + lane % 4 * 2 + c % 2;
+                if (i < w.end && j < group)
+                    w.x[(size_t)i * (size_t)w.wide + (size_t)j] =
+                        acc[h][c] * factor +
+                        inverse * kvd_gumbelf(kvd_gumbel_head(a.rule.seed, a.layer, w.g * group + j),
+                                              i == w.n - 1 ? w.now : w.position[i]);
             }
     }
     __syncthreads();
@@ -199,8 +218,20 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/* Adds the probabilities of this step; the least of those that may leave. */
-__device__ __forceinline__ candidate add(const head &w, int group, shared &s)
+/* An entry's probabilities of this step are added to its score before; it is a candidate if it may leave. */
+__device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
+                                    candidate &least)
+{
+    const float sum = score + p;
+    w.score[i] = sum;
+    if (i == w.n - 1)
+        w.position[i] = w.now;
+    if ((unsigned long long)position + (unsigned)w.budget.recent <= w.now)
+        take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
+}
+
+/* With a temperature: from the work array. */
+__device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
     const float lse = denominator(w, group, s);
@@ -222,16 +253,57 @@ __device__ __forceinline__ candidate add(const head &w, int group, shared &s)
             float sum = exp2_approx(p[u] - lse);
             for (int step = 1; step < w.wide; step *= 2)
                 sum += __shfl_xor_sync(0xffffffffu, sum, step);
-            if (i < w.end && j == 0) {
-                sum += score[u];
-                w.score[i] = sum;
-                if (i == w.n - 1)
-                    w.position[i] = w.now;
-                if ((unsigned long long)position[u] + (unsigned)w.budget.recent <= w.now)
-                    take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position[u], i});
-            }
+            if (i < w.end && j == 0)
+                add(w, i, sum, score[u], position[u], least);
         }
     }
+    return least;
+}
+
+/* Without: probabilities follow from the lse of attention, as products come. */
+template <int HALVES>
+__device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
+{
+    const int group = a.map.group, lane = (int)threadIdx.x % 32, quad = lane % 4;
+    const float factor = a.map.scale * LOG2E;
+    const queries<HALVES> q(a, w);
+    float lse[HALVES][2];
+    candidate least = {~0ull, -1};
+#pragma unroll
+    for (int h = 0; h < HALVES; h++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const int j = 8 * h + 2 * quad + c;
+            lse[h][c] = j < group
+                            ? LOG2E * a.lse[(size_t)w.b * (size_t)a.map.n_heads + (size_t)(w.g * group + j)]
+                            : INFINITY;
+        }
+    for (int e = w.first + (int)threadIdx.x / 32 * ENTRIES; e < w.end; e += WARPS * ENTRIES) {
+        const int i = e + lane / 4 + 8 * quad; /* of lanes with quad < 2 */
+        const bool mine = quad < 2 && i < w.end, old = mine && i < w.n - 1;
+        const float score = old ? w.score[i] : 0;
+        const uint32_t position = old ? w.position[i] : w.now;
+        float acc[HALVES][4], p[2] = {0, 0};
+        products(a, w, q, e, acc);
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                p[c / 2] += exp2_approx(fmaf(acc[h][c], factor, -lse[h][c % 2]));
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            p[c] += __shfl_xor_sync(0xffffffffu, p[c], 1);
+            p[c] += __shfl_xor_sync(0xffffffffu, p[c], 2);
+        }
+        if (mine)
+            add(w, i, quad ? p[1] : p[0], score, position, least);
+    }
+    return least;
+}
+
+/* The least of all threads of all CTAs of the head; all know it. */
+__device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
+{
     __syncwarp();
 #pragma unroll
     for (int step = 16; step; step /= 2) {
@@ -273,7 +345,7 @@ __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const hea
     }
 }
 
-template <int HALVES>
+template <int HALVES, bool TEMPERED>
 __global__ void __launch_bounds__(THREADS)
     steps_kernel(const __grid_constant__ kvd_evict_steps_args a, int wide)
 {
@@ -301,8 +373,14 @@ __global__ void __launch_bounds__(THREADS)
                     a.state.score + state,
                     a.state.position + state,
                     a.budget[slot]};
-    products<HALVES>(a, w);
-    const candidate least = add(w, a.map.group, s);
+    candidate mine;
+    if (TEMPERED) {
+        note<HALVES>(a, w);
+        mine = add_noted(w, a.map.group, s);
+    } else {
+        mine = add_products<HALVES>(a, w);
+    }
+    const candidate least = least_of_head(mine, s);
     if (blockIdx.x == 0 && n > w.budget.limit && least.place >= 0 && least.place != n - 1)
         replace(a, w, least.place);
     head_barrier(); /* nobody leaves while others read its shared memory */
@@ -349,7 +427,12 @@ extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream
     config.stream = stream;
     config.attrs = &cluster;
     config.numAttrs = a->splits > 1 ? 1 : 0;
-    const int wide = width_of(&a->map);
-    return a->map.group > 8 ? cudaLaunchKernelEx(&config, steps_kernel<2>, *a, wide)
-                            : cudaLaunchKernelEx(&config, steps_kernel<1>, *a, wide);
+    const int wide = width_of(&a->map), tempered = a->rule.tau0 > 0;
+    if (!tempered && !a->lse)
+        return cudaErrorInvalidValue;
+    return a->map.group > 8
+               ? cudaLaunchKernelEx(&config, tempered ? steps_kernel<2, true> : steps_kernel<2, false>, *a,
+                                    wide)
+               : cudaLaunchKernelEx(&config, tempered ? steps_kernel<1, true> : steps_kernel<1, false>, *a,
+                                    wide);
 }

@@ -45,6 +45,7 @@ struct kvd_serving_method {
 
     bool whole_prompts; /* a prompt goes in one piece: an engine with chunks refuses the method */
     float *lse; /* device [n_heads][rows of blocked Q]: what attention of prompts gives out, natural log */
+    float *lse_steps; /* device [steps][n_heads]: the same of attention of steps                        */
 
     /* Host, before an iteration and after it has ended. begin may refuse it. */
     int (*begin)(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err);
