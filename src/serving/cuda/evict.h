@@ -81,7 +81,7 @@ typedef struct {
     void *pool;                /* device, pages of the layer                       */
     const float
         *lse; /* device [batch][n_heads] of the attention kernel, natural log; not used with a temperature */
-    float *work; /* device, kvd_evict_steps_bytes                    */
+    float *work; /* device, kvd_evict_steps_bytes; with a temperature alone */
 } kvd_evict_steps_args;
 
 /*
