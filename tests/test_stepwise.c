@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "common/linalg.h"
 #include "common/rng.h"
 #include "methods/cache.h"
 #include "methods/stepwise.h"
@@ -533,6 +534,65 @@ static void pruned_channels(void **state)
     kvd_plan_close(&plan);
 }
 
+/* strawman: every row of K and V times R_p R_p^T, R from dgesdd of the prompt's rows (the method takes eigenvectors of X^T X). */
+static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width, float *x)
+{
+    double rows[LONGEST * D] = {0}, R[D * D], sigma[D];
+    kvd_err err = {""};
+    const size_t n = offset[s + 1] - offset[s];
+    for (size_t t = 0; t < n; t++)
+        for (size_t i = 0; i < D; i++)
+            rows[t * D + i] = (double)from[((offset[s] + t) * KV_HEADS + g) * D + i];
+    assert_int_equal(kvd_svd_right(rows, prompt, D, sigma, R, &err), 0);
+    for (size_t t = 0; t < n; t++)
+        for (size_t i = 0; i < D; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < width; j++)
+                for (size_t k = 0; k < D; k++)
+                    sum += rows[t * D + k] * R[k * D + j] * R[i * D + j];
+            x[((offset[s] + t) * KV_HEADS + g) * D + i] = (float)sum;
+        }
+}
+
+static void projected_requests(void **state)
+{
+    (void)state;
+    enum { PROMPT = 30, WIDTH = 12 };
+    problem *p = make(0);
+    const kvd_plan plan = {.type = KVD_F32,
+                           .prompt = PROMPT,
+                           .channels = &kvd_channels_strawman,
+                           .channels_values = {.value = {0.25}}};
+    static float whole[TOKENS * HEADS * D], k[TOKENS * KV_HEADS * D], v[TOKENS * KV_HEADS * D];
+    kvd_stepwise_account a;
+    run(&plan, p, got, &a);
+    dense(p, 0, whole);
+    double payload = 0;
+    for (size_t s = 0; s < 2; s++) {
+        for (size_t g = 0; g < KV_HEADS; g++) {
+            project_all(p->k, s, g, PROMPT, WIDTH, k);
+            project_all(p->v, s, g, PROMPT, WIDTH, v);
+        }
+        for (size_t t = offset[s] + PROMPT; t < offset[s + 1]; t++)
+            payload += 32.0 * KV_HEADS * 2 * WIDTH * (double)(t + 1 - offset[s]);
+    }
+    memcpy(p->k, k, sizeof k);
+    memcpy(p->v, v, sizeof v);
+    dense(p, 0, want);
+    for (size_t s = 0; s < 2; s++)
+        memcpy(want + offset[s] * HEADS * D, whole + offset[s] * HEADS * D,
+               (size_t)PROMPT * HEADS * D * sizeof *want);
+    assert_true(worst(got, want) < 1e-5);
+    assert_true(a.payload == payload && a.side == (double)a.rows * 32 * 2 * D * WIDTH);
+
+    kvd_plan coded = plan;
+    const kvd_method_setup setup = {.config = &p->config};
+    kvd_err err = {""};
+    coded.bits = &kvd_bits_hetero;
+    assert_int_not_equal(kvd_plan_open(&coded, &setup, &err), 0);
+    assert_non_null(strstr(err.msg, "goes with no method of the bits axis"));
+}
+
 /* |x - x^| <= s / 2 up to the rounding of scale and zero point to float16; constants and zeros are safe. */
 static void groups(void **state)
 {
@@ -570,6 +630,7 @@ int main(void)
                                        cmocka_unit_test(lowered_entries_are_cut),
                                        cmocka_unit_test(coded_entries),
                                        cmocka_unit_test(pruned_channels),
+                                       cmocka_unit_test(projected_requests),
                                        cmocka_unit_test(balanced_channels),
                                        cmocka_unit_test(codes_of_all_heads),
                                        cmocka_unit_test(groups)};

@@ -188,12 +188,18 @@ static int in_choice(const kvd_choice *c, kvd_err *err)
                                : kvd_in(err, "method '%s', overall p %.4f", c->method, c->overall_p);
 }
 
+static kvd_model_runner *runner_of(const kvd_evaluator *e, const kvd_choice *c)
+{
+    return c->runner ? c->runner : e->runner;
+}
+
 static int run_cut(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                    const float *residual, bool errors, float *hidden, kvd_err *err)
 {
     const double started = now_s();
-    const int status = e->runner->cut_run(e->runner, b, c->cut, first_layer, residual, hidden, &c->account,
-                                          errors ? &c->error : NULL, err);
+    kvd_model_runner *const r = runner_of(e, c);
+    const int status =
+        r->cut_run(r, b, c->cut, first_layer, residual, hidden, &c->account, errors ? &c->error : NULL, err);
     c->seconds += now_s() - started;
     if (!status)
         return 0;
@@ -222,7 +228,7 @@ static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int f
     kvd_model_runner *const r = e->runner;
     const size_t *const at = e->scored_at + b->first_sequence;
     bool differs;
-    c->is_reference = !first_layer && r->cut_is_reference &&
+    c->is_reference = !first_layer && !c->runner && r->cut_is_reference &&
                       r->cut_is_reference(r, b, c->cut, &c->account, errors ? &c->error : NULL);
     if (c->is_reference)
         return 0;
@@ -279,7 +285,7 @@ static int check_choice(const kvd_evaluator *e, const kvd_choice *c, int first_l
     if (kvd_cache_check(&c->account, e->config, &c->plan, e->n_sequences, e->n_tokens, e->n_steps,
                         first_layer, err))
         return in_choice(c, err);
-    if ((c->overall_p > 0 || kvd_plan_beyond_widths(&c->plan)) && !c->differs) {
+    if ((c->overall_p > 0 || kvd_plan_beyond_widths(&c->plan) || c->runner) && !c->differs) {
         kvd_fail(err, "every prediction is bit for bit the uncompressed one, so nothing was compressed");
         return in_choice(c, err);
     }
@@ -288,7 +294,7 @@ static int check_choice(const kvd_evaluator *e, const kvd_choice *c, int first_l
 
 static int ready(kvd_evaluator *e, kvd_choice *c, kvd_err *err)
 {
-    kvd_model_runner *const r = e->runner;
+    kvd_model_runner *const r = runner_of(e, c);
     if (!(c->cut = r->cut_new(r, &c->plan, err)))
         return in_choice(c, err);
     snprintf(c->engine, sizeof c->engine, "%s", r->cut_engine(c->cut));
@@ -309,8 +315,9 @@ static int prepare(kvd_evaluator *e, kvd_choice *choice, size_t n, bool errors, 
 
 static void put_away(kvd_evaluator *e, kvd_choice *c)
 {
-    e->runner->rows_free(e->runner, c->hidden);
-    e->runner->cut_free(e->runner, c->cut);
+    kvd_model_runner *const r = runner_of(e, c);
+    r->rows_free(r, c->hidden);
+    r->cut_free(r, c->cut);
     c->hidden = NULL;
     c->cut = NULL;
 }

@@ -65,6 +65,9 @@ typedef struct {
     const char *method; /* for messages                                       */
     double overall_p;   /* of the dims axis: for messages, and 0 exactly when nothing is cut there */
     kvd_plan plan;      /* open, with the evaluator's prompt; what it points to is borrowed */
+    kvd_model_runner *
+        runner; /* borrowed; NULL: the evaluator's. Else a model of the same shape, head and memory whose weights are others */
+    double weight_bytes; /* of the model, for files */
     /* results */
     kvd_quality *per_sequence; /* [n_sequences]                                      */
     kvd_attention_error error; /* zeroed unless asked for                            */

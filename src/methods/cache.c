@@ -309,7 +309,7 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
     if (plan->layers && a->merged == 0)
         return kvd_fail(err, "'%s' merged no entry", plan->layers->name);
     if (plan->channels && a->pruned == 0)
-        return kvd_fail(err, "'%s' pruned no entry: no prompt is longer than what it leaves whole",
+        return kvd_fail(err, "'%s' shortened no entry: no prompt is longer than what it leaves whole",
                         plan->channels->name);
     if (plan->bits && a->coded == 0)
         return kvd_fail(err, "'%s' coded no entry: no sequence is longer than what it leaves exact",

@@ -43,7 +43,7 @@ static int check_needs(const char *name, unsigned needs, const kvd_method_setup 
 {
     if ((needs & KVD_NEEDS_SPECTRUM) && !s->spectrum)
         return kvd_fail(err, "method '%s' needs bases: give --spectrum", name);
-    if ((needs & KVD_NEEDS_ACTIVATIONS) && !s->calibration)
+    if ((needs & KVD_NEEDS_ACTIVATIONS) && !s->calibration && !s->drawn)
         return kvd_fail(err, "method '%s' needs activations of calibration text: give --calibration", name);
     if ((needs & KVD_NEEDS_FISHER) && !s->fisher)
         return kvd_fail(err, "method '%s' needs squared gradients: give --fisher", name);
@@ -68,13 +68,20 @@ static int check_low(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
+/* Of the bits method, what it cannot make up. */
+static unsigned bits_needs(const kvd_bits_method *b, const kvd_method_setup *s)
+{
+    return b->drawn && s->drawn ? b->needs & ~(unsigned)KVD_NEEDS_ACTIVATIONS : b->needs;
+}
+
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
 {
     kvd_method_setup s = *setup;
+    s.drawn = s.drawn && p->maker && !p->bits && !s.calibration;
     if ((p->layers && check_needs(p->layers->name, p->layers->needs, &s, err)) ||
         (p->tokens && check_needs(p->tokens->name, p->tokens->needs, &s, err)) ||
         (p->maker && check_needs(p->maker->name, p->maker->needs, &s, err)) ||
-        (p->bits && check_needs(p->bits->name, p->bits->needs, &s, err)))
+        (p->bits && check_needs(p->bits->name, bits_needs(p->bits, &s), &s, err)))
         return -1;
     if (p->layers && (p->dims || p->maker || p->channels || p->bits))
         return kvd_fail(err,
@@ -93,6 +100,9 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     if (p->channels && p->bits && p->bits->keys_before_rope)
         return kvd_fail(err, "'%s' prunes keys after RoPE, '%s' codes them before", p->channels->name,
                         p->bits->name);
+    if (p->channels && p->channels->project && p->bits)
+        return kvd_fail(err, "'%s' projects rows anew at every step: it goes with no method of the bits axis",
+                        p->channels->name);
     if (p->tokens && p->tokens->only_lowers && !p->bits && !p->dims_low)
         return kvd_fail(
             err,

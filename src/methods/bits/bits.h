@@ -6,6 +6,7 @@
 #ifndef KVD_METHODS_BITS_H
 #define KVD_METHODS_BITS_H
 
+#include "common/quantise.h"
 #include "methods/axis.h"
 
 /* Rows of one KV head of one layer of one sequence, keys or values, that are coded together. */
@@ -37,6 +38,8 @@ struct kvd_bits_method {
     unsigned needs;
     const char *
         fisher_key; /* of the keys, the one that is 1 unless given where squared gradients are, and no dims; NULL: none */
+    bool
+        drawn; /* without calibration it can be opened on tables of normal numbers, where setup.drawn allows it */
     bool keys_before_rope; /* keys are coded before RoPE and turned when they are read */
     /* A block is of all KV heads of the layer, side by side, and so are its bits. Then no other axis may be filled, and the code of a token
      * depends on nothing but the rows of its block: every head asks for it and takes its part. */
@@ -63,12 +66,5 @@ struct kvd_bits_method {
 
 extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd_bits_hetero,
     kvd_bits_zipcache, kvd_bits_rotatekv;
-
-/*
- * The uniform quantiser they share (LeanKV Eq. 2; KIVI section 3): n values `stride` apart to b bits, asymmetric, scale
- * and zero point rounded to float16: s = (max - min) / (2^b - 1), x^ = s round((x - min) / s) + min; a constant group is exact to the
- * rounding of min. decoded may be x. Returns the bits of codes; side information is 32 bits.
- */
-double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 
 #endif

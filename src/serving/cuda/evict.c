@@ -312,6 +312,7 @@ int kvd_serving_evict_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_s
     e->max_len = cache->max_len;
     e->method = (kvd_serving_method){.cache = cache,
                                      .plan = plan,
+                                     .anywhere = true,
                                      .whole_prompts = true,
                                      .make = make,
                                      .begin = begin,
