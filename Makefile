@@ -155,7 +155,7 @@ help:
 	@echo 'make bench-collect  kvdim-collect with the shape of an 8B model on this GPU (BENCH_DIR=/var/tmp: whose disk)'
 	@echo 'make attn-static    kvdim-attn alone, to be carried to a machine with a GPU and nothing else'
 	@echo 'make format         clang-format the sources'
-	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, man pages, published numbers'
+	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, man pages, published numbers, widths'
 	@echo 'make compile_commands.json   for editors'
 	@echo 'make clean'
 	@echo 'variables: CUDA=0|1 MPI=0|1 EXTRA_PREFIX=DIR OPT="-O2 -g" CC=... BUILD=build'
@@ -238,7 +238,7 @@ install: all man
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/kvdim
 	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(BUILD)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	cp -r data/paper plots $(DESTDIR)$(PREFIX)/share/kvdim/
+	cp -r data/paper data/widths plots $(DESTDIR)$(PREFIX)/share/kvdim/
 
 # One entry per source file, from the same flags that build it.
 compile_commands.json: Makefile

@@ -66,4 +66,5 @@ for case in 'rank 80' 'ragged fp16'; do sanitize gpu_palu "$case"; done
 sanitize gpu_fill
 sanitize gpu_few_rows
 TOOLS=memcheck sanitize gpu_engine quick one
+TOOLS=memcheck sanitize gpu_engine_latent quick
 exit $status

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/jct.h"
+
 /* ---- reading ------------------------------------------------------------------------------------ */
 
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
@@ -51,6 +53,13 @@ const char *kvd_jct_text(const kvd_jct_entry *e, const char *column)
     const kvd_rows *const r = e->file->jct;
     const int c = kvd_rows_find(r, column);
     return c < 0 || kvd_rows_column(r, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, e->row, c);
+}
+
+double kvd_jct_speed_up(const kvd_jct_entry *e)
+{
+    kvd_jct_entry none = *e;
+    none.row = kvd_jct_uncompressed(e->file->jct, e->row);
+    return none.row == SIZE_MAX ? (double)NAN : kvd_jct_real(&none, "jct_s") / kvd_jct_real(e, "jct_s");
 }
 
 static void describe(kvd_jct_entry *e)
@@ -140,6 +149,15 @@ static const char *const phases[KVD_JCT_PARTS][3] = {{"qkv", "rope"},
                                                      {"comm"},
                                                      {"host"},
                                                      {NULL}};
+
+int kvd_jct_part_of(const char *phase)
+{
+    for (int p = 0; p < KVD_JCT_PARTS - 1; p++)
+        for (int k = 0; k < 3 && phases[p][k]; k++)
+            if (!strcmp(phases[p][k], phase))
+                return p;
+    return KVD_JCT_PARTS - 1;
+}
 
 double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side)
 {

@@ -10,6 +10,14 @@
 #include "serving/batching.h"
 #include "serving/phases.h"
 
+/* Which attention a CUDA engine has; `stock` leaves out what the papers' kernels add (ZACK/KE, FDC/KE). */
+typedef enum {
+    KVD_ATTENTION_OURS,   /* heads at their widths, work shared out by their cost                    */
+    KVD_ATTENTION_PAPERS, /* the same kernels, work shared out as the papers say                     */
+    KVD_ATTENTION_STOCK /* every head of a layer padded to the widest, prompts in the order of their tiles, steps split by length, latents restored */
+} kvd_attention_choice;
+enum { KVD_N_ATTENTIONS = 3 };
+
 typedef struct {
     kvd_batching_limits limits; /* pages 0: what memory leaves                                            */
     size_t max_len;             /* input + output of the longest request                                  */
@@ -18,7 +26,8 @@ typedef struct {
     bool
         sequence; /* they share prompts by their tokens, each with all weights: prompts alone, one at a time; else tensor parallel */
     bool graphs;  /* steps of decoding are replayed CUDA graphs                             */
-    bool phases;  /* times of the parts are taken; without, only the total                  */
+    kvd_attention_choice attention; /* the CPU engine ignores it                                      */
+    bool phases; /* times of the parts are taken; without, only the total                  */
 } kvd_engine_spec;
 
 typedef struct {
@@ -27,6 +36,8 @@ typedef struct {
     double weight_bytes, peak_bytes; /* on the devices together                                            */
     size_t pages;   /* of 64 tokens                                                               */
     char what[256]; /* "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs"            */
+    bool
+        anywhere; /* a slice may come behind tokens that never went through: random numbers stand for them, and no time depends on them */
     unsigned fused; /* bit p: phase p is 0 because the one after it in kvd_phase does its work    */
 } kvd_engine_facts;
 

@@ -19,6 +19,8 @@ extern const kvd_schema kvd_schema_jct;
 typedef struct {
     const char *method, *name; /* as the rows print it, "zack,p=0.5"; without keys, "zack" */
     double overall_p;          /* of the dims axis                                            */
+    double width_min, width_max,
+        width_cv; /* of what it keeps, over heads and both sides; NaN: no such axis  */
     const kvd_engine_facts *facts;
     double dense_bytes_per_token;
     kvd_dtype type;
@@ -26,6 +28,7 @@ typedef struct {
     bool sequence; /* they share prompts by tokens */
     bool graphs, phases;
     size_t chunk;
+    double step_weight; /* of a job: steps for each that ran; 1: all did */
 } kvd_jct_setting;
 
 /* One run of a job. */

@@ -390,13 +390,27 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
         (double)page * (double)f->pages + (m ? (double)(m->slot_bytes * e->spec.limits.max_batch) : 0);
     f->weight_bytes = (double)e->w.weights.bytes;
     f->peak_bytes = e->left_before > left ? (double)(e->left_before - left) : 0;
+    f->anywhere = !m || m->anywhere;
     f->fused =
         e->cache.door.wants_raw ? 1u << KVD_PHASE_ROPE | 1u << KVD_PHASE_ROTATE : 1u << KVD_PHASE_ROTATE;
-    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s, %s%s", prop.name,
+    static const char *const choices[KVD_N_ATTENTIONS] = {"", ", work shared out as the papers say",
+                                                          ", stock attention"};
+    const char *const attention = choices[e->spec.attention];
+    f->fused &= ~(m ? m->apart : 0);
+    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s, %s%s%s%s%s", prop.name,
                    version / 10000, version / 100 % 100, version % 100,
                    kvd_cuda_few(e, 1) ? " (few rows: own products with norms)" : "",
-                   kvd_serving_cache_kernels(&e->cache), e->spec.graphs ? ", CUDA graphs" : "");
+                   kvd_serving_cache_kernels(&e->cache), m && m->kernels ? ", " : "",
+                   m && m->kernels ? m->kernels : "", attention, e->spec.graphs ? ", CUDA graphs" : "");
     return 0;
+}
+
+static int check_pieces(const kvd_cuda_engine *e, kvd_err *err)
+{
+    const kvd_serving_method *const m = e->cache.method;
+    return m && m->whole_prompts && e->spec.limits.chunk
+               ? kvd_fail(err, "a method that compresses a prompt in one piece: it goes without chunks")
+               : 0;
 }
 
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err)
@@ -433,6 +447,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                                        .max_tokens = tokens,
                                        .max_len = s->max_len};
     kvd_gpu_share share;
+    e->cache.attention = s->attention;
     if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
         kvd_batch_limits(c, tokens, s->max_len, err) ||
         kvd_gpu_share_of(kvd_checkpoint_config(c), e->device - s->first_gpu, s->n_gpus, &share, err) ||
@@ -443,7 +458,8 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||
         kvd_clock_init(&e->clock, s->phases, 64 + 18 * (size_t)e->w.config.n_layers, err) ||
         kvd_serving_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
-        kvd_serving_fold(&e->w, plan->dims, e->cache.layer, err) || make_arrays(e, err))
+        check_pieces(e, err) || kvd_serving_fold(&e->w, e->cache.dims, e->cache.layer, err) ||
+        make_arrays(e, err))
         return -1;
     e->pages.max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     return count_pages(e, pages, err);
