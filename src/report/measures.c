@@ -9,6 +9,7 @@
 
 #include "common/args.h"
 #include "common/stats.h"
+#include "report/jct_measures.h"
 #include "report/proposals.h"
 #include "report/serving_measures.h"
 #include "report/setting_measures.h"
@@ -486,8 +487,9 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err
     word[colon - name] = '\0';
     memcpy(pair, colon + 1, n);
     pair[n] = '\0';
-    if (kvd_serving_measure_known(word)) {
-        if (kvd_serving_measure(r, word, pair, out, err) == 0)
+    const bool of_serving = kvd_serving_measure_known(word);
+    if (of_serving || kvd_jct_measure_known(word)) {
+        if ((of_serving ? kvd_serving_measure : kvd_jct_measure)(r, word, pair, out, err) == 0)
             return 0;
         kvd_values_release(out);
         return kvd_in(err, "measure '%s'", name);

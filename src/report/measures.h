@@ -90,6 +90,7 @@ typedef struct {
  *   proposal-over-oracle:all   bytes of settings that a regression proposed over the Oracle's, less 1, percent (proposals.h)
  *   NAME:all               those of token_measures.h
  *   serving-...:TRACE      those of serving_measures.h
+ *   jct-...:SIZES          those of jct_measures.h
  * Spectra of fewer rows count for these alone.
  * No file that holds the measure gives n = 0. An unknown name is an error.
  */

@@ -19,6 +19,7 @@ typedef struct {
     size_t n_methods;
     const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
     size_t n_spectra, n_rates;
+    const char *spread;             /* singular values for random bases; NULL: not given */
     size_t *input, *output, *batch; /* allocated */
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
@@ -27,7 +28,9 @@ typedef struct {
     size_t max_batch, max_tokens, pages; /* 0: not given */
     size_t chunk;
     size_t gpus;
+    bool sequence; /* they share prompts by their tokens */
     size_t repeats;
+    size_t steps; /* of a job that run; 0: all */
     kvd_attention_choice attention;
     bool graphs, phases, iterations, resume;
     kvd_dtype type;

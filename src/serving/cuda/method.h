@@ -42,6 +42,8 @@ struct kvd_serving_method {
     /* The bf16 pages hold one layer at a time, all layers the same memory: what lasts is the method's, whose pool has the same page numbers, and
      * `appended` fills the pages of the batch anew. */
     bool one_layer;
+    /* What a slot holds may be read without having been written: `make` fills it with numbers that are as good as any for times. */
+    bool anywhere;
     bool whole_prompts;  /* it refuses pieces of prompts */
     unsigned apart;      /* bit p: phase p is a launch of its own, though append does it without a method */
     const char *kernels; /* what attends steps in place of the cache's own kernel; NULL: nothing does */

@@ -337,6 +337,7 @@ int kvd_serving_palu_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_servin
     p->method = (kvd_serving_method){.cache = c,
                                      .plan = plan,
                                      .one_layer = true,
+                                     .anywhere = true,
                                      .make = make,
                                      .ended = ended,
                                      .held = held,

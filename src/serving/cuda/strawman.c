@@ -287,6 +287,7 @@ int kvd_serving_strawman_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_se
     s->method = (kvd_serving_method){.cache = c,
                                      .plan = plan,
                                      .one_layer = true,
+                                     .anywhere = true,
                                      .whole_prompts = true,
                                      .apart = 1u << KVD_PHASE_ROTATE,
                                      .make = make,
