@@ -70,7 +70,7 @@ lib_obj  := $(lib_src:src/%.c=$(BUILD)/%.o) $(cu_src:src/%.cu=$(BUILD)/%.cu.o)
 test_src  := $(wildcard tests/test_*.c) $(if $(filter 1,$(CUDA)),$(wildcard tests/gpu_*.c))
 TESTS     := $(test_src:tests/%.c=$(BUILD)/tests/%)
 tool_src  := $(wildcard tests/tool_*.c)
-TOOLS     := $(tool_src:tests/%.c=$(BUILD)/tests/%)
+TOOLS     := $(tool_src:tests/%.c=$(BUILD)/tests/%) $(if $(filter 1,$(CUDA)),$(BUILD)/tests/lose_gpu.so)
 bench_src := $(filter-out $(if $(filter 1,$(CUDA)),,tests/bench_append.c $(wildcard tests/bench_gpu_*.c)),$(wildcard tests/bench_*.c))
 BENCHES   := $(bench_src:tests/%.c=$(BUILD)/tests/%)
 fuzz_src  := $(wildcard tests/fuzz/fuzz_*.c)
@@ -121,6 +121,11 @@ $(foreach s,$(prog_src),$(eval $(call program_rule,$(s))))
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -MF $@.d $< $(LIB) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
+
+# What a test loads into a program, to lose it a GPU.
+$(BUILD)/tests/lose_gpu.so: tests/lose_gpu.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -shared -fPIC $< -ldl -lpthread -o $@
 
 # kvdim-attn for a machine that has a GPU but neither HDF5 nor the rest: needs libc, libm, cuBLAS and a driver.
 static_dirs = $(patsubst -L%,%,$(filter -L%,$(hdf5_lib) $(blas_lib) $(extra_lib))) /usr/lib/x86_64-linux-gnu /usr/lib64

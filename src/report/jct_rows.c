@@ -66,15 +66,15 @@ static void describe(kvd_jct_entry *e)
 {
     char batch[32] = "", chunk[48] = "";
     const char *const engine = kvd_jct_text(e, "engine");
-    const double n = kvd_jct_real(e, "batch"), tokens = kvd_jct_real(e, "chunk"),
-                 gpus = kvd_jct_real(e, "gpus");
+    const double n = kvd_jct_real(e, "batch"), tokens = kvd_jct_real(e, "chunk");
+    const char *const by_tokens =
+        strcmp(kvd_jct_text(e, "parallel"), "sequence") ? "" : "; prompts shared by tokens";
     if (n > 0)
         snprintf(batch, sizeof batch, "; batch %.0f", n);
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
-    snprintf(e->place, sizeof e->place, "%.50s on %s%.*s%s%s", e->file->model.name,
-             gpus > 1 ? (gpus > 2 ? "GPUs: " : "2 GPUs: ") : "", (int)strcspn(engine, ",;"), engine, batch,
-             chunk);
+    snprintf(e->place, sizeof e->place, "%.50s on %.*s%s%s%s", e->file->model.name,
+             (int)strcspn(engine, ",;"), engine, by_tokens, batch, chunk);
     snprintf(e->series, sizeof e->series, "%.100s%s", kvd_jct_text(e, "method"),
              kvd_jct_real(e, "phases") > 0 ? "" : " (total alone)");
     kvd_series_clean(e->place);

@@ -22,8 +22,10 @@ typedef struct {
     kvd_batching_limits limits; /* pages 0: what memory leaves                                            */
     size_t max_len;             /* input + output of the longest request                                  */
     kvd_dtype type;             /* of weights and cache                                                   */
-    int first_gpu, n_gpus;      /* tensor parallel over n_gpus; the CPU engine ignores both               */
-    bool graphs;                /* steps of decoding are replayed CUDA graphs                             */
+    int first_gpu, n_gpus;      /* that share the model; the CPU engine ignores both                      */
+    bool
+        sequence; /* they share prompts by their tokens, each with all weights: prompts alone, one at a time; else tensor parallel */
+    bool graphs;  /* steps of decoding are replayed CUDA graphs                             */
     kvd_attention_choice attention; /* the CPU engine ignores it                                      */
     bool phases; /* times of the parts are taken; without, only the total                  */
 } kvd_engine_spec;
@@ -52,6 +54,8 @@ struct kvd_engine {
     /* Bytes that the cache held at the end of the latest iteration, by its own count; NULL: tokens times bytes_per_token, and
      * where it is not, bytes_per_token is what is reserved. */
     double (*held)(const kvd_engine *e);
+    /* Bytes that the latest iteration sent from GPU to GPU in exchanges: of Q, K and V, and of attention's output. NULL: none. */
+    void (*sent)(const kvd_engine *e, double bytes[2]);
     /* Logits [vocab_size] of slice i of the latest iteration, for tests. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);
     void (*free)(kvd_engine *e);

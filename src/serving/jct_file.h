@@ -25,6 +25,7 @@ typedef struct {
     double dense_bytes_per_token;
     kvd_dtype type;
     int gpus;
+    bool sequence; /* they share prompts by tokens */
     bool graphs, phases;
     size_t chunk;
     double step_weight; /* of a job: steps for each that ran; 1: all did */
@@ -41,6 +42,7 @@ typedef struct {
         running;       /* running: most requests at once                                                    */
     double held_bytes; /* most that the cache held, by its own count                                        */
     double held_tokens; /* in the cache then */
+    double sent[2];     /* bytes from GPU to GPU in exchanges: of Q, K and V, and of attention's output */
     double joules; /* NaN: not known                                                                    */
 } kvd_jct_run;
 

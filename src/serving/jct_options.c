@@ -28,6 +28,7 @@ enum {
     OPT_DTYPE,
     OPT_GPUS,
     OPT_ATTENTION,
+    OPT_PARALLEL,
     OPT_GRAPHS,
     OPT_PHASES,
     OPT_REPEATS,
@@ -86,6 +87,11 @@ static const struct argp_option options[] = {
      "Of a GPU: papers shares its work out as the papers say; stock has heads padded to the widest of the "
      "layer and no schedule "
      "that knows of widths, and restores latents (default ours)",
+     4},
+    {"parallel", OPT_PARALLEL, "tensor|sequence", 0,
+     "How they share it: by heads and columns of the weights (default); or each has all weights and a slice "
+     "of the "
+     "prompt, for --output-len 1",
      4},
     {"graphs", OPT_GRAPHS, "on|off", 0, "Steps are replayed CUDA graphs (default on)", 4},
     {"phases", OPT_PHASES, "on|off", 0, "Take the times of the parts (default on)", 4},
@@ -148,6 +154,22 @@ static int settle_lengths(kvd_jct_options *cfg, kvd_err *err)
     return 0;
 }
 
+/* Prompts alone, one at a time. */
+static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
+{
+    if (cfg->gpus < 2)
+        return kvd_fail(err, "--parallel sequence: give --gpus of 2 or more");
+    if (cfg->requests || cfg->iterations || cfg->chunk)
+        return kvd_fail(err, "--parallel sequence goes without %s",
+                        cfg->requests     ? "--requests"
+                        : cfg->iterations ? "--iterations"
+                                          : "--chunk");
+    for (size_t i = 0; i < cfg->n_outputs; i++)
+        if (cfg->output[i] != 1)
+            return kvd_fail(err, "--parallel sequence computes prompts alone: give --output-len 1");
+    return 0;
+}
+
 static int check_usage(kvd_jct_options *cfg, kvd_err *err)
 {
     if (!cfg->model && !cfg->shape)
@@ -171,7 +193,9 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
         if (cfg->method[i].ranks != KVD_RANKS_EQ6 && !kvd_method_has_point(&cfg->method[i]))
             return kvd_fail(err, "--method %s: ranks goes with p or r; a rates file has its own",
                             cfg->method_text[i]);
-    return settle_lengths(cfg, err);
+    if (settle_lengths(cfg, err))
+        return -1;
+    return cfg->sequence ? check_sequence(cfg, err) : 0;
 }
 
 /* ---- argp -------------------------------------------------------------------------------------------------- */
@@ -188,6 +212,14 @@ static int on_or_off(const char *option, const char *text, bool *to, kvd_err *er
 {
     *to = !strcmp(text, "on");
     return *to || !strcmp(text, "off") ? 0 : kvd_fail(err, "%s: '%s' is neither on nor off", option, text);
+}
+
+static int parse_parallel(kvd_jct_options *cfg, const char *text, kvd_err *err)
+{
+    cfg->sequence = !strcmp(text, "sequence");
+    return cfg->sequence || !strcmp(text, "tensor")
+               ? 0
+               : kvd_fail(err, "--parallel: '%s' is neither tensor nor sequence", text);
 }
 
 static int parse_type(kvd_jct_options *cfg, const char *text, kvd_err *err)
@@ -298,6 +330,8 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         return parse_type(cfg, arg, err);
     case OPT_ATTENTION:
         return parse_attention(cfg, arg, err);
+    case OPT_PARALLEL:
+        return parse_parallel(cfg, arg, err);
     case OPT_GRAPHS:
         return on_or_off("--graphs", arg, &cfg->graphs, err);
     case OPT_PHASES:

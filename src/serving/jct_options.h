@@ -28,6 +28,7 @@ typedef struct {
     size_t max_batch, max_tokens, pages; /* 0: not given */
     size_t chunk;
     size_t gpus;
+    bool sequence; /* they share prompts by their tokens */
     size_t repeats;
     size_t steps; /* of a job that run; 0: all */
     kvd_attention_choice attention;

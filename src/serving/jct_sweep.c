@@ -117,6 +117,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                   .max_len = s->max_len,
                                   .type = cfg->type,
                                   .n_gpus = (int)cfg->gpus,
+                                  .sequence = cfg->sequence,
                                   .graphs = cfg->graphs,
                                   .attention = cfg->attention,
                                   .phases = cfg->phases};
@@ -143,6 +144,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                    .dense_bytes_per_token = bytes.dense,
                                    .type = cfg->type,
                                    .gpus = s->gpu[0] ? (int)cfg->gpus : 0,
+                                   .sequence = cfg->sequence,
                                    .graphs = s->gpu[0] && cfg->graphs,
                                    .phases = cfg->phases,
                                    .chunk = cfg->chunk,

@@ -65,7 +65,11 @@ static int settle_sizes(kvd_jct_sweep *s, kvd_err *err)
     if (s->max_len > (size_t)s->config->max_positions)
         return kvd_fail(err, "requests of up to %zu tokens: the model was made for at most %d positions",
                         s->max_len, s->config->max_positions);
-    s->max_batch = cfg->max_batch ? cfg->max_batch : cfg->requests ? 64 : largest(cfg->batch, cfg->n_batches);
+    /* Prompts that GPUs share by their tokens go one after another. */
+    s->max_batch = cfg->sequence    ? 1
+                   : cfg->max_batch ? cfg->max_batch
+                   : cfg->requests  ? 64
+                                    : largest(cfg->batch, cfg->n_batches);
     s->max_tokens = cfg->max_tokens ? cfg->max_tokens : 8192;
     if (cfg->chunk && cfg->chunk < s->max_batch)
         return kvd_fail(err, "--chunk %zu is less than a step of %zu requests takes", cfg->chunk,
@@ -149,14 +153,13 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
         fprintf(f, "; input %s, output %s, batch %s", cfg->input_text, cfg->output_text,
                 cfg->batch_text ? cfg->batch_text : "1");
     fprintf(f,
-            "; %s, %s, %zu GPUs, attention %s, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch "
-            "%zu, pages %zu, "
-            "repeats "
-            "%zu, steps %zu, iterations %s, threads %d, seed %llu",
+            "; %s, %s, %zu GPUs%s, attention %s, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch "
+            "%zu, pages %zu, repeats %zu, steps %zu, iterations %s, threads %d, seed %llu",
             s->gpu[0] ? s->gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
-            kvd_jct_attention_name[cfg->attention], cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off",
-            cfg->chunk, s->max_tokens, s->max_batch, cfg->pages, cfg->repeats, cfg->steps,
-            cfg->iterations ? "yes" : "no", s->run.threads, (unsigned long long)s->run.seed);
+            cfg->sequence ? " by tokens" : "", kvd_jct_attention_name[cfg->attention],
+            cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens, s->max_batch,
+            cfg->pages, cfg->repeats, cfg->steps, cfg->iterations ? "yes" : "no", s->run.threads,
+            (unsigned long long)s->run.seed);
     return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
 }
 
@@ -186,6 +189,7 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                    kvd_run_parameter(r, "dtype", err, "%s", kvd_dtype_name(cfg->type)) ||
                    kvd_run_parameter(r, "gpus", err, "%zu", s->gpu[0] ? cfg->gpus : 0) ||
                    kvd_run_parameter(r, "attention", err, "%s", kvd_jct_attention_name[cfg->attention]) ||
+                   kvd_run_parameter(r, "parallel", err, "%s", cfg->sequence ? "sequence" : "tensor") ||
                    kvd_run_parameter(r, "graphs", err, "%s", cfg->graphs ? "on" : "off") ||
                    kvd_run_parameter(r, "phases", err, "%s", cfg->phases ? "on" : "off") ||
                    kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats) ||

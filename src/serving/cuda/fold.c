@@ -107,7 +107,7 @@ int kvd_serving_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_la
     int status = dims && !temp ? -1 : 0;
     for (int l = 0; dims && l < w->config.n_layers && !status; l++) {
         kvd_gpu_layer *const to = &w->weights.layer[l];
-        const kvd_dims_head *const head = &dims->head[l * dims->n_kv_heads];
+        const kvd_dims_head *const head = &dims->head[l * dims->n_kv_heads + w->weights.share.first_kv_head];
         if (!layer[l].a_v)
             continue;
         status = fold_rows(w, to, &layer[l], temp, err) ||
