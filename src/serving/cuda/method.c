@@ -1,5 +1,6 @@
 #include "serving/cuda/method.h"
 
+#include "serving/cuda/cache.h"
 #include "serving/cuda/palu.h"
 #include "serving/cuda/strawman.h"
 
@@ -21,6 +22,8 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
     *m = NULL;
     if (plan->type != KVD_BF16)
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));
+    if (axis && cache->share->count > 1)
+        return kvd_fail(err, "on several GPUs the engine runs methods of the dims axis alone, not '%s'", axis);
     if (plan->maker && plan->dims && plan->dims->rebuild)
         return kvd_serving_palu_open(plan, cache, m, err);
     if (plan->channels && plan->channels->project)
