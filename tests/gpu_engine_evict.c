@@ -424,6 +424,19 @@ static void refused(const kvd_checkpoint *c)
     }
     kvd_engine *e = kvd_engine_open_cuda(c, &plan, &chunk, &err);
     report(!e && strstr(err.msg, "'h2o' compresses a prompt in one piece"), "refused", err.msg);
+    kvd_plan_close(&plan);
+    kvd_plan both;
+    if (plan_of("snapkv+kivi,bits=4,group=32", kvd_checkpoint_config(c), &both, &err) == 0) {
+        e = kvd_engine_open_cuda(c, &both, &whole, &err);
+        report(!e && strstr(err.msg, "not with 'kivi'"), "refused", err.msg);
+        kvd_plan_close(&both);
+    } else {
+        report(0, "refused", err.msg);
+    }
+    if (plan_of("h2o,heavy=8,recent=8", kvd_checkpoint_config(c), &plan, &err)) {
+        report(0, "refused", err.msg);
+        return;
+    }
     e = kvd_engine_open_cuda(c, &plan, &whole, &err);
     const int status = !e || e->step(e, &first, id, &token, NULL, &err);
     report(!status, "a context that was never computed", status ? err.msg : "a step behind it");

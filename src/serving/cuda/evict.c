@@ -296,15 +296,27 @@ static void describe(evict *e, const kvd_plan *plan)
 
 bool kvd_serving_evicts(const kvd_plan *p)
 {
-    return (p->tokens == &kvd_tokens_h2o || p->tokens == &kvd_tokens_keyformer ||
-            p->tokens == &kvd_tokens_snapkv) &&
-           !p->layers && !p->maker && !p->channels && !p->bits && !p->dims_low &&
-           !(p->dims && p->dims->rebuild);
+    return p->tokens == &kvd_tokens_h2o || p->tokens == &kvd_tokens_keyformer ||
+           p->tokens == &kvd_tokens_snapkv;
+}
+
+/* What stands beside it in the plan and does not go with it; NULL: nothing. */
+static const char *other_member(const kvd_plan *p)
+{
+    return p->layers     ? p->layers->name
+           : p->maker    ? p->maker->name
+           : p->channels ? p->channels->name
+           : p->bits     ? p->bits->name
+           : p->dims_low ? "widths of a low level"
+                         : NULL;
 }
 
 int kvd_serving_evict_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_serving_method **m,
                            kvd_err *err)
 {
+    if (other_member(plan))
+        return kvd_fail(err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
+                        plan->tokens->name, other_member(plan));
     evict *const e = calloc(1, sizeof *e);
     if (!e)
         return kvd_no_memory(err, what, sizeof *e);

@@ -8,8 +8,9 @@
 
 #include "serving/cuda/cache.h"
 
-/* Whether a plan is one of these. */
+/* Whether a plan has one of these. */
 bool kvd_serving_evicts(const kvd_plan *plan);
+/* Fails naming what else of the plan does not go with it. */
 int kvd_serving_evict_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_serving_method **m,
                            kvd_err *err);
 
