@@ -63,7 +63,6 @@ for case in 'one token' 'one CTA' ragged; do sanitize gpu_decode_plan "$case"; d
 sanitize gpu_prefill_plan
 for case in mixed_half_f16 mixed_pairs steps; do sanitize gpu_append $case; done
 for case in 'rank 80' 'ragged fp16'; do sanitize gpu_palu "$case"; done
-for case in groups 'values as latents' slots; do sanitize gpu_latents "$case"; done
 sanitize gpu_fill
 sanitize gpu_few_rows
 TOOLS=memcheck sanitize gpu_engine quick one
