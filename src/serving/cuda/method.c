@@ -1,6 +1,7 @@
 #include "serving/cuda/method.h"
 
 #include "serving/cuda/cache.h"
+#include "serving/cuda/evict_method.h"
 #include "serving/cuda/packed.h"
 #include "serving/cuda/palu.h"
 #include "serving/cuda/strawman.h"
@@ -32,6 +33,8 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
         return kvd_serving_palu_open(plan, cache, m, err);
     if (plan->channels && plan->channels->project)
         return kvd_serving_strawman_open(plan, cache, m, err);
+    if (kvd_serving_evicts(plan))
+        return kvd_serving_evict_open(plan, cache, m, err);
     if (kvd_serving_packed_takes(plan))
         return kvd_serving_packed_open(plan, cache, m, err);
     return kvd_fail(err, "the CUDA engine does not run '%s'", member);

@@ -453,6 +453,7 @@ int kvd_serving_packed_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_
     k->method = (kvd_serving_method){.cache = cache,
                                      .plan = plan,
                                      .one_layer = true,
+                                     .anywhere = true,
                                      .make = make,
                                      .begin = begin,
                                      .ended = ended,
