@@ -157,6 +157,7 @@ int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const 
                              .batch = batch,
                              .pages = pages,
                              .clock = clock,
+                             .max_len = w->max_len,
                              .prepared = -1};
     if (plan->dims && kvd_dims_fits(plan->dims, &w->config, err))
         return -1;
@@ -377,6 +378,7 @@ static int prepare(kvd_serving_cache *c, int layer, cudaStream_t stream, kvd_err
                                     .kv_len = b->device.kv_len + b->n_steps,
                                     .page_table = c->pages->device + b->n_steps * c->pages->max_pages,
                                     .q = c->q_prompts,
+                                    .lse = c->method ? c->method->lse : NULL,
                                     .work = {.n_ctas = c->n_sms}};
     const kvd_attn_batch batch = {c->prefill.batch, b->host.q_len + b->n_steps, b->host.kv_len + b->n_steps};
     const kvd_prefill_cost *const cost = c->hopper ? &kvd_prefill_cost_sm90 : &kvd_prefill_cost_mma;

@@ -28,6 +28,7 @@ typedef struct kvd_serving_cache {
     kvd_serving_method *method; /* borrowed; NULL: none beyond widths    */
     kvd_device_memory memory;
     int hopper, n_sms;
+    size_t max_len; /* tokens of the longest request */
     /* layers whose widths are equal share work lists: layer l has those of number work_of[l] */
     int *work_of;
     int n_works;

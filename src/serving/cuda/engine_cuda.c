@@ -273,6 +273,14 @@ static int check_spec(const kvd_config *c, const kvd_engine_spec *s, kvd_err *er
     return 0;
 }
 
+static int check_method(const kvd_serving_method *m, const kvd_engine_spec *s, kvd_err *err)
+{
+    return m && m->whole_prompts && s->limits.chunk
+               ? kvd_fail(err, "method '%s' compresses a prompt in one piece: it goes without chunks",
+                          m->plan->tokens ? m->plan->tokens->name : "of this plan")
+               : 0;
+}
+
 /* Tokens of the largest iteration. A prompt that is too long for others goes alone; steps are filled up. */
 static size_t most_tokens(const kvd_engine_spec *s)
 {
@@ -379,7 +387,8 @@ static int open_engine(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_pl
         kvd_step_batch_init(&e->batch, slices, tokens, err) ||
         kvd_clock_init(&e->clock, s->phases, 64 + 16 * (size_t)e->w.config.n_layers, err) ||
         kvd_serving_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
-        kvd_serving_fold(&e->w, plan->dims, e->cache.layer, err) || make_arrays(e, err))
+        check_method(e->cache.method, s, err) || kvd_serving_fold(&e->w, plan->dims, e->cache.layer, err) ||
+        make_arrays(e, err))
         return -1;
     e->pages.max_pages = max_pages;
     return count_pages(e, &pages, err) ||

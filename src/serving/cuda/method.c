@@ -1,5 +1,7 @@
 #include "serving/cuda/method.h"
 
+#include "serving/cuda/leankv_method.h"
+
 static const char *axis_of(const kvd_plan *p)
 {
     return p->layers     ? p->layers->name
@@ -15,10 +17,11 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
                             kvd_err *err)
 {
     const char *const axis = axis_of(plan);
-    (void)cache;
     *m = NULL;
     if (plan->type != KVD_BF16)
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));
+    if (kvd_serving_is_leankv(plan))
+        return kvd_serving_leankv_open(plan, cache, m, err);
     if (axis)
         return kvd_fail(err, "the CUDA engine does not run '%s' yet", axis);
     return plan->dims && plan->dims->rebuild

@@ -43,6 +43,9 @@ struct kvd_serving_method {
     size_t slot_bytes; /* of a slot, all layers                                                     */
     int (*make)(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
+    bool whole_prompts; /* a prompt goes in one piece: an engine with chunks refuses the method */
+    float *lse; /* device [n_heads][rows of blocked Q]: what attention of prompts gives out, natural log */
+
     /* Host, before an iteration and after it has ended. begin may refuse it. */
     int (*begin)(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err);
