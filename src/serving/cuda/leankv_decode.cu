@@ -26,7 +26,8 @@ enum {
     WARPS = 8,
     THREADS = 32 * WARPS,
     HEADS = 8,
-    LAZY = 8 /* log2 by which p may pass 1 before rescaling */
+    STAGES = 3, /* tiles of a warp in shared memory                */
+    LAZY = 8    /* log2 by which p may pass 1 before rescaling */
 };
 
 __device__ __forceinline__ float exp2_fast(float x)
@@ -91,21 +92,22 @@ template <int BITS> __device__ __forceinline__ uint32_t value_pair(const uint32_
 
 /* ---- a tile ------------------------------------------------------------------------------------------------- */
 
+/* Words of a lane, of a tile in shared memory. */
 template <int N> __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t (&w)[N])
 {
     constexpr int VEC = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 #pragma unroll
     for (int i = 0; i < N / VEC; i++) {
-        const char *const from = tile + (size_t)(i * 32 + lane) * VEC * 4;
+        const char *const from = tile + (i * 32 + lane) * VEC * 4;
         if (VEC == 4) {
-            const uint4 x = __ldcs(reinterpret_cast<const uint4 *>(from));
+            const uint4 x = *reinterpret_cast<const uint4 *>(from);
             w[i * VEC] = x.x, w[i * VEC + 1 % VEC] = x.y, w[i * VEC + 2 % VEC] = x.z,
                   w[i * VEC + 3 % VEC] = x.w;
         } else if (VEC == 2) {
-            const uint2 x = __ldcs(reinterpret_cast<const uint2 *>(from));
+            const uint2 x = *reinterpret_cast<const uint2 *>(from);
             w[i * VEC] = x.x, w[i * VEC + 1 % VEC] = x.y;
         } else {
-            w[i] = __ldcs(reinterpret_cast<const uint32_t *>(from));
+            w[i] = *reinterpret_cast<const uint32_t *>(from);
         }
     }
 }
@@ -117,26 +119,6 @@ template <int F> struct state {
     float most[2], sum[2], zeros[2];
     float o[F / 16][4];
 };
-
-template <int F, int KB, int VB> struct tile {
-    uint32_t k[F * KB / 64], v[F * VB / 64];
-    __half2 k_meta[2], v_meta[2];
-};
-
-template <int F, int KB, int VB>
-__device__ __forceinline__ void load_tile(const kvd_leankv_precision &l, const char *page, int at, int lane,
-                                          tile<F, KB, VB> &t)
-{
-    const int row = at * KVD_LEANKV_TILE + lane / 4;
-    load_words(page + (size_t)at * (KVD_LEANKV_TILE * F * KB / 8), lane, t.k);
-    const __half2 *const k_meta = reinterpret_cast<const __half2 *>(page + l.k_meta) + row;
-    const __half2 *const v_meta = reinterpret_cast<const __half2 *>(page + l.v_meta) + row;
-    t.k_meta[0] = k_meta[0];
-    t.k_meta[1] = k_meta[8];
-    t.v_meta[0] = v_meta[0];
-    t.v_meta[1] = v_meta[8];
-    load_words(page + l.v + (size_t)at * (KVD_LEANKV_TILE * F * VB / 8), lane, t.v);
-}
 
 /* Largest of a column over the rows of a tile. */
 __device__ __forceinline__ float most_of_column(float x)
@@ -172,24 +154,32 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
         s[i] = s[i] == -INFINITY ? 0.0f : exp2_fast(s[i] - a.most[i % 2]);
 }
 
-/* rows: those of the tile that are entries. score: of its first row, or NULL for columns that are no heads. */
+/* A tile in shared memory: keys, values, scales and zero points of keys, of values. rows: those of it that are entries. score: of its first
+ * row, or NULL for columns that are no heads. */
 template <int F, int KB, int VB>
-__device__ __forceinline__ void take_tile(const tile<F, KB, VB> &t, int rows, int lane, state<F> &a,
-                                          float *score, int step)
+__device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a, float *score,
+                                          int step)
 {
+    constexpr int K = KVD_LEANKV_TILE * F * KB / 8, V = KVD_LEANKV_TILE * F * VB / 8;
     float s[4] = {0, 0, 0, 0};
+    {
+        uint32_t word[F * KB / 64];
+        load_words(tile, lane, word);
+        const uint32_t *const lower = word + F * KB / 128;
 #pragma unroll
-    for (int i = 0; i < F / 16; i++) {
-        const uint32_t *const lower = t.k + F * KB / 128;
-        const uint32_t k[4] = {key_pair<KB>(t.k, i, 0), key_pair<KB>(lower, i, 0), key_pair<KB>(t.k, i, 1),
-                               key_pair<KB>(lower, i, 1)};
-        mma<false>(s, k, a.q[i][0], a.q[i][1]);
+        for (int i = 0; i < F / 16; i++) {
+            const uint32_t k[4] = {key_pair<KB>(word, i, 0), key_pair<KB>(lower, i, 0),
+                                   key_pair<KB>(word, i, 1), key_pair<KB>(lower, i, 1)};
+            mma<false>(s, k, a.q[i][0], a.q[i][1]);
+        }
     }
+    const __half2 *const k_meta = reinterpret_cast<const __half2 *>(tile + K + V) + lane / 4,
+                         *const v_meta = k_meta + KVD_LEANKV_TILE;
     float v_step[2], v_zero[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const bool is = lane / 4 + 8 * r < rows;
-        const float2 k = __half22float2(t.k_meta[r]), v = __half22float2(t.v_meta[r]);
+        const float2 k = __half22float2(k_meta[8 * r]), v = __half22float2(v_meta[8 * r]);
         v_step[r] = is ? v.x : 0.0f;
         v_zero[r] = is ? v.y : 0.0f;
 #pragma unroll
@@ -205,57 +195,95 @@ __device__ __forceinline__ void take_tile(const tile<F, KB, VB> &t, int rows, in
         a.sum[i] += s[i] + s[2 + i];
         a.zeros[i] += s[i] * v_zero[0] + s[2 + i] * v_zero[1];
     }
+    uint32_t word[F * VB / 64];
+    load_words(tile + K, lane, word);
     const uint32_t p0 = transpose(pack<true>(s[0] * v_step[0], s[1] * v_step[0]));
     const uint32_t p1 = transpose(pack<true>(s[2] * v_step[1], s[3] * v_step[1]));
 #pragma unroll
     for (int m = 0; m < F / 16; m++) {
-        const uint32_t v[4] = {value_pair<VB>(t.v, m, 0, 0), value_pair<VB>(t.v, m, 1, 0),
-                               value_pair<VB>(t.v, m, 0, 1), value_pair<VB>(t.v, m, 1, 1)};
+        const uint32_t v[4] = {value_pair<VB>(word, m, 0, 0), value_pair<VB>(word, m, 1, 0),
+                               value_pair<VB>(word, m, 0, 1), value_pair<VB>(word, m, 1, 1)};
         mma<true>(a.o[m], v, p0, p1);
     }
 }
 
-/* ---- a section of a head ------------------------------------------------------------------------------------ */
+/* ---- the tiles of a warp -------------------------------------------------------------------------------------- */
 
-/* n entries in the pages whose numbers are table[0], table[way], ...; score: of the first of them, `step` floats to the next. */
-struct section {
+__device__ __forceinline__ void copy16(uint32_t to, const char *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/* A warp's tiles, first, first + stride ... of the high entries, then of the low ones; they pass through a ring of its own. */
+struct tiles {
+    const kvd_leankv_layout *layout;
     const char *pages;
-    const int32_t *table;
-    float *score;
-    int page_bytes, way, n, step;
+    const int32_t *table;                    /* of the head: high pages, then from low_pages on low ones */
+    int first, stride, high, low, low_pages; /* high, low: how many    */
+    char *ring;
+    int stage_bytes;
 };
 
-template <int F, int KB, int VB>
-__device__ __forceinline__ void take_section(const kvd_leankv_precision &l, const section &x, int first,
-                                             int stride, int lane, state<F> &a)
+/* n pieces of 16 bytes. */
+__device__ __forceinline__ void copy_run(uint32_t to, const char *from, int n, int lane)
 {
-    const int n_tiles = (x.n + KVD_LEANKV_TILE - 1) / KVD_LEANKV_TILE, per = l.tokens / KVD_LEANKV_TILE;
-    for (int i = first; i < n_tiles; i += stride) {
-        tile<F, KB, VB> t;
-        const char *const page = x.pages + (size_t)x.table[x.way * (i / per)] * (size_t)x.page_bytes;
-        load_tile<F, KB, VB>(l, page, i % per, lane, t);
-        take_tile<F, KB, VB>(t, x.n - i * KVD_LEANKV_TILE, lane, a,
-                             x.score ? x.score + i * KVD_LEANKV_TILE * x.step : NULL, x.step);
+    for (int i = lane; i < n; i += 32)
+        copy16(to + 16u * (uint32_t)i, from + 16 * i);
+}
+
+/* Puts tile `at` of the warp on its way; beyond the last nothing. A group either way. */
+__device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
+{
+    const int level = at < x.high ? KVD_LEANKV_HIGH : KVD_LEANKV_LOW;
+    const int k = at - (level == KVD_LEANKV_HIGH ? 0 : x.high);
+    if (at < x.high + x.low) {
+        const kvd_leankv_precision &l = x.layout->level[level];
+        const int i = x.first + k * x.stride, per = l.tokens / KVD_LEANKV_TILE, in = i % per;
+        const int32_t id = x.table[i / per + (level == KVD_LEANKV_HIGH ? 0 : x.low_pages)];
+        const char *const page = x.pages + (size_t)id * (size_t)x.layout->page_bytes;
+        const int keys = 2 * x.layout->d * l.k_bits, values = 2 * x.layout->d * l.v_bits;
+        const uint32_t to = (uint32_t)__cvta_generic_to_shared(x.ring + at % STAGES * x.stage_bytes);
+        copy_run(to, page + in * keys, keys / 16, lane);
+        copy_run(to + (uint32_t)keys, page + l.v + in * values, values / 16, lane);
+        if (lane < 8) /* 4 bytes a token */
+            copy16(to + (uint32_t)(keys + values) + 16u * (uint32_t)lane,
+                   page + (lane < 4 ? l.k_meta : l.v_meta - 64) + in * 64 + lane * 16);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* The tiles of one precision, number `at` of the warp first; score: of the section's first entry, `step` floats to the next. */
+template <int F, int KB, int VB>
+__device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries, float *score,
+                                             int step, int lane, state<F> &a)
+{
+    for (int k = 0; k < n; k++) {
+        const int first = (x.first + k * x.stride) * KVD_LEANKV_TILE;
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncwarp();
+        fetch(x, at + k + STAGES - 1, lane); /* to where the tile before has been read */
+        take_tile<F, KB, VB>(x.ring + (at + k) % STAGES * x.stage_bytes, entries - first, lane, a,
+                             score ? score + first * step : NULL, step);
     }
 }
 
 template <int F>
-__device__ __forceinline__ void take_any(const kvd_leankv_precision &l, const section &x, int first,
-                                         int stride, int lane, state<F> &a)
+__device__ __forceinline__ void take_any(const tiles &x, int level, int at, int n, int entries, float *score,
+                                         int step, int lane, state<F> &a)
 {
-    switch (l.k_bits * 16 + l.v_bits) {
+    switch (x.layout->level[level].k_bits * 16 + x.layout->level[level].v_bits) {
     case 8 * 16 + 8:
-        return take_section<F, 8, 8>(l, x, first, stride, lane, a);
+        return take_section<F, 8, 8>(x, at, n, entries, score, step, lane, a);
     case 8 * 16 + 4:
-        return take_section<F, 8, 4>(l, x, first, stride, lane, a);
+        return take_section<F, 8, 4>(x, at, n, entries, score, step, lane, a);
     case 8 * 16 + 2:
-        return take_section<F, 8, 2>(l, x, first, stride, lane, a);
+        return take_section<F, 8, 2>(x, at, n, entries, score, step, lane, a);
     case 4 * 16 + 8:
-        return take_section<F, 4, 8>(l, x, first, stride, lane, a);
+        return take_section<F, 4, 8>(x, at, n, entries, score, step, lane, a);
     case 4 * 16 + 4:
-        return take_section<F, 4, 4>(l, x, first, stride, lane, a);
+        return take_section<F, 4, 4>(x, at, n, entries, score, step, lane, a);
     default:
-        return take_section<F, 4, 2>(l, x, first, stride, lane, a);
+        return take_section<F, 4, 2>(x, at, n, entries, score, step, lane, a);
     }
 }
 
@@ -410,13 +438,16 @@ __device__ void merge_splits(const kvd_leankv_steps &s, size_t head, int j, int 
     }
 }
 
-template <int F> __global__ void __launch_bounds__(THREADS, 2) attend_kernel(const kvd_leankv_steps s)
+template <int F>
+__global__ void __launch_bounds__(THREADS, 2)
+    attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
-    extern __shared__ float dynamic[]; /* O [WARPS][HEADS][F], then page numbers */
+    extern __shared__ __align__(
+        16) float dynamic[]; /* rings, afterwards O [WARPS][HEADS][F]; then page numbers */
     __shared__ __align__(16) __half q[HEADS][F];
     __shared__ float factor[HEADS], q_sum[HEADS];
     __shared__ part parts[WARPS][HEADS];
-    int32_t *const table = reinterpret_cast<int32_t *>(dynamic + WARPS * HEADS * F);
+    int32_t *const table = reinterpret_cast<int32_t *>(reinterpret_cast<char *>(dynamic) + table_at);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = (int)blockIdx.y,
               row = (int)blockIdx.z;
     const kvd_leankv_pool &p = s.pool;
@@ -429,12 +460,12 @@ template <int F> __global__ void __launch_bounds__(THREADS, 2) attend_kernel(con
                            (size_t)(i < h.pages[KVD_LEANKV_HIGH]
                                         ? i
                                         : p.table_length - 1 - (i - h.pages[KVD_LEANKV_HIGH]))];
-    float x[F / 32];
+    float mine[F / 32]; /* of the query of head `warp` */
     const __nv_bfloat16 *const query =
         static_cast<const __nv_bfloat16 *>(s.q) + (at * (size_t)s.group + (size_t)warp) * F;
     const float scale_log2 = s.scale * 1.44269504088896340736f;
     prepare_query<F>(warp < s.group ? query : NULL, scale_log2, lane, q[warp], &factor[warp], &q_sum[warp],
-                     x);
+                     mine);
     __syncthreads();
 
     state<F> a;
@@ -452,22 +483,33 @@ template <int F> __global__ void __launch_bounds__(THREADS, 2) attend_kernel(con
         a.most[i] = -INFINITY;
         a.sum[i] = a.zeros[i] = 0;
     }
-    const int columns = (s.group + 1) / 2 * 2, first = (int)blockIdx.x * WARPS + warp,
-              stride = s.splits * WARPS;
+    tiles x = {&p.layout,
+               p.page,
+               table,
+               (int)blockIdx.x * WARPS + warp,
+               s.splits * WARPS,
+               0,
+               0,
+               h.pages[KVD_LEANKV_HIGH],
+               reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
+               stage_bytes};
+    const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];
+    x.high = max((n_high + KVD_LEANKV_TILE - 1) / KVD_LEANKV_TILE - x.first + x.stride - 1, 0) / x.stride;
+    x.low = max((n_low + KVD_LEANKV_TILE - 1) / KVD_LEANKV_TILE - x.first + x.stride - 1, 0) / x.stride;
+    for (int i = 0; i < STAGES - 1; i++)
+        fetch(x, i, lane);
+    const int columns = (s.group + 1) / 2 * 2;
     float *const scores =
         lane % 4 * 2 < columns ? s.score + at * (size_t)s.room * (size_t)columns + lane % 4 * 2 : NULL;
 #pragma unroll 1
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
-        const section x = {p.page,
-                           table + (l == KVD_LEANKV_HIGH ? 0 : h.pages[KVD_LEANKV_HIGH]),
-                           !scores || l == KVD_LEANKV_HIGH ? scores
-                                                           : scores + (size_t)(s.room - 1) * (size_t)columns,
-                           p.layout.page_bytes,
-                           1,
-                           h.n[l],
-                           l == KVD_LEANKV_HIGH ? columns : -columns};
-        take_any<F>(p.layout.level[l], x, first, stride, lane, a);
+        const bool high = l == KVD_LEANKV_HIGH;
+        take_any<F>(x, l, high ? 0 : x.high, high ? x.high : x.low, high ? n_high : n_low,
+                    !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
+                    high ? columns : -columns, lane, a);
     }
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads(); /* the rings become O */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
@@ -497,7 +539,7 @@ template <int F> __global__ void __launch_bounds__(THREADS, 2) attend_kernel(con
                 static_cast<const __nv_bfloat16 *>(s.fresh) +
                 ((size_t)s.page_table[(size_t)row * (size_t)s.max_pages] * (size_t)p.n_kv_heads + (size_t)g) *
                     (64 * 2 * F);
-            const float score = add_fresh<F>(k, k + 64 * F, scale_log2, x, lane, &all, out);
+            const float score = add_fresh<F>(k, k + 64 * F, scale_log2, mine, lane, &all, out);
             if (lane == 0)
                 s.fresh_score[at * HEADS + (size_t)j] = score;
         }
@@ -514,15 +556,22 @@ template <int F> __global__ void __launch_bounds__(THREADS, 2) attend_kernel(con
 
 template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stream)
 {
-    const size_t bytes =
-        (size_t)(WARPS * HEADS * F) * sizeof(float) + (size_t)s->pool.table_length * sizeof(int32_t);
+    int stage = 0;
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
+        const kvd_leankv_precision *const x = &s->pool.layout.level[l];
+        const int tile = KVD_LEANKV_TILE * (F * (x->k_bits + x->v_bits) / 8 + 8);
+        stage = tile > stage ? tile : stage;
+    }
+    const int rings = WARPS * STAGES * stage, merged = WARPS * HEADS * F * (int)sizeof(float);
+    const int table_at = rings > merged ? rings : merged;
+    const size_t bytes = (size_t)table_at + (size_t)s->pool.table_length * sizeof(int32_t);
     const cudaError_t e =
         cudaFuncSetAttribute(attend_kernel<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
     attend_kernel<F>
         <<<dim3((unsigned)s->splits, (unsigned)s->pool.n_kv_heads, (unsigned)s->n), THREADS, bytes, stream>>>(
-            *s);
+            *s, stage, table_at);
     return cudaGetLastError();
 }
 

@@ -10,7 +10,12 @@
 namespace
 {
 
-enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8 };
+enum {
+    WARPS = 32,
+    THREADS = 32 * WARPS,
+    HEADS = 8,
+    AT_ONCE = 2 /* entries of a thread that are loaded together */
+};
 
 /* Of entries of a level outside the window: the least significant, of equals the oldest. */
 struct least {
@@ -37,12 +42,20 @@ __device__ __forceinline__ float significance_of(unsigned long long key)
 }
 
 /* Mean over the group of a token's probabilities. */
-__device__ __forceinline__ float received(const float *score, const float *lse2, int group)
+__device__ __forceinline__ float received(const float (&score)[HEADS], const float *lse2, int group)
 {
     float sum = 0;
-    for (int j = 0; j < group; j++)
-        sum += exp2f(score[j] - lse2[j]);
+#pragma unroll
+    for (int j = 0; j < HEADS; j++)
+        sum += j < group ? exp2f(score[j] - lse2[j]) : 0.0f;
     return sum / (float)group;
+}
+
+__device__ __forceinline__ void load_scores(const float *from, int group, float (&score)[HEADS])
+{
+#pragma unroll
+    for (int j = 0; j < HEADS; j++)
+        score[j] = j < group ? from[j] : 0.0f;
 }
 
 __device__ __forceinline__ void lesser(least *x, const least &y)
@@ -51,22 +64,35 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Over the CTA; the answer is in thread 0. */
-__device__ void find_least(least (&x)[KVD_LEANKV_LEVELS])
+/* Sum and least of the CTA, in thread 0. */
+__device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
+    __shared__ double sums[WARPS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    for (int round = 0; round < 2; round++) {
 #pragma unroll
-    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
+        for (int step = 16; step; step /= 2) {
+            *sum += __shfl_xor_sync(~0u, *sum, step);
 #pragma unroll
-        for (int step = 16; step; step /= 2)
-            lesser(&x[l], least{__shfl_xor_sync(~0u, x[l].key, step), __shfl_xor_sync(~0u, x[l].at, step)});
-        if (threadIdx.x % 32 == 0)
-            part[threadIdx.x / 32][l] = x[l];
+            for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
+                lesser(&x[l],
+                       least{__shfl_xor_sync(~0u, x[l].key, step), __shfl_xor_sync(~0u, x[l].at, step)});
+        }
+        if (round)
+            return;
+        if (lane == 0) {
+            sums[warp] = *sum;
+            part[warp][KVD_LEANKV_HIGH] = x[KVD_LEANKV_HIGH];
+            part[warp][KVD_LEANKV_LOW] = x[KVD_LEANKV_LOW];
+        }
+        __syncthreads();
+        if (warp)
+            return;
+        *sum = sums[lane];
+        x[KVD_LEANKV_HIGH] = part[lane][KVD_LEANKV_HIGH];
+        x[KVD_LEANKV_LOW] = part[lane][KVD_LEANKV_LOW];
     }
-    __syncthreads();
-    for (int w = 0; threadIdx.x == 0 && w < WARPS; w++)
-        for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
-            lesser(&x[l], part[w][l]);
 }
 
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double mean)
@@ -174,41 +200,69 @@ __device__ void move_scores(const kvd_leankv_pool &p, int head, const decision &
 
 /* ---- a head --------------------------------------------------------------------------------------------------- */
 
-/* Adds what every entry received; the mean significance of those outside the window is in every thread. */
-__device__ double take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, int head, size_t at,
-                                int now, const float *lse2, found *out)
+/* What a thread has of an entry. */
+struct held {
+    float *score;
+    float total, given[HEADS];
+    int position, level, at;
+};
+
+/* Entry i of a head whose pages are table's. */
+__device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_leankv_head &h,
+                                           const int32_t *table, const float *scores, int columns, int i)
 {
-    const kvd_leankv_pool &p = s.pool;
+    held x;
+    x.level = i < h.n[KVD_LEANKV_HIGH] ? KVD_LEANKV_HIGH : KVD_LEANKV_LOW;
+    x.at = x.level == KVD_LEANKV_HIGH ? i : i - h.n[KVD_LEANKV_HIGH];
+    const kvd_leankv_precision &l = s.pool.layout.level[x.level];
+    const int k = x.at / l.tokens;
+    char *const page =
+        s.pool.page + (size_t)table[x.level == KVD_LEANKV_HIGH ? k : s.pool.table_length - 1 - k] *
+                          (size_t)s.pool.layout.page_bytes;
+    const leankv::entry e = {page, x.at - k * l.tokens};
+    x.score = leankv::score_of(l, e);
+    x.total = *x.score;
+    x.position = *leankv::position_of(l, e);
+    load_scores(scores + (size_t)(x.level == KVD_LEANKV_HIGH ? x.at : s.room - 1 - x.at) * (size_t)columns,
+                s.group, x.given);
+    return x;
+}
+
+/* Adds what every entry received. What was found, and the sum of significances outside the window, are complete in thread 0 behind reduce. */
+__device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const int32_t *table,
+                              const float *scores, int now, const float *lse2, double *sum,
+                              least (&mine)[KVD_LEANKV_LEVELS], found *out)
+{
     const int columns = (s.group + 1) / 2 * 2, n = h.n[KVD_LEANKV_HIGH] + h.n[KVD_LEANKV_LOW];
-    const float *const scores = s.score + at * (size_t)s.room * (size_t)columns;
-    least mine[KVD_LEANKV_LEVELS] = {{~0ULL, -1}, {~0ULL, -1}};
-    double sum[1] = {0};
-    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-        const int level = i < h.n[KVD_LEANKV_HIGH] ? KVD_LEANKV_HIGH : KVD_LEANKV_LOW;
-        const int k = level == KVD_LEANKV_HIGH ? i : i - h.n[KVD_LEANKV_HIGH];
-        const kvd_leankv_precision &l = p.layout.level[level];
-        const leankv::entry e = leankv::entry_of(p, head, level, k);
-        const float *const score =
-            scores + (size_t)(level == KVD_LEANKV_HIGH ? k : s.room - 1 - k) * (size_t)columns;
-        const float total = *leankv::score_of(l, e) + received(score, lse2, s.group);
-        const int position = *leankv::position_of(l, e);
-        *leankv::score_of(l, e) = total;
-        if (position + s.window > now)
-            continue;
-        const float x = total / (float)(now + 1 - position);
-        sum[0] += (double)x;
-        lesser(&mine[level], least{(unsigned long long)__float_as_uint(x) << 32 | (uint32_t)position, k});
-        if (position + s.window == now) {
-            out->leaving = k;
-            out->leaving_significance = x;
+    for (int first = (int)threadIdx.x; first < n; first += AT_ONCE * THREADS) {
+        held x[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++)
+            if (first + u * THREADS < n)
+                x[u] = load_entry(s, h, table, scores, columns, first + u * THREADS);
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            if (first + u * THREADS >= n)
+                break;
+            const float total = x[u].total + received(x[u].given, lse2, s.group);
+            const int position = x[u].position;
+            *x[u].score = total;
+            if (position + s.window > now)
+                continue;
+            const float mean = total / (float)(now + 1 - position);
+            const least is = {(unsigned long long)__float_as_uint(mean) << 32 | (uint32_t)position, x[u].at};
+            *sum += (double)mean;
+            if (x[u].level == KVD_LEANKV_HIGH)
+                lesser(&mine[KVD_LEANKV_HIGH], is);
+            else
+                lesser(&mine[KVD_LEANKV_LOW], is);
+            if (position + s.window == now) {
+                out->leaving = x[u].at;
+                out->leaving_significance = mean;
+            }
         }
     }
-    leankv::sums<WARPS>(sum);
-    find_least(mine);
-    if (threadIdx.x == 0)
-        for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
-            out->level[l] = mine[l];
-    return sum[0] / (double)max(n + 1 - s.window, 1);
+    reduce(sum, mine);
 }
 
 template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const kvd_leankv_steps s)
@@ -217,6 +271,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     __shared__ found f;
     __shared__ decision d;
     __shared__ float lse2[HEADS];
+    extern __shared__ int32_t table[];
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = (int)blockIdx.x,
               row = (int)blockIdx.y, now = (int)s.at[row];
     const kvd_leankv_pool &p = s.pool;
@@ -232,16 +287,26 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)
         f.leaving = -1;
+    for (int i = (int)threadIdx.x; i < p.table_length; i += THREADS)
+        table[i] = p.table[(size_t)head * (size_t)p.table_length + (size_t)i];
     __syncthreads();
-    const double mean = take_received(s, h, head, at, now, lse2, &f);
-    if (threadIdx.x == 0)
-        d = decide(h, f, mean);
+    double sum = 0;
+    least mine[KVD_LEANKV_LEVELS] = {{~0ULL, -1}, {~0ULL, -1}};
+    const int columns = (s.group + 1) / 2 * 2, n = h.n[KVD_LEANKV_HIGH] + h.n[KVD_LEANKV_LOW];
+    take_received(s, h, table, s.score + at * (size_t)s.room * (size_t)columns, now, lse2, &sum, mine, &f);
+    if (threadIdx.x == 0) {
+        f.level[KVD_LEANKV_HIGH] = mine[KVD_LEANKV_HIGH];
+        f.level[KVD_LEANKV_LOW] = mine[KVD_LEANKV_LOW];
+        d = decide(h, f, sum / (double)max(n + 1 - s.window, 1));
+    }
     __syncthreads();
     if (warp < 2)
         move_vectors<F>(s, row, g, head, d, warp == 0, lane, code[warp]);
     if (threadIdx.x != 64)
         return;
-    move_scores(p, head, d, received(s.fresh_score + at * HEADS, lse2, s.group), now);
+    float given[HEADS];
+    load_scores(s.fresh_score + at * HEADS, s.group, given);
+    move_scores(p, head, d, received(given, lse2, s.group), now);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (d.n[l] != h.n[l]) {
             p.head[head].n[l] = d.n[l];
@@ -251,7 +316,8 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
 
 template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stream)
 {
-    update_kernel<F><<<dim3((unsigned)s->pool.n_kv_heads, (unsigned)s->n), THREADS, 0, stream>>>(*s);
+    update_kernel<F><<<dim3((unsigned)s->pool.n_kv_heads, (unsigned)s->n), THREADS,
+                       (size_t)s->pool.table_length * sizeof(int32_t), stream>>>(*s);
     return cudaGetLastError();
 }
 
