@@ -291,7 +291,7 @@ static void test_short(void)
     kvd_leankv_state s;
     char text[160];
     for (int i = 0; i < HEADS; i++)
-        head[i].n[KVD_LEANKV_HIGH] = 4 * KVD_LEANKV_PAGE_TOKENS;
+        head[i].n[KVD_LEANKV_HIGH] = 3 * KVD_LEANKV_PAGE_TOKENS;
     set_entries(&p, m, head);
     check(kvd_leankv_grow(&p, slots, SLOTS, 0, LAYERS, 0, 0), "grow");
     check(kvd_leankv_grow(&p, slots, SLOTS, 0, LAYERS, 1, 0), "grow");
@@ -299,12 +299,12 @@ static void test_short(void)
     check(cudaMemcpy(head, p.head, sizeof head, cudaMemcpyDeviceToHost), "heads");
     (void)snprintf(text, sizeof text,
                    "%d entries wanted %llu pages of %llu; then %lld entries, pages %llu .. %llu are used",
-                   HEADS * 4 * KVD_LEANKV_PAGE_TOKENS, (unsigned long long)s.wanted,
+                   HEADS * 3 * KVD_LEANKV_PAGE_TOKENS, (unsigned long long)s.wanted,
                    (unsigned long long)s.left, (long long)s.entries[0], (unsigned long long)0,
                    (unsigned long long)s.start);
-    /* 45 heads want 4 each = 180 of 211, which fits; the second time two more each */
-    report(s.wanted == 2 * HEADS && s.left == PAGES - 4 * HEADS && s.start == 4 * HEADS &&
-               s.entries[0] == HEADS * 4 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 4 &&
+    /* 45 heads want 3 each = 135 of 149, which fits; the second time two more each */
+    report(s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
+               s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&
                head[7].pages[1] == 0,
            "short", text);
     check(cudaFree(slots), "cudaFree");
