@@ -199,7 +199,7 @@ static bool same(const load *l, const outcome *x, const outcome *y)
 static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_config *config, kvd_err *err)
 {
     const kvd_method_setup setup = {.config = config};
-    *plan = (kvd_plan){.type = KVD_BF16};
+    *plan = (kvd_plan){.type = KVD_BF16, .prompt = SIZE_MAX};
     if (kvd_method_parse(text, m, err))
         return -1;
     kvd_method_plan(m, plan);

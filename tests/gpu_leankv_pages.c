@@ -230,7 +230,8 @@ static void test_random(void)
         int n = 0;
         kvd_leankv_head head[HEADS];
         memcpy(head, m->head, sizeof head);
-        const int what = (int)(kvd_rng_uniform(&rng) * 3);
+        const double which = kvd_rng_uniform(&rng);
+        const int what = which < 0.15 ? 0 : which < 0.5 ? 1 : 2;
         for (int s = 0; s < SLOTS; s++)
             if (kvd_rng_uniform(&rng) < 0.5)
                 list[n++] = s;

@@ -140,11 +140,6 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
     }
 }
 
-__device__ __forceinline__ uint32_t order_of(float x)
-{
-    return __float_as_uint(x);
-}
-
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
     __shared__ uint32_t most[KVD_LEANKV_LEVELS]; /* of what is dropped; of what is not high */
@@ -170,7 +165,7 @@ __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_
     int n_high = 0, n_low = 0, seen[2] = {0, 0};
     for (int t0 = 0; t0 < n; t0 += 32 * RANK_WARPS) {
         const int t = t0 + (int)threadIdx.x;
-        const uint32_t x = t < body ? order_of(value[t]) : ~0u;
+        const uint32_t x = t < body ? __float_as_uint(value[t]) : ~0u;
         int all, level = t < n ? KVD_LEANKV_HIGH : -1;
         const int ties = leankv::scan<RANK_WARPS>((x == at[0].value) | (x == at[1].value) << 16, &all);
         const bool low = x < at[1].value || (x == at[1].value && seen[1] + (ties >> 16) < at[1].ties);
