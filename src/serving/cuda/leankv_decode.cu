@@ -4,8 +4,9 @@
  *   O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
  *
  * with codes c, c' of value and key, scale s and zero point z of each. Codes go into the products as they are: integers up to 255 are exact in
- * float16 and bf16, and scales and zero points act on results, q . k = s' (q . c') + z' sum(q), or on probabilities, p_j s_j. So a
- * key costs an operation and a half for two codes, and nothing is rounded that the plain formula would not round.
+ * float16 and bf16, and scales and zero points act on results, q . k = s' (q . c') + z' sum(q), or on probabilities, p_j s_j. A code becomes
+ * a number by standing in the last bits of 1024 (float16) or 128 (bf16), whose share goes with the zero points. So two codes cost a
+ * shift and a mask, and nothing is rounded that the plain formula would not round.
  *
  * Bound by the bytes of codes and scales. Grid: `splits` CTAs per (row, KV head), 8 warps each. Tiles of 16 tokens go round the warps of all
  * splits, all high ones first and then the low ones (section 6), so no warp mixes precisions in a tile, and no CTA has more
@@ -46,30 +47,15 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
 
 /* ---- codes to numbers --------------------------------------------------------------------------------------- */
 
-/* Two codes as float16: 1024 + c has c in its last bits. */
-__device__ __forceinline__ uint32_t less_1024(uint32_t x)
-{
-    const uint32_t magic = 0x64006400u;
-    const __half2 y =
-        __hsub2(*reinterpret_cast<const __half2 *>(&x), *reinterpret_cast<const __half2 *>(&magic));
-    return *reinterpret_cast<const uint32_t *>(&y);
-}
-
-/* Two codes below 128 as bf16: 128 + c has c in its last bits. */
-__device__ __forceinline__ uint32_t less_128(uint32_t x)
-{
-    const uint32_t magic = 0x43004300u;
-    const __nv_bfloat162 y = __hsub2(*reinterpret_cast<const __nv_bfloat162 *>(&x),
-                                     *reinterpret_cast<const __nv_bfloat162 *>(&magic));
-    return *reinterpret_cast<const uint32_t *>(&y);
-}
+/* Keys are 1024 + c in float16, values of fewer than 8 bits 128 + c in bf16. */
+template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
 /* Pair b (0, 1) of step s of a row's words of keys, float16. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
-        return less_1024(__byte_perm(row[s], 0x64646464u, b ? 0x4342 : 0x4140));
-    return less_1024((row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u);
+        return __byte_perm(row[s], 0x64646464u, b ? 0x4342 : 0x4140);
+    return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
 /* Codes of two bytes of a word as bf16: the upper halves of floats. */
@@ -86,8 +72,8 @@ template <int BITS> __device__ __forceinline__ uint32_t value_pair(const uint32_
     if (BITS == 8)
         return byte_pair(word[2 * m + u], b);
     if (BITS == 4)
-        return less_128((word[m] >> (4 * (2 * u + b)) & 0x000f000fu) | 0x43004300u);
-    return less_128((word[m / 2] >> (2 * (4 * (m % 2) + 2 * u + b)) & 0x00030003u) | 0x43004300u);
+        return (word[m] >> (4 * (2 * u + b)) & 0x000f000fu) | 0x43004300u;
+    return (word[m / 2] >> (2 * (4 * (m % 2) + 2 * u + b)) & 0x00030003u) | 0x43004300u;
 }
 
 /* ---- a tile ------------------------------------------------------------------------------------------------- */
@@ -161,7 +147,7 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
                                           int step)
 {
     constexpr int K = KVD_LEANKV_TILE * F * KB / 8, V = KVD_LEANKV_TILE * F * VB / 8;
-    float s[4] = {0, 0, 0, 0};
+    float s[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
     {
         uint32_t word[F * KB / 64];
         load_words(tile, lane, word);
@@ -170,7 +156,7 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
         for (int i = 0; i < F / 16; i++) {
             const uint32_t k[4] = {key_pair<KB>(word, i, 0), key_pair<KB>(lower, i, 0),
                                    key_pair<KB>(word, i, 1), key_pair<KB>(lower, i, 1)};
-            mma<false>(s, k, a.q[i][0], a.q[i][1]);
+            mma<false>(i % 2 ? odd : s, k, a.q[i][0], a.q[i][1]);
         }
     }
     const __half2 *const k_meta = reinterpret_cast<const __half2 *>(tile + K + V) + lane / 4,
@@ -184,21 +170,25 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
         v_zero[r] = is ? v.y : 0.0f;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            s[2 * r + i] = is ? a.factor[i] * (k.x * s[2 * r + i] + k.y * a.q_sum[i]) : -INFINITY;
+            s[2 * r + i] = is ? a.factor[i] * (k.x * (s[2 * r + i] + odd[2 * r + i] - 1024 * a.q_sum[i]) +
+                                               k.y * a.q_sum[i])
+                              : -INFINITY;
         if (score && is)
             *reinterpret_cast<float2 *>(score + (lane / 4 + 8 * r) * step) =
                 make_float2(s[2 * r], s[2 * r + 1]);
     }
     take_scores<F>(a, s);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        a.sum[i] += s[i] + s[2 + i];
-        a.zeros[i] += s[i] * v_zero[0] + s[2 + i] * v_zero[1];
-    }
     uint32_t word[F * VB / 64];
     load_words(tile + K, lane, word);
-    const uint32_t p0 = transpose(pack<true>(s[0] * v_step[0], s[1] * v_step[0]));
-    const uint32_t p1 = transpose(pack<true>(s[2] * v_step[1], s[3] * v_step[1]));
+    const uint32_t p[2] = {pack<true>(s[0] * v_step[0], s[1] * v_step[0]),
+                           pack<true>(s[2] * v_step[1], s[3] * v_step[1])};
+    const float2 upper = unpack<true>(p[0]), lower = unpack<true>(p[1]);
+    const float offset = value_offset<VB>;
+    a.sum[0] += s[0] + s[2];
+    a.sum[1] += s[1] + s[3];
+    a.zeros[0] += s[0] * v_zero[0] + s[2] * v_zero[1] - offset * (upper.x + lower.x);
+    a.zeros[1] += s[1] * v_zero[0] + s[3] * v_zero[1] - offset * (upper.y + lower.y);
+    const uint32_t p0 = transpose(p[0]), p1 = transpose(p[1]);
 #pragma unroll
     for (int m = 0; m < F / 16; m++) {
         const uint32_t v[4] = {value_pair<VB>(word, m, 0, 0), value_pair<VB>(word, m, 1, 0),
@@ -209,47 +199,110 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
 
 /* ---- the tiles of a warp -------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void copy16(uint32_t to, const char *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
 /* A warp's tiles, first, first + stride ... of the high entries, then of the low ones; they pass through a ring of its own. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
     const int32_t *table;                    /* of the head: high pages, then from low_pages on low ones */
     int first, stride, high, low, low_pages; /* high, low: how many    */
+    uint32_t part_of[KVD_LEANKV_LEVELS];     /* 2^32 / tiles of a page */
     char *ring;
     int stage_bytes;
+    uint32_t full; /* barriers of the ring's stages */
 };
 
-/* n pieces of 16 bytes. */
-__device__ __forceinline__ void copy_run(uint32_t to, const char *from, int n, int lane)
+/* Part k of a tile: keys, values, scales and zero points of keys, of values; where in a page, and bytes. */
+__device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l, int k,
+                                       int in, int *bytes)
 {
-    for (int i = lane; i < n; i += 32)
-        copy16(to + 16u * (uint32_t)i, from + 16 * i);
+    const int bits = k == 0 ? l.k_bits : l.v_bits;
+    *bytes = k < 2 ? 2 * y.d * bits : 4 * KVD_LEANKV_TILE;
+    return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/* Puts tile `at` of the warp on its way; beyond the last nothing. A group either way. */
+/* Copies of a tile to `to`, complete for whoever has waited for it. Every lane comes here. */
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
+                                          const char *page, int in, uint32_t to, uint32_t full, int lane)
+{
+    if (lane >= 4)
+        return;
+    const int keys = 2 * y.d * l.k_bits, values = 2 * y.d * l.v_bits, meta = 4 * KVD_LEANKV_TILE;
+    int bytes;
+    const char *const from = page + part_at(y, l, lane, in, &bytes);
+    if (lane == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full),
+                     "r"(keys + values + 2 * meta)
+                     : "memory");
+    to += (uint32_t)((lane > 0 ? keys : 0) + (lane > 1 ? values : 0) + (lane > 2 ? meta : 0));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(full)
+        : "memory");
+}
+
+__device__ __forceinline__ void make_barriers(uint64_t *full, int lane)
+{
+    if (lane < STAGES)
+        asm volatile(
+            "mbarrier.init.shared.b64 [%0], 1;" ::"r"((uint32_t)__cvta_generic_to_shared(full + lane))
+            : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_tile(uint32_t full, uint32_t parity)
+{
+    uint32_t done;
+    do
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(full), "r"(parity)
+            : "memory");
+    while (!done);
+}
+#else
+__device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
+                                          const char *page, int in, uint32_t to, uint32_t, int lane)
+{
+    for (int k = 0; k < 4; k++) {
+        int bytes;
+        const char *const from = page + part_at(y, l, k, in, &bytes);
+        for (int i = 16 * lane; i < bytes; i += 512)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i), "l"(from + i)
+                         : "memory");
+        to += (uint32_t)bytes;
+    }
+}
+
+__device__ __forceinline__ void make_barriers(uint64_t *, int)
+{
+}
+
+__device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncwarp();
+}
+#endif
+
+/* Puts tile `at` of the warp on its way; beyond the last nothing. */
 __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 {
-    const int level = at < x.high ? KVD_LEANKV_HIGH : KVD_LEANKV_LOW;
-    const int k = at - (level == KVD_LEANKV_HIGH ? 0 : x.high);
     if (at < x.high + x.low) {
+        const int level = at < x.high ? KVD_LEANKV_HIGH : KVD_LEANKV_LOW;
         const kvd_leankv_precision &l = x.layout->level[level];
-        const int i = x.first + k * x.stride, per = l.tokens / KVD_LEANKV_TILE, in = i % per;
-        const int32_t id = x.table[i / per + (level == KVD_LEANKV_HIGH ? 0 : x.low_pages)];
-        const char *const page = x.pages + (size_t)id * (size_t)x.layout->page_bytes;
-        const int keys = 2 * x.layout->d * l.k_bits, values = 2 * x.layout->d * l.v_bits;
-        const uint32_t to = (uint32_t)__cvta_generic_to_shared(x.ring + at % STAGES * x.stage_bytes);
-        copy_run(to, page + in * keys, keys / 16, lane);
-        copy_run(to + (uint32_t)keys, page + l.v + in * values, values / 16, lane);
-        if (lane < 8) /* 4 bytes a token */
-            copy16(to + (uint32_t)(keys + values) + 16u * (uint32_t)lane,
-                   page + (lane < 4 ? l.k_meta : l.v_meta - 64) + in * 64 + lane * 16);
+        const int i = x.first + (at - (level == KVD_LEANKV_HIGH ? 0 : x.high)) * x.stride;
+        const int page = (int)__umulhi((uint32_t)i, level == KVD_LEANKV_HIGH ? x.part_of[0] : x.part_of[1]);
+        const int32_t id = x.table[page + (level == KVD_LEANKV_HIGH ? 0 : x.low_pages)];
+        copy_tile(*x.layout, l, x.pages + (size_t)id * (size_t)x.layout->page_bytes,
+                  i - page * (l.tokens / KVD_LEANKV_TILE),
+                  (uint32_t)__cvta_generic_to_shared(x.ring + at % STAGES * x.stage_bytes),
+                  x.full + 8u * (uint32_t)(at % STAGES), lane);
     }
+#if __CUDA_ARCH__ < 900
     asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
 }
 
 /* The tiles of one precision, number `at` of the warp first; score: of the section's first entry, `step` floats to the next. */
@@ -259,9 +312,9 @@ __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int 
 {
     for (int k = 0; k < n; k++) {
         const int first = (x.first + k * x.stride) * KVD_LEANKV_TILE;
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-        __syncwarp();
-        fetch(x, at + k + STAGES - 1, lane); /* to where the tile before has been read */
+        wait_tile(x.full + 8u * (uint32_t)((at + k) % STAGES), (uint32_t)((at + k) / STAGES) & 1);
+        __syncwarp(); /* the tile before has been read: the next one goes there */
+        fetch(x, at + k + STAGES - 1, lane);
         take_tile<F, KB, VB>(x.ring + (at + k) % STAGES * x.stage_bytes, entries - first, lane, a,
                              score ? score + first * step : NULL, step);
     }
@@ -446,6 +499,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         16) float dynamic[]; /* rings, afterwards O [WARPS][HEADS][F]; then page numbers */
     __shared__ __align__(16) __half q[HEADS][F];
     __shared__ float factor[HEADS], q_sum[HEADS];
+    __shared__ uint64_t full[WARPS][STAGES];
     __shared__ part parts[WARPS][HEADS];
     int32_t *const table = reinterpret_cast<int32_t *>(reinterpret_cast<char *>(dynamic) + table_at);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = (int)blockIdx.y,
@@ -460,6 +514,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                            (size_t)(i < h.pages[KVD_LEANKV_HIGH]
                                         ? i
                                         : p.table_length - 1 - (i - h.pages[KVD_LEANKV_HIGH]))];
+    make_barriers(full[warp], lane);
     float mine[F / 32]; /* of the query of head `warp` */
     const __nv_bfloat16 *const query =
         static_cast<const __nv_bfloat16 *>(s.q) + (at * (size_t)s.group + (size_t)warp) * F;
@@ -491,8 +546,12 @@ __global__ void __launch_bounds__(THREADS, 2)
                0,
                0,
                h.pages[KVD_LEANKV_HIGH],
+               {0, 0},
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
-               stage_bytes};
+               stage_bytes,
+               (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) /* of i below 2^16 tiles exact */
+        x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];
     x.high = max((n_high + KVD_LEANKV_TILE - 1) / KVD_LEANKV_TILE - x.first + x.stride - 1, 0) / x.stride;
     x.low = max((n_low + KVD_LEANKV_TILE - 1) / KVD_LEANKV_TILE - x.first + x.stride - 1, 0) / x.stride;
@@ -508,7 +567,6 @@ __global__ void __launch_bounds__(THREADS, 2)
                     !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
                     high ? columns : -columns, lane, a);
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads(); /* the rings become O */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -577,11 +635,11 @@ template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stre
 
 } // namespace
 
-/* Some four CTAs an SM, so that heads of different lengths even out; a CTA has at least a tile a warp of a long context. */
+/* As many CTAs as two rounds of two an SM take, or one a head. */
 extern "C" int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms)
 {
-    const int heads = rows * n_kv_heads, wanted = (4 * n_sms + heads - 1) / heads;
-    return wanted < 1 ? 1 : wanted > 32 ? 32 : wanted;
+    const int most = 4 * n_sms / (rows * n_kv_heads);
+    return most < 1 ? 1 : most > 32 ? 32 : most;
 }
 
 extern "C" cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream)
