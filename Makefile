@@ -70,7 +70,7 @@ lib_obj  := $(lib_src:src/%.c=$(BUILD)/%.o) $(cu_src:src/%.cu=$(BUILD)/%.cu.o)
 test_src  := $(wildcard tests/test_*.c) $(if $(filter 1,$(CUDA)),$(wildcard tests/gpu_*.c))
 TESTS     := $(test_src:tests/%.c=$(BUILD)/tests/%)
 tool_src  := $(wildcard tests/tool_*.c)
-TOOLS     := $(tool_src:tests/%.c=$(BUILD)/tests/%)
+TOOLS     := $(tool_src:tests/%.c=$(BUILD)/tests/%) $(if $(filter 1,$(CUDA)),$(BUILD)/tests/lose_gpu.so)
 bench_src := $(filter-out $(if $(filter 1,$(CUDA)),,tests/bench_append.c $(wildcard tests/bench_gpu_*.c)),$(wildcard tests/bench_*.c))
 BENCHES   := $(bench_src:tests/%.c=$(BUILD)/tests/%)
 fuzz_src  := $(wildcard tests/fuzz/fuzz_*.c)
@@ -122,6 +122,11 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -MF $@.d $< $(LIB) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
+# What a test loads into a program, to lose it a GPU.
+$(BUILD)/tests/lose_gpu.so: tests/lose_gpu.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -shared -fPIC $< -ldl -lpthread -o $@
+
 # kvdim-attn for a machine that has a GPU but neither HDF5 nor the rest: needs libc, libm, cuBLAS and a driver.
 static_dirs = $(patsubst -L%,%,$(filter -L%,$(hdf5_lib) $(blas_lib) $(extra_lib))) /usr/lib/x86_64-linux-gnu /usr/lib64
 static_lib  = $(or $(firstword $(wildcard $(addsuffix /lib$(1).a,$(static_dirs)))),$(shell $(CC) -print-file-name=lib$(1).a))
@@ -150,7 +155,7 @@ help:
 	@echo 'make bench-collect  kvdim-collect with the shape of an 8B model on this GPU (BENCH_DIR=/var/tmp: whose disk)'
 	@echo 'make attn-static    kvdim-attn alone, to be carried to a machine with a GPU and nothing else'
 	@echo 'make format         clang-format the sources'
-	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, man pages, published numbers'
+	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, man pages, published numbers, widths'
 	@echo 'make compile_commands.json   for editors'
 	@echo 'make clean'
 	@echo 'variables: CUDA=0|1 MPI=0|1 EXTRA_PREFIX=DIR OPT="-O2 -g" CC=... BUILD=build'
@@ -233,7 +238,7 @@ install: all man
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/kvdim
 	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(BUILD)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	cp -r data/paper plots $(DESTDIR)$(PREFIX)/share/kvdim/
+	cp -r data/paper data/widths plots $(DESTDIR)$(PREFIX)/share/kvdim/
 
 # One entry per source file, from the same flags that build it.
 compile_commands.json: Makefile

@@ -1,5 +1,7 @@
-# Stacked parts of a job, a bar per row. csv: bar, sizes, then a column for each of `parts` parts, in percent of the JCT of none.
-array colour[11] = ['#0072b2', '#d55e00', '#e69f00', '#f0e442', '#56b4e9', '#009e73', '#cc79a7', '#999999', '#8a6d3b', '#222222', '#dddddd']
+# Stacked parts of a job, a bar per row. csv: bar, sizes, then a column for each of `parts` parts, in percent of the JCT of `whole`.
+if (!exists("whole")) whole = 'none'
+array colour[12] = ['#0072b2', '#d55e00', '#e69f00', '#f0e442', '#56b4e9', '#009e73', '#cc79a7', '#999999', '#8a6d3b', '#222222', '#dddddd', '#b3c6a6']
+if (parts == 12) { colour[9] = '#222222'; colour[10] = '#c4a882'; colour[11] = '#b3a1d6'; colour[12] = '#dddddd' }
 keyrows = 4
 set lmargin at screen 70.0/width
 set rmargin at screen 1 - 14.0/width
@@ -9,8 +11,8 @@ set style data histograms
 set style histogram rowstacked
 set style fill solid 0.95 border rgb '#ffffff'
 set boxwidth 0.8
-set yrange [0:*]
-set ylabel 'percent of the JCT of none' offset 1,0
+if (whole eq 'none') { set yrange [0:*] } else { set yrange [0:100] }
+set ylabel 'percent of the JCT of '.whole offset 1,0
 set xtics rotate by 60 right font ',10' scale 0
 set grid noxtics ytics
 set key at screen 0.5, 4.0/height center bottom vertical maxrows keyrows Left reverse width -1

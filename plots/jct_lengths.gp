@@ -1,4 +1,5 @@
-# JCT against input length, a panel per machine, batch and output length. csv: panel, place, series, input, jct_s, jct_min_s, jct_max_s.
+# JCT against input (of = 'input') or output length, a panel per machine, batch and other length. csv: panel, place, series, length, jct_s, jct_min_s, jct_max_s.
+if (!exists("of")) of = 'input'
 stats csv skip 1 using (note(strcol(3))) nooutput
 n = words(names)
 rows = int(ceil(panels/(1.0*columns)))
@@ -7,7 +8,7 @@ foot = (14.0 + 19*keyrows)/height
 panel_title = ''
 take(s) = (panel_title = s, 1)
 set logscale xy 2
-set format y '%.2g'
+set format y '%.3g'
 unset mxtics
 unset mytics
 set multiplot
@@ -23,7 +24,7 @@ do for [c=1:panels] {
   set yrange [*:*]
   stats csv skip 1 using ($1 == c ? take(strcol(2)) : 0) nooutput
   set title panel_title font ',10' offset 0,-0.5
-  set xlabel 'tokens of a prompt' offset 0,0.4
+  set xlabel (of eq 'output' ? 'tokens of an output' : 'tokens of a prompt') offset 0,0.4
   if (column_of == 0) { set ylabel 'JCT, s' offset 1.5,0 } else { unset ylabel }
   if (c == 1) { set key at screen 0.5, 4.0/height center bottom vertical maxrows keyrows } else { unset key }
   stats csv skip 1 using ($1 == c ? $4 : NaN):($1 == c ? $5 : NaN) nooutput

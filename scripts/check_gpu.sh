@@ -65,5 +65,6 @@ for case in mixed_half_f16 mixed_pairs steps; do sanitize gpu_append $case; done
 for case in 'rank 80' 'ragged fp16'; do sanitize gpu_palu "$case"; done
 sanitize gpu_fill
 sanitize gpu_few_rows
-TOOLS=memcheck sanitize gpu_engine quick
+TOOLS=memcheck sanitize gpu_engine quick one
+TOOLS=memcheck sanitize gpu_engine_latent quick
 exit $status

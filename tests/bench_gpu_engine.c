@@ -1,10 +1,10 @@
 /*
- * usage: bench_gpu_engine MODEL|shape:NAME [CONTEXT [WIDTHS.csv]...]
+ * usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv]...]
  *
  * The CUDA engine against what the card can do, measured in the same run: a prompt of CONTEXT tokens (8192) as FLOP in matrix products and as a
  * share of cuBLAS on an 8192^3 product; a step of 1, 2, 4 .. 64 requests with CONTEXT tokens each as a share of the time in which the weights
  * and the cache that it must read are read at the measured bandwidth. Without compression, then with the widths of each file (d_qk, d_v of the
- * KV heads, repeated) and random projections. Medians. Phases come from an engine of their own, whose totals stand beside those without.
+ * KV heads, repeated) and random projections. Medians. -gN: on N GPUs, whose ceilings are N times that of the first. Phases come from an engine of their own, whose totals stand beside those without.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +22,7 @@
 enum { BATCH = 64, PREFILLS = 4, STEPS = 24 };
 
 static size_t context = 8192;
+static int n_gpus = 1;
 static kvd_ceiling gemm, bandwidth;
 
 static int by_size(const void *a, const void *b)
@@ -171,7 +172,7 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
     const kvd_engine_spec spec = {.limits = {.max_batch = BATCH, .max_tokens = context},
                                   .max_len = context,
                                   .type = KVD_BF16,
-                                  .n_gpus = 1,
+                                  .n_gpus = n_gpus,
                                   .graphs = true,
                                   .phases = phases};
     struct timespec a, b;
@@ -212,8 +213,13 @@ int main(int argc, char **argv)
 {
     kvd_err err = {""};
     int devices = 0;
+    if (argc > 1 && !strncmp(argv[1], "-g", 2)) {
+        n_gpus = atoi(argv[1] + 2);
+        argv++;
+        argc--;
+    }
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_gpu_engine MODEL|shape:NAME [CONTEXT [WIDTHS.csv]...]\n");
+        fprintf(stderr, "usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv]...]\n");
         return 2;
     }
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
@@ -228,6 +234,8 @@ int main(int argc, char **argv)
                                       : NULL;
     end_on(!c, &err);
     end_on(kvd_ceiling_gemm(0, &gemm, &err) || kvd_ceiling_read(0, &bandwidth, &err), &err);
+    gemm.rate *= n_gpus;
+    bandwidth.rate *= n_gpus;
     printf("ceilings: %.1f TFLOP/s, %.3f TB/s read\n", gemm.rate / 1e12, bandwidth.rate / 1e12);
     bench(c, NULL, "none", false);
     bench(c, NULL, "none", true);

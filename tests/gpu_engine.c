@@ -2,7 +2,7 @@
  * The CUDA engine (serving/cuda) against the forward pass on whole sequences: logits of every token that comes out, and the token itself, of
  * ragged requests that share the batch and reuse slots; prompts whole and in pieces, with and without graphs, few rows and many. With
  * compressed heads the pass runs behind the cache that kvdim-eval scores (methods/cuda/cache.h). Also phases, contexts that were never
- * computed, and what is refused.
+ * computed, and what is refused. On a machine with several GPUs, the same on two of them, against the pass on one.
  */
 #include <math.h>
 #include <string.h>
@@ -18,11 +18,11 @@
 /* The reference runs in float32. Rows of the engine may be as far from it as those of the pass in bf16 (behind the same cache, whose numbers
  * are bf16), and by half of that more: it rounds at other places, and folds V into weights instead of multiplying it. */
 static const double allowed = 1.5;
-static int failures;
+static int failures, n_gpus = 1;
 
 static void report(int ok, const char *name, const char *detail)
 {
-    printf("%s engine %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    printf("%s engine%s %s: %s\n", ok ? "ok" : "not ok", n_gpus > 1 ? " on 2 GPUs" : "", name, detail);
     failures += !ok;
 }
 
@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     const char *name;
     size_t max_batch, chunk;
-    bool graphs, phases;
+    bool graphs, phases, sequence;
 } setting;
 
 /* A plain scheduler: requests enter in order. whole prompts go before steps; with a chunk steps and pieces share an iteration. */
@@ -173,6 +173,7 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
 typedef struct {
     double worst;              /* distance of a row of logits                                        */
     size_t rows, steps, other; /* rows compared, of steps; tokens that are not the pass's though it is sure */
+    double sent[2];            /* bytes in exchanges                                                */
     double least_part, residue; /* of phases: the most negative part, the largest share of the total */
     kvd_phase_times sum;
 } outcome;
@@ -220,6 +221,12 @@ static int serve(kvd_engine *e, const load *l, const setting *set, size_t vocab,
         if (it.n_slices == 0 || (status = e->step(e, &it, s.id, token, &t, err)) != 0)
             break;
         note_phases(o, &t);
+        if (e->sent) {
+            double bytes[2];
+            e->sent(e, bytes);
+            o->sent[0] += bytes[0];
+            o->sent[1] += bytes[1];
+        }
         o->steps += it.n_steps;
         for (size_t i = 0; i < it.n_slices && !status; i++) {
             const kvd_slice *const c = &it.slice[i];
@@ -239,9 +246,37 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .limits = {.max_batch = set->max_batch, .max_tokens = 4 * max_len, .chunk = set->chunk},
         .max_len = max_len,
         .type = KVD_BF16,
-        .n_gpus = 1,
+        .n_gpus = n_gpus,
+        .sequence = set->sequence,
         .graphs = set->graphs,
         .phases = set->phases};
+}
+
+/* What two GPUs send each other: the other one's heads of a slice, at the widths that are stored; Q in rows of 8 tokens, K and V in pages. */
+static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
+{
+    const kvd_dims *const dims = plan ? plan->dims : NULL;
+    const int group = c->n_heads / c->n_kv_heads, half = c->n_kv_heads / 2;
+    double want[2] = {0, 0};
+    char text[160];
+    for (size_t r = 0; r < l->n; r++) {
+        const size_t n = l->r[r].input, pages = (n + 63) / 64, first = pages / 2;
+        const size_t token[2] = {64 * first < n ? 64 * first : n, n};
+        for (int i = 0; i < c->n_layers * c->n_kv_heads; i++) {
+            /* The head's share has it of all tokens; it comes from the other slice, and goes back there. */
+            const int other = i % c->n_kv_heads < half;
+            const size_t tokens = other ? token[1] - token[0] : token[0],
+                         page = other ? pages - first : first;
+            const int d_qk = dims ? kvd_pad16(dims->head[i].d_qk, c->d_head) : c->d_head;
+            const int d_v = dims ? kvd_pad16(dims->head[i].d_v, c->d_head) : c->d_head;
+            want[0] += 2.0 * (double)((tokens + 7) / 8 * 8 * (size_t)(group * d_qk) +
+                                      page * 64 * (size_t)(d_qk + d_v));
+            want[1] += 2.0 * (double)(tokens * (size_t)(group * d_v));
+        }
+    }
+    (void)snprintf(text, sizeof text, "%.0f of Q, K and V, %.0f of the output; %.0f and %.0f by hand",
+                   o->sent[0], o->sent[1], want[0], want[1]);
+    report(fabs(o->sent[0] - want[0]) + fabs(o->sent[1] - want[1]) < 0.5 && want[0] > 0, "bytes sent", text);
 }
 
 static void test(const kvd_checkpoint *c, const char *model, const load *l, const kvd_plan *plan,
@@ -263,8 +298,11 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
     (void)snprintf(name, sizeof name, "%s, %s, %s", model, method, set->name);
     (void)snprintf(text, sizeof text, "%zu rows, %zu of steps, off by %.2g of %.2g, %zu other tokens", o.rows,
                    o.steps, o.worst, l->bar, o.other);
-    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == outputs && o.steps > 0, name,
-           status ? err.msg : text);
+    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == outputs &&
+               (o.steps > 0) != set->sequence,
+           name, status ? err.msg : text);
+    if (set->sequence && !status)
+        test_sent(kvd_checkpoint_config(c), l, plan, &o);
     if (set->phases) {
         (void)snprintf(
             text, sizeof text,
@@ -273,8 +311,8 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
             o.residue, o.least_part, o.sum.part[KVD_PHASE_PREFILL], o.sum.part[KVD_PHASE_DECODE],
             o.sum.part[KVD_PHASE_HOST], o.sum.total);
         report(!status && o.residue < 0.03 && o.least_part > -2e-6 && o.sum.part[KVD_PHASE_PREFILL] > 0 &&
-                   o.sum.part[KVD_PHASE_DECODE] > 0 && o.sum.part[KVD_PHASE_MLP] > 0 &&
-                   o.sum.part[KVD_PHASE_SAMPLE] > 0,
+                   (o.sum.part[KVD_PHASE_DECODE] > 0) != set->sequence && o.sum.part[KVD_PHASE_MLP] > 0 &&
+                   o.sum.part[KVD_PHASE_SAMPLE] > 0 && (o.sum.part[KVD_PHASE_COMM] > 0) == (n_gpus > 1),
                "phases", text);
     }
     if (e)
@@ -298,11 +336,17 @@ static const request long_ones[] = {{70, 9},  {1, 30},  {300, 3}, {64, 12}, {13,
                                     {200, 8}, {63, 20}, {40, 40}, {5, 64},  {1, 1},   {448, 33}};
 static const request short_ones[] = {{17, 9}, {1, 20}, {30, 3}, {8, 12}, {13, 11}, {25, 1}};
 
-static const setting whole = {"whole prompts", 5, 0, false, false};
-static const setting replayed = {"whole prompts, graphs, phases", 5, 0, true, true};
-static const setting pieces = {"pieces of 48", 4, 48, true, false};
-static const setting many = {"batch of 12, graphs, phases", 12, 0, true, true};
-static const setting many_pieces = {"batch of 12, pieces of 100, phases", 12, 100, false, true};
+static const request prompts_alone[] = {{200, 1}, {64, 1}, {1, 1},   {129, 1},
+                                        {63, 1},  {77, 1}, {448, 1}, {320, 1}};
+static const request two_pages[] = {{100, 1}, {64, 1}, {65, 1}, {127, 1}, {1, 1}, {72, 1}};
+static const request one_page[] = {{30, 1}, {1, 1}, {59, 1}, {16, 1}, {33, 1}, {8, 1}};
+static const setting by_tokens = {"prompts by tokens", 1, 0, false, true, true};
+
+static const setting whole = {"whole prompts", 5, 0, false, false, false};
+static const setting replayed = {"whole prompts, graphs, phases", 5, 0, true, true, false};
+static const setting pieces = {"pieces of 48", 4, 48, true, false, false};
+static const setting many = {"batch of 12, graphs, phases", 12, 0, true, true, false};
+static const setting many_pieces = {"batch of 12, pieces of 100, phases", 12, 100, false, true, false};
 
 static void test_demo(int quick)
 {
@@ -321,7 +365,7 @@ static void test_demo(int quick)
 }
 
 /* Families whose layers differ: biases, norms of Q and K, other orders, learned positions. */
-static void test_families(void)
+static void test_families(const request *r, const setting *first, const setting *second)
 {
     static const char *const name[] = {"mistral-full", "llama-biases", "qwen2-gqa",
                                        "qwen3-gqa",    "opt-before",   "opt-after",
@@ -331,12 +375,16 @@ static void test_families(void)
         char path[128];
         (void)snprintf(path, sizeof path, "tests/data/families/%s", name[i]);
         kvd_checkpoint *const c = open_or_end(path);
-        load l = load_make(c, short_ones, 6, 12 + i);
-        if (expect(&l, c, NULL, &err)) {
+        load l = load_make(c, r, 6, 12 + i);
+        kvd_gpu_share share;
+        if (kvd_gpu_share_of(kvd_checkpoint_config(c), 0, n_gpus, &share, &err))
+            printf("# %s: %s\n", name[i], err.msg);
+        else if (expect(&l, c, NULL, &err)) {
             report(0, name[i], err.msg);
         } else {
-            test(c, name[i], &l, NULL, "none", &replayed);
-            test(c, name[i], &l, NULL, "none", &pieces);
+            test(c, name[i], &l, NULL, "none", first);
+            if (second)
+                test(c, name[i], &l, NULL, "none", second);
         }
         load_release(&l);
         kvd_checkpoint_close(c);
@@ -391,7 +439,7 @@ static void test_context(void)
     static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
     kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
-    const setting set = {"context", 3, 0, true, false};
+    const setting set = {"context", 3, 0, true, false, false};
     const kvd_engine_spec spec = spec_of(&set, 1000);
     kvd_engine *const e = kvd_engine_open_cuda(c, &none, &spec, &err);
     const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
@@ -419,7 +467,7 @@ static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_eng
 
 static void test_refused(void)
 {
-    const setting set = {"refused", 3, 0, false, false};
+    const setting set = {"refused", 3, 0, false, false, false};
     const kvd_plan none = {.type = KVD_BF16}, wide = {.type = KVD_F32};
     kvd_plan tokens = none;
     kvd_method m;
@@ -438,8 +486,8 @@ static void test_refused(void)
     s = spec_of(&set, 4096);
     refused(c, &none, &s, "1024");
     s = spec_of(&set, 100);
-    s.n_gpus = 2;
-    refused(c, &none, &s, "one GPU");
+    s.n_gpus = 17;
+    refused(c, &none, &s, "17 GPUs");
     s = spec_of(&set, 100);
     s.type = KVD_F32;
     refused(c, &none, &s, "f32");
@@ -468,7 +516,7 @@ static void test_nonfinite(void)
     static const uint32_t id[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 11, 12, 13, 14, 15, 16}, last = 17;
     const kvd_iteration prompts = {.n_slices = 2, .slice = prompt, .n_tokens = 18};
     const kvd_iteration steps = {.n_slices = 1, .n_steps = 1, .slice = &step, .n_tokens = 1};
-    const setting set = {"not finite", 2, 0, true, false};
+    const setting set = {"not finite", 2, 0, true, false, false};
     const kvd_engine_spec spec = spec_of(&set, 64);
     made_spec s = MADE_SPEC_DEFAULTS;
     s.tied = false;
@@ -500,25 +548,85 @@ static void test_nonfinite(void)
     }
 }
 
-/* usage: gpu_engine [quick]: a few small cases, for compute-sanitizer */
-int main(int argc, char **argv)
+/* Heads that do not go round, a method that chooses tokens by all heads, and what is no prompt alone. */
+static void test_refused_on_two(void)
 {
-    int devices = 0;
-    const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
-    const setting *const some[] = {&replayed, &pieces, NULL};
-    const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip engine: no device\n");
-        return 0;
-    }
+    const setting set = {"refused", 3, 0, false, false, false};
+    const kvd_plan none = {.type = KVD_BF16};
+    kvd_checkpoint *const c = open_or_end("tests/data/families/falcon-7b");
+    const kvd_engine_spec s = spec_of(&set, 100);
+    kvd_engine_spec alone = s;
+    kvd_plan tokens = none;
+    kvd_method m;
+    kvd_err err = {""};
+    if (kvd_method_parse("h2o", &m, &err))
+        report(0, "refused", err.msg);
+    kvd_method_plan(&m, &tokens);
+    refused(c, &none, &s, "1 KV heads do not divide by 2 GPUs");
+    refused(c, &tokens, &s, "other axes than dims on one GPU");
+    alone.sequence = true;
+    refused(c, &none, &alone, "one at a time, not 3");
+    refused(c, &tokens, &alone, "other axes than dims on one GPU");
+    kvd_checkpoint_close(c);
+}
+
+static void test_on(int gpus, int quick, const setting *const *some, const setting *const *more)
+{
+    n_gpus = gpus;
     test_demo(quick);
     test_dims("data/models/kvdim-6m", "kvdim-6m", long_ones, quick ? 4 : 12, quick ? some : more);
     test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, 6, some);
     test_context();
-    if (!quick) {
-        test_families();
+    if (quick)
+        return;
+    test_families(short_ones, &replayed, &pieces);
+    if (gpus == 1)
         test_refused();
-        test_nonfinite();
+    else
+        test_refused_on_two();
+    test_nonfinite();
+}
+
+static void test_by_tokens(int quick)
+{
+    static const setting *const set[] = {&by_tokens, NULL};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    load l = load_make(c, prompts_alone, 8, 11);
+    n_gpus = 2;
+    if (expect(&l, c, NULL, &err))
+        report(0, "kvdim-6m", err.msg);
+    else
+        test(c, "kvdim-6m", &l, NULL, "none", &by_tokens);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+    test_dims("data/models/kvdim-6m", "kvdim-6m", prompts_alone, quick ? 4 : 8, set);
+    if (!quick) {
+        test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", two_pages, 6, set);
+        test_families(one_page, &by_tokens, NULL);
     }
+}
+
+/* usage: gpu_engine [quick] [one|two|tokens]: a few small cases, for compute-sanitizer; those on one GPU, on two, with prompts by tokens alone */
+int main(int argc, char **argv)
+{
+    static const setting *const some[] = {&replayed, &pieces, NULL};
+    static const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
+    int devices = 0;
+    const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    const char *const which = argc > 1 + quick ? argv[argc - 1] : "all";
+    const int all = strcmp(which, "all") == 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip engine: no device\n");
+        return 0;
+    }
+    if (all || strcmp(which, "one") == 0)
+        test_on(1, quick, some, more);
+    if (devices < 2 && strcmp(which, "one") != 0)
+        printf("skip engine on 2 GPUs: %d device\n", devices);
+    if (devices > 1 && (all || strcmp(which, "two") == 0))
+        test_on(2, quick, some, more);
+    if (devices > 1 && (all || strcmp(which, "tokens") == 0))
+        test_by_tokens(quick);
     return failures ? 1 : 0;
 }

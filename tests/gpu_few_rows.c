@@ -85,7 +85,7 @@ static double distance(const scenario *c, const float *w, const double *x, const
 
 static void test(const scenario *c)
 {
-    static const char *const name[] = {"store", "add", "swiglu", "logits"};
+    static const char *const name[] = {"store", "add", "put", "swiglu", "logits"};
     /* A rounding of the result, of the normed rows, of gate and up. */
     const int narrow = c->kind == KVD_FEW_STORE || c->kind == KVD_FEW_SWIGLU;
     const double bar = narrow || c->norm ? 6e-3 : 2e-6;
@@ -191,17 +191,19 @@ int main(void)
         return 0;
     }
     static const size_t in[] = {8, 40, 64, 200, 576, 2048}, out[] = {1, 8, 40, 257, 3000};
-    for (int kind = 0; kind < 4; kind++)
+    for (int kind = 0; kind < 5; kind++)
         for (size_t n = 1; n <= KVD_FEW_ROWS; n++) {
             const size_t i = (n + (size_t)kind) % 6, o = (n * 2 + (size_t)kind) % 5;
-            const scenario c = {(kvd_few_kind)kind, n, in[i], out[o], n % 2 == 1 && kind != KVD_FEW_ADD};
+            const int sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
+            const scenario c = {(kvd_few_kind)kind, n, in[i], out[o], n % 2 == 1 && !sums};
             test(&c);
         }
-    const scenario wide[] = {
-        {KVD_FEW_ADD, 3, 14336, 512, 0}, {KVD_FEW_STORE, 8, 4096, 300, 1}, {KVD_FEW_ADD, 8, 14344, 120, 0}};
-    test(&wide[0]);
-    test(&wide[1]);
-    test(&wide[2]);
+    const scenario wide[] = {{KVD_FEW_ADD, 3, 14336, 512, 0},
+                             {KVD_FEW_STORE, 8, 4096, 300, 1},
+                             {KVD_FEW_ADD, 8, 14344, 120, 0},
+                             {KVD_FEW_PUT, 8, 14344, 120, 0}};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        test(&wide[i]);
     report(!kvd_few_rows_take(KVD_FEW_ADD, 9, 64) && !kvd_few_rows_take(KVD_FEW_STORE, 8, 1 << 15) &&
                !kvd_few_rows_take(KVD_FEW_ADD, 1, 12),
            "take", "what does not go");

@@ -37,14 +37,14 @@ static void compare(const char *name, const kvd_problem *p, const void *device, 
     for (size_t i = 0; i < n; i++)
         wrong += got[i] != want[i];
     if (wrong) {
-        printf("not ok %s, %s, %s%s: %zu of %zu elements differ\n", name, kvd_phase_name[p->phase],
+        printf("not ok %s, %s, %s%s: %zu of %zu elements differ\n", name, kvd_attn_phase_name[p->phase],
                kvd_dtype_name(p->dtype), p->sharp ? ", sharp" : "", wrong, n);
         failures++;
     }
     free(got);
 }
 
-static void run(kvd_phase phase, kvd_dtype dtype, bool sharp)
+static void run(kvd_attn_phase phase, kvd_dtype dtype, bool sharp)
 {
     kvd_err err = {""};
     kvd_problem p = {.phase = phase,
@@ -112,10 +112,10 @@ int main(void)
         printf("skip fill: no CUDA device\n");
         return 0;
     }
-    for (int phase = 0; phase < KVD_N_PHASES; phase++)
+    for (int phase = 0; phase < KVD_N_ATTN_PHASES; phase++)
         for (int sharp = 0; sharp < 2; sharp++) {
-            run((kvd_phase)phase, KVD_F16, sharp);
-            run((kvd_phase)phase, KVD_BF16, sharp);
+            run((kvd_attn_phase)phase, KVD_F16, sharp);
+            run((kvd_attn_phase)phase, KVD_BF16, sharp);
         }
     if (!failures)
         printf("ok device data are the host's, bit for bit\n");

@@ -587,6 +587,52 @@ static void palu_gives_ranks_by_information(void **state)
     }
 }
 
+/* Of the rows of one head, by dgesvd. */
+static void singular_values(int layer, int head, int side, double *sigma)
+{
+    static float rows[N * D];
+    static double wide[N * D];
+    double superb[D];
+    kvd_err err;
+    assert_int_equal(kvd_activations_rows(&dump, side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, layer, head, 0, N,
+                                          rows, NULL, &err),
+                     0);
+    for (size_t i = 0; i < (size_t)N * D; i++)
+        wide[i] = (double)rows[i];
+    assert_int_equal(
+        LAPACKE_dgesvd(LAPACK_ROW_MAJOR, 'N', 'N', N, D, wide, D, sigma, NULL, 1, NULL, 1, superb), 0);
+}
+
+/* Eq. 6 with one r: as many dimensions as equal ranks, or a step of r fewer; what is last is not needed, what is kept is. */
+static void palu_gives_ranks_by_eq6(void **state)
+{
+    (void)state;
+    const char *const text[] = {"palu,p=0.5,heads=1,search=3", "palu,p=0.25,heads=1,search=3",
+                                "palu,p=0.9,heads=1,search=3"};
+    const int each[] = {4, 6, 1};
+    int rank[LAYERS][HEADS][KVD_N_SIDES];
+    for (int i = 0; i < 3; i++) {
+        const int most = each[i] * LAYERS * HEADS * 2, sum = searched(text[i], NULL, rank);
+        double kept = 0, dropped = 1;
+        assert_in_range(sum, most - LAYERS * HEADS * 2, most);
+        for (int l = 0; l < LAYERS; l++)
+            for (int h = 0; h < HEADS; h++)
+                for (int side = 0; side < KVD_N_SIDES; side++) {
+                    double sigma[D], all = 0, tail = 0;
+                    const int r = rank[l][h][side];
+                    singular_values(l, h, side, sigma);
+                    for (int j = D - 1; j >= 0; j--)
+                        all += sigma[j];
+                    for (int j = r; j < D; j++)
+                        tail += sigma[j];
+                    kept = fmax(kept, tail / all); /* of all: r is at least this */
+                    if (r > 1)
+                        dropped = fmin(dropped, (tail + sigma[r - 1]) / all);
+                }
+        assert_true(kept < dropped + 1e-9);
+    }
+}
+
 /* ---- rotatekv: with dense matrices ------------------------------------------------------------------------- */
 
 /* The Walsh-Hadamard matrix: the sign of (i, j) is that of the number of common bits. */
@@ -702,6 +748,7 @@ int main(void)
                                        cmocka_unit_test(kvquant_weighs_numbers),
                                        cmocka_unit_test(squared_gradients_that_do_not_serve),
                                        cmocka_unit_test(palu_gives_ranks_by_information),
+                                       cmocka_unit_test(palu_gives_ranks_by_eq6),
                                        cmocka_unit_test(rotations)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -283,6 +283,17 @@ static void test_method_text(void **state)
                 m.p_low == 0.5);
     assert_string_equal(m.settings, "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                                     "importance.mean=0");
+    /* A rate for each pair: the four of ZDC's Eq. 5, also by the method's name. */
+    assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
+    assert_int_equal(kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err), 0);
+    assert_true(isnan(m.p) && isnan(m.p_low) && m.p_side[0] == 0.5 && m.p_side[1] == 0.2 &&
+                m.p_low_side[0] == 0.75 && m.p_low_side[1] == 0.6);
+    assert_true(kvd_method_has_point(&m) && kvd_method_has_sides(&m) && kvd_method_has_low(&m));
+    assert_string_equal(m.settings,
+                        "zack.p.qk=0.5,zack.p.v=0.2,zack.p_u.qk=0.75,zack.p_u.v=0.6,importance.g=0.5,"
+                        "importance.rise=0,importance.overlap=0.95,importance.mean=0");
+    assert_int_equal(kvd_method_parse("balanced,p.qk=0,p.v=0.5,ranks=error", &m, &err), 0);
+    assert_true(m.p_side[0] == 0 && m.p_side[1] == 0.5);
     assert_int_equal(kvd_method_parse("mikv,lk=4", &m, &err), 0);
     assert_string_equal(m.settings,
                         "lower.heavy=0.1,lower.recent=0.1,hetero.k=8,hetero.v=8,hetero.lk=4,hetero.lv=2,"
@@ -295,18 +306,18 @@ static void test_method_text(void **state)
     const char *const bad[][2] = {
         {"zac",
          "unknown method 'zac', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, "
-         "think, minicache, "
+         "think, strawman, minicache, "
          "xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
          "kvquant, rotatekv, leankv, zdc, mikv"},
         {"",
          "unknown method '', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, think, "
-         "minicache, xkv, h2o, "
+         "strawman, minicache, xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
          "kvquant, rotatekv, leankv, zdc, mikv"},
         {"zack,p", "method 'zack': 'p' is not key=value"},
         {"zack,", "method 'zack': '' is not key=value"},
-        {"zack,q=1", "method 'zack': unknown key 'q', known are p, r, ranks, cut"},
+        {"zack,q=1", "method 'zack': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut"},
         {"zack,p=0.1,p=0.2", "method 'zack': key 'p' is given twice"},
         {"zack,p=1", "method 'zack': p = 1 removes everything, it must be below 1"},
         {"zack,p=0.1,r=0.1", "method 'zack': p and r exclude each other"},
@@ -324,11 +335,27 @@ static void test_method_text(void **state)
          "method 'zack': p_u is of entries at a low level, which no member of it makes"},
         {"zack+think", "method 'zack+think': 'zack' and 'think' both choose dims"},
         {"zdc,p=0.1,p_i=0.2", "method 'zdc': key 'p_i' is given twice"},
-        {"zdc,q=1", "method 'zdc': unknown key 'q', known are p, r, ranks, cut, p_u, g, rise, overlap, mean"},
+        {"zdc,q=1", "method 'zdc': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, p_u, p_u.qk, "
+                    "p_u.v, g, rise, overlap, mean"},
+        {"zack,p.qk=0.5", "method 'zack': p.qk and p.v go together: 0 leaves a pair whole"},
+        {"zack,p.qk=0.5,p.v=0.5,p=0.5", "method 'zack': p.qk and p.v exclude p, which is of both pairs"},
+        {"zack,p.qk=0.5,p.v=0.5,r=0.5", "method 'zack': p.qk and p.v exclude r, which is of both pairs"},
+        {"zack,p.qk=0.5,p_i.qk=0.5", "method 'zack': key 'p_i.qk' is given twice"},
+        {"zack,p.qk=1,p.v=0.5", "method 'zack': p.qk = 1 removes everything, it must be below 1"},
+        {"zack,p.qk=0.5,p.v=0.5,cut=v",
+         "method 'zack': cut=v goes with p or r: a pair whose own rate is 0 is left whole"},
+        {"uniform,p.qk=0.5,p.v=0.5", "method 'uniform': it has one width for both pairs: give p"},
+        {"zack,p=0.5,p_u.qk=0.7,p_u.v=0.7",
+         "method 'zack': p_u is of entries at a low level, which no member of it makes"},
+        {"zdc,p=0.1,p_u.v=0.2", "method 'zdc': p_u.qk and p_u.v go together"},
+        {"zdc,p=0.1,p_u.v=0.2,p_u.qk=0.2,p_u=0.2",
+         "method 'zdc': p_u.qk and p_u.v exclude p_u, which is of both pairs"},
+        {"kivi,p.qk=0.5", "method 'kivi': unknown key 'p.qk', known are bits, group, residual"},
         {"kivi,bits=2.5", "method 'kivi': bits = 2.5 is no whole number"},
         {"kivi,bits=9", "method 'kivi': bits: '9' is not within 1 .. 8"},
         {"h2o,recent=0.1,recent=0.1", "method 'h2o': key 'recent' is given twice"},
-        {"zack+h2o,q=1", "method 'zack+h2o': unknown key 'q', known are p, r, ranks, cut, heavy, recent"},
+        {"zack+h2o,q=1",
+         "method 'zack+h2o': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, heavy, recent"},
         {"uniform,r=0.5",
          "method 'uniform': it takes p, neither r nor ranks: its widths do not depend on the spectrum"},
     };

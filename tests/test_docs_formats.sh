@@ -38,6 +38,11 @@ quietly "$B/bin/kvdim-fit" "$tmp/spectrum/all.h5" --overall-p 0.25,0.5 -q -o "$t
 quietly "$B/bin/kvdim-fit" "$tmp/spectrum/all.h5" --removal-rate 0.1 --pair bqk,bvw --energy -q -o "$tmp/rates/energy.h5"
 quietly "$B/bin/kvdim-eval" "$tmp/model" --ids "$tmp/other.csv" --spectrum "$tmp/spectrum/all.h5" --method balanced --scan-errors --tokens 100 \
   -q -o "$tmp/error-table/balanced.h5"
+quietly "$B/bin/kvdim-collect" data/models/kvdim-6m --text data/texts/articles.txt --tokens 512 --seq-len 256 --moments -q -o "$tmp/6m-moments.h5"
+quietly "$B/bin/kvdim-spectrum" "$tmp/6m-moments.h5" --pair qk,vw -q -o "$tmp/6m.h5"
+quietly "$B/bin/kvdim-eval" data/models/kvdim-6m --text data/texts/stories.txt --tokens 300 --seq-len 100 --prompt 60 --spectrum "$tmp/6m.h5" --cache f16 \
+  --method zdc,p_i.qk=0.2/0.5,p_i.v=0.2/0.5,p_u.qk=0.6/0.85,p_u.v=0.6/0.85,g=0.2/0.6 -q -o "$tmp/sweep.h5"
+quietly "$B/bin/kvdim-fit" "$tmp/6m.h5" --regression "$tmp/sweep.h5" --loss 0.1 -q -o "$tmp/rates/regression.h5"
 quietly "$B/bin/kvdim-fit" "$tmp/spectrum/all.h5" --overall-p 0.5 --error-table "$tmp/error-table/balanced.h5" -q -o "$tmp/rates/error.h5"
 quietly "$B/bin/kvdim-eval" "$tmp/model" --ids "$tmp/other.csv" --spectrum "$tmp/spectrum/all.h5" --rates "$tmp/rates/eq6.h5" \
   -q -o "$tmp/accuracy/points.h5"

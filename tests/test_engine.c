@@ -291,6 +291,7 @@ static void test_plans_row_by_row(void **unused)
                                        "zipcache,block=20",
                                        "snapkv,budget=0.3",
                                        "think",
+                                       "strawman",
                                        "gear"};
     (void)unused;
     texts t;

@@ -175,7 +175,8 @@ static void test_reference_that_does_not_fit(void **state)
         if (!fits)
             b.runner->spare = nothing_to_spare;
         assert_int_equal(kvd_evaluator_init(&b.e, b.runner, corpus, 0, true, &err), 0);
-        assert_true(b.e.bytes_not_kept == (fits ? 0 : TOKENS * (size_t)config->d_model * sizeof(float)));
+        assert_true(b.e.bytes_not_kept ==
+                    (fits ? 0 : (TOKENS - b.e.n_sequences) * (size_t)config->d_model * sizeof(float)));
         for (int run = 0; run < 2; run++) {
             kvd_choice c = {.method = "zack", .overall_p = 0.5, .plan = {.dims = &d, .type = KVD_F32}};
             assert_int_equal(kvd_evaluate(&b.e, &c, 1, 0, false, NULL, &err), 0);
@@ -271,6 +272,173 @@ static void test_guards_of_points(void **state)
     close_bench(&b);
 }
 
+/* ---- what is left out changes no number ---------------------------------------------------------- */
+
+enum { PROMPT = 20 };
+
+typedef struct {
+    kvd_choice c;
+    kvd_quality *reference;
+} outcome;
+
+/* One method behind prompts; with `shortcuts` the runner may leave out what it can. */
+static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens, size_t room,
+                            outcome *o)
+{
+    kvd_err err = {""};
+    kvd_method m;
+    kvd_evaluator e;
+    kvd_model_runner *const r = kvd_runner_cpu(checkpoint, max_tokens, SEQ_LEN, &err);
+    assert_non_null(r);
+    if (!shortcuts) {
+        r->keep_prompts = NULL;
+        r->cut_is_reference = NULL;
+    }
+    if (room)
+        r->spare = nothing_to_spare;
+    assert_int_equal(kvd_evaluator_init(&e, r, corpus, PROMPT, keep, &err), 0);
+    if (keep)
+        assert_int_equal(kvd_evaluator_keep_attention(&e, &err), 0);
+    const kvd_method_setup setup = {.config = config, .seed = 3};
+    assert_int_equal(kvd_method_parse(name, &m, &err), 0);
+    kvd_dims d = {0};
+    for (int again = 0; again < (keep ? 2 : 1); again++) { /* the second time with what was kept */
+        if (again)
+            kvd_choice_release(&o->c);
+        o->c = (kvd_choice){.method = name,
+                            .overall_p = m.dims ? 0.5 : NAN,
+                            .plan = {.type = KVD_F32, .prompt = PROMPT, .seed = 3}};
+        if (m.dims && !d.head)
+            build(&d, m.dims, 0.5);
+        o->c.plan.dims = m.dims ? &d : NULL;
+        if (kvd_method_is_none(&m))
+            o->c.overall_p = 0;
+        kvd_method_plan(&m, &o->c.plan);
+        assert_int_equal(kvd_plan_open(&o->c.plan, &setup, &err), 0);
+        if (kvd_evaluate(&e, &o->c, 1, 0, true, NULL, &err))
+            fail_msg("%s: %s", name, err.msg);
+        kvd_plan_close(&o->c.plan);
+    }
+    kvd_dims_release(&d);
+    o->reference = malloc(e.n_sequences * sizeof *o->reference);
+    memcpy(o->reference, e.reference, e.n_sequences * sizeof *o->reference);
+    kvd_evaluator_release(&e);
+    r->free(r);
+}
+
+static bool near(double a, double b, double off)
+{
+    return fabs(a - b) <= off * fabs(b) || (isnan(a) && isnan(b));
+}
+
+static void same_outcomes(const outcome *a, const outcome *b, double off)
+{
+    const size_t n = kvd_corpus_n_sequences(corpus);
+    for (size_t s = 0; s < n; s++) {
+        const kvd_quality *const x = &a->c.per_sequence[s], *const y = &b->c.per_sequence[s];
+        assert_true(x->n == y->n && x->top1 == y->top1 && x->agree == y->agree);
+        assert_true(near(x->nll, y->nll, off) && near(x->kl, y->kl, 100 * off));
+        assert_true(a->reference[s].n == y->n && a->reference[s].nll == b->reference[s].nll);
+    }
+    for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
+        assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
+        /* In layers that store everything the difference is rounding. */
+        const double rounding = off * off * b->c.error.norm2[i];
+        assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
+                    fabs(a->c.error.diff2[i] - b->c.error.diff2[i]) < rounding);
+        assert_true(a->c.error.n[i] == b->c.error.n[i] && a->c.error.n_zero[i] == b->c.error.n_zero[i]);
+    }
+    const kvd_cache_account *const x = &a->c.account, *const y = &b->c.account;
+    assert_true(x->calls == y->calls && x->tokens == y->tokens && x->elements_kept == y->elements_kept &&
+                x->elements_dense == y->elements_dense && x->bytes_stored == y->bytes_stored);
+    assert_true(x->steps.rows == y->steps.rows && x->steps.payload == y->steps.payload &&
+                x->steps.side == y->steps.side && x->steps.dropped == y->steps.dropped &&
+                x->steps.coded == y->steps.coded && x->steps.merged == y->steps.merged);
+}
+
+static void drop_outcome(outcome *o)
+{
+    kvd_choice_release(&o->c);
+    free(o->reference);
+}
+
+/* Runs that begin behind their prompts, of one batch and of several, kept for all tokens, and with no room to keep them. */
+static void test_prompts_run_once(void **state)
+{
+    (void)state;
+    static const char *const methods[] = {"zack,p=0.5",
+                                          "h2o",
+                                          "kivi,group=8,residual=8",
+                                          "snapkv,window=4",
+                                          "minicache,start=0.3",
+                                          "importance+hetero,k=4,v=4",
+                                          "think,window=4",
+                                          "keyformer",
+                                          "hetero,k=4,v=4"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        for (int way = 0; way < 4; way++) {
+            outcome whole, parts;
+            const size_t batch = way == 1 ? 2 * SEQ_LEN : TOKENS;
+            evaluate_method(methods[i], false, false, batch, 0, &whole);
+            evaluate_method(methods[i], true, way == 2, batch, way == 3, &parts);
+            assert_true(total(whole.c.per_sequence, kvd_corpus_n_sequences(corpus)).kl > 0);
+            same_outcomes(&parts, &whole, 1e-6);
+            drop_outcome(&whole);
+            drop_outcome(&parts);
+        }
+}
+
+/* What changes nothing is not run, and has the bits that its run has. */
+static void test_none_is_not_run(void **state)
+{
+    (void)state;
+    for (int keep = 0; keep < 2; keep++) {
+        outcome run, left_out;
+        evaluate_method("none", false, keep, 2 * SEQ_LEN, 0, &run);
+        evaluate_method("none", true, keep, 2 * SEQ_LEN, 0, &left_out);
+        assert_true(!run.c.is_reference && !run.c.differs && left_out.c.is_reference);
+        assert_memory_equal(run.c.per_sequence, left_out.c.per_sequence,
+                            kvd_corpus_n_sequences(corpus) * sizeof(kvd_quality));
+        same_outcomes(&left_out, &run, 0);
+        drop_outcome(&run);
+        drop_outcome(&left_out);
+    }
+}
+
+/* Rows that go through the head. */
+static size_t logit_rows;
+static int (*real_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
+static int count_logits(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err)
+{
+    logit_rows += n;
+    return real_logits(r, rows, n, err);
+}
+
+static void test_logits_of_scored_rows(void **state)
+{
+    (void)state;
+    for (size_t prompt = 0; prompt <= 30; prompt += 10) {
+        kvd_err err = {""};
+        kvd_evaluator e;
+        kvd_model_runner *const r = kvd_runner_cpu(checkpoint, TOKENS, SEQ_LEN, &err);
+        assert_non_null(r);
+        real_logits = r->reference_logits;
+        r->reference_logits = count_logits;
+        logit_rows = 0;
+        assert_int_equal(kvd_evaluator_init(&e, r, corpus, prompt, false, &err), 0);
+        assert_int_equal(kvd_evaluator_know_reference(&e, &err), 0);
+        size_t rows = 0;
+        for (size_t s = 0; s < e.n_sequences; s++) {
+            const size_t n = kvd_corpus_length(corpus, s), scored = prompt < n ? n - prompt - 1 : 0;
+            assert_true(e.reference[s].n == (double)scored);
+            rows += scored;
+        }
+        assert_true(logit_rows == rows && e.n_scored == rows);
+        kvd_evaluator_release(&e);
+        r->free(r);
+    }
+}
+
 static void test_attention_error_by_hand(void **state)
 {
     (void)state;
@@ -343,6 +511,9 @@ int main(void)
         cmocka_unit_test(test_from_a_layer_on),
         cmocka_unit_test(test_full_rank_guard),
         cmocka_unit_test(test_guards_of_points),
+        cmocka_unit_test(test_prompts_run_once),
+        cmocka_unit_test(test_none_is_not_run),
+        cmocka_unit_test(test_logits_of_scored_rows),
         cmocka_unit_test(test_attention_error_by_hand),
         cmocka_unit_test(test_error_scan),
     };

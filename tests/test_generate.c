@@ -257,6 +257,7 @@ static void every_axis_is_the_whole_sequence(void **state)
                                         "minicache",
                                         "xkv,layers=2,rank_k=10,rank_v=15",
                                         "think,window=8",
+                                        "strawman,p=0.25",
                                         "h2o+zack,p=0.3",
                                         "h2o+minicache",
                                         "zdc,p_i=0.1,p_u=0.5"};

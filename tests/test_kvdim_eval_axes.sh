@@ -41,13 +41,27 @@ else bad "every axis runs" "$(cat "$D/err")"; fi
 if run --calibration "$D/d.h5" --method palu,p=0 --method palu,p=0,heads=1 && column kl | awk 'NR > 1 && !($1 < 1e-5) { wrong = 1 } END { exit wrong || NR != 3 }'
 then ok "palu at full rank is the model"; else bad "palu at full rank is the model" "$(column kl)" "$(cat "$D/err")"; fi
 
-# ---- two levels of the same width are one; narrower ones of unimportant tokens lie between the two ------
+# ---- two levels of the same width are one, but for the rounding of blocks against rows; narrower ones of unimportant tokens lie between the two ------
 if run --prompt 100 --spectrum "$D/s.h5" --method zack,p=0.2 --method zdc,p_i=0.2,p_u=0.2 --method zdc,p_i=0.2,p_u=0.5,g=0.8 --method zdc,p_i=0.2,p_u=0.5,g=0.3 --method zack,p=0.5; then
   column kl >"$D/k"; column cache_share >"$D/c"
-  if paste -d' ' "$D/k" "$D/c" | awk 'NR == 2 { kl = $1; share = $2 } NR == 3 && !($1 == kl && $2 > share && $2 < share + 0.001) { wrong = 1 }
+  if paste -d' ' "$D/k" "$D/c" | awk 'NR == 2 { kl = $1; share = $2 } NR == 3 && !($1 > (1 - 1e-4) * kl && $1 < (1 + 1e-4) * kl && $2 > share && $2 < share + 0.001) { wrong = 1 }
        NR > 3 && !($1 > last && $2 < before) { wrong = 1 } { last = $1; before = $2 } END { exit wrong || NR != 6 }'
   then ok "zdc between its two rates"; else bad "zdc between its two rates" "$(paste "$D/k" "$D/c")"; fi
 else bad "zdc between its two rates" "$(cat "$D/err")"; fi
+
+# ---- a rate for each pair: p of either, at both levels, and bytes that follow from them -----------------------
+if run --prompt 100 --spectrum "$D/s.h5" --method zack,p.qk=0.5,p.v=0.25 --method zdc,p.qk=0.25,p.v=0.5/0.25,p_u.qk=0.75/0.5,p_u.v=0.5,g=0.4 --method zdc,p=0.3,p_u.qk=0.6,p_u.v=0.7,g=0.4; then
+  for c in overall_p_qk overall_p_v low_p_qk low_p_v overall_p p_wanted cache_share; do column $c >"$D/$c"; done
+  paste -d' ' "$D/overall_p_qk" "$D/overall_p_v" "$D/low_p_qk" "$D/low_p_v" "$D/overall_p" "$D/p_wanted" "$D/cache_share" >"$D/rows"
+  if awk 'function at(x, p) { return x >= p - 1e-9 && x < p + 0.01 }
+       function mean(a, b, c) { return a + b - 2 * c < 1e-9 && 2 * c - a - b < 1e-9 }
+       NR == 1 { ok += $1 == 0 && $2 == 0 && $3 == "null" && $7 == 1 }
+       NR == 2 { ok += at($1, 0.5) && at($2, 0.25) && $3 == "null" && $6 == 0.375 && $7 < 1 - $5 + 1e-9 && $7 > 1 - $5 - 1e-9 }
+       NR > 2 && NR < 7 { i = NR - 3; ok += at($1, 0.25) && at($2, i < 2 ? 0.5 : 0.25) && at($3, i % 2 ? 0.5 : 0.75) && at($4, 0.5) && mean($1, $2, $5) && $7 < 1 - $5 && $7 > 1 - ($3 + $4) / 2 }
+       NR == 7 { ok += at($3, 0.6) && at($4, 0.7) && $6 == 0.3 && mean($1, $2, $5) }
+       END { exit !(NR == 7 && ok == 7) }' "$D/rows"
+  then ok "a rate for each pair"; else bad "a rate for each pair" "$(cat "$D/rows")"; fi
+else bad "a rate for each pair" "$(cat "$D/err")"; fi
 
 # ---- more kept, less lost -------------------------------------------------------------------------
 if run --calibration "$D/d.h5" --method kvquant,bits=2 --method kvquant,bits=3 --method kvquant,bits=5 --method hetero,k=2,v=2 \
@@ -71,12 +85,17 @@ fails "levels without calibration" "'kvquant' needs activations of calibration t
 fails "an idle eviction" "'h2o' dropped and lowered no entry" --method h2o,heavy=500,recent=1
 fails "an idle code" "'kivi' coded no entry" --method kivi,residual=256
 fails "pruned channels before RoPE" "'think' prunes keys after RoPE, 'kvquant' codes them before" --prompt 50 --calibration "$D/d.h5" --method think+kvquant
-fails "idle pruning" "'think' pruned no entry" --prompt 20 --method think
+fails "idle pruning" "'think' shortened no entry" --prompt 20 --method think
 fails "importance without a low level" "nothing stores less of what 'importance' lowers: give a method of the dims axis with p_u, or hetero" --prompt 50 --method importance
 fails "two widths with a code" "'kivi' codes entries of one width, not of two levels" --prompt 50 --spectrum "$D/s.h5" --method zdc+kivi,p=0.1,p_u=0.5
 fails "important tokens cut more" "p_u = 0.1 removes less than the 0.5 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u=0.1
+fails "important tokens cut more in one pair" "p_u.v = 0.2 removes less than the 0.4 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i.qk=0.5,p_i.v=0.4,p_u.qk=0.6,p_u.v=0.2
+fails "in one pair of a common rate" "p_u.qk = 0.1 removes less than the" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u.qk=0.1,p_u.v=0.9
 fails "all heads with eviction" "'rotatekv' codes all heads of a layer together: it goes with no other method" --prompt 50 --calibration "$D/d.h5" --method h2o+rotatekv
 fails "layers with bits" "'minicache' goes with methods of the tokens axis alone" --prompt 50 --method minicache+kivi
 fails "a prompt that leaves nothing" "no row is left to score: the longest sequence has 200 tokens, the prompt 199" --method h2o --prompt 199
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 256 --seq-len 256 -q -o "$D/after.h5"
 fails "a calibration without K before RoPE" "no K before RoPE: collect it with --rope both" --method kvquant --calibration "$D/after.h5"
+if $EVAL -o "$D/none.h5" --spectrum "$D/s.h5" --method zack,p.qk=0.1,p.v=0.2 --target 0.9 >"$D/out" 2>"$D/err"; [ $? -eq 2 ] &&
+   grep -qF -- "--target takes one p for both pairs, --method zack,p.qk=0.1,p.v=0.2 has one for each" "$D/err"
+then ok "a target of two rates"; else bad "a target of two rates" "$(cat "$D/err")"; fi

@@ -67,6 +67,8 @@ if run cpu $all --device cpu && run cuda $all --device cuda; then
   then ok "engine and guard"; else bad "engine and guard" "$(values engine "$D/cuda.json")" "$(values full_rank_error "$D/cuda.json")"; fi
   # Batches of one sequence, where the CPU took eight: rounding only.
   run small $all --device cuda --batch 256 && compare "small batches" "$D/cpu.json" "$D/small.json" 1e-5 1 1e-9
+  # The uncompressed model through the cache is the uncompressed model.
+  if values kl "$D/cuda.json" | head -1 | grep -qx 0.0; then ok "none has no divergence"; else bad "none has no divergence" "$(values kl "$D/cuda.json" | head -1)"; fi
   run again $all --device cuda
   if "$PY" - "$D/cuda.json" "$D/again.json" <<'END'
 import json, sys
@@ -128,6 +130,38 @@ fi
 rows="--text $TEXT --tokens 256 --seq-len 128 --prompt 48 --method h2o --method kivi,residual=32 --method snapkv,window=8 --method minicache
       --method xkv,rank_k=20,rank_v=30 -q --json"
 run rcpu $rows --device cpu && run rcuda $rows --device cuda && compare "row by row" "$D/rcpu.json" "$D/rcuda.json" 1e-3 1 1e-7
+
+# Latents and widths behind a prompt: in blocks on both.
+"$B/bin/kvdim-collect" $MODEL --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both --device cpu -q -o "$D/dump.h5" || bad "prepare latents"
+latents="--text $TEXT --tokens 1024 --seq-len 128 --prompt 48 --spectrum $D/s.h5 --calibration $D/dump.h5 --method palu,p=0.5 --method palu,p=0.3,heads=1
+         --method zack,p=0.5 --method balanced,p=0.5 -q --json"
+if run lcpu $latents --device cpu && run lcuda $latents --device cuda; then
+  compare "latents and prompts in blocks" "$D/lcpu.json" "$D/lcuda.json" 1e-5 1 1e-9
+  if [ "$(values engine "$D/lcuda.json" | tail -n +2 | sort -u)" = 'cuBLAS products, f32' ]
+  then ok "engine of latents"; else bad "engine of latents" "$(values engine "$D/lcuda.json" | sort -u)"; fi
+fi
+run lcpu16 $latents --device cpu --cache f16 && run lcuda16 $latents --device cuda --cache f16 &&
+  compare "latents, f16 store" "$D/lcpu16.json" "$D/lcuda16.json" 1e-4 1 1e-6
+
+# Killed in the middle of a sweep and continued: the rows of a run that nobody disturbed.
+sweep="--text $TEXT --tokens 2048 --seq-len 256 --prompt 64 --spectrum $D/s.h5 --calibration $D/dump.h5 --cache f16 --sweep 3 --method zack --method palu
+       --method h2o --method kivi,residual=32 --method snapkv,window=8 --device cuda --resume"
+rows() { grep -v -e '"seconds"' -e '"output"' "$1"; }
+if $EVAL $MODEL $sweep -q --json -o "$D/whole.h5" >"$D/whole.json" 2>"$D/err"; then
+  $EVAL $MODEL $sweep -q -o "$D/killed.h5" 2>"$D/err" & pid=$!
+  states=0 last=
+  while kill -0 $pid 2>/dev/null && [ $states -lt 5 ]; do
+    now=$([ -e "$D/killed.h5.rows" ] && cksum <"$D/killed.h5.rows")
+    [ -n "$now" ] && [ "$now" != "$last" ] && states=$((states + 1)) last=$now
+    sleep 0.02
+  done
+  kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+  if [ -e "$D/killed.h5.rows" ] && [ ! -e "$D/killed.h5" ] &&
+     $EVAL $MODEL $sweep --json -o "$D/killed.h5" >"$D/killed.json" 2>"$D/err" && rows "$D/whole.json" >"$D/1" && rows "$D/killed.json" >"$D/2" &&
+     cmp -s "$D/1" "$D/2" && grep -q "going on after" "$D/err"
+  then ok "killed and continued"; grep "going on after" "$D/err" | sed 's/^/# /'
+  else bad "killed and continued" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
+else bad "killed and continued" "$(cat "$D/err")"; fi
 
 # ---- bf16 --------------------------------------------------------------------------------------
 # A product rounded to 2^-9 costs this model 1e-3 of its perplexity; a KL is off by as much and by up to 1e-3 nats, and of 2040

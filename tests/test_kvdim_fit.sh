@@ -62,6 +62,6 @@ refused "two pairs of one side" 1 "names 2 pairs of the Q-K side" "$fit" "$tmp/s
 refused "moments are no spectrum" 1 "m.h5" "$fit" "$tmp/m.h5" --removal-rate 0.1 -o "$tmp/y.h5"
 [ ! -e "$tmp/y.h5" ] && ok "failures leave nothing" || not_ok "failures leave nothing"
 refused "r = 1" 2 "--removal-rate: '1'" "$fit" "$tmp/s.h5" --removal-rate 0.5,1 -o "$tmp/y.h5"
-refused "both" 2 "give one of --removal-rate and --overall-p" "$fit" "$tmp/s.h5" --removal-rate 0.5 --overall-p 0.1 -o "$tmp/y.h5"
+refused "both" 2 "give one of --removal-rate, --overall-p and --loss, once" "$fit" "$tmp/s.h5" --removal-rate 0.5 --overall-p 0.1 -o "$tmp/y.h5"
 refused "neither" 2 "give --removal-rate or --overall-p" "$fit" "$tmp/s.h5" -o "$tmp/y.h5"
 refused "table without p" 2 "--error-table goes with --overall-p" "$fit" "$tmp/s.h5" --removal-rate 0.5 --error-table "$tmp/t.h5" -o "$tmp/y.h5"

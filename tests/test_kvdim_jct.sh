@@ -57,6 +57,13 @@ is "no parts when off" "NaN NaN" "$(column "$tmp/rates.h5" decode_mlp_s | sed 's
 check "in pieces, few at once" "$jct" "$tmp/model" $small --input-len 40 --output-len 4 --batch 5 --max-batch 2 --chunk 16 --repeats 1 --json -o "$tmp/c.h5"
 grep -q '"running": 2' "$tmp/log" && grep -q '"chunk": 16' "$tmp/log" && ok "and says so" || not_ok "and says so"
 
+# ---- several GPUs: what is refused before one is asked for ----------------------------------------------
+refused "prompts by tokens of one GPU" 2 "--parallel sequence: give --gpus of 2 or more" "$jct" "$tmp/model" $small --parallel sequence --input-len 9 --output-len 1 -o "$tmp/no.h5"
+refused "prompts by tokens, and then steps" 2 "give --output-len 1" "$jct" "$tmp/model" $small --gpus 2 --parallel sequence --input-len 9 --output-len 1,2 -o "$tmp/no.h5"
+refused "prompts by tokens in pieces" 2 "goes without --chunk" "$jct" "$tmp/model" $small --gpus 2 --parallel sequence --chunk 8 --input-len 9 --output-len 1 -o "$tmp/no.h5"
+refused "another way to share" 2 "--parallel: 'heads' is neither tensor nor sequence" "$jct" "$tmp/model" $small --gpus 2 --parallel heads --input-len 9 --output-len 1 -o "$tmp/no.h5"
+refused "two GPUs where none is used" 1 "--gpus 2: no GPU can be used here" "$jct" "$tmp/model" $small --gpus 2 --input-len 9 --output-len 1 -o "$tmp/no.h5"
+
 # ---- iterations, requests ---------------------------------------------------------------------------
 check "iterations" "$jct" "$tmp/model" $small --method none,kivi,bits=4,group=16,residual=32 --input-len 64 --output-len 16 --batch 4 --iterations --repeats 2 -o "$tmp/i.h5"
 is "pieces and steps" "yes" "$(column "$tmp/i.h5" kind | tr ' ' '\n' | sort | uniq -c | awk "\$2 == \"iteration\" { print (\$1 >= 16) ? \"yes\" : \$1 }")"
@@ -106,6 +113,7 @@ refused "no lengths" 2 "give --input-len and --output-len, or --requests" "$jct"
 refused "lengths and requests" 2 "--requests goes without" "$jct" "$tmp/model" $l --requests "$tmp/trace.csv" -o "$tmp/x.h5"
 refused "Poisson without lengths" 2 "give --lengths" "$jct" "$tmp/model" --requests poisson:3 -o "$tmp/x.h5"
 refused "an unknown method" 2 "magic" "$jct" "$tmp/model" $l --method none,magic -o "$tmp/x.h5"
+refused "no such attention" 2 "--attention: 'fast' is none of ours, papers, stock" "$jct" "$tmp/model" $l --attention fast -o "$tmp/x.h5"
 refused "neither on nor off" 2 "--graphs: 'maybe' is neither on nor off" "$jct" "$tmp/model" $l --graphs maybe -o "$tmp/x.h5"
 refused "an unknown shape" 2 "llama-3.1-8b" "$jct" --shape nothing $l -o "$tmp/x.h5"
 refused "zack without bases" 1 "spectrum" "$jct" "$tmp/model" $small $l --method zack,p=0.5 -o "$tmp/x.h5"

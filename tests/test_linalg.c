@@ -386,6 +386,42 @@ static void test_hostile(void **state)
     assert_true(!(kvd_orthogonality(nan, 2) < 1));
 }
 
+/* What is left is orthogonal to every column of A; an exact solution is found; dependent columns are named. */
+static void test_least_squares(void **state)
+{
+    (void)state;
+    enum { N = 30, K = 3, M = 2 };
+    double A[N][K], Y[N][M], C[K][M];
+    kvd_err err = {""};
+    for (int exact = 0; exact < 2; exact++) {
+        for (int i = 0; i < N; i++) {
+            A[i][0] = 1;
+            A[i][1] = log(1 + i);
+            A[i][2] = 1e6 * sin(i);
+            for (int m = 0; m < M; m++)
+                Y[i][m] = exact ? 2 - A[i][1] * (m + 1) + 3e-6 * A[i][2] : cos(i * (m + 2)) + 5;
+        }
+        assert_int_equal(kvd_least_squares(&A[0][0], N, K, &Y[0][0], M, &C[0][0], &err), 0);
+        for (int m = 0; m < M; m++)
+            for (int k = 0; k < K; k++) {
+                double sum = 0, size = 0;
+                for (int i = 0; i < N; i++) {
+                    sum += A[i][k] * (Y[i][m] - A[i][0] * C[0][m] - A[i][1] * C[1][m] - A[i][2] * C[2][m]);
+                    size += fabs(A[i][k]);
+                }
+                assert_true(fabs(sum) < 1e-12 * size);
+                assert_true(!exact || k != 1 || fabs(C[1][m] + m + 1) < 1e-12);
+            }
+    }
+    for (int i = 0; i < N; i++)
+        A[i][2] = 3 * A[i][1];
+    assert_int_equal(kvd_least_squares(&A[0][0], N, K, &Y[0][0], M, &C[0][0], &err), -1);
+    assert_string_equal(err.msg, "least squares: column 2 depends on those before it");
+    Y[4][1] = NAN;
+    assert_int_equal(kvd_least_squares(&A[0][0], N, K, &Y[0][0], M, &C[0][0], &err), -1);
+    assert_string_equal(err.msg, "least squares: a number is not finite");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_square_root),
         cmocka_unit_test(test_signs_first_of_equals),
         cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_least_squares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

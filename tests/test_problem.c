@@ -18,7 +18,8 @@
 #include "kernels/timing/row_check.h"
 #include "kernels/timing/width_list.h"
 
-static kvd_problem problem(kvd_phase phase, kvd_dtype dtype, int batch, size_t seq_len, kvd_lengths lengths)
+static kvd_problem problem(kvd_attn_phase phase, kvd_dtype dtype, int batch, size_t seq_len,
+                           kvd_lengths lengths)
 {
     kvd_problem p = {.phase = phase, .dtype = dtype, .seed = 7, .heads = {4, 2, 32, {16, 32}, {32, 8}}};
     kvd_err err = {""};
@@ -263,7 +264,7 @@ static void row(const void *ctx, int request, int head, size_t t, int d_v, float
         to[d_v - 1] += s->add;
 }
 
-static void check_rows(kvd_phase phase, kvd_lengths lengths)
+static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
 {
     kvd_err err = {""};
     kvd_problem p = problem(phase, KVD_F16, 3, 70, lengths);

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "common/linalg.h"
 #include "common/rng.h"
 #include "methods/cache.h"
 #include "methods/stepwise.h"
@@ -204,6 +205,111 @@ static void widths_are_those_of_the_cache(void **state)
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
+    }
+}
+
+/* Both ways through a plan that does not depend on the order of rows. Returns the largest difference. */
+static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
+{
+    kvd_cache cache;
+    kvd_err err = {""};
+    kvd_stepwise_account a = {0};
+    float cosine[LONGEST * D / 2], sine[LONGEST * D / 2];
+    for (size_t i = 0; i < (size_t)TOKENS * HEADS * D; i++)
+        want[i] = got[i] = NAN;
+    assert_false(kvd_plan_stepwise(plan));
+    assert_int_equal(kvd_cache_init(&cache, &p->config, plan, LONGEST, &err), 0);
+    assert_int_equal(cache.door.run(&cache.door, &p->in, want, &err), 0);
+    for (size_t s = 0; s < 2; s++) {
+        const size_t n = offset[s + 1] - offset[s];
+        kvd_rope_tables(&p->config, n, n, cosine, sine);
+        for (int g = 0; g < KV_HEADS; g++)
+            assert_int_equal(kvd_stepwise_head(plan, NULL, &p->in, s, g, cosine, sine, got, &a, &err), 0);
+    }
+    assert_int_equal(kvd_cache_check(&cache.account, &p->config, plan, 2, TOKENS, a.rows / KV_HEADS, 0, &err),
+                     0);
+    *share = (double)cache.account.elements_kept / (double)cache.account.elements_dense;
+    assert_true(fabs(*share - a.payload / a.dense) < 1e-12);
+    kvd_cache_release(&cache);
+    return worst(want, got);
+}
+
+static void shrink(kvd_rng *r, float *x, size_t n)
+{
+    fill(r, x, n);
+    for (size_t i = 0; i < n; i++)
+        x[i] *= 0.25f;
+}
+
+/* Latents of one head and of two together, wider than a head as well; keys with RoPE of both layouts and without. */
+static void latents_in_blocks_are_those_of_rows(void **state)
+{
+    (void)state;
+    enum { WIDE = KV_HEADS * D };
+    static float a_k[KV_HEADS][WIDE * WIDE], b_k[KV_HEADS][WIDE * D], a_v[KV_HEADS][WIDE * WIDE],
+        b_v[KV_HEADS][WIDE * D], before[TOKENS * WIDE];
+    const size_t prompts[] = {0, 1, 20, 44, 1000}, windows[] = {0, 5};
+    kvd_rng r;
+    kvd_rng_seed(&r, 5, 1);
+    fill(&r, before, TOKENS * WIDE);
+    for (int heads = 1; heads <= KV_HEADS; heads++) {
+        const int rank_k = heads * D - 5, rank_v = heads * D - 3;
+        kvd_dims_head head[KV_HEADS];
+        for (int g = 0; g < KV_HEADS; g++) {
+            shrink(&r, a_k[g], WIDE * WIDE);
+            shrink(&r, a_v[g], WIDE * WIDE);
+            shrink(&r, b_k[g], WIDE * D);
+            shrink(&r, b_v[g], WIDE * D);
+            const int own = heads == 1 ? g : 0;
+            head[g] = (kvd_dims_head){rank_k,        rank_v,          .a_k = a_k[own],
+                                      .b_k = b_k[g], .a_v = a_v[own], .b_v = b_v[g]};
+        }
+        const kvd_dims dims = {.n_layers = 1,
+                               .n_kv_heads = KV_HEADS,
+                               .d_head = D,
+                               .rebuild = true,
+                               .heads = heads,
+                               .head = head};
+        for (int i = 0; i < 60; i++) {
+            problem *const p = make(windows[i % 2]);
+            p->in.k_pre = before;
+            p->config.rope_layout = i % 3 == 1 ? KVD_ROPE_INTERLEAVED : KVD_ROPE_HALF;
+            p->config.positions = i % 3 == 2 ? KVD_POSITIONS_LEARNED : KVD_POSITIONS_ROPE;
+            const kvd_plan plan = {.type = i % 4 == 3 ? KVD_F16 : KVD_F32,
+                                   .dims = &dims,
+                                   .maker = &kvd_dims_palu,
+                                   .prompt = prompts[i / 12]};
+            double share;
+            assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
+            assert_true(fabs(share - (double)(rank_k + rank_v) / (2 * heads * D)) < 1e-12);
+        }
+    }
+}
+
+/* Widths behind a prompt, and no widths at all. */
+static void prompts_in_blocks_are_those_of_rows(void **state)
+{
+    (void)state;
+    static float a[4][D * D];
+    const size_t prompts[] = {0, 1, 20, 44, 1000}, windows[] = {0, 5};
+    kvd_rng r;
+    kvd_rng_seed(&r, 6, 1);
+    for (int i = 0; i < 4; i++)
+        shrink(&r, a[i], D * D);
+    kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a[0], .a_k = a[1], .a_v = a[2], .b_v = a[3]},
+                                     {D, 7, .a_v = a[2], .b_v = a[3]}};
+    const kvd_dims dims = {.n_layers = 1, .n_kv_heads = KV_HEADS, .d_head = D, .head = heads};
+    for (int i = 0; i < 40; i++) {
+        const problem *const p = make(windows[i % 2]);
+        const kvd_plan plan = {.type = i % 4 > 1 ? KVD_F16 : KVD_F32,
+                               .dims = i < 20 ? &dims : NULL,
+                               .prompt = prompts[i / 4 % 5]};
+        double share;
+        assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
+        if (i >= 20 && plan.type == KVD_F32) { /* not a bit */
+            dense(p, windows[i % 2], got);
+            assert_memory_equal(got, want, sizeof got);
+        }
     }
 }
 
@@ -428,6 +534,65 @@ static void pruned_channels(void **state)
     kvd_plan_close(&plan);
 }
 
+/* strawman: every row of K and V times R_p R_p^T, R from dgesdd of the prompt's rows (the method takes eigenvectors of X^T X). */
+static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width, float *x)
+{
+    double rows[LONGEST * D] = {0}, R[D * D], sigma[D];
+    kvd_err err = {""};
+    const size_t n = offset[s + 1] - offset[s];
+    for (size_t t = 0; t < n; t++)
+        for (size_t i = 0; i < D; i++)
+            rows[t * D + i] = (double)from[((offset[s] + t) * KV_HEADS + g) * D + i];
+    assert_int_equal(kvd_svd_right(rows, prompt, D, sigma, R, &err), 0);
+    for (size_t t = 0; t < n; t++)
+        for (size_t i = 0; i < D; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < width; j++)
+                for (size_t k = 0; k < D; k++)
+                    sum += rows[t * D + k] * R[k * D + j] * R[i * D + j];
+            x[((offset[s] + t) * KV_HEADS + g) * D + i] = (float)sum;
+        }
+}
+
+static void projected_requests(void **state)
+{
+    (void)state;
+    enum { PROMPT = 30, WIDTH = 12 };
+    problem *p = make(0);
+    const kvd_plan plan = {.type = KVD_F32,
+                           .prompt = PROMPT,
+                           .channels = &kvd_channels_strawman,
+                           .channels_values = {.value = {0.25}}};
+    static float whole[TOKENS * HEADS * D], k[TOKENS * KV_HEADS * D], v[TOKENS * KV_HEADS * D];
+    kvd_stepwise_account a;
+    run(&plan, p, got, &a);
+    dense(p, 0, whole);
+    double payload = 0;
+    for (size_t s = 0; s < 2; s++) {
+        for (size_t g = 0; g < KV_HEADS; g++) {
+            project_all(p->k, s, g, PROMPT, WIDTH, k);
+            project_all(p->v, s, g, PROMPT, WIDTH, v);
+        }
+        for (size_t t = offset[s] + PROMPT; t < offset[s + 1]; t++)
+            payload += 32.0 * KV_HEADS * 2 * WIDTH * (double)(t + 1 - offset[s]);
+    }
+    memcpy(p->k, k, sizeof k);
+    memcpy(p->v, v, sizeof v);
+    dense(p, 0, want);
+    for (size_t s = 0; s < 2; s++)
+        memcpy(want + offset[s] * HEADS * D, whole + offset[s] * HEADS * D,
+               (size_t)PROMPT * HEADS * D * sizeof *want);
+    assert_true(worst(got, want) < 1e-5);
+    assert_true(a.payload == payload && a.side == (double)a.rows * 32 * 2 * D * WIDTH);
+
+    kvd_plan coded = plan;
+    const kvd_method_setup setup = {.config = &p->config};
+    kvd_err err = {""};
+    coded.bits = &kvd_bits_hetero;
+    assert_int_not_equal(kvd_plan_open(&coded, &setup, &err), 0);
+    assert_non_null(strstr(err.msg, "goes with no method of the bits axis"));
+}
+
 /* |x - x^| <= s / 2 up to the rounding of scale and zero point to float16; constants and zeros are safe. */
 static void groups(void **state)
 {
@@ -460,9 +625,12 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(identity_is_dense_attention),
                                        cmocka_unit_test(dropping_what_is_old_is_a_window),
                                        cmocka_unit_test(widths_are_those_of_the_cache),
+                                       cmocka_unit_test(latents_in_blocks_are_those_of_rows),
+                                       cmocka_unit_test(prompts_in_blocks_are_those_of_rows),
                                        cmocka_unit_test(lowered_entries_are_cut),
                                        cmocka_unit_test(coded_entries),
                                        cmocka_unit_test(pruned_channels),
+                                       cmocka_unit_test(projected_requests),
                                        cmocka_unit_test(balanced_channels),
                                        cmocka_unit_test(codes_of_all_heads),
                                        cmocka_unit_test(groups)};

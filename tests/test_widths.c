@@ -178,6 +178,38 @@ static void test_wanted_p(void **state)
     kvd_spectrum_release(&s);
 }
 
+/* One pair by itself is what both are where the other is the same pair; the other side stays whole. */
+static void test_one_side(void **state)
+{
+    (void)state;
+    kvd_spectrum s;
+    kvd_err err;
+    make_spectrum(&s);
+    for (int side = 0; side < 2; side++)
+        for (double want = 0; want <= 0.93; want += 0.03) {
+            kvd_widths w, at, below;
+            double r;
+            assert_int_equal(kvd_widths_side_for_p(&s, pairs, side, want, false, &r, &w, &err), 0);
+            assert_int_equal(kvd_widths_eq6(&s, pairs, r, false, &at, &err), 0);
+            assert_memory_equal(w.kept[side], at.kept[side], (size_t)(L * H) * sizeof(int32_t));
+            assert_true(kvd_widths_side_p(&w, side) >= want - 1e-12 && kvd_widths_side_p(&w, 1 - side) == 0);
+            assert_true(fabs(kvd_widths_p(&w, 0) - kvd_widths_side_p(&w, side) / 2) < 1e-15);
+            if (r > 0) { /* a smaller r would not do */
+                assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
+                assert_true(kvd_widths_side_p(&below, side) < want);
+                kvd_widths_release(&below);
+            }
+            kvd_widths_release(&w);
+            kvd_widths_release(&at);
+        }
+    kvd_widths w = {0};
+    assert_int_equal(kvd_widths_side_for_p(&s, pairs, 1, 0.94, false, NULL, &w, &err), -1);
+    assert_string_equal(err.msg,
+                        "pair 'vw': no removal rate reaches p = 0.94: the largest attainable is 0.9375, one "
+                        "dimension of every head stays");
+    kvd_spectrum_release(&s);
+}
+
 static void test_widths_need_kv_heads(void **state)
 {
     (void)state;
@@ -235,6 +267,28 @@ static void test_by_loss_is_optimal(void **state)
         assert_true(fabs(loss - best) <= 1e-14 && kvd_widths_p(&w, 0) == (double)gone / (HEADS * SMALL));
         kvd_widths_release(&w);
     }
+    /* Of one pair: the smallest of its own, whatever the other's are. */
+    for (int side = 0; side < 2; side++)
+        for (int gone = 0; gone <= HEADS / 2 * (SMALL - 1); gone++) {
+            kvd_widths one;
+            double best = INFINITY, sum = 0;
+            for (int first = 1; first <= SMALL; first++) {
+                const int second = 2 * SMALL - gone - first;
+                double left = 0;
+                for (int h = 0; h < 2 && second >= 1 && second <= SMALL; h++)
+                    for (int j = h ? second : first; j < SMALL; j++)
+                        left += pow(sigma[2 * side + h][j], 2);
+                best = second >= 1 && second <= SMALL ? fmin(best, left) : best;
+            }
+            assert_int_equal(
+                kvd_widths_side_by_loss(&s, fisher, side, (double)gone / (HEADS / 2 * SMALL), &one, &err), 0);
+            for (int h = 0; h < 2; h++)
+                for (int j = one.kept[side][h]; j < SMALL; j++)
+                    sum += pow(sigma[2 * side + h][j], 2);
+            assert_true(fabs(sum - best) <= 1e-14 && kvd_widths_side_p(&one, 1 - side) == 0);
+            assert_true(kvd_widths_side_p(&one, side) == (double)gone / (HEADS / 2 * SMALL));
+            kvd_widths_release(&one);
+        }
     kvd_widths w = {0};
     assert_int_equal(kvd_widths_by_loss(&s, fisher, 0.8, NULL, &w, &err), -1);
     assert_non_null(strstr(err.msg, "p = 0.8 is not attainable"));
@@ -297,6 +351,11 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
         kvd_widths_release(&all);
     }
     kvd_widths w;
+    for (int side = 0; side < 2; side++) { /* one head: its own width, and the other's whole */
+        assert_int_equal(kvd_widths_side_by_error(&t, side, 0.55, &w, &err), 0);
+        assert_true(w.kept[side][0] == 2 && w.kept[1 - side][0] == 5);
+        kvd_widths_release(&w);
+    }
     assert_int_equal(kvd_widths_by_error(&t, 0.81, &w, &err), -1);
     assert_string_equal(err.msg, "p = 0.81 is not attainable: the table's smallest width is 1 of 5, p = 0.8");
 }
@@ -336,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_keep_falls_with_r),
         cmocka_unit_test(test_table_is_exact),
         cmocka_unit_test(test_wanted_p),
+        cmocka_unit_test(test_one_side),
         cmocka_unit_test(test_widths_need_kv_heads),
         cmocka_unit_test(test_padding),
         cmocka_unit_test(test_by_loss_is_optimal),

@@ -1,6 +1,6 @@
 """Width lists for kvdim-attn, 8 KV heads of width 128, all widths multiples of 16.
 
-    make_widths.py RATES.h5 OUT_DIR
+    make_widths.py RATES.h5 SPECTRUM.h5 OUT_DIR
 
 kvdim25m-pXX.csv: the KV heads of every second layer of kvdim-25m (layers 0, 2, 4, 6; two heads each), from the point of
 RATES.h5 (a fine grid of removal rates) whose padded widths of these heads are nearest to p = 0.XX. Where they miss it by more than half a
@@ -8,6 +8,9 @@ step of 16, single widths move by 16, those first that the padding favoured (or 
 
 wide-pXX.csv: the same p, widths spread from 16 to 128: width i of 16 is 16 + 112 (i/15)^g with g such that the mean fits, rounded to
 multiples of 16 by largest remainder; two neighbours make a head. No model stands behind them.
+
+kvdim25m-sigma.csv: the singular values of every head and pair of SPECTRUM.h5, to five digits. kvdim-jct deals them out over the heads of
+a published shape (--spread), so that zack and fdc get widths that differ as much as those of a measured model.
 """
 import math
 import os
@@ -68,8 +71,20 @@ def wide(p):
     return [pair[i][0] for i in turn], [pair[i][1] for i in turn]
 
 
+def spread(spectrum, path):
+    with open(path, "w", newline="") as f:
+        for pair in ("qk", "vw", "wv", "bqk", "bvw"):
+            sigma = spectrum[f"{pair}/sigma"][...]  # [layer][head][dim]
+            names = [f"layer{l}_head{h}" for l in range(sigma.shape[0]) for h in range(sigma.shape[1])]
+            if pair == "qk":
+                f.write("pair,dim," + ",".join(names) + "\n")
+            for j, row in enumerate(sigma.reshape(len(names), -1).T):
+                f.write(f"{pair},{j}," + ",".join(f"{x:.5g}" for x in row) + "\n")
+    print(f"{os.path.basename(path)}: {len(names)} heads")
+
+
 def main():
-    rates, out = h5py.File(sys.argv[1]), sys.argv[2]
+    rates, spectrum, out = h5py.File(sys.argv[1]), h5py.File(sys.argv[2]), sys.argv[3]
     os.makedirs(out, exist_ok=True)
     for tenth in range(1, 9):
         p = tenth / 10
@@ -77,6 +92,7 @@ def main():
         write(os.path.join(out, f"kvdim25m-p{10 * tenth}.csv"), d_qk, d_v, p)
         print(f"  removal rate {r:.4f}, {moved} widths moved by 16")
         write(os.path.join(out, f"wide-p{10 * tenth}.csv"), *wide(p), p)
+    spread(spectrum, os.path.join(out, "kvdim25m-sigma.csv"))
 
 
 if __name__ == "__main__":

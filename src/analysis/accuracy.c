@@ -9,13 +9,17 @@
 const kvd_schema kvd_schema_accuracy = {"accuracy", 1, "Quality of predictions with compressed KV caches"};
 
 static const kvd_column columns[] = {
-    {"method", KVD_COL_TEXT, "1", "name of the method"},
+    {"method", KVD_COL_TEXT, "1",
+     "name of the method; weights-4bit is none: the cache is whole, the weights have 4 bits"},
     {"settings", KVD_COL_TEXT, "1",
-     "key cut, and values of the keys of its methods on the axes layers, tokens and bits"},
+     "key cut, rates of single pairs and of the low level, and values of the keys of its methods on the axes "
+     "layers, tokens and bits"},
     {"label", KVD_COL_TEXT, "1", "what the evaluated texts are called"},
     {"calibration", KVD_COL_TEXT, "1", "what the texts behind the bases are called, empty for none"},
     {"purpose", KVD_COL_TEXT, "1",
-     "point: asked for; seed: one seed of such a point; target-search: visited while looking for the target"},
+     "point: asked for; seed: one seed of such a point; target-search: visited while looking for the target; "
+     "weights: of "
+     "--weights-bits, no method"},
     {"rule", KVD_COL_TEXT, "1", "how widths were chosen: none, eq6, eq6-energy, error, uniform"},
     {"pair_qk", KVD_COL_TEXT, "1", "pair whose bases cut Q and K, empty for none"},
     {"pair_v", KVD_COL_TEXT, "1", "pair whose bases cut V, empty for none"},
@@ -25,6 +29,12 @@ static const kvd_column columns[] = {
     {"rate_key", KVD_COL_TEXT, "1", "key that trades bytes for quality, empty where the method has none"},
     {"rate_value", KVD_COL_REAL, "1", "its value; of p the overall p of the widths"},
     {"overall_p", KVD_COL_REAL, "1", "fraction of stored elements removed"},
+    {"overall_p_qk", KVD_COL_REAL, "1", "fraction of the elements of K removed"},
+    {"overall_p_v", KVD_COL_REAL, "1", "fraction of the elements of V removed"},
+    {"low_p_qk", KVD_COL_REAL, "1",
+     "of entries at the low level, fraction of the elements of K removed; NaN: no level"},
+    {"low_p_v", KVD_COL_REAL, "1",
+     "of entries at the low level, fraction of the elements of V removed; NaN: no level"},
     {"overall_p16", KVD_COL_REAL, "1", "the same with widths padded to multiples of 16"},
     {"prompt", KVD_COL_INT, "1", "rows of a sequence before the first that is scored"},
     {"n_sequences", KVD_COL_INT, "1", "sequences evaluated"},
@@ -66,6 +76,7 @@ static const kvd_column columns[] = {
     {"bytes_per_token_side", KVD_COL_REAL, "byte",
      "of these, scales, zero points, tables, indices, scores, positions"},
     {"cache_share", KVD_COL_REAL, "1", "bytes_per_token_stored over an uncompressed 16-bit cache"},
+    {"weight_bytes", KVD_COL_REAL, "byte", "all weights of the model that this row ran"},
     {"engine", KVD_COL_TEXT, "1", "what computed the attention of this point"},
     {"seconds", KVD_COL_REAL, "s", "forward passes of this point on this machine, without the output head"},
 };
@@ -201,6 +212,10 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
     const bool widths = point->cut || !kvd_plan_beyond_widths(&choice->plan);
     kvd_rows_real(r, "overall_p", widths ? b.overall_p : NAN);
     kvd_rows_real(r, "overall_p16", widths ? b.overall_p16 : NAN);
+    kvd_rows_real(r, "overall_p_qk", point->side_p[0]);
+    kvd_rows_real(r, "overall_p_v", point->side_p[1]);
+    kvd_rows_real(r, "low_p_qk", point->low_p[0]);
+    kvd_rows_real(r, "low_p_v", point->low_p[1]);
     kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
     kvd_rows_real(r, "bytes_per_token_dense", b.dense);
     kvd_rows_real(r, "bytes_per_token_nominal", widths ? b.nominal : NAN);
@@ -268,6 +283,7 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
         kvd_rows_real(r, "attention_error_zeros", zeros);
     }
     kvd_rows_real(r, "full_rank_error", full_rank_error);
+    kvd_rows_real(r, "weight_bytes", choice->weight_bytes);
     kvd_rows_text(r, "engine", choice->engine);
     kvd_rows_real(r, "seconds", choice->seconds);
     if (a->seeds)

@@ -100,6 +100,17 @@ int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *
     return 0;
 }
 
+void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n)
+{
+    kvd_err none;
+    const kvd_kept_attention *const before = e->kept;
+    e->kept = u;
+    for (int l = 0; l < e->n_layers; l++)
+        (void)kvd_attention_error_add(e, &(kvd_attention_in){.layer = l, .n_tokens = n}, kept_layer(u, l),
+                                      &none);
+    e->kept = before;
+}
+
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head)
 {
     const size_t at = (size_t)layer * (size_t)e->n_heads + (size_t)head;

@@ -38,6 +38,9 @@ void kvd_attention_error_release(kvd_attention_error *e);
 /* kvd_tap's `output`, ctx a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
+/* What kvd_attention_error_add adds in all layers of a batch of n rows whose v are u. */
+void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
+
 /* ||v - u|| / ||u|| and ZDC's elementwise D of one head; NaN where u is all zero. */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);

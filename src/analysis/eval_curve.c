@@ -34,7 +34,7 @@ bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b, const kvd_m
     kvd_method_set_rate(a, rate, rate->most, &x);
     kvd_method_set_rate(b, rate, rate->most, &y);
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) && equal(x.r, y.r) &&
-           equal(x.p_low, y.p_low);
+           equal(x.p_low, y.p_low); /* rates of single pairs stand in the settings */
 }
 
 static bool is_text(const kvd_rows *r, size_t row, const char *column, const char *text)

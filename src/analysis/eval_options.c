@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "methods/grid.h"
+#include "model/checkpoint.h"
 
 enum {
     OPT_TEXT = 0x100,
@@ -39,7 +40,9 @@ enum {
     OPT_CLASSES,
     OPT_ASK,
     OPT_ITEMS,
-    OPT_SEEDS
+    OPT_SEEDS,
+    OPT_WEIGHTS_BITS,
+    OPT_WEIGHTS_GROUP
 };
 
 static const struct argp_option options[] = {
@@ -72,11 +75,11 @@ static const struct argp_option options[] = {
     {"method", OPT_METHOD, "NAME[+NAME...][,KEY=VALUE...]", 0,
      "May be repeated; NAME+NAME fills several axes of the cache. KEY=A/B/C: a method for each of the "
      "values, "
-     "and for each combination where several keys have several. Keys of dims methods: p,r,ranks,cut; those "
-     "of "
-     "the others are listed "
-     "below. p: overall fraction removed; r: removal rate of Eq. 6; neither: every point of the "
-     "method's --rates file. RULE eq6 (default), eq6-energy, error, which takes widths from "
+     "and for each combination where several keys have several. Keys of dims methods: "
+     "p,p.qk,p.v,r,ranks,cut; those of the others are listed "
+     "below. p: overall fraction removed, or p.qk and p.v of the two pairs; r: removal rate of Eq. 6; "
+     "none of them: every point of the method's --rates file. RULE eq6 (default), eq6-energy, error, which "
+     "takes widths from "
      "--error-table, or loss, which minimises what the singular values of fisher predict. cut=v or cut=qk "
      "cuts one side at the widths of both and leaves the other whole. "
      "The uncompressed model, none, is always evaluated too. Default: every method whose pairs a --rates "
@@ -108,6 +111,13 @@ static const struct argp_option options[] = {
      "With --target: no search, the answer is read off the points that the methods ask for", 2},
     {"scan-errors", OPT_SCAN, 0, 0,
      "Measure what cutting each single head of one --method costs, and write that table to -o", 2},
+    {"weights-bits", OPT_WEIGHTS_BITS, "B", 0,
+     "For comparison, no method: the model with the matrices of its layers quantised to B bits, 2 to 8, and "
+     "a "
+     "whole cache. May be repeated",
+     2},
+    {"weights-group", OPT_WEIGHTS_GROUP, "N", 0,
+     "Weights of a row that share a scale and a zero point (default 128)", 2},
     {0, 0, 0, 0, "Free-running, with K and V of past tokens as the cache stores them (on the CPU):", 3},
     {"generate", OPT_GENERATE, "N", 0,
      "Behind the --prompt of every sequence that has N more tokens, generate N greedily; compare with what "
@@ -204,7 +214,7 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const kvd_method *const m = &cfg->method[i];
-        if (m->ranks != KVD_RANKS_EQ6 && isnan(m->p) && isnan(m->r) && isnan(cfg->target) && !cfg->scan &&
+        if (m->ranks != KVD_RANKS_EQ6 && !kvd_method_has_point(m) && isnan(cfg->target) && !cfg->scan &&
             !cfg->sweep)
             return kvd_fail(err, "--method %s: ranks goes with p, r or --target; a rates file has its own",
                             cfg->method_text[i]);
@@ -219,6 +229,9 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
         if (!isnan(cfg->target) && rate.p && m->cut != KVD_CUT_BOTH)
             return kvd_fail(err, "--target searches p of both sides, --method %s leaves one whole",
                             cfg->method_text[i]);
+        if (rate.p && kvd_method_has_sides(m))
+            return kvd_fail(err, "--%s takes one p for both pairs, --method %s has one for each",
+                            isnan(cfg->target) ? "sweep" : "target", cfg->method_text[i]);
     }
     if (cfg->target_key && isnan(cfg->target))
         return kvd_fail(err, "--target-key goes with --target");
@@ -232,7 +245,7 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "--scan-errors cuts one head of one --method, without --prompt or other axes");
     if (cfg->n_methods != 1 || !cfg->method[0].dims || cfg->method[0].dims->one_p)
         return kvd_fail(err, "--scan-errors takes one --method whose heads may have widths of their own");
-    if (!isnan(cfg->method[0].p) || !isnan(cfg->method[0].r) || cfg->method[0].ranks != KVD_RANKS_EQ6 ||
+    if (kvd_method_has_point(&cfg->method[0]) || cfg->method[0].ranks != KVD_RANKS_EQ6 ||
         cfg->method[0].cut != KVD_CUT_BOTH)
         return kvd_fail(err, "--scan-errors tries widths of its own, --method %s takes no key",
                         cfg->method_text[0]);
@@ -260,6 +273,9 @@ static int check_free(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "--ask goes with --reference or --classify");
     if (cfg->items && !kvd_eval_runs_free(cfg))
         return kvd_fail(err, "--items goes with --generate, --needle or --classify");
+    if (cfg->n_weights_bits && (cfg->scan || kvd_eval_runs_free(cfg)))
+        return kvd_fail(err,
+                        "--weights-bits goes without --scan-errors, --generate, --needle and --classify");
     if (cfg->scan && (kvd_eval_runs_free(cfg) || cfg->seeds > 1))
         return kvd_fail(err, "--scan-errors goes without --generate, --needle, --classify and --seeds");
     return 0;
@@ -337,6 +353,18 @@ static int parse_free(int key, const char *arg, kvd_eval_options *cfg, kvd_err *
     }
 }
 
+static int add_weights_bits(kvd_eval_options *cfg, const char *text, kvd_err *err)
+{
+    size_t bits;
+    if (kvd_arg_size("--weights-bits", text, 2, 8, &bits, err))
+        return -1;
+    for (size_t i = 0; i < cfg->n_weights_bits; i++)
+        if (cfg->weights_bits[i] == bits)
+            return kvd_fail(err, "--weights-bits %zu is given twice", bits);
+    cfg->weights_bits[cfg->n_weights_bits++] = bits;
+    return 0;
+}
+
 static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
 {
     kvd_eval_options *cfg = state->input;
@@ -406,6 +434,10 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_TARGET_KEY:
         cfg->target_key = arg;
         return 0;
+    case OPT_WEIGHTS_BITS:
+        return add_weights_bits(cfg, arg, err);
+    case OPT_WEIGHTS_GROUP:
+        return kvd_arg_size("--weights-group", arg, 1, KVD_WEIGHT_GROUP, &cfg->weights_group, err);
     case OPT_SWEEP:
         return kvd_arg_size("--sweep", arg, 1, 64, &cfg->sweep, err);
     case OPT_RESUME:

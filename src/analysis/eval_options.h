@@ -24,6 +24,7 @@ typedef struct {
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
     size_t seeds; /* of methods that draw */
+    size_t weights_bits[7], n_weights_bits, weights_group;
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];
     size_t n_methods;

@@ -9,7 +9,7 @@
 #include "analysis/seeds.h"
 #include "common/progress.h"
 
-static void print_new_rows(kvd_eval_run *v)
+void kvd_eval_print_new_rows(kvd_eval_run *v)
 {
     const kvd_rows *const r = v->accuracy.rows;
     const bool shown = !v->cfg->common.quiet && !v->cfg->common.json;
@@ -40,6 +40,7 @@ static int open_choice(kvd_eval_run *v, const kvd_point_source *source, const kv
                                     .seed = v->run.seed + k};
     *c = (kvd_choice){.method = kvd_method_name(m),
                       .overall_p = p->overall_p,
+                      .weight_bytes = v->weight_bytes,
                       .plan = {.dims = p->cut ? &p->dims : NULL,
                                .dims_low = p->low.head ? &p->low : NULL,
                                .type = v->cfg->cache,
@@ -82,7 +83,7 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point_source *s
                     kvd_saved_rows_save(&v->saved, &v->run, &v->accuracy, err))))
         return -1;
     *row = v->accuracy.n - 1;
-    print_new_rows(v);
+    kvd_eval_print_new_rows(v);
     return 0;
 }
 
@@ -213,7 +214,7 @@ static int all_at_once(kvd_eval_run *v, kvd_err *err)
     }
     free(choice);
     if (!status)
-        print_new_rows(v);
+        kvd_eval_print_new_rows(v);
     return status;
 }
 

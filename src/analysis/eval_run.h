@@ -1,4 +1,4 @@
-/* One run of kvdim-eval: what kvdim_eval.c sets up, eval_rows.c evaluates, eval_search.c searches and eval_curve.c reads off the rows. Private to the program. */
+/* One run of kvdim-eval: what kvdim_eval.c sets up, eval_rows.c evaluates, eval_search.c searches, eval_weights.c compares and eval_curve.c reads off the rows. Private to the program. */
 #ifndef KVD_ANALYSIS_EVAL_RUN_H
 #define KVD_ANALYSIS_EVAL_RUN_H
 
@@ -30,6 +30,8 @@ typedef struct {
     char label[64];
     char gpu[256]; /* empty: the CPU runs the model */
     kvd_model_runner *runner;
+    size_t rows;         /* that a runner takes at a time */
+    double weight_bytes; /* of the model as stored */
     kvd_evaluator evaluator;
     kvd_spectrum spectrum[KVD_EVAL_FILES];
     kvd_rates rates[KVD_EVAL_FILES];
@@ -51,10 +53,18 @@ typedef struct {
 
 /* eval_rows.c: all points into v->accuracy; with --resume one after another, each saved when it is done. */
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
+/* Rows since the last call, to stdout unless that is quiet or JSON. */
+void kvd_eval_print_new_rows(kvd_eval_run *v);
 /* One point of a source, whose method may have been set to other values; *row is where it stands in v->accuracy. Its plan is opened and
  * closed. full_rank_error as of the row. */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point_source *source, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
+
+/* A runner of the evaluator's sizes for another checkpoint of the model's shape. NULL with *err. */
+kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
+
+/* eval_weights.c: --weights-bits; a row for each, behind all others. */
+int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
 /* eval_search.c: --target for every method that has something to search; writes /target/<name>. */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);

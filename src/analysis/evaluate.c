@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "analysis/kept_prompts.h"
 #include "common/run.h"
 
 static double now_s(void)
@@ -29,32 +30,58 @@ static void *room(size_t n, size_t bytes, const char *what, kvd_err *err)
 static int keep_rows(kvd_evaluator *e, kvd_err *err)
 {
     const size_t row = (size_t)e->config->d_model * sizeof *e->hidden;
-    if (e->n_tokens > e->runner->spare(e->runner) / row) {
-        e->bytes_not_kept = e->n_tokens * row;
+    if (e->n_scored > e->runner->spare(e->runner) / row) {
+        e->bytes_not_kept = e->n_scored * row;
         return 0;
     }
-    e->hidden = e->runner->rows_new(e->runner, e->n_tokens, "hidden rows of all tokens", err);
+    e->hidden = e->runner->rows_new(e->runner, e->n_scored, "hidden rows of all tokens", err);
     return e->hidden ? 0 : -1;
 }
 
-/* Rows of the prompt of a sequence of n tokens. */
-static size_t prompt_of(const kvd_evaluator *e, size_t n)
-{
-    return e->prompt < n ? e->prompt : n - 1;
-}
-
-static int count_steps(kvd_evaluator *e, kvd_err *err)
+/* Which rows of which sequences are scored: behind the prompt, and not the last, which predicts nothing that the corpus knows. */
+static int count_rows(kvd_evaluator *e, kvd_err *err)
 {
     size_t longest = 0;
     for (size_t s = 0; s < e->n_sequences; s++) {
-        const size_t n = kvd_corpus_length(e->corpus, s);
+        const size_t n = kvd_corpus_length(e->corpus, s), prompt = kvd_prompt_rows(e->prompt, n);
         longest = n > longest ? n : longest;
-        e->n_steps += n - prompt_of(e, n);
+        e->n_steps += n - prompt;
+        e->prompt_at[s + 1] = e->prompt_at[s] + prompt;
+        e->scored_at[s + 1] = e->scored_at[s] + n - prompt - 1;
     }
+    e->n_scored = e->scored_at[e->n_sequences];
     if (longest < e->prompt + 2)
         return kvd_fail(err, "no row is left to score: the longest sequence has %zu tokens, the prompt %zu",
                         longest, e->prompt);
     return 0;
+}
+
+/* Most rows of prompts in a batch. */
+static size_t prompts_of_batch(const kvd_evaluator *e)
+{
+    size_t most = 0;
+    for (size_t s = 0, n; s < e->n_sequences; s += n) {
+        n = kvd_corpus_batch(e->corpus, s, e->runner->max_tokens);
+        const size_t rows = e->prompt_at[s + n] - e->prompt_at[s];
+        most = rows > most ? rows : most;
+    }
+    return most;
+}
+
+/*
+ * Prompts of all tokens where the uncompressed run is not repeated, else those of a batch, if they fit. Never now the one and now the
+ * other: points of a run that goes on after a kill are those of one that was not killed.
+ */
+static int keep_prompts(kvd_evaluator *e, kvd_err *err)
+{
+    kvd_model_runner *const r = e->runner;
+    if (!r->keep_prompts || e->prompt == 0)
+        return 0;
+    const size_t rows = e->hidden ? e->prompt_at[e->n_sequences] : prompts_of_batch(e);
+    if (rows > r->spare(r) / r->prompt_bytes(r))
+        return 0;
+    e->keeps_prompts = e->hidden ? KVD_PROMPTS_OF_ALL : KVD_PROMPTS_OF_BATCH;
+    return r->keep_prompts(r, e->prompt, rows, err);
 }
 
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus, size_t prompt,
@@ -68,14 +95,17 @@ int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *c
     e->n_sequences = kvd_corpus_n_sequences(corpus);
     e->n_tokens = kvd_corpus_n_tokens(corpus);
     e->prompt = prompt;
-    if (count_steps(e, err) ||
+    if (!(e->prompt_at = room(e->n_sequences + 1, sizeof *e->prompt_at, "rows of prompts", err)) ||
+        !(e->scored_at = room(e->n_sequences + 1, sizeof *e->scored_at, "scored rows", err)) ||
+        count_rows(e, err) ||
         !(e->reference = room(e->n_sequences, sizeof *e->reference, "sums per sequence", err)) ||
         !(e->id = room(rows, sizeof *e->id, "token ids", err)) ||
         !(e->offset = room(rows + 1, sizeof *e->offset, "sequence offsets", err)) ||
         !(e->target = room(rows, sizeof *e->target, "targets", err)) ||
         !(e->sequence = room(rows, sizeof *e->sequence, "targets", err)) ||
         !(e->batch_hidden = runner->rows_new(runner, rows, "hidden rows of a batch", err)) ||
-        (keep_reference && keep_rows(e, err))) {
+        !(e->batch_scored = runner->rows_new(runner, rows, "hidden rows of a batch", err)) ||
+        (keep_reference && keep_rows(e, err)) || keep_prompts(e, err)) {
         kvd_evaluator_release(e);
         return -1;
     }
@@ -99,16 +129,18 @@ void kvd_evaluator_release(kvd_evaluator *e)
     free(e->offset);
     free(e->target);
     free(e->sequence);
+    free(e->prompt_at);
+    free(e->scored_at);
     if (e->runner) {
         if (e->keeps_attention)
             e->runner->drop_attention(e->runner);
         e->runner->rows_free(e->runner, e->hidden);
         e->runner->rows_free(e->runner, e->batch_hidden);
+        e->runner->rows_free(e->runner, e->batch_scored);
     }
     memset(e, 0, sizeof *e);
 }
 
-/* The last row of a sequence predicts nothing that the corpus knows. */
 static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err)
 {
     const size_t most = e->runner->max_tokens;
@@ -121,12 +153,11 @@ static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err
         return kvd_fail(err, "sequence %zu has %zu tokens, a batch holds %zu", first, e->offset[n], most);
     if (kvd_corpus_read(e->corpus, first, n, e->id, err))
         return -1;
-    for (size_t s = 0; s < n; s++) {
-        const size_t scored = e->offset[s] + prompt_of(e, e->offset[s + 1] - e->offset[s]);
-        for (size_t i = e->offset[s]; i < e->offset[s + 1]; i++) {
-            const bool last = i + 1 == e->offset[s + 1];
-            e->target[i] = last ? 0 : e->id[i + 1];
-            e->sequence[i] = last || i < scored ? -1 : (int)s;
+    for (size_t s = 0, at = 0; s < n; s++) {
+        const size_t scored = e->scored_at[first + s + 1] - e->scored_at[first + s];
+        for (size_t i = e->offset[s + 1] - scored; i < e->offset[s + 1]; i++, at++) {
+            e->target[at] = e->id[i];
+            e->sequence[at] = (int)s;
         }
     }
     *b = (kvd_batch){.n_sequences = n, .offset = e->offset, .first_sequence = first, .id = e->id};
@@ -157,12 +188,18 @@ static int in_choice(const kvd_choice *c, kvd_err *err)
                                : kvd_in(err, "method '%s', overall p %.4f", c->method, c->overall_p);
 }
 
-static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
-                      const float *residual, bool errors, kvd_err *err)
+static kvd_model_runner *runner_of(const kvd_evaluator *e, const kvd_choice *c)
+{
+    return c->runner ? c->runner : e->runner;
+}
+
+static int run_cut(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
+                   const float *residual, bool errors, float *hidden, kvd_err *err)
 {
     const double started = now_s();
-    const int status = e->runner->cut_run(e->runner, b, c->cut, first_layer, residual, c->hidden, &c->account,
-                                          errors ? &c->error : NULL, err);
+    kvd_model_runner *const r = runner_of(e, c);
+    const int status =
+        r->cut_run(r, b, c->cut, first_layer, residual, hidden, &c->account, errors ? &c->error : NULL, err);
     c->seconds += now_s() - started;
     if (!status)
         return 0;
@@ -170,25 +207,74 @@ static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int f
     return in_choice(c, err);
 }
 
+/* The scored rows of a batch, one sequence behind the other. */
+static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *all, float *scored,
+                       kvd_err *err)
+{
+    const size_t d_model = (size_t)e->config->d_model, *const at = e->scored_at + b->first_sequence;
+    for (size_t s = 0; s < b->n_sequences; s++) {
+        const size_t n = at[s + 1] - at[s];
+        if (n && e->runner->rows_copy(e->runner, scored + (at[s] - at[0]) * d_model,
+                                      all + (b->offset[s + 1] - 1 - n) * d_model, n, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* ref: the uncompressed model's scored rows. */
+static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
+                      const float *residual, bool errors, const float *ref, kvd_err *err)
+{
+    kvd_model_runner *const r = e->runner;
+    const size_t *const at = e->scored_at + b->first_sequence;
+    bool differs;
+    c->is_reference = !first_layer && !c->runner && r->cut_is_reference &&
+                      r->cut_is_reference(r, b, c->cut, &c->account, errors ? &c->error : NULL);
+    if (c->is_reference)
+        return 0;
+    if (run_cut(e, b, c, first_layer, residual, errors, e->batch_hidden, err) ||
+        take_scored(e, b, e->batch_hidden, c->hidden, err) ||
+        r->differ(r, c->hidden, ref, at[b->n_sequences] - at[0], &differs, err))
+        return -1;
+    c->differs = c->differs || differs;
+    return 0;
+}
+
+/* What is the uncompressed model scores as that does. */
+static void score_as_reference(const kvd_evaluator *e, const kvd_batch *b, kvd_choice *c)
+{
+    for (size_t s = b->first_sequence; s < b->first_sequence + b->n_sequences; s++) {
+        c->per_sequence[s] = e->reference[s];
+        c->per_sequence[s].agree = e->reference[s].n;
+    }
+}
+
 static int score_batch(kvd_evaluator *e, const kvd_batch *b, const float *ref, kvd_choice *choice,
                        size_t n_choices, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    const size_t d_model = (size_t)e->config->d_model, n_tokens = b->offset[b->n_sequences];
-    for (size_t first = 0; first < n_tokens; first += r->piece) {
-        const kvd_predictions p = {n_tokens - first < r->piece ? n_tokens - first : r->piece,
-                                   e->target + first, e->sequence + first};
+    const size_t d_model = (size_t)e->config->d_model;
+    const size_t n_rows = e->scored_at[b->first_sequence + b->n_sequences] - e->scored_at[b->first_sequence];
+    size_t n_run = 0;
+    for (size_t i = 0; i < n_choices; i++)
+        n_run += !choice[i].is_reference;
+    for (size_t first = 0; first < n_rows && (n_run || !e->reference_known); first += r->piece) {
+        const kvd_predictions p = {n_rows - first < r->piece ? n_rows - first : r->piece, e->target + first,
+                                   e->sequence + first};
         if (r->reference_logits(r, ref + first * d_model, p.n, err) ||
             (!e->reference_known && r->score(r, NULL, &p, e->reference + b->first_sequence, err)))
-            return kvd_in(err, "uncompressed model, sequences from %zu, rows from %zu", b->first_sequence,
-                          first);
+            return kvd_in(err, "uncompressed model, sequences from %zu, scored rows from %zu",
+                          b->first_sequence, first);
         for (size_t i = 0; i < n_choices; i++)
-            if (r->score(r, choice[i].hidden + first * d_model, &p,
-                         choice[i].per_sequence + b->first_sequence, err)) {
-                kvd_in(err, "sequences from %zu, rows from %zu", b->first_sequence, first);
+            if (!choice[i].is_reference && r->score(r, choice[i].hidden + first * d_model, &p,
+                                                    choice[i].per_sequence + b->first_sequence, err)) {
+                kvd_in(err, "sequences from %zu, scored rows from %zu", b->first_sequence, first);
                 return in_choice(&choice[i], err);
             }
     }
+    for (size_t i = 0; i < n_choices; i++)
+        if (choice[i].is_reference)
+            score_as_reference(e, b, &choice[i]);
     return 0;
 }
 
@@ -199,7 +285,7 @@ static int check_choice(const kvd_evaluator *e, const kvd_choice *c, int first_l
     if (kvd_cache_check(&c->account, e->config, &c->plan, e->n_sequences, e->n_tokens, e->n_steps,
                         first_layer, err))
         return in_choice(c, err);
-    if ((c->overall_p > 0 || kvd_plan_beyond_widths(&c->plan)) && !c->differs) {
+    if ((c->overall_p > 0 || kvd_plan_beyond_widths(&c->plan) || c->runner) && !c->differs) {
         kvd_fail(err, "every prediction is bit for bit the uncompressed one, so nothing was compressed");
         return in_choice(c, err);
     }
@@ -208,7 +294,7 @@ static int check_choice(const kvd_evaluator *e, const kvd_choice *c, int first_l
 
 static int ready(kvd_evaluator *e, kvd_choice *c, kvd_err *err)
 {
-    kvd_model_runner *const r = e->runner;
+    kvd_model_runner *const r = runner_of(e, c);
     if (!(c->cut = r->cut_new(r, &c->plan, err)))
         return in_choice(c, err);
     snprintf(c->engine, sizeof c->engine, "%s", r->cut_engine(c->cut));
@@ -229,8 +315,9 @@ static int prepare(kvd_evaluator *e, kvd_choice *choice, size_t n, bool errors, 
 
 static void put_away(kvd_evaluator *e, kvd_choice *c)
 {
-    e->runner->rows_free(e->runner, c->hidden);
-    e->runner->cut_free(e->runner, c->cut);
+    kvd_model_runner *const r = runner_of(e, c);
+    r->rows_free(r, c->hidden);
+    r->cut_free(r, c->cut);
     c->hidden = NULL;
     c->cut = NULL;
 }
@@ -242,18 +329,22 @@ static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int fi
     kvd_batch b;
     if (load_batch(e, *first, &b, err))
         return -1;
+    kvd_model_runner *const r = e->runner;
     const bool kept = e->hidden && e->reference_known && (!errors || e->keeps_attention);
-    const size_t n_tokens = b.offset[b.n_sequences], begin = kvd_corpus_offset(e->corpus, *first);
-    float *const ref = e->hidden ? e->hidden + begin * (size_t)e->config->d_model : e->batch_hidden;
-    e->runner->kept_row = e->keeps_attention ? begin : 0;
-    if ((!kept && run_reference(e, &b, ref, err)) || run_below(e, &b, first_layer, residual, err))
+    const size_t n_tokens = b.offset[b.n_sequences];
+    float *const ref =
+        e->hidden ? e->hidden + e->scored_at[*first] * (size_t)e->config->d_model : e->batch_scored;
+    r->kept_row = e->keeps_attention ? kvd_corpus_offset(e->corpus, *first) : 0;
+    r->kept_prompt = e->keeps_prompts == KVD_PROMPTS_OF_ALL     ? e->prompt_at[*first]
+                     : e->keeps_prompts == KVD_PROMPTS_OF_BATCH ? 0
+                                                                : KVD_NOT_KEPT;
+    if ((!kept &&
+         (run_reference(e, &b, e->batch_hidden, err) || take_scored(e, &b, e->batch_hidden, ref, err))) ||
+        run_below(e, &b, first_layer, residual, err))
         return -1;
     for (size_t i = 0; i < n; i++) {
-        bool differs;
-        if (run_choice(e, &b, &choice[i], first_layer, residual, errors, err) ||
-            e->runner->differ(e->runner, choice[i].hidden, ref, n_tokens, &differs, err))
+        if (run_choice(e, &b, &choice[i], first_layer, residual, errors, ref, err))
             return -1;
-        choice[i].differs = choice[i].differs || differs;
         if (kvd_interrupted())
             return kvd_fail_interrupted(err);
         if (progress)
@@ -279,6 +370,9 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
     for (size_t s = 0; s < e->n_sequences; s++)
         e->reference[s].agree = e->reference[s].n; /* with itself */
     e->reference_known = true;
+    for (size_t i = 0; i < n; i++)
+        if (choice[i].is_reference)
+            choice[i].seconds = e->reference_seconds;
     for (size_t i = 0; i < n; i++)
         if (check_choice(e, &choice[i], first_layer, err))
             goto done;
@@ -330,8 +424,9 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
     kvd_batch b;
     double largest = 0, sum2 = 0;
     int status = -1;
+    r->kept_prompt = KVD_NOT_KEPT;
     if (load_batch(e, 0, &b, err) || ready(e, &c, err) || run_reference(e, &b, e->batch_hidden, err) ||
-        run_choice(e, &b, &c, 0, NULL, false, err))
+        run_cut(e, &b, &c, 0, NULL, false, c.hidden, err))
         goto done;
     const size_t n_tokens = b.offset[b.n_sequences];
     for (size_t first = 0; first < n_tokens; first += r->piece) {

@@ -4,9 +4,10 @@
  * a cache behind the door. What runs them, on the CPU or on a GPU, is a kvd_model_runner.
  *
  * Per batch: one uncompressed run, one run per choice, then the output head in pieces of rows, the
- * uncompressed logits once for all choices. With keep_reference the final hidden rows of the uncompressed
- * run stay in memory, and later calls run only the choices; where they do not fit, it runs again. So it does for
- * attention errors, unless kvd_evaluator_keep_attention found room for the attention outputs of all tokens.
+ * uncompressed logits once for all choices. Only rows that are scored have logits: those behind the prompt that predict a token of the text.
+ * With keep_reference the final hidden rows of the uncompressed run that are scored stay in memory, and later calls run only the
+ * choices; where they do not fit, it runs again. So it does for attention errors, unless kvd_evaluator_keep_attention found room for the attention
+ * outputs of all tokens. Where the runner can and there is room, choices begin behind the prompts, which the uncompressed run has computed.
  */
 #ifndef KVD_ANALYSIS_EVALUATE_H
 #define KVD_ANALYSIS_EVALUATE_H
@@ -28,18 +29,23 @@ typedef struct {
         n_texts; /* 0: all sequences weigh as their tokens do. Else texts weigh the same (kvd_quality_compare_texts) ... */
     const size_t *text_first; /* ... and these, borrowed, are theirs: [n_texts + 1] */
     size_t n_steps;           /* rows after the prompts */
+    size_t n_scored;          /* of them all but the last of each sequence */
     kvd_quality *reference;   /* [n_sequences] of the uncompressed model; set by the first kvd_evaluate */
     bool reference_known;
     double reference_seconds; /* of its forward passes                                         */
     size_t bytes_not_kept;    /* of the rows that keep_reference asked for and that do not fit; 0: they do */
     /* private */
     bool keeps_attention; /* of all tokens */
-    float *hidden;        /* [n_tokens] rows after the final norm, or NULL         */
-    uint32_t *id;         /* of one batch                                          */
+    enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
+    float *hidden;     /* [n_scored] rows after the final norm, or NULL; in the order of the sequences */
+    size_t *prompt_at; /* [n_sequences + 1] rows of prompts before each sequence      */
+    size_t *scored_at; /* [n_sequences + 1] scored rows before each sequence          */
+    uint32_t *id;      /* of one batch                                                */
     size_t *offset;
-    uint32_t *target; /* of one batch: what its rows predict, and whose they are */
+    uint32_t *target; /* of the scored rows of one batch: what they predict, and whose they are */
     int *sequence;
-    float *batch_hidden;
+    float *batch_hidden; /* all rows of one run       */
+    float *batch_scored; /* of an uncompressed one    */
 } kvd_evaluator;
 
 /* prompt: 0, every row is scored. Fails when no sequence is longer than the prompt by two. */
@@ -59,6 +65,9 @@ typedef struct {
     const char *method; /* for messages                                       */
     double overall_p;   /* of the dims axis: for messages, and 0 exactly when nothing is cut there */
     kvd_plan plan;      /* open, with the evaluator's prompt; what it points to is borrowed */
+    kvd_model_runner *
+        runner; /* borrowed; NULL: the evaluator's. Else a model of the same shape, head and memory whose weights are others */
+    double weight_bytes; /* of the model, for files */
     /* results */
     kvd_quality *per_sequence; /* [n_sequences]                                      */
     kvd_attention_error error; /* zeroed unless asked for                            */
@@ -67,11 +76,12 @@ typedef struct {
     kvd_free_result free_run; /* set by the caller where there is one      */
     size_t n_seeds;           /* 0, 1: of one; else the means over so many (seeds.h), with their spread */
     kvd_seed_spread spread;
-    bool differs;    /* some final hidden value is not the uncompressed    */
-    char engine[96]; /* what computed its attention                        */
+    bool differs;      /* some final hidden value of a scored row is not the uncompressed */
+    bool is_reference; /* it changes nothing, and was not run */
+    char engine[96];   /* what computed its attention                        */
     /* private */
     kvd_runner_cut *cut;
-    float *hidden; /* of one batch                                       */
+    float *hidden; /* scored rows of one batch                           */
 } kvd_choice;
 
 /*

@@ -20,6 +20,7 @@
 #include "common/progress.h"
 #include "common/run.h"
 #include "formats/rows_json.h"
+#include "model/weights.h"
 
 static const char program[] = "kvdim-eval";
 
@@ -165,7 +166,7 @@ static int warn_of_other_bases(const kvd_eval_run *v, kvd_err *err)
         if (s->table && !s->table->bases_hash[0])
             fprintf(stderr, "%s: warning: '%s' does not say which bases it was measured with\n", program,
                     s->table_path);
-        if (!s->rates || !isnan(s->method->p) || !isnan(s->method->r) || s->method->dims->one_p)
+        if (!s->rates || kvd_method_has_point(s->method) || s->method->dims->one_p)
             continue;
         if (kvd_spectrum_bases_hash(s->spectrum, s->rates->pair, hash, err))
             return -1;
@@ -274,7 +275,10 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
-    char methods[500] = "", fields[200] = "";
+    char methods[500] = "", fields[200] = "", weights[40] = "";
+    for (size_t i = 0; i < cfg->n_weights_bits; i++)
+        snprintf(weights + strlen(weights), sizeof weights - strlen(weights), "%s%zu", i ? "," : "",
+                 cfg->weights_bits[i]);
     for (int i = 0; i < cfg->n_field; i++) {
         const size_t used = strlen(fields);
         snprintf(fields + used, sizeof fields - used, "%s%s", i ? " " : "",
@@ -287,6 +291,8 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
     }
     return kvd_run_parameter(r, "method", err, "%s", methods) ||
                    kvd_run_parameter(r, "sweep", err, "%zu", cfg->sweep) ||
+                   kvd_run_parameter(r, "weights-bits", err, "%s", weights) ||
+                   kvd_run_parameter(r, "weights-group", err, "%zu", cfg->weights_group) ||
                    kvd_run_parameter(r, "target-key", err, "%s", cfg->target_key ? cfg->target_key : "") ||
                    kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->corpus)) ||
                    kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||
@@ -318,15 +324,19 @@ static int settle_device(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-static int make_runner(kvd_eval_run *v, size_t rows, kvd_err *err)
+kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err)
 {
 #ifdef KVD_CUDA
     if (v->gpu[0])
-        v->runner = kvd_runner_cuda(v->checkpoint, v->cfg->compute, rows, v->cfg->seq_len, err);
-    else
+        return kvd_runner_cuda(c, v->cfg->compute, v->rows, v->cfg->seq_len, err);
 #endif
-        v->runner = kvd_runner_cpu(v->checkpoint, rows, v->cfg->seq_len, err);
-    if (!v->runner)
+    return kvd_runner_cpu(c, v->rows, v->cfg->seq_len, err);
+}
+
+static int make_runner(kvd_eval_run *v, kvd_err *err)
+{
+    if (!(v->runner = kvd_eval_runner(v, v->checkpoint, err)) ||
+        kvd_weights_bytes(v->checkpoint, &v->weight_bytes, err))
         return -1;
     return kvd_run_parameter(&v->run, "engine", err, "%s", v->runner->describe(v->runner));
 }
@@ -334,11 +344,12 @@ static int make_runner(kvd_eval_run *v, size_t rows, kvd_err *err)
 static int make_evaluator(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    const bool again = cfg->scan || cfg->resume || !isnan(cfg->target); /* the corpus is run many times */
-    size_t rows = cfg->batch > cfg->seq_len ? cfg->batch : cfg->seq_len;
-    if (rows > kvd_corpus_n_tokens(v->corpus))
-        rows = kvd_corpus_n_tokens(v->corpus);
-    if (make_runner(v, rows, err) ||
+    /* Whether the corpus is run many times. */
+    const bool again = cfg->scan || cfg->resume || !isnan(cfg->target) || cfg->n_weights_bits;
+    v->rows = cfg->batch > cfg->seq_len ? cfg->batch : cfg->seq_len;
+    if (v->rows > kvd_corpus_n_tokens(v->corpus))
+        v->rows = kvd_corpus_n_tokens(v->corpus);
+    if (make_runner(v, err) ||
         kvd_evaluator_init(&v->evaluator, v->runner, v->corpus, cfg->prompt, again, err) ||
         (cfg->resume && kvd_evaluator_keep_attention(&v->evaluator, err)))
         return -1;
@@ -531,6 +542,8 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
         return -1;
     if (!isnan(cfg->target) && kvd_eval_search(v, err))
         return -1;
+    if (kvd_eval_weights(v, err))
+        return -1;
     if (cfg->by_text && write_texts(v, err))
         return -1;
     if (kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err) ||
@@ -614,7 +627,8 @@ static void release(kvd_eval_run *v)
 
 int main(int argc, char **argv)
 {
-    static kvd_eval_options cfg = {.common = {.seed = 1}, .target = NAN, .seeds = 1, .cache = KVD_F32};
+    static kvd_eval_options cfg = {
+        .common = {.seed = 1}, .target = NAN, .seeds = 1, .weights_group = 128, .cache = KVD_F32};
     static kvd_eval_run v;
     kvd_err err = {""};
     kvd_eval_parse(program, argc, argv, &cfg);

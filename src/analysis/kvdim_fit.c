@@ -1,7 +1,8 @@
 /*
- * kvdim-fit: kept dimensions per head, from removal rates or from wanted overall compression rates.
+ * kvdim-fit: kept dimensions per head, from removal rates or from wanted overall compression rates; or, from sweeps of ZDC's settings,
+ * settings for wanted losses of quality.
  *
- * Reads kvdim/spectrum, and kvdim/error-table where widths go by measured error. Writes kvdim/rates.
+ * Reads kvdim/spectrum, kvdim/error-table where widths go by measured error, and kvdim/accuracy of sweeps. Writes kvdim/rates.
  */
 #include <jansson.h>
 #include <math.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analysis/fit_proposal.h"
 #include "analysis/widths.h"
 #include "common/args.h"
 #include "common/run.h"
@@ -21,11 +23,23 @@ typedef struct {
     const char *pairs; /* NULL: from the file */
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
-    double *value; /* removal rates, or wanted overall p */
+    const char *value_option; /* which option gave the values */
+    double *value;            /* removal rates, wanted overall p, or wanted losses */
     size_t n_values;
+    const char *sweep[KVD_FIT_SWEEPS];
+    size_t n_sweeps;
 } config;
 
-enum { OPT_REMOVAL_RATE = 0x100, OPT_OVERALL_P, OPT_PAIR, OPT_ENERGY, OPT_ERROR_TABLE, OPT_BY_LOSS };
+enum {
+    OPT_REMOVAL_RATE = 0x100,
+    OPT_OVERALL_P,
+    OPT_PAIR,
+    OPT_ENERGY,
+    OPT_ERROR_TABLE,
+    OPT_BY_LOSS,
+    OPT_REGRESSION,
+    OPT_LOSS
+};
 
 static const struct argp_option options[] = {
     {"removal-rate", OPT_REMOVAL_RATE, "LIST|A:B:STEP", 0,
@@ -45,17 +59,27 @@ static const struct argp_option options[] = {
      "With --overall-p: widths that minimise the loss which the singular values of fqk and fvw predict", 1},
     {"error-table", OPT_ERROR_TABLE, "T.h5", 0,
      "With --overall-p: widths that minimise the sum of the measured errors in T.h5, in place of Eq. 6", 1},
+    {"regression", OPT_REGRESSION, "SWEEP.h5", 0,
+     "Propose settings of ZDC from a sweep of them: accuracy of kvdim-eval over a grid of g, rise and the "
+     "rates p.qk, p.v, "
+     "p_u.qk, p_u.v. May be repeated; sweeps of other models count as well",
+     2},
+    {"loss", OPT_LOSS, "LIST|A:B:STEP", 0,
+     "With --regression: the losses that settings are proposed for, perplexity over the uncompressed "
+     "model's, less 1",
+     2},
     {0},
 };
 
 /* ---- options ---------------------------------------------------------------------------------- */
 
-static int set_values(config *cfg, const char *option, const char *text, bool by_p, kvd_err *err)
+static int set_values(config *cfg, const char *option, const char *text, double lo, double hi, kvd_err *err)
 {
     if (cfg->value)
-        return kvd_fail(err, "give one of --removal-rate and --overall-p, once");
-    cfg->by_p = by_p;
-    return kvd_arg_doubles(option, text, 0, by_p ? 1 : nextafter(1, 0), &cfg->value, &cfg->n_values, err);
+        return kvd_fail(err, "give one of --removal-rate, --overall-p and --loss, once");
+    cfg->value_option = option;
+    cfg->by_p = !strcmp(option, "--overall-p");
+    return kvd_arg_doubles(option, text, lo, hi, &cfg->value, &cfg->n_values, err);
 }
 
 static int check_usage(const config *cfg, kvd_err *err)
@@ -65,7 +89,14 @@ static int check_usage(const config *cfg, kvd_err *err)
     if (!cfg->common.output)
         return kvd_fail(err, "no -o OUT.h5 given");
     if (!cfg->value)
-        return kvd_fail(err, "give --removal-rate or --overall-p");
+        return kvd_fail(err, "give --removal-rate or --overall-p, or --regression with --loss");
+    if (!strcmp(cfg->value_option, "--loss") != (cfg->n_sweeps > 0))
+        return kvd_fail(err, "--loss and --regression go together");
+    if (cfg->n_sweeps && (cfg->pairs || cfg->energy || cfg->by_loss || cfg->error_table))
+        return kvd_fail(
+            err,
+            "--regression takes pairs and rule from the sweep: leave out --pair, --energy, --by-loss and "
+            "--error-table");
     if (cfg->error_table && !cfg->by_p)
         return kvd_fail(err, "--error-table goes with --overall-p");
     if (cfg->by_loss && (!cfg->by_p || cfg->energy || cfg->error_table))
@@ -91,9 +122,16 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_REMOVAL_RATE:
-        return set_values(cfg, "--removal-rate", arg, false, err);
+        return set_values(cfg, "--removal-rate", arg, 0, nextafter(1, 0), err);
     case OPT_OVERALL_P:
-        return set_values(cfg, "--overall-p", arg, true, err);
+        return set_values(cfg, "--overall-p", arg, 0, 1, err);
+    case OPT_LOSS:
+        return set_values(cfg, "--loss", arg, 1e-6, 1000, err);
+    case OPT_REGRESSION:
+        if (cfg->n_sweeps == KVD_FIT_SWEEPS)
+            return kvd_fail(err, "--regression: more than %d sweeps", (int)KVD_FIT_SWEEPS);
+        cfg->sweep[cfg->n_sweeps++] = arg;
+        return 0;
     case OPT_PAIR:
         cfg->pairs = arg;
         return kvd_pair_list("--pair", arg, cfg->wanted, err);
@@ -211,10 +249,17 @@ static int fit_by_loss(const config *cfg, const kvd_spectrum *s, kvd_rates *r, k
     return 0;
 }
 
-static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_err *err)
+static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_fit_proposal *proposed,
+               kvd_err *err)
 {
     r->model = s->model;
     memcpy(r->label, s->label, sizeof r->label);
+    if (cfg->n_sweeps)
+        return kvd_fit_proposal_make(proposed, cfg->sweep, cfg->n_sweeps, cfg->value, cfg->n_values, s, r,
+                                     err) ||
+                       kvd_spectrum_bases_hash(s, r->pair, r->bases_hash, err)
+                   ? -1
+                   : 0;
     snprintf(r->rule, sizeof r->rule, "%s",
              cfg->error_table ? "error"
              : cfg->by_loss   ? "loss"
@@ -278,7 +323,7 @@ static void print_table(const config *cfg, const kvd_rates *r)
     printf("p: fraction of stored elements removed; p16: with widths rounded up to multiples of 16\n");
 }
 
-static int print_json(const config *cfg, const kvd_rates *r, kvd_err *err)
+static int print_json(const config *cfg, const kvd_rates *r, const kvd_fit_proposal *proposed, kvd_err *err)
 {
     json_t *points = json_array();
     for (size_t i = 0; i < r->n_points; i++) {
@@ -299,6 +344,11 @@ static int print_json(const config *cfg, const kvd_rates *r, kvd_err *err)
                             (int)kvd_model_info_random(&r->model), "label", r->label, "rule", r->rule,
                             "pairs", kvd_pair_name[r->pair[0]], kvd_pair_name[r->pair[1]], "d_head",
                             r->model.d_head, "points", points);
+    json_t *const regression = cfg->n_sweeps ? kvd_fit_proposal_json(proposed, r) : NULL;
+    if (cfg->n_sweeps && json_object_set_new(all, "regression", regression)) {
+        json_decref(all);
+        all = NULL;
+    }
     const int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2));
     json_decref(all);
     if (failed)
@@ -316,10 +366,22 @@ static int record(const config *cfg, const kvd_rates *r, kvd_run *run, kvd_err *
         return -1;
     for (size_t i = 0; i < cfg->n_values && i < 100; i++) {
         char name[64];
-        snprintf(name, sizeof name, "%s[%zu]", cfg->by_p ? "overall_p" : "removal_rate", i);
+        snprintf(name, sizeof name, "%s[%zu]",
+                 cfg->n_sweeps ? "loss"
+                 : cfg->by_p   ? "overall_p"
+                               : "removal_rate",
+                 i);
         if (kvd_run_parameter(run, name, err, "%.17g", cfg->value[i]))
             return -1;
     }
+    return 0;
+}
+
+static int add_sweeps(const config *cfg, kvd_run *run, kvd_err *err)
+{
+    for (size_t i = 0; i < cfg->n_sweeps; i++)
+        if (kvd_run_add_input(run, cfg->sweep[i], err))
+            return -1;
     return 0;
 }
 
@@ -327,21 +389,26 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
 {
     kvd_spectrum s = {0};
     kvd_rates r = {0};
+    kvd_fit_proposal proposed = {.n = 0};
     kvd_h5 out = {.id = H5I_INVALID_HID};
     int status = -1;
     if (kvd_device_cpu_only(&cfg->common, err) || kvd_run_add_input(run, cfg->spectrum, err) ||
-        (cfg->error_table && kvd_run_add_input(run, cfg->error_table, err)) ||
-        kvd_spectrum_load(&s, cfg->spectrum, err) || fit(cfg, &s, &r, err) || record(cfg, &r, run, err) ||
-        kvd_h5_create(&out, cfg->common.output, &kvd_schema_rates, run, err) ||
-        kvd_rates_write(&out, &r, err) || kvd_h5_finish(&out, err))
+        (cfg->error_table && kvd_run_add_input(run, cfg->error_table, err)) || add_sweeps(cfg, run, err) ||
+        kvd_spectrum_load(&s, cfg->spectrum, err) || fit(cfg, &s, &r, &proposed, err) ||
+        record(cfg, &r, run, err) || kvd_h5_create(&out, cfg->common.output, &kvd_schema_rates, run, err) ||
+        kvd_rates_write(&out, &r, err) ||
+        (cfg->n_sweeps && kvd_fit_proposal_write(&out, &proposed, &r, err)) || kvd_h5_finish(&out, err))
         goto done;
     status = 0;
     if (cfg->common.json)
-        status = print_json(cfg, &r, err);
+        status = print_json(cfg, &r, &proposed, err);
+    else if (!cfg->common.quiet && cfg->n_sweeps)
+        kvd_fit_proposal_print(&proposed, &r, cfg->common.output);
     else if (!cfg->common.quiet)
         print_table(cfg, &r);
 done:
     kvd_h5_close(&out, false);
+    kvd_fit_proposal_release(&proposed);
     kvd_rates_release(&r);
     kvd_spectrum_release(&s);
     return status;
@@ -352,11 +419,13 @@ int main(int argc, char **argv)
     const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "SPECTRUM.h5 (--removal-rate LIST | --overall-p LIST) -o OUT.h5",
+        .args_doc = "SPECTRUM.h5 (--removal-rate LIST | --overall-p LIST | --regression SWEEP.h5 --loss "
+                    "LIST) -o OUT.h5",
         .children = kvd_common_options_child,
         .doc = "Kept dimensions of every KV head, for one or many compression rates, and the "
                "function F_p between them.\vExample:\n  kvdim-fit results/wiki.spectrum.h5 "
-               "--overall-p 0.1:0.7:0.1 -o results/wiki.rates.h5"};
+               "--overall-p 0.1:0.7:0.1 -o results/wiki.rates.h5\n"
+               "  kvdim-fit wiki.spectrum.h5 --regression zdc-sweep.h5 --loss 0.02,0.1 -o proposals.h5"};
     config cfg = {.common = {.seed = 1}};
     kvd_run run = {0};
     kvd_err err = {""};

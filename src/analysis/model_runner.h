@@ -17,6 +17,8 @@
 #include "methods/cache.h"
 #include "model/forward.h"
 
+#define KVD_NOT_KEPT SIZE_MAX
+
 /* One plan made ready to run; each runner has its own. */
 typedef struct kvd_runner_cut kvd_runner_cut;
 
@@ -35,6 +37,7 @@ struct kvd_model_runner {
     kvd_dtype compute;          /* what the pass computes in               */
     size_t
         kept_row; /* of what keep_attention keeps: where the rows of the batch at hand begin; set by the caller */
+    size_t kept_prompt; /* likewise of what keep_prompts keeps; KVD_NOT_KEPT: nothing of this batch */
 
     /* NULL with *err. spare: bytes that rows may take without harm to what comes later. */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
@@ -46,6 +49,14 @@ struct kvd_model_runner {
     int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
     size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
+
+    /*
+     * From then on every `reference` keeps of its prompts (the first `prompt` rows of every sequence, of shorter ones all but the last) what
+     * runs of cuts of the same batch need, so that these begin behind them and leave rows of prompts in `hidden` unset; n_rows rows in
+     * all. Once; NULL: this runner runs whole sequences. prompt_bytes: of a row.
+     */
+    int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
+    size_t (*prompt_bytes)(const kvd_model_runner *r);
 
     /* The uncompressed model to the final norm; and the residual stream that enters `layer`. Messages as kvd_forward_run's. */
     int (*reference)(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd_err *err);
@@ -62,6 +73,13 @@ struct kvd_model_runner {
                    const float *residual, float *hidden, kvd_cache_account *account,
                    kvd_attention_error *error, kvd_err *err);
 
+    /* Whether a cut's run of a batch is that of `reference` to the last bit, since it changes nothing: what cut_run would have added to the
+     * account and to *error is added, and nothing runs. The reference's attention is kept where error is not NULL. NULL: never. */
+    bool (*cut_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_runner_cut *cut,
+                             kvd_cache_account *account, kvd_attention_error *error);
+
+    /* to [n] = from [n]; they do not overlap. */
+    int (*rows_copy)(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err);
     /* Whether some bit of n rows differs. */
     int (*differ)(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes, kvd_err *err);
 

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +45,7 @@ static int find_rates(kvd_point_source *s, const kvd_dims_method *m, const kvd_p
         s->rates_path = files->rates_path[i];
     }
     /* A file that fits no method that wants one is a mistake, not something to pass over. */
-    if (!s->rates && files->n_rates && isnan(s->method->p) && isnan(s->method->r))
+    if (!s->rates && files->n_rates && !kvd_method_has_point(s->method))
         return kvd_fail(err, "method '%s' has pairs %s and %s, '%s' is for %s and %s", m->name,
                         kvd_pair_name[m->pair[0]], kvd_pair_name[m->pair[1]],
                         files->rates_path[files->n_rates - 1],
@@ -113,8 +114,43 @@ static int widths_at(const kvd_point_source *s, double p, double *removal_rate, 
                   : 0;
 }
 
-/* Key cut of the method; *p is what is left of the overall p. */
-static int leave_side(const kvd_point_source *s, kvd_dims *dims, double *p, kvd_err *err)
+/* The widths of one pair at p of its own elements; *removal_rate as kvd_widths_side_for_p. */
+static int side_at(const kvd_point_source *s, int side, double p, double *removal_rate, kvd_widths *w,
+                   kvd_err *err)
+{
+    const kvd_method *const m = s->method;
+    const int status = m->ranks == KVD_RANKS_LOSS
+                           ? kvd_widths_side_by_loss(s->spectrum, m->dims->pair, side, p, w, err)
+                       : m->ranks == KVD_RANKS_ERROR
+                           ? kvd_widths_side_by_error(s->table, side, p, w, err)
+                           : kvd_widths_side_for_p(s->spectrum, m->dims->pair, side, p,
+                                                   m->ranks == KVD_RANKS_EQ6_ENERGY, removal_rate, w, err);
+    return status ? kvd_in(err, "'%s': method '%s', p = %g", s->table ? s->table_path : s->spectrum_path,
+                           m->dims->name, p)
+                  : 0;
+}
+
+/* The widths at a rate for each pair. One r stands behind them only where both pairs come to the same. */
+static int widths_of_sides(const kvd_point_source *s, const double p[2], double *removal_rate, kvd_widths *w,
+                           kvd_err *err)
+{
+    kvd_widths v = {0};
+    double r[2] = {NAN, NAN};
+    assert(!s->method->dims->one_p);
+    if (side_at(s, 0, p[0], &r[0], w, err) || side_at(s, 1, p[1], &r[1], &v, err)) {
+        kvd_widths_release(&v);
+        return -1;
+    }
+    int32_t *const whole = w->kept[1];
+    w->kept[1] = v.kept[1];
+    v.kept[1] = whole;
+    kvd_widths_release(&v);
+    *removal_rate = r[0] <= r[1] && r[0] >= r[1] ? r[0] : (double)NAN;
+    return 0;
+}
+
+/* Key cut of the method; p and *overall_p are what is removed then. */
+static int leave_side(const kvd_point_source *s, kvd_dims *dims, double p[2], double *overall_p, kvd_err *err)
 {
     kvd_widths w = {0};
     if (s->method->cut != KVD_CUT_BOTH)
@@ -124,7 +160,9 @@ static int leave_side(const kvd_point_source *s, kvd_dims *dims, double *p, kvd_
         return -1;
     }
     kvd_dims_widths(dims, &w);
-    *p = kvd_widths_p(&w, 0);
+    p[0] = kvd_widths_side_p(&w, 0);
+    p[1] = kvd_widths_side_p(&w, 1);
+    *overall_p = kvd_widths_p(&w, 0);
     kvd_widths_release(&w);
     return 0;
 }
@@ -133,12 +171,32 @@ static int leave_side(const kvd_point_source *s, kvd_dims *dims, double *p, kvd_
 static int build_low(const kvd_point_source *s, kvd_point *point, kvd_err *err)
 {
     kvd_widths w = {0};
-    double r, p;
-    const int status = widths_at(s, s->method->p_low, &r, &w, err) ||
+    double r, whole;
+    const bool both = !isnan(s->method->p_low);
+    const int status = (both ? widths_at(s, s->method->p_low, &r, &w, err)
+                             : widths_of_sides(s, s->method->p_low_side, &r, &w, err)) ||
                        kvd_dims_build(&point->low, s->method->dims, s->spectrum, &w, err) ||
-                       leave_side(s, &point->low, &p, err);
+                       leave_side(s, &point->low, point->low_p, &whole, err);
     kvd_widths_release(&w);
     return status ? kvd_in(err, "the low level") : 0;
+}
+
+/* The low level keeps no more than the high one, whose widths are built: rates of the same pairs are compared as they were asked for, widths
+ * of heads when the plan is opened. */
+static int check_low(const kvd_point_source *s, const kvd_point *point, double whole, kvd_err *err)
+{
+    const kvd_method *const m = s->method;
+    static const char *const side_name[] = {".qk", ".v"};
+    const double high = isnan(point->p_wanted) ? whole : point->p_wanted;
+    if (!isnan(m->p_low) && !kvd_method_has_sides(m) && m->p_low < high)
+        return kvd_fail(err, "p_u = %g removes less than the %g of the high level", m->p_low, high);
+    for (int i = 0; i < 2 && isnan(m->p_low); i++) {
+        const double wanted = kvd_method_has_sides(m) ? m->p_side[i] : point->side_p[i];
+        if (m->p_low_side[i] < wanted)
+            return kvd_fail(err, "p_u%s = %g removes less than the %g of the high level", side_name[i],
+                            m->p_low_side[i], wanted);
+    }
+    return 0;
 }
 
 static int build(const kvd_point_source *s, const kvd_widths *w, kvd_point *point, kvd_err *err)
@@ -147,14 +205,11 @@ static int build(const kvd_point_source *s, const kvd_widths *w, kvd_point *poin
         return kvd_in(err, "'%s'", s->spectrum_path);
     point->cut = 1;
     const double whole = kvd_widths_p(w, 0); /* of both sides */
-    if (leave_side(s, &point->dims, &point->overall_p, err))
+    if (leave_side(s, &point->dims, point->side_p, &point->overall_p, err))
         return -1;
-    if (isnan(s->method->p_low))
+    if (!kvd_method_has_low(s->method))
         return 0;
-    const double high = isnan(point->p_wanted) ? whole : point->p_wanted;
-    if (s->method->p_low < high)
-        return kvd_fail(err, "p_u = %g removes less than the %g of the high level", s->method->p_low, high);
-    return build_low(s, point, err);
+    return check_low(s, point, whole, err) || build_low(s, point, err) ? -1 : 0;
 }
 
 /* Points start without anything that has to be released. */
@@ -163,6 +218,8 @@ static void clear(kvd_point *point)
     memset(point, 0, sizeof *point);
     point->rule = "none";
     point->removal_rate = point->p_wanted = NAN;
+    for (int side = 0; side < 2; side++)
+        point->side_p[side] = point->low_p[side] = NAN;
 }
 
 int kvd_point_at(const kvd_point_source *s, double p, kvd_point *point, kvd_err *err)
@@ -195,6 +252,30 @@ int kvd_point_at_r(const kvd_point_source *s, double r, kvd_point *point, kvd_er
     return status;
 }
 
+/* p.qk and p.v; the overall p that they ask for is their mean. */
+static int point_of_sides(const kvd_point_source *s, kvd_point *point, kvd_err *err)
+{
+    const double *const p = s->method->p_side;
+    kvd_widths w = {0};
+    clear(point);
+    point->rule = kvd_ranks_name[s->method->ranks];
+    point->p_wanted = (p[0] + p[1]) / 2;
+    int status = widths_of_sides(s, p, &point->removal_rate, &w, err);
+    if (!status)
+        status = build(s, &w, point, err);
+    kvd_widths_release(&w);
+    return status;
+}
+
+int kvd_point_of_keys(const kvd_point_source *s, kvd_point *point, kvd_err *err)
+{
+    const kvd_method *const m = s->method;
+    assert(kvd_method_has_point(m));
+    return kvd_method_has_sides(m) ? point_of_sides(s, point, err)
+           : isnan(m->p)           ? kvd_point_at_r(s, m->r, point, err)
+                                   : kvd_point_at(s, m->p, point, err);
+}
+
 int kvd_point_of_rates(const kvd_point_source *s, size_t i, kvd_point *point, kvd_err *err)
 {
     const kvd_rates *const r = s->rates;
@@ -211,10 +292,10 @@ int kvd_point_of_rates(const kvd_point_source *s, size_t i, kvd_point *point, kv
 int kvd_points_make(const kvd_point_source *s, kvd_point **points, size_t *n, kvd_err *err)
 {
     const kvd_method *const m = s->method;
-    const int by_p = !isnan(m->p), by_r = !isnan(m->r);
+    const bool by_keys = kvd_method_has_point(m);
     *n = 0;
     *points = NULL;
-    const size_t count = !m->dims || by_p || by_r ? 1 : s->rates ? s->rates->n_points : 0;
+    const size_t count = !m->dims || by_keys ? 1 : s->rates ? s->rates->n_points : 0;
     if (count == 0)
         return 0;
     kvd_point *const list = calloc(count, sizeof *list);
@@ -224,11 +305,9 @@ int kvd_points_make(const kvd_point_source *s, kvd_point **points, size_t *n, kv
         int failed = 0;
         if (!m->dims) {
             clear(&list[i]);
-            list[i].overall_p = kvd_method_is_none(m) ? 0 : NAN;
-        } else if (by_p)
-            failed = kvd_point_at(s, m->p, &list[i], err);
-        else if (by_r)
-            failed = kvd_point_at_r(s, m->r, &list[i], err);
+            list[i].overall_p = list[i].side_p[0] = list[i].side_p[1] = kvd_method_is_none(m) ? 0 : NAN;
+        } else if (by_keys)
+            failed = kvd_point_of_keys(s, &list[i], err);
         else
             failed = kvd_point_of_rates(s, i, &list[i], err);
         if (failed) {
@@ -279,7 +358,7 @@ int kvd_point_largest(const kvd_point_source *s, double *p, kvd_err *err)
 int kvd_point_full(const kvd_point_source *s, kvd_dims *dims, kvd_err *err)
 {
     kvd_widths w = {0};
-    double p;
+    double p[2], whole;
     if (alloc_widths(s, &w, err))
         return -1;
     int status = kvd_widths_uniform(&w, 0);
@@ -288,7 +367,7 @@ int kvd_point_full(const kvd_point_source *s, kvd_dims *dims, kvd_err *err)
     if (status)
         kvd_in(err, "'%s'", s->spectrum_path);
     else
-        status = leave_side(s, dims, &p, err);
+        status = leave_side(s, dims, p, &whole, err);
     kvd_widths_release(&w);
     return status;
 }

@@ -44,18 +44,22 @@ typedef struct {
     double removal_rate; /* NaN where no single r stands behind the widths      */
     double p_wanted;     /* NaN where an r was asked for; of both sides, cut or left whole */
     double overall_p;    /* of stored elements, a side left whole included; 0 for none */
+    double side_p[2];    /* the same of Q-K and of V alone                            */
+    double low_p[2];     /* of entries at the low level; NaN: there is none           */
     int cut;             /* 0: none, dims is unused                             */
     kvd_dims dims;
     kvd_dims low; /* of entries at the low level; head NULL: as dims */
 } kvd_point;
 
-/* All points of the method: one for keys p or r, else those of the rates file (uniform: its overall p).
+/* All points of the method: one for keys of kvd_point_of_keys, else those of the rates file (uniform: its overall p).
  * *n is 0 when there is neither. points is allocated; kvd_points_free. */
 int kvd_points_make(const kvd_point_source *s, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
 /* The point at overall p: at or just above it, for uniform the nearest. */
 int kvd_point_at(const kvd_point_source *s, double p, kvd_point *point, kvd_err *err);
+/* The point that keys p, p.qk and p.v, or r of the method ask for (kvd_method_has_point). */
+int kvd_point_of_keys(const kvd_point_source *s, kvd_point *point, kvd_err *err);
 /* The point at removal rate r, and the i-th of the rates file; both need a method with dims. */
 int kvd_point_at_r(const kvd_point_source *s, double r, kvd_point *point, kvd_err *err);
 int kvd_point_of_rates(const kvd_point_source *s, size_t i, kvd_point *point, kvd_err *err);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "analysis/kept_prompts.h"
 #include "analysis/model_runner.h"
 
 struct kvd_runner_cut {
@@ -16,6 +17,8 @@ typedef struct {
     kvd_dense_attention dense;
     kvd_kept_attention kept;
     bool keeps;
+    kvd_kept_prompts prompts;
+    bool keeps_prompts;
     float *logits[2]; /* uncompressed, other; [piece][vocab]                     */
 } runner;
 
@@ -76,18 +79,55 @@ static void drop_attention(kvd_model_runner *r)
     self->keeps = false;
 }
 
+static int keep_prompts(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err)
+{
+    runner *const self = self_of(r);
+    if (kvd_kept_prompts_init(&self->prompts, r->config, prompt, n_rows, r->max_tokens, err)) {
+        kvd_kept_prompts_release(&self->prompts);
+        return -1;
+    }
+    self->keeps_prompts = true;
+    return 0;
+}
+
+static size_t prompt_bytes(const kvd_model_runner *r)
+{
+    return kvd_kept_prompts_row_bytes(r->config);
+}
+
+/* The prompts of the batch at hand, where they are kept. */
+static kvd_kept_prompts *prompts_of(runner *self)
+{
+    if (!self->keeps_prompts || self->door.kept_prompt == KVD_NOT_KEPT)
+        return NULL;
+    self->prompts.first = self->door.kept_prompt;
+    return &self->prompts;
+}
+
 /* ---- runs ------------------------------------------------------------------------------------- */
+
+static int record_reference(void *ctx, const kvd_attention_in *in, kvd_err *err)
+{
+    kvd_kept_prompts *const p = prompts_of(ctx);
+    return p ? kvd_kept_prompts_save(p, in, err) : 0;
+}
+
+static int save_reference(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err)
+{
+    runner *const self = ctx;
+    self->kept.first = self->door.kept_row;
+    return self->keeps ? kvd_kept_attention_save(&self->kept, in, out, err) : 0;
+}
 
 static int reference(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd_err *err)
 {
     runner *const self = self_of(r);
     kvd_tap tap;
     kvd_tap_init(&tap, &self->dense.door);
-    if (self->keeps) {
-        self->kept.first = r->kept_row;
-        tap.output = kvd_kept_attention_save;
-        tap.ctx = &self->kept;
-    }
+    tap.record = record_reference;
+    tap.output = save_reference;
+    tap.ctx = self;
+    tap.door.wants_pre = prompts_of(self) != NULL;
     return kvd_forward_run(self->forward, b, &tap.door, -1, hidden, err);
 }
 
@@ -123,7 +163,9 @@ static const char *cut_engine(const kvd_runner_cut *cut)
 static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, kvd_err *err)
 {
     runner *const self = ctx;
-    return kvd_forward_run(self->forward, first, &prompts->door, -1, NULL, err);
+    kvd_kept_prompts *const kept = prompts_of(self);
+    return kept ? kvd_kept_prompts_show(kept, first, &prompts->door, err)
+                : kvd_forward_run(self->forward, first, &prompts->door, -1, NULL, err);
 }
 
 static int cut_run(kvd_model_runner *r, const kvd_batch *b, kvd_runner_cut *cut, int first_layer,
@@ -146,10 +188,12 @@ static int cut_run(kvd_model_runner *r, const kvd_batch *b, kvd_runner_cut *cut,
     const bool first_pass = kvd_plan_first_pass(cut->plan);
     int status = first_pass ? kvd_prompts_make(&prompts, r->config, cut->plan, b, run_prompts, self, err) : 0;
     cache.prompts = first_pass ? &prompts : NULL;
+    kvd_kept_prompts *const kept = prompts_of(self);
     if (!status)
         status = first_layer
                      ? kvd_forward_run_from(self->forward, b, &tap.door, first_layer, residual, hidden, err)
-                     : kvd_forward_run(self->forward, b, &tap.door, -1, hidden, err);
+                 : kept ? kvd_kept_prompts_run(kept, self->forward, b, &tap.door, hidden, err)
+                        : kvd_forward_run(self->forward, b, &tap.door, -1, hidden, err);
     if (error)
         error->kept = NULL;
     kvd_cache_account_add(account, &cache.account);
@@ -158,7 +202,28 @@ static int cut_run(kvd_model_runner *r, const kvd_batch *b, kvd_runner_cut *cut,
     return status;
 }
 
+/* Dense attention and the cache in blocks are the same sums in the same order (tests/test_evaluate.c). */
+static bool cut_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_runner_cut *cut,
+                             kvd_cache_account *account, kvd_attention_error *error)
+{
+    runner *const self = self_of(r);
+    if (!kvd_plan_changes_nothing(cut->plan))
+        return false;
+    kvd_cache_account_whole(r->config, cut->plan, b->n_sequences, b->offset[b->n_sequences], account);
+    self->kept.first = r->kept_row;
+    if (error)
+        kvd_attention_error_add_none(error, &self->kept, b->offset[b->n_sequences]);
+    return true;
+}
+
 /* ---- rows and logits ---------------------------------------------------------------------------- */
+
+static int rows_copy(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err)
+{
+    (void)err;
+    memcpy(to, from, n * (size_t)r->config->d_model * sizeof *to);
+    return 0;
+}
 
 static int differ(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes, kvd_err *err)
 {
@@ -223,6 +288,7 @@ static void release(kvd_model_runner *r)
     kvd_forward_free(self->forward);
     kvd_dense_attention_release(&self->dense);
     kvd_kept_attention_release(&self->kept);
+    kvd_kept_prompts_release(&self->prompts);
     free(self->logits[0]);
     free(self->logits[1]);
     free(self);
@@ -251,12 +317,17 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
                                     .keep_attention = keep_attention,
                                     .attention_bytes = attention_bytes,
                                     .drop_attention = drop_attention,
+                                    .kept_prompt = KVD_NOT_KEPT,
+                                    .keep_prompts = keep_prompts,
+                                    .prompt_bytes = prompt_bytes,
                                     .reference = reference,
                                     .below = below,
                                     .cut_new = cut_new,
                                     .cut_free = cut_free,
                                     .cut_engine = cut_engine,
                                     .cut_run = cut_run,
+                                    .cut_is_reference = cut_is_reference,
+                                    .rows_copy = rows_copy,
                                     .differ = differ,
                                     .reference_logits = reference_logits,
                                     .score = score,

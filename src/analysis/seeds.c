@@ -96,6 +96,7 @@ int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, 
     mean->method = choice->method;
     mean->overall_p = choice->overall_p;
     mean->plan = choice->plan;
+    mean->weight_bytes = choice->weight_bytes;
     mean->n_seeds = n;
     snprintf(mean->engine, sizeof mean->engine, "%s", choice->engine);
     double *const seed = malloc(n * sizeof *seed);

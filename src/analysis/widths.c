@@ -173,6 +173,25 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wante
     return status;
 }
 
+/* The other side of one that was settled by itself. */
+static void leave_other(kvd_widths *w, int side)
+{
+    for (int i = 0; i < w->n_layers * w->n_kv_heads; i++)
+        w->kept[1 - side][i] = w->d_head;
+}
+
+/* Twice the same pair: the p of both is that of one. */
+int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                          bool energy, double *r, kvd_widths *w, kvd_err *err)
+{
+    const kvd_pair alone[2] = {pair[side], pair[side]};
+    double rate;
+    if (kvd_widths_for_p(s, alone, wanted_p, energy, r ? r : &rate, w, err))
+        return kvd_in(err, "pair '%s'", kvd_pair_name[pair[side]]);
+    leave_other(w, side);
+    return 0;
+}
+
 /* ---- by error --------------------------------------------------------------------------------- */
 
 /* One edge of a head's lower convex hull: cutting `dims` dimensions costs `slope` nats each. */
@@ -232,10 +251,12 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
     return 0;
 }
 
-int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err)
+/* Of the sides first .. first + n_sides - 1; the others keep d_head. */
+static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p, kvd_widths *w,
+                    kvd_err *err)
 {
     const size_t heads = (size_t)t->n_layers * (size_t)t->n_kv_heads, n = t->n_widths;
-    const double stored = 2.0 * (double)heads * (double)t->d_head;
+    const double stored = (double)(n_sides * heads) * (double)t->d_head;
     const double most = 1 - (double)t->width[0] / (double)t->d_head;
     if (wanted_p > most + 1e-12)
         return kvd_fail(err, "p = %g is not attainable: the table's smallest width is %d of %d, p = %.6g",
@@ -253,7 +274,8 @@ int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w
     size_t m = 0;
     for (size_t h = 0; h < 2 * heads; h++) {
         w->kept[h / heads][h % heads] = t->d_head;
-        m += hull_edges(t->width, t->error + h * n, n, h, hull, edges + m);
+        if (h / heads - first < n_sides)
+            m += hull_edges(t->width, t->error + h * n, n, h, hull, edges + m);
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
@@ -271,6 +293,18 @@ done:
     return status;
 }
 
+int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err)
+{
+    return by_error(t, 0, 2, wanted_p, w, err);
+}
+
+int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w, kvd_err *err)
+{
+    return by_error(t, (size_t)side, 1, wanted_p, w, err)
+               ? kvd_in(err, "pair '%s'", kvd_pair_name[t->pair[side]])
+               : 0;
+}
+
 /* ---- by loss ---------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -286,12 +320,13 @@ static int compare_directions(const void *a, const void *b)
     return (x->head > y->head) - (x->head < y->head);
 }
 
-int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
-                       kvd_widths *w, kvd_err *err)
+/* Of the sides first .. first + n_sides - 1; the others keep d_head. */
+static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
+                   double wanted_p, double *loss, kvd_widths *w, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head, heads = (size_t)s->n_layers * (size_t)s->model.n_kv_heads,
-                 most = 2 * heads * (d - 1);
-    const double stored = 2.0 * (double)heads * (double)d;
+                 most = n_sides * heads * (d - 1);
+    const double stored = (double)(n_sides * heads) * (double)d;
     if (!kvd_pair_fisher(pair[0]) || !kvd_pair_fisher(pair[1]))
         return kvd_fail(
             err,
@@ -312,7 +347,7 @@ int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wan
     for (size_t h = 0; h < 2 * heads; h++) {
         const double *const sigma = s->pair[pair[h / heads]].sigma + h % heads * d;
         w->kept[h / heads][h % heads] = (int32_t)d;
-        for (size_t j = 1; j < d; j++)
+        for (size_t j = 1; h / heads - first < n_sides && j < d; j++)
             all[m++] = (direction){sigma[j], h};
     }
     qsort(all, m, sizeof *all, compare_directions);
@@ -325,4 +360,18 @@ int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wan
     if (loss)
         *loss = sum / 2;
     return 0;
+}
+
+int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
+                       kvd_widths *w, kvd_err *err)
+{
+    return by_loss(s, pair, 0, 2, wanted_p, loss, w, err);
+}
+
+int kvd_widths_side_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                            kvd_widths *w, kvd_err *err)
+{
+    return by_loss(s, pair, (size_t)side, 1, wanted_p, NULL, w, err)
+               ? kvd_in(err, "pair '%s'", kvd_pair_name[pair[side]])
+               : 0;
 }

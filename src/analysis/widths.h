@@ -49,6 +49,16 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wante
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
                        kvd_widths *w, kvd_err *err);
 
+/*
+ * The same three for one pair by itself, side 0 the Q-K pair, 1 the V pair: widths of that side alone at p of its own elements, from its own
+ * singular values or errors; the other side keeps d_head. *r, unless NULL, receives the removal rate of Eq. 6 of that pair. ZDC's Eq. 5 has rates of
+ * one pair each.
+ */
+int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                          bool energy, double *r, kvd_widths *w, kvd_err *err);
+int kvd_widths_side_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
+                            kvd_widths *w, kvd_err *err);
+
 /* Fails when the table says that it was measured with other bases than these. Its pairs must be in the spectrum. */
 int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
                       const char *spectrum_path, kvd_err *err);
@@ -59,5 +69,7 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
  * in the table.
  */
 int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err);
+int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
+                             kvd_err *err);
 
 #endif

@@ -9,8 +9,8 @@
 #include "collect/tally.h"
 
 typedef struct {
-    kvd_engine engine;
-    kvd_engine_spec spec;
+    kvd_collect_engine engine;
+    kvd_collect_spec spec;
     kvd_forward *forward;
     kvd_dense_attention dense;
     kvd_tap tap;
@@ -42,7 +42,7 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
 }
 
 /* Done again on resume, with the same result. */
-static int weights(kvd_engine *e, kvd_err *err)
+static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -61,11 +61,11 @@ static int weights(kvd_engine *e, kvd_err *err)
     return status ? -1 : 0;
 }
 
-static int run(kvd_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into, bool to_dump,
+static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into, bool to_dump,
                int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err)
 {
     cpu *c = (cpu *)e;
-    const kvd_engine_times before = e->times;
+    const kvd_collect_times before = e->times;
     const double start = now();
     c->add = into != NULL;
     c->accumulator.sums = into;
@@ -90,7 +90,7 @@ static int run(kvd_engine *e, const kvd_batch *b, size_t first_token, kvd_moment
 }
 
 /* Everything else is where it belongs when run returns. */
-static int settle(kvd_engine *e, kvd_err *err)
+static int settle(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
     (void)err;
@@ -99,13 +99,13 @@ static int settle(kvd_engine *e, kvd_err *err)
     return 0;
 }
 
-static const char *describe(const kvd_engine *e)
+static const char *describe(const kvd_collect_engine *e)
 {
     (void)e;
     return "the CPU, f32, OpenBLAS";
 }
 
-static void release(kvd_engine *e)
+static void release(kvd_collect_engine *e)
 {
     cpu *c = (cpu *)e;
     kvd_dump_release(&c->dump);
@@ -117,15 +117,15 @@ static void release(kvd_engine *e)
     free(c);
 }
 
-kvd_engine *kvd_engine_cpu(const kvd_engine_spec *s, kvd_err *err)
+kvd_collect_engine *kvd_collect_engine_cpu(const kvd_collect_spec *s, kvd_err *err)
 {
     cpu *c = calloc(1, sizeof *c);
     if (!c) {
         kvd_no_memory(err, "the forward pass", sizeof *c);
         return NULL;
     }
-    c->engine =
-        (kvd_engine){.weights = weights, .run = run, .settle = settle, .free = release, .describe = describe};
+    c->engine = (kvd_collect_engine){
+        .weights = weights, .run = run, .settle = settle, .free = release, .describe = describe};
     c->spec = *s;
     kvd_dense_attention_init(&c->dense);
     kvd_tap_init(&c->tap, &c->dense.door);
@@ -145,7 +145,7 @@ kvd_engine *kvd_engine_cpu(const kvd_engine_spec *s, kvd_err *err)
 }
 
 #ifndef KVD_CUDA
-kvd_engine *kvd_engine_cuda(const kvd_engine_spec *s, kvd_err *err)
+kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err)
 {
     (void)s;
     kvd_fail(err, "no CUDA: it was left out of this build (no nvcc)");

@@ -32,7 +32,7 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     kvd_corpus *corpus;
     int first_gpu;
-    kvd_engine *engine;
+    kvd_collect_engine *engine;
     kvd_outputs out;
     kvd_snapshots snapshots;
     kvd_moments part;    /* sums of a snapshot that ends inside a batch */
@@ -178,22 +178,22 @@ static int make_buffers(collector *c, kvd_err *err)
     c->offset = malloc((c->batch_tokens / 2 + 2) * sizeof *c->offset); /* a sequence has at least 2 tokens */
     if (!c->id || !c->offset)
         return kvd_no_memory(err, "a batch", c->batch_tokens * sizeof *c->id);
-    const kvd_engine_spec spec = {.checkpoint = c->checkpoint,
-                                  .max_tokens = c->batch_tokens,
-                                  .max_len = cfg->seq_len,
-                                  .first_layer = cfg->first_layer,
-                                  .last_layer = cfg->last_layer,
-                                  .pre = cfg->rope_both,
-                                  .dump = c->out.want_dump ? &c->out.dump : NULL,
-                                  .sums = c->out.want_moments ? &c->out.sums : NULL,
-                                  .stats = c->out.want_stats ? &c->out.stats : NULL,
-                                  .fisher = c->out.want_fisher ? &c->out.fisher : NULL,
-                                  .threads = c->run.threads,
-                                  .compute = cfg->compute,
-                                  .first_gpu = c->first_gpu,
-                                  .n_gpus = cfg->gpus};
-    c->engine =
-        cfg->common.device == KVD_DEVICE_CUDA ? kvd_engine_cuda(&spec, err) : kvd_engine_cpu(&spec, err);
+    const kvd_collect_spec spec = {.checkpoint = c->checkpoint,
+                                   .max_tokens = c->batch_tokens,
+                                   .max_len = cfg->seq_len,
+                                   .first_layer = cfg->first_layer,
+                                   .last_layer = cfg->last_layer,
+                                   .pre = cfg->rope_both,
+                                   .dump = c->out.want_dump ? &c->out.dump : NULL,
+                                   .sums = c->out.want_moments ? &c->out.sums : NULL,
+                                   .stats = c->out.want_stats ? &c->out.stats : NULL,
+                                   .fisher = c->out.want_fisher ? &c->out.fisher : NULL,
+                                   .threads = c->run.threads,
+                                   .compute = cfg->compute,
+                                   .first_gpu = c->first_gpu,
+                                   .n_gpus = cfg->gpus};
+    c->engine = cfg->common.device == KVD_DEVICE_CUDA ? kvd_collect_engine_cuda(&spec, err)
+                                                      : kvd_collect_engine_cpu(&spec, err);
     return c->engine ? 0 : -1;
 }
 
@@ -398,7 +398,7 @@ static int summarise(const collector *c, bool did_nothing, kvd_err *err)
                                    .corpus = c->corpus,
                                    .out = &c->out,
                                    .snapshots = &c->snapshots,
-                                   .times = c->engine ? c->engine->times : (kvd_engine_times){0},
+                                   .times = c->engine ? c->engine->times : (kvd_collect_times){0},
                                    .save_s = c->save_seconds,
                                    .start_s = c->start_seconds,
                                    .loop_s = c->loop_seconds,

@@ -14,7 +14,7 @@ typedef struct {
     const kvd_corpus *corpus;
     const kvd_outputs *out;
     const kvd_snapshots *snapshots;
-    kvd_engine_times times;
+    kvd_collect_times times;
     double save_s;  /* saving, snapshots, completing the files */
     double start_s; /* before the first batch                  */
     double loop_s;  /* of the loop over batches                */

@@ -419,3 +419,30 @@ done:
     free(lambda);
     return status;
 }
+
+int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C, kvd_err *err)
+{
+    size_t at;
+    assert(n >= k && k >= 1 && m >= 1);
+    if (kvd_find_nonfinite(A, n * k, &at) || kvd_find_nonfinite(Y, n * m, &at))
+        return kvd_fail(err, "least squares: a number is not finite");
+    double *const a = alloc_doubles(n, k, "equations", err), *const y =
+                                                                 a ? alloc_doubles(n, m, "equations", err)
+                                                                   : NULL;
+    int status = -1;
+    if (a && y) {
+        memcpy(a, A, n * k * sizeof *a);
+        memcpy(y, Y, n * m * sizeof *y);
+        const lapack_int info = LAPACKE_dgels(LAPACK_ROW_MAJOR, 'N', (lapack_int)n, (lapack_int)k,
+                                              (lapack_int)m, a, (lapack_int)k, y, (lapack_int)m);
+        memcpy(C, y, k * m * sizeof *C);
+        status = info ? kvd_fail(err, "least squares: dgels failed, info %d", (int)info) : 0;
+        /* dgels says a column is dependent only when R is exactly singular. */
+        for (size_t j = 0; !status && j < k; j++)
+            if (!(fabs(a[j * k + j]) > 1e-12 * fabs(a[0])))
+                status = kvd_fail(err, "least squares: column %zu depends on those before it", j);
+    }
+    free(a);
+    free(y);
+    return status;
+}

@@ -69,6 +69,13 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
  * dropped from P; *rank tells how many were kept. */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank, kvd_err *err);
 
+/*
+ * Least squares by QR (dgels): C [k][m] minimises ||A C - Y|| column by column, A [n][k], Y [n][m], n >= k. Fails on numbers that are not
+ * finite, on memory, and when the columns of A are not independent.
+ */
+int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
+                      kvd_err *err);
+
 /* Makes the largest entry of each column of R [d][d] positive; the second form flips the same columns of S. */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);

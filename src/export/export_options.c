@@ -40,7 +40,7 @@ static const struct argp_option options[] = {
 static int check_usage(const kvd_export_options *cfg, kvd_err *err)
 {
     const kvd_method *const m = &cfg->method;
-    const bool by_key = cfg->method_text && (!isnan(m->p) || !isnan(m->r));
+    const bool by_key = cfg->method_text && kvd_method_has_point(m);
     if (!cfg->model)
         return kvd_fail(err, "no MODEL given");
     if (!cfg->common.output)

@@ -142,10 +142,8 @@ static int make_point(exporting *x, kvd_err *err)
         warn_of_other_bases(x, err))
         return -1;
     x->note.index = -1;
-    if (!isnan(m->p))
-        return kvd_point_at(&x->source, m->p, &x->point, err);
-    if (!isnan(m->r))
-        return kvd_point_at_r(&x->source, m->r, &x->point, err);
+    if (kvd_method_has_point(m))
+        return kvd_point_of_keys(&x->source, &x->point, err);
     size_t i;
     if (choose(x, &i, err))
         return -1;

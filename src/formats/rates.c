@@ -51,6 +51,15 @@ double kvd_widths_p(const kvd_widths *w, int padded)
     return 1 - kept / (2.0 * (double)heads * (double)w->d_head);
 }
 
+double kvd_widths_side_p(const kvd_widths *w, int side)
+{
+    const size_t heads = (size_t)w->n_layers * (size_t)w->n_kv_heads;
+    double kept = 0;
+    for (size_t i = 0; i < heads; i++)
+        kept += w->kept[side][i];
+    return 1 - kept / ((double)heads * (double)w->d_head);
+}
+
 /* ---- writing ---------------------------------------------------------------------------------- */
 
 static size_t heads_of(const kvd_rates *r)
@@ -65,7 +74,8 @@ static int write_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
         const char *path, *long_name;
         const double *data;
     } column[] = {
-        {"/removal_rate", "singular value removal rate r of Eq. 6; NaN where the rule is not Eq. 6",
+        {"/removal_rate",
+         "singular value removal rate r of Eq. 6; NaN where the rule is not Eq. 6 with one r",
          r->removal_rate},
         {"/overall_p", "fraction of the stored elements that is removed", r->overall_p},
         {"/overall_p16", "the same with every width rounded up to a multiple of 16, at most d_head",
@@ -178,10 +188,10 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
     return 0;
 }
 
-/* Widths that come from no singular value removal rate. */
+/* Widths that come from no singular value removal rate, or from one for each pair. */
 static bool without_r(const char *rule)
 {
-    return !strcmp(rule, "error") || !strcmp(rule, "loss");
+    return !strcmp(rule, "error") || !strcmp(rule, "loss") || !strcmp(rule, "eq6-by-pair");
 }
 
 /* Both overall p follow from the widths, and which r may stand there from the rule. */
@@ -241,7 +251,8 @@ static int read_rates(kvd_h5 *f, kvd_rates *r, kvd_err *err)
         kvd_h5_shape(f, "/removal_rate", 1, &n, err))
         return -1;
     if (strcmp(r->rule, "eq6") && strcmp(r->rule, "eq6-energy") && !without_r(r->rule))
-        return kvd_fail(err, "'%s': rule is '%s', none of eq6, eq6-energy, error, loss", f->path, r->rule);
+        return kvd_fail(err, "'%s': rule is '%s', none of eq6, eq6-energy, eq6-by-pair, error, loss", f->path,
+                        r->rule);
     if (n < 1 || n > 1000000)
         return kvd_fail(err, "'%s': %llu points", f->path, (unsigned long long)n);
     snprintf(path, sizeof path, "/%s/kept", kvd_pair_name[r->pair[0]]);

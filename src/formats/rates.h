@@ -18,20 +18,22 @@ int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kv
 void kvd_widths_release(kvd_widths *w);
 /* Overall p (DESIGN reading 4): 1 - sum(d_qk + d_v) / (2 d_head n). padded: widths rounded up to 16, at most d_head. */
 double kvd_widths_p(const kvd_widths *w, int padded);
+/* The same of one side alone, 0 or 1; overall p is the mean of both. */
+double kvd_widths_side_p(const kvd_widths *w, int side);
 int32_t kvd_pad16(int32_t kept, int d_head);
 
 typedef struct {
     kvd_model_info model;
     char label[64];                  /* of the spectrum                                       */
-    char rule[16];                   /* "eq6" | "eq6-energy" | "error"                        */
+    char rule[16];                   /* "eq6" | "eq6-energy" | "eq6-by-pair" | "error" | "loss" */
     kvd_pair pair[2];                /* e.g. KVD_PAIR_QK, KVD_PAIR_VW                         */
     char bases_hash[KVD_BASES_HASH]; /* of the spectrum that was fitted; "" in files that do not say it */
     size_t n_points;
-    double *removal_rate; /* [n_points] r; NaN for rule "error"                    */
+    double *removal_rate; /* [n_points] r; NaN where the rule has no one r          */
     double *overall_p, *overall_p16;
     kvd_widths *widths;        /* [n_points]                                            */
     size_t n_table;            /* F_p as a step function: p at removal rates just at or above table_r[i] */
-    double *table_r, *table_p; /* [n_table], both rising; NULL for rule "error"       */
+    double *table_r, *table_p; /* [n_table], both rising; NULL where the rule has no one r */
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);

@@ -298,7 +298,7 @@ static int write(sweep *s, kvd_err *err)
                : 0;
 }
 
-static int run_case(sweep *s, kvd_phase phase, kvd_dtype dtype, const kvd_attn_size *size,
+static int run_case(sweep *s, kvd_attn_phase phase, kvd_dtype dtype, const kvd_attn_size *size,
                     const kvd_width_list *widths, kvd_err *err)
 {
     const kvd_attn_options *const cfg = s->cfg;
@@ -320,7 +320,7 @@ static int run_case(sweep *s, kvd_phase phase, kvd_dtype dtype, const kvd_attn_s
     if (!status)
         status = kvd_attn_case_run(&c, s->bench, &s->out, on_skipped, s, &s->wrong, err);
     if (status)
-        kvd_in(err, "%s, %zu x %zu, %s, %s", kvd_phase_name[phase], size->batch, size->seq_len,
+        kvd_in(err, "%s, %zu x %zu, %s, %s", kvd_attn_phase_name[phase], size->batch, size->seq_len,
                kvd_dtype_name(dtype), widths->name);
     kvd_problem_release(&p);
     return status;
@@ -330,11 +330,12 @@ static int run_case(sweep *s, kvd_phase phase, kvd_dtype dtype, const kvd_attn_s
 static int run_cases(sweep *s, kvd_err *err)
 {
     const kvd_attn_options *const cfg = s->cfg;
-    for (int phase = 0; phase < KVD_N_PHASES; phase++)
+    for (int phase = 0; phase < KVD_N_ATTN_PHASES; phase++)
         for (int dtype = 0; dtype < 3; dtype++)
             for (int i = 0; cfg->phase[phase] && cfg->dtype[dtype] && i < cfg->n_sizes; i++)
                 for (size_t w = 0; w < s->n_widths; w++) {
-                    if (run_case(s, (kvd_phase)phase, (kvd_dtype)dtype, &cfg->size[i], &s->widths[w], err))
+                    if (run_case(s, (kvd_attn_phase)phase, (kvd_dtype)dtype, &cfg->size[i], &s->widths[w],
+                                 err))
                         return -1;
                     s->done++;
                     if (write(s, err)) {
@@ -353,7 +354,7 @@ static void count_cases(sweep *s)
     size_t types = 0, phases = 0;
     for (int i = 0; i < 3; i++)
         types += cfg->dtype[i];
-    for (int i = 0; i < KVD_N_PHASES; i++)
+    for (int i = 0; i < KVD_N_ATTN_PHASES; i++)
         phases += cfg->phase[i];
     s->cases = phases * types * (size_t)cfg->n_sizes * s->n_widths;
 }
@@ -387,10 +388,10 @@ static int print_list(void)
     for (int i = 0; i < kvd_impl_count(); i++) {
         const kvd_impl *const m = kvd_impl_at(i);
         char phases[32] = "", types[32] = "", schedulers[32] = "";
-        for (int k = 0; k < KVD_N_PHASES; k++)
+        for (int k = 0; k < KVD_N_ATTN_PHASES; k++)
             if (m->phases & 1u << k)
                 snprintf(phases + strlen(phases), sizeof phases - strlen(phases), "%s%s",
-                         phases[0] ? "," : "", kvd_phase_name[k]);
+                         phases[0] ? "," : "", kvd_attn_phase_name[k]);
         for (int k = 0; k < 3; k++)
             if (m->dtypes & 1u << k)
                 snprintf(types + strlen(types), sizeof types - strlen(types), "%s%s", types[0] ? "," : "",

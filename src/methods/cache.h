@@ -3,7 +3,7 @@
  * attention from what it stored. The cache alone counts bytes.
  *
  * With plan.prompt = 0 every row is a step: it attends to what is stored, itself included (ZACK leaves this open, Z-19). Plans that
- * change nothing but the dims axis do not depend on the order of rows and run in blocks; the others go row by row
+ * change nothing but the dims axis (latents too) do not depend on the order of rows and run in blocks; the others go row by row
  * (stepwise.h), KV heads side by side.
  */
 #ifndef KVD_METHODS_CACHE_H
@@ -37,7 +37,9 @@ typedef struct {
     size_t store_n;
     float *work; /* the same as float32, and scratch for every thread           */
     size_t work_n;
-    float *cosine, *sine; /* of methods that code keys before RoPE, for sequences of rope_len */
+    /* where keys before RoPE are turned: for sequences of rope_len */
+    float *cosine, *sine;
+    uint32_t *position;
     size_t rope_len;
 } kvd_cache;
 
@@ -59,6 +61,10 @@ int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const 
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows, kvd_err *err);
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
+
+/* What a cache without widths adds in a run of all layers over n_sequences with n_tokens together. */
+void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, size_t n_sequences, size_t n_tokens,
+                             kvd_cache_account *sum);
 
 /* Bytes per token of the whole model, for stored elements of element_bytes each. */
 typedef struct {

@@ -23,7 +23,36 @@ static void set_bits(kvd_head *h, int side, size_t i, double payload, double ext
 /* Numbers of an entry that are stored. */
 static size_t stored_of(const kvd_head *h, int side, size_t i)
 {
-    return side == KVD_KEYS && i < h->pruned ? h->n_keep : width_of(h, side, i);
+    return h->basis[side] ? h->n_basis : side == KVD_KEYS && i < h->pruned ? h->n_keep : width_of(h, side, i);
+}
+
+/* x [n] as it stands in the cache's type. */
+static void round_row(const kvd_head *h, float *x, size_t n)
+{
+    char rounded[4096];
+    for (size_t at = 0; at < n; at += 1024) {
+        const size_t some = n - at < 1024 ? n - at : 1024;
+        kvd_from_f32(h->p->type, x + at, rounded, some);
+        kvd_to_f32(h->p->type, rounded, x + at, some);
+    }
+}
+
+/* x [d] becomes (x A) A^T, what stands between rounded. */
+static void project_row(const kvd_head *h, int side, float *x)
+{
+    const float *const a = h->basis[side];
+    const size_t m = h->n_basis;
+    float *const c = h->basis[side] + h->d * m;
+    memset(c, 0, m * sizeof *c);
+    for (size_t i = 0; i < h->d; i++)
+        for (size_t j = 0; j < m; j++)
+            c[j] += x[i] * a[i * m + j];
+    round_row(h, c, m);
+    for (size_t i = 0; i < h->d; i++) {
+        x[i] = 0;
+        for (size_t j = 0; j < m; j++)
+            x[i] += c[j] * a[i * m + j];
+    }
 }
 
 /* Entry i as it stands in the cache's type; numbers beyond its width are not stored and read as 0. */
@@ -31,12 +60,10 @@ static void store_plain(kvd_head *h, int side, size_t i)
 {
     const size_t w = h->width[side], kept = width_of(h, side, i);
     float *const x = h->x[side] + i * w;
-    char rounded[4096];
-    for (size_t at = 0; at < kept; at += 1024) {
-        const size_t some = kept - at < 1024 ? kept - at : 1024;
-        kvd_from_f32(h->p->type, x + at, rounded, some);
-        kvd_to_f32(h->p->type, rounded, x + at, some);
-    }
+    if (h->basis[side])
+        project_row(h, side, x);
+    else
+        round_row(h, x, kept);
     memset(x + kept, 0, (w - kept) * sizeof *x);
     const bool shared = h->prompts && h->position[i] < h->n0;
     const double share = shared ? kvd_prompts_share(h->prompts, (kvd_side)side, h->in->layer, h->sequence)
@@ -263,6 +290,28 @@ int kvd_head_prune(kvd_head *h, kvd_err *err)
         store_plain(h, KVD_KEYS, i);
     h->held_side += (double)(h->pruned ? h->d : 0);
     h->account->pruned += h->n_keep < h->d ? h->pruned : 0;
+    return 0;
+}
+
+int kvd_head_cut(kvd_head *h, kvd_err *err)
+{
+    const kvd_channels_method *const m = h->p->channels;
+    const size_t width = m->width(&h->p->channels_values, h->d);
+    h->n_basis = width;
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        float *const a = malloc((h->d + 1) * width * sizeof *a);
+        if (!a)
+            return kvd_no_memory(err, "a basis", (h->d + 1) * width * sizeof *a);
+        const int status = m->project(h->m, h->d, width, h->x[side], a, err);
+        round_row(h, a, h->d * width);
+        h->basis[side] = a;
+        if (status)
+            return -1;
+        for (size_t i = 0; i < h->m; i++)
+            store_plain(h, side, i);
+        h->held_side += 8.0 * (double)(h->d * width * kvd_dtype_bytes(h->p->type));
+    }
+    h->account->pruned += h->m;
     return 0;
 }
 

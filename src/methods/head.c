@@ -17,7 +17,8 @@ void kvd_head_release(kvd_head *h)
     void *const all[] = {h->cut[0],     h->cut[1],   h->q_cut,   h->o_cut,      h->position, h->level,
                          h->x[0],       h->x[1],     h->k_read,  h->mass,       h->seen,     h->payload[0],
                          h->payload[1], h->side[0],  h->side[1], h->state,      h->score,    h->prob,
-                         h->block,      h->decision, h->kept,    h->statistics, h->keep,     h->balance};
+                         h->block,      h->decision, h->kept,    h->statistics, h->keep,     h->balance,
+                         h->basis[0],   h->basis[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }

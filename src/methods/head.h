@@ -44,6 +44,9 @@ typedef struct {
     size_t coded[KVD_N_SIDES];
     uint8_t *keep; /* [d] channels of the keys of the first `pruned` entries that stay, n_keep of them */
     size_t n_keep, pruned;
+    float *basis
+        [KVD_N_SIDES]; /* [d][n_basis], then a row's n_basis numbers, of a method that projects; NULL before it has */
+    size_t n_basis;
     float *balance; /* [d] factors of the channels of keys */
     bool balanced;
     double held_payload, held_side;
@@ -97,6 +100,8 @@ int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
 int kvd_head_decide(kvd_head *h, kvd_err *err);
 /* Prunes channels of the keys that stay, but for the newest ones. A mask of d bits says which. */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
+/* Projects the entries on bases of their own, and with them what is appended from now on. */
+int kvd_head_cut(kvd_head *h, kvd_err *err);
 /* Factors of channels from the prompt, for bits methods that balance. */
 void kvd_head_balance(kvd_head *h);
 

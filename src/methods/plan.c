@@ -9,7 +9,12 @@ unsigned kvd_plan_needs(const kvd_plan *p)
 
 bool kvd_plan_stepwise(const kvd_plan *p)
 {
-    return kvd_plan_beyond_widths(p) || p->prompt > 0;
+    return p->layers || p->tokens || p->channels || p->bits;
+}
+
+bool kvd_plan_changes_nothing(const kvd_plan *p)
+{
+    return !p->dims && !kvd_plan_beyond_widths(p) && p->type == KVD_F32;
 }
 
 bool kvd_plan_beyond_widths(const kvd_plan *p)
@@ -38,7 +43,7 @@ static int check_needs(const char *name, unsigned needs, const kvd_method_setup 
 {
     if ((needs & KVD_NEEDS_SPECTRUM) && !s->spectrum)
         return kvd_fail(err, "method '%s' needs bases: give --spectrum", name);
-    if ((needs & KVD_NEEDS_ACTIVATIONS) && !s->calibration)
+    if ((needs & KVD_NEEDS_ACTIVATIONS) && !s->calibration && !s->drawn)
         return kvd_fail(err, "method '%s' needs activations of calibration text: give --calibration", name);
     if ((needs & KVD_NEEDS_FISHER) && !s->fisher)
         return kvd_fail(err, "method '%s' needs squared gradients: give --fisher", name);
@@ -66,6 +71,7 @@ static int check_low(const kvd_plan *p, kvd_err *err)
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
 {
     kvd_method_setup s = *setup;
+    s.drawn = s.drawn && p->maker && !p->bits && !s.calibration;
     if ((p->layers && check_needs(p->layers->name, p->layers->needs, &s, err)) ||
         (p->tokens && check_needs(p->tokens->name, p->tokens->needs, &s, err)) ||
         (p->maker && check_needs(p->maker->name, p->maker->needs, &s, err)) ||
@@ -88,6 +94,9 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     if (p->channels && p->bits && p->bits->keys_before_rope)
         return kvd_fail(err, "'%s' prunes keys after RoPE, '%s' codes them before", p->channels->name,
                         p->bits->name);
+    if (p->channels && p->channels->project && p->bits)
+        return kvd_fail(err, "'%s' projects rows anew at every step: it goes with no method of the bits axis",
+                        p->channels->name);
     if (p->tokens && p->tokens->only_lowers && !p->bits && !p->dims_low)
         return kvd_fail(
             err,

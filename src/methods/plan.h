@@ -32,7 +32,10 @@ typedef struct {
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
-/* Whether rows after the prompt depend on anything but the prompt and themselves in an order: then they go one by one. */
+/*
+ * Whether what rows store and read depends on the order in which they come: then they go one by one. Widths and latents
+ * do not, and a prompt that attends to itself uncompressed does not change that.
+ */
 bool kvd_plan_stepwise(const kvd_plan *p);
 
 /* Whether the prompts must run through all layers before the sequences do (prompts.h). */
@@ -40,6 +43,9 @@ bool kvd_plan_first_pass(const kvd_plan *p);
 
 /* Whether it draws random numbers, so that what it does depends on the seed. */
 bool kvd_plan_draws(const kvd_plan *p);
+
+/* Whether every row reads K and V as the pass hands them out, in float32. */
+bool kvd_plan_changes_nothing(const kvd_plan *p);
 
 /* Whether it does anything but cut to the widths of dims: then those do not say what is stored. */
 bool kvd_plan_beyond_widths(const kvd_plan *p);

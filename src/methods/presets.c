@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ static const kvd_tokens_method *const tokens[] = {
     &kvd_tokens_h2o,    &kvd_tokens_keyformer,  &kvd_tokens_scissorhands, &kvd_tokens_snapkv,
     &kvd_tokens_leankv, &kvd_tokens_importance, &kvd_tokens_lower};
 static const kvd_dims_maker *const makers[] = {&kvd_dims_palu};
-static const kvd_channels_method *const channels[] = {&kvd_channels_think};
+static const kvd_channels_method *const channels[] = {&kvd_channels_think, &kvd_channels_strawman};
 static const kvd_bits_method *const bits[] = {&kvd_bits_kivi, &kvd_bits_hetero,  &kvd_bits_zipcache,
                                               &kvd_bits_gear, &kvd_bits_kvquant, &kvd_bits_rotatekv};
 
@@ -35,7 +36,7 @@ static const struct {
     {"zdc",
      "importance+zack",
      NULL,
-     "ZDC whole: importance and zack at two levels; p or p_i, and p_u",
+     "ZDC whole: importance and zack at two levels; p_i (or p) and p_u, or p_i.qk, p_i.v, p_u.qk, p_u.v",
      {"p", 0.1, 0.7, false, "p_u", 0.15, 1}},
     {"mikv",
      "lower+hetero",
@@ -217,25 +218,59 @@ static int add(const char *name, kvd_method *m, kvd_err *err)
 
 /* ---- keys ----------------------------------------------------------------------------------------- */
 
-/* Keys of dims; p_i is p as ZDC writes it. */
-static const char *const dims_key[] = {"p", "r", "ranks", "p_u", "cut", "p_i"};
-enum { KEY_P = 1, KEY_R = 2, KEY_RANKS = 4, KEY_P_U = 8, KEY_CUT = 16 };
+enum {
+    KEY_P = 1,
+    KEY_R = 2,
+    KEY_RANKS = 4,
+    KEY_CUT = 8,
+    KEY_P_QK = 16,
+    KEY_P_V = 32,
+    KEY_P_U = 64,
+    KEY_P_U_QK = 128,
+    KEY_P_U_V = 256,
+    KEYS_P_SIDES = KEY_P_QK | KEY_P_V,
+    KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
+};
+
+/* Keys of dims, those that are rates with the field that takes them; p_i is p as ZDC writes it. */
+static const struct {
+    const char *key;
+    unsigned bit;
+    size_t rate;
+} dims_key[] = {
+    {"ranks", KEY_RANKS, 0},
+    {"cut", KEY_CUT, 0},
+    {"p", KEY_P, offsetof(kvd_method, p)},
+    {"p_i", KEY_P, offsetof(kvd_method, p)},
+    {"p.qk", KEY_P_QK, offsetof(kvd_method, p_side[0])},
+    {"p_i.qk", KEY_P_QK, offsetof(kvd_method, p_side[0])},
+    {"p.v", KEY_P_V, offsetof(kvd_method, p_side[1])},
+    {"p_i.v", KEY_P_V, offsetof(kvd_method, p_side[1])},
+    {"r", KEY_R, offsetof(kvd_method, r)},
+    {"p_u", KEY_P_U, offsetof(kvd_method, p_low)},
+    {"p_u.qk", KEY_P_U_QK, offsetof(kvd_method, p_low_side[0])},
+    {"p_u.v", KEY_P_U_V, offsetof(kvd_method, p_low_side[1])},
+};
+static const char keys_of_dims[] = "p, p.qk, p.v, r, ranks, cut";
+static const char keys_of_low[] = "p_u, p_u.qk, p_u.v";
 
 static const char *const cut_name[] = {"both", "qk", "v"};
 
-static unsigned dims_bit(const char *key)
+/* Index of a key of dims; -1: it is none. */
+static int find_dims_key(const char *key)
 {
-    for (unsigned i = 0; i < sizeof dims_key / sizeof *dims_key; i++)
-        if (!strcmp(key, dims_key[i]))
-            return i == 5 ? KEY_P : 1U << i;
-    return 0;
+    for (int i = 0; i < (int)(sizeof dims_key / sizeof *dims_key); i++)
+        if (!strcmp(key, dims_key[i].key))
+            return i;
+    return -1;
 }
 
 static int set_dims(kvd_method *m, const char *key, const char *value, unsigned *seen, kvd_err *err)
 {
-    const unsigned bit = dims_bit(key);
-    if (!bit)
-        return kvd_fail(err, "unknown key '%s', known are p, r, ranks, cut, p_u", key);
+    const int at = find_dims_key(key);
+    if (at < 0)
+        return kvd_fail(err, "unknown key '%s', known are %s, %s", key, keys_of_dims, keys_of_low);
+    const unsigned bit = dims_key[at].bit;
     if (*seen & bit)
         return kvd_fail(err, "key '%s' is given twice", key);
     *seen |= bit;
@@ -255,7 +290,7 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
             }
         return kvd_fail(err, "cut '%s' is none of both, qk, v", value);
     }
-    double *const to = bit == KEY_P ? &m->p : bit == KEY_R ? &m->r : &m->p_low;
+    double *const to = (double *)(void *)((char *)m + dims_key[at].rate);
     if (kvd_arg_double(key, value, 0, 1, to, err))
         return -1;
     if (*to >= 1)
@@ -308,7 +343,8 @@ static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const c
     if (kvd_method_is_none(m))
         return kvd_fail(err, "it takes no key");
     if (m->dims)
-        snprintf(known, sizeof known, "p, r, ranks, cut%s", m->tokens && m->tokens->lowers ? ", p_u" : "");
+        snprintf(known, sizeof known, "%s%s%s", keys_of_dims, m->tokens && m->tokens->lowers ? ", " : "",
+                 m->tokens && m->tokens->lowers ? keys_of_low : "");
     for (int k = 0; k < n; k++)
         for (int i = 0; all[k].parameter[i].key; i++) {
             if (*known)
@@ -322,8 +358,8 @@ static int set(kvd_method *m, const char *key, const char *value, unsigned *seen
 {
     kvd_keyed all[4];
     const int n = kvd_method_members(m, all);
-    const char *const dot = strchr(key, '.');
-    const bool of_dims = dims_bit(key) != 0;
+    const bool of_dims = find_dims_key(key) >= 0;
+    const char *const dot = of_dims ? NULL : strchr(key, '.'); /* p.qk has one of its own */
     int member = -1, at = -1;
     if (dot) {
         const size_t len = (size_t)(dot - key);
@@ -350,17 +386,39 @@ static int set(kvd_method *m, const char *key, const char *value, unsigned *seen
     return member >= 0 ? set_value(&all[member], at, value, err) : unknown_key(m, all, n, key, err);
 }
 
-static int check(const kvd_method *m, unsigned seen, kvd_err *err)
+/* One rate for both pairs or one for each, at either level. */
+static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
     if ((seen & KEY_P) && (seen & KEY_R))
         return kvd_fail(err, "p and r exclude each other");
+    if ((seen & KEYS_P_SIDES) && (seen & (KEY_P | KEY_R)))
+        return kvd_fail(err, "p.qk and p.v exclude %s, which is of both pairs", seen & KEY_P ? "p" : "r");
+    if ((seen & KEYS_P_U_SIDES) && (seen & KEY_P_U))
+        return kvd_fail(err, "p_u.qk and p_u.v exclude p_u, which is of both pairs");
+    if ((seen & KEYS_P_SIDES) && (seen & KEYS_P_SIDES) != KEYS_P_SIDES)
+        return kvd_fail(err, "p.qk and p.v go together: 0 leaves a pair whole");
+    if ((seen & KEYS_P_U_SIDES) && (seen & KEYS_P_U_SIDES) != KEYS_P_U_SIDES)
+        return kvd_fail(err, "p_u.qk and p_u.v go together");
+    const bool by_pair = (seen & (KEYS_P_SIDES | KEYS_P_U_SIDES)) != 0;
+    if (by_pair && m->cut != KVD_CUT_BOTH)
+        return kvd_fail(err, "cut=%s goes with p or r: a pair whose own rate is 0 is left whole",
+                        cut_name[m->cut]);
+    if (by_pair && m->dims && m->dims->one_p)
+        return kvd_fail(err, "it has one width for both pairs: give p");
+    return 0;
+}
+
+static int check(const kvd_method *m, unsigned seen, kvd_err *err)
+{
+    if (check_rates(m, seen, err))
+        return -1;
     if (m->dims && m->dims->one_p && (seen & (KEY_R | KEY_RANKS)))
         return kvd_fail(err, "it takes p, neither r nor ranks: its widths do not depend on the spectrum");
     if ((m->ranks == KVD_RANKS_ERROR || m->ranks == KVD_RANKS_LOSS) && (seen & KEY_R))
         return kvd_fail(err, "ranks=%s takes p, a removal rate r belongs to Eq. 6", kvd_ranks_name[m->ranks]);
     if (m->ranks == KVD_RANKS_LOSS && !kvd_pair_fisher(m->dims->pair[0]))
         return kvd_fail(err, "ranks=loss is of method fisher: only its singular values are in nats");
-    if ((seen & KEY_P_U) && !(m->tokens && m->tokens->lowers))
+    if (kvd_method_has_low(m) && !(m->tokens && m->tokens->lowers))
         return kvd_fail(err, "p_u is of entries at a low level, which no member of it makes");
     kvd_keyed all[4];
     const int n = kvd_method_members((kvd_method *)(uintptr_t)m, all);
@@ -399,14 +457,38 @@ void kvd_method_describe(kvd_method *m)
     size_t used = 0;
     if (m->cut != KVD_CUT_BOTH)
         used = (size_t)snprintf(m->settings, sizeof m->settings, "cut=%s", cut_name[m->cut]);
-    if (!isnan(m->p_low))
-        used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.p_u=%g",
-                                 used ? "," : "", m->dims->name, m->p_low);
+    const struct {
+        const char *key;
+        double value;
+    } rate[] = {{"p.qk", m->p_side[0]},
+                {"p.v", m->p_side[1]},
+                {"p_u", m->p_low},
+                {"p_u.qk", m->p_low_side[0]},
+                {"p_u.v", m->p_low_side[1]}};
+    for (size_t i = 0; i < sizeof rate / sizeof *rate; i++)
+        if (!isnan(rate[i].value))
+            used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%g",
+                                     used ? "," : "", m->dims->name, rate[i].key, rate[i].value);
     for (int k = 0; k < n; k++)
         for (int i = 0; all[k].parameter[i].key && used < sizeof m->settings; i++)
             used +=
                 (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%g", used ? "," : "",
                                  all[k].name, all[k].parameter[i].key, all[k].values->value[i]);
+}
+
+bool kvd_method_has_sides(const kvd_method *m)
+{
+    return !isnan(m->p_side[0]);
+}
+
+bool kvd_method_has_point(const kvd_method *m)
+{
+    return !isnan(m->p) || !isnan(m->r) || kvd_method_has_sides(m);
+}
+
+bool kvd_method_has_low(const kvd_method *m)
+{
+    return !isnan(m->p_low) || !isnan(m->p_low_side[0]);
 }
 
 void kvd_method_with_fisher(kvd_method *m)
@@ -422,7 +504,12 @@ void kvd_method_with_fisher(kvd_method *m)
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
 {
     char copy[256], names[64];
-    *m = (kvd_method){.p = NAN, .p_low = NAN, .r = NAN, .ranks = KVD_RANKS_EQ6};
+    *m = (kvd_method){.p = NAN,
+                      .p_low = NAN,
+                      .p_side = {NAN, NAN},
+                      .p_low_side = {NAN, NAN},
+                      .r = NAN,
+                      .ranks = KVD_RANKS_EQ6};
     if (strlen(text) >= sizeof copy)
         return kvd_fail(err, "method text of %zu characters is too long", strlen(text));
     strcpy(copy, text);

@@ -29,17 +29,24 @@ typedef struct {
     const kvd_channels_method *channels; /* prunes channels; NULL: none */
     const kvd_bits_method *bits;
     kvd_values layers_values, tokens_values, maker_values, channels_values, bits_values;
-    double p;        /* key p of dims: wanted overall p; NaN when not given  */
-    double p_low;    /* key p_u of dims: the same of entries at the low level; NaN: as the others */
-    double r;        /* key r of dims: removal rate; NaN when not given      */
-    kvd_ranks ranks; /* key ranks of dims; eq6 when not given                */
+    double p;             /* key p of dims: wanted overall p; NaN when not given  */
+    double p_low;         /* key p_u of dims: the same of entries at the low level; NaN: as the others */
+    double p_side[2];     /* keys p.qk and p.v: p of each pair by itself; both or neither */
+    double p_low_side[2]; /* keys p_u.qk and p_u.v: the same of entries at the low level */
+    double r;             /* key r of dims: removal rate; NaN when not given      */
+    kvd_ranks ranks;      /* key ranks of dims; eq6 when not given                */
 } kvd_method;
 
 /*
- * p and r in [0, 1). Refuses names that fill one axis twice, p and r together, keys given twice or beyond their range, r with
- * ranks=error, and what a method has no use for (none takes no key; uniform neither r nor ranks).
+ * All p and r in [0, 1). Refuses names that fill one axis twice, p, r and the rates of the two pairs together, a rate of one pair without
+ * the other's, keys given twice or beyond their range, r with ranks=error, and what a method has no use for (none takes no key; uniform
+ * neither r nor ranks nor a rate for each pair).
  */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
+/* Whether keys of dims say which point is meant (p, p.qk and p.v, or r); and whether they say it pair by pair. */
+bool kvd_method_has_point(const kvd_method *m);
+bool kvd_method_has_sides(const kvd_method *m);
+bool kvd_method_has_low(const kvd_method *m); /* p_u, or p_u.qk and p_u.v */
 const char *kvd_method_name(const kvd_method *m);
 bool kvd_method_is_none(const kvd_method *m);
 
@@ -48,7 +55,7 @@ int kvd_method_count(void);
 const kvd_dims_method *kvd_method_at(int i);
 
 /* Everything that can be typed but none, for --help and docs: the i-th name, its axis and summary, and its keys (ending with key
- * NULL; NULL for dims, whose keys are p, r, ranks and cut, and for names that stand for several). false beyond the last. */
+ * NULL; NULL for dims, whose keys are p, p.qk, p.v, r, ranks and cut, and for names that stand for several). false beyond the last. */
 typedef struct {
     const char *name, *axis, *summary;
     const kvd_parameter *parameter;

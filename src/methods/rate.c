@@ -115,9 +115,12 @@ static void set(kvd_method *m, const char *name, double value, bool only_free)
     kvd_keyed member;
     if (!strcmp(name, "p")) {
         m->p = value;
-        m->r = NAN;
+        m->r = m->p_side[0] = m->p_side[1] = NAN;
     } else if (!strcmp(name, "p_u")) {
-        m->p_low = only_free && !isnan(m->p_low) ? m->p_low : value;
+        if (only_free && kvd_method_has_low(m))
+            return;
+        m->p_low = value;
+        m->p_low_side[0] = m->p_low_side[1] = NAN;
     } else {
         const kvd_parameter *const p = find_dotted(m, name, &member);
         const size_t i = (size_t)(p - member.parameter);

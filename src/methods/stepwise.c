@@ -162,7 +162,7 @@ static int compress_prompt(kvd_head *h, const statistics *s, kvd_err *err)
             kvd_head_decide(h, err))
             return -1;
     }
-    if (h->p->channels && h->n0 && kvd_head_prune(h, err))
+    if (h->p->channels && h->n0 && (h->p->channels->project ? kvd_head_cut(h, err) : kvd_head_prune(h, err)))
         return -1;
     const kvd_bits_method *const bits = h->p->bits;
     if (bits && bits->balances && bits->balances(&h->p->bits_values) && h->n0)

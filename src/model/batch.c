@@ -36,6 +36,11 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
         kvd_rope_tables(c, max_len, max_len, cosine + max_len * half, sine + max_len * half);
 }
 
+size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole)
+{
+    return two_tables(c, max_len) && whole > (size_t)c->rope_original_positions ? max_len : 0;
+}
+
 size_t kvd_batch_start(const kvd_batch *b, size_t s)
 {
     return b->start ? b->start[s] : 0;
@@ -72,15 +77,14 @@ int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, 
     for (size_t s = 0; s < b->n_sequences; s++) {
         const size_t first = b->offset[s], end = b->offset[s + 1];
         const size_t start = kvd_batch_start(b, s);
-        const bool beyond =
-            two_tables(c, max_len) && kvd_batch_whole(b, s) > (size_t)c->rope_original_positions;
+        const size_t row = kvd_batch_rope_first(c, max_len, kvd_batch_whole(b, s));
         for (size_t i = first; i < end; i++) {
             if (b->id[i] >= (uint32_t)c->vocab_size)
                 return kvd_fail(err,
                                 "sequence %zu, position %zu: token id %u is not below the vocabulary size %d",
                                 b->first_sequence + s, start + i - first, (unsigned)b->id[i], c->vocab_size);
             position[i] = (uint32_t)(start + i - first);
-            rope_row[i] = (uint32_t)(start + i - first + (beyond ? max_len : 0));
+            rope_row[i] = (uint32_t)(start + i - first + row);
         }
     }
     return 0;

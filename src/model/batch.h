@@ -36,6 +36,9 @@ size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
 /* Cosines and sines [kvd_batch_rope_rows][d_head / 2]. */
 void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *sine);
 
+/* Row of the tables that position 0 of a sequence of so many tokens in the end reads. */
+size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
+
 /*
  * Refuses, naming sequence and position in the corpus, a batch without sequences or beyond the limits, an empty or too
  * long sequence, one that goes beyond its whole length, an id that is not below the vocabulary size. position and rope_row [max_tokens] are filled.

@@ -1,5 +1,6 @@
 #include "model/checkpoint.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,8 @@ struct kvd_checkpoint {
     char *random_hash;    /* NULL likewise; else content hash of random weights, which `seed` makes */
     uint64_t seed;
     kvd_shards shards;
+    int weight_bits; /* 0: as stored */
+    size_t weight_group;
 };
 
 /* ---- what kind of checkpoint -------------------------------------------------------------- */
@@ -320,6 +323,19 @@ const char *kvd_checkpoint_config_path(const kvd_checkpoint *c)
 const kvd_shards *kvd_checkpoint_shards(const kvd_checkpoint *c)
 {
     return c->shards.n_files ? &c->shards : NULL;
+}
+
+void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group)
+{
+    assert(bits == 0 || (bits >= 2 && bits <= 8 && group >= 1 && group <= KVD_WEIGHT_GROUP));
+    c->weight_bits = bits;
+    c->weight_group = group;
+}
+
+int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group)
+{
+    *group = c->weight_group;
+    return c->weight_bits;
 }
 
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c)

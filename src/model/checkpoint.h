@@ -52,6 +52,17 @@ const char *kvd_checkpoint_path(const kvd_checkpoint *c);
 /* The file with the configuration; NULL where that is in the file of the weights. */
 const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
+/*
+ * Weights of few bits: from then on the matrices of every layer (of queries, keys, values, attention output and feed-forward network; no
+ * norms, biases, embeddings or head) are read as what `bits` bits keep of them, quantised to the nearest in groups of `group` weights of a row, which is of one
+ * output and runs along the inputs (common/quantise.h). Nothing is stored anew: weights.h does it whenever a part is read. Other readers of
+ * tensors see the file. bits 2 .. 8, group 1 .. KVD_WEIGHT_GROUP; bits 0 undoes it.
+ */
+enum { KVD_WEIGHT_GROUP = 4096 };
+void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
+/* 0: as stored. */
+int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
+
 /* What most elements are stored as, for /model: "f32", "f16", "bf16", "q8_0", "q4_0"; of equals, the
  * first of these. "random" without a file. */
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);

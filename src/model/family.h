@@ -45,12 +45,12 @@ typedef enum {
     KVD_ROWS_STACKED, /* the parts that share the tensor stand below each other, in the order of kvd_part */
     KVD_ROWS_GROUPED  /* Falcon: for each KV head the rows of its query heads, of its key head, of its
                          value head                                                           */
-} kvd_rows;
+} kvd_part_rows;
 
 typedef struct {
     kvd_part part;
     const char *name; /* without ".weight" or ".bias"; of a layer's part what follows "<layers>N."      */
-    kvd_rows rows;
+    kvd_part_rows rows;
     bool (*when)(const kvd_config *c); /* the name that such a model uses; NULL: every model            */
 } kvd_stored;
 

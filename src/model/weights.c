@@ -3,7 +3,15 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/quantise.h"
+
 enum { CHUNK = 65536 }; /* elements that a thread converts at a time */
+
+static bool is_matrix_of_layers(kvd_part part)
+{
+    return part == KVD_PART_Q || part == KVD_PART_K || part == KVD_PART_V || part == KVD_PART_O ||
+           part == KVD_PART_GATE || part == KVD_PART_UP || part == KVD_PART_DOWN;
+}
 
 int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, kvd_weight *w, kvd_err *err)
 {
@@ -18,6 +26,8 @@ int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
+    if (!bias && is_matrix_of_layers(part))
+        w->bits = kvd_checkpoint_weight_bits(c, &w->group);
     return 0;
 }
 
@@ -29,8 +39,8 @@ size_t kvd_weight_at(const kvd_weight *w, size_t row, size_t col)
 const void *kvd_weight_stored(const kvd_weight *w, kvd_dtype type)
 {
     const kvd_tensor *t = &w->tensor;
-    if (w->n == 0 || t->packing != KVD_PLAIN || t->dtype != type || t->order != KVD_ROWS_IN_ORDER ||
-        w->n > w->block * w->cols)
+    if (w->n == 0 || w->bits || t->packing != KVD_PLAIN || t->dtype != type ||
+        t->order != KVD_ROWS_IN_ORDER || w->n > w->block * w->cols)
         return NULL;
     return (const unsigned char *)t->data + kvd_weight_at(w, 0, 0) * kvd_dtype_bytes(type);
 }
@@ -54,9 +64,62 @@ static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
     }
 }
 
+static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
+{
+    read_piece(w, first, n, out);
+    kvd_quantise_group(out, n, 1, w->bits, out);
+}
+
+/* The same through w->bits: whole groups, of which the ends may lie outside of what is asked for. */
+static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
+{
+    float group[KVD_WEIGHT_GROUP];
+    while (n > 0) {
+        const size_t col = first % w->cols, begin = col / w->group * w->group, before = col - begin;
+        const size_t size = w->cols - begin < w->group ? w->cols - begin : w->group;
+        const size_t now = size - before < n ? size - before : n;
+        if (now == size)
+            read_group(w, first, size, out);
+        else {
+            read_group(w, first - before, size, group);
+            memcpy(out, group + before, now * sizeof *out);
+        }
+        first += now;
+        out += now;
+        n -= now;
+    }
+}
+
 void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out)
 {
 #pragma omp parallel for schedule(static) if (n > CHUNK)
     for (size_t i = 0; i < n; i += CHUNK)
-        read_piece(w, first + i, n - i < CHUNK ? n - i : CHUNK, out + i);
+        (w->bits ? read_quantised : read_piece)(w, first + i, n - i < CHUNK ? n - i : CHUNK, out + i);
+}
+
+static double bytes_of(const kvd_weight *w)
+{
+    if (w->bits) {
+        const size_t groups = w->n / w->cols * ((w->cols + w->group - 1) / w->group);
+        return ((double)w->n * w->bits + (double)groups * KVD_GROUP_SIDE_BITS) / 8;
+    }
+    return w->tensor.packing == KVD_RANDOM ? 2.0 * (double)w->n : (double)kvd_tensor_bytes(&w->tensor, w->n);
+}
+
+int kvd_weights_bytes(const kvd_checkpoint *c, double *bytes, kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    *bytes = 0;
+    for (int part = 0; part < KVD_N_PARTS; part++) {
+        const int layers = part < KVD_N_LAYER_PARTS ? config->n_layers : 1;
+        if (part == KVD_PART_HEAD && config->tied_head)
+            continue;
+        for (int i = 0; i < 2 * layers; i++) {
+            kvd_weight w;
+            if (kvd_weight_find(c, (kvd_part)part, i % 2, i / 2, &w, err))
+                return -1;
+            *bytes += w.n ? bytes_of(&w) : 0;
+        }
+    }
+    return 0;
 }

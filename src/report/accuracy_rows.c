@@ -94,7 +94,8 @@ int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_er
         if (r->item[i].kind == KVD_RESULT_ACCURACY)
             for (size_t k = 0; k < kvd_rows_count(r->item[i].accuracy.rows); k++) {
                 const kvd_result *from = kvd_calibration_of(r, &r->item[i], k);
-                const bool point = kvd_row_is_point(r->item[i].accuracy.rows, k);
+                const bool point = kvd_row_is_point(r->item[i].accuracy.rows, k) &&
+                                   !kvd_row_is_weights(r->item[i].accuracy.rows, k);
                 if (point && (!from || !kvd_calibration_reduced(&from->spectrum)))
                     all->item[all->n++] = (kvd_accuracy_entry){.file = &r->item[i], .row = k};
             }

@@ -1,6 +1,7 @@
 /*
  * Rows of all accuracy files in one list, sorted into series that figures draw. Those calibrated on fewer rows, by a spectrum
- * among the results, stand in a section of their own (report/calibration.h). Single seeds of a point are left out: its row is their mean.
+ * among the results, stand in a section of their own (report/calibration.h). Single seeds of a point are left out: its row is their mean; and so are
+ * weights of few bits, which are no method of the cache.
  */
 #ifndef KVD_REPORT_ACCURACY_ROWS_H
 #define KVD_REPORT_ACCURACY_ROWS_H

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/jct.h"
+
 /* ---- reading ------------------------------------------------------------------------------------ */
 
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
@@ -53,19 +55,26 @@ const char *kvd_jct_text(const kvd_jct_entry *e, const char *column)
     return c < 0 || kvd_rows_column(r, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, e->row, c);
 }
 
+double kvd_jct_speed_up(const kvd_jct_entry *e)
+{
+    kvd_jct_entry none = *e;
+    none.row = kvd_jct_uncompressed(e->file->jct, e->row);
+    return none.row == SIZE_MAX ? (double)NAN : kvd_jct_real(&none, "jct_s") / kvd_jct_real(e, "jct_s");
+}
+
 static void describe(kvd_jct_entry *e)
 {
     char batch[32] = "", chunk[48] = "";
     const char *const engine = kvd_jct_text(e, "engine");
-    const double n = kvd_jct_real(e, "batch"), tokens = kvd_jct_real(e, "chunk"),
-                 gpus = kvd_jct_real(e, "gpus");
+    const double n = kvd_jct_real(e, "batch"), tokens = kvd_jct_real(e, "chunk");
+    const char *const by_tokens =
+        strcmp(kvd_jct_text(e, "parallel"), "sequence") ? "" : "; prompts shared by tokens";
     if (n > 0)
         snprintf(batch, sizeof batch, "; batch %.0f", n);
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
-    snprintf(e->place, sizeof e->place, "%.50s on %s%.*s%s%s", e->file->model.name,
-             gpus > 1 ? (gpus > 2 ? "GPUs: " : "2 GPUs: ") : "", (int)strcspn(engine, ",;"), engine, batch,
-             chunk);
+    snprintf(e->place, sizeof e->place, "%.50s on %.*s%s%s%s", e->file->model.name,
+             (int)strcspn(engine, ",;"), engine, by_tokens, batch, chunk);
     snprintf(e->series, sizeof e->series, "%.100s%s", kvd_jct_text(e, "method"),
              kvd_jct_real(e, "phases") > 0 ? "" : " (total alone)");
     kvd_series_clean(e->place);
@@ -140,6 +149,15 @@ static const char *const phases[KVD_JCT_PARTS][3] = {{"qkv", "rope"},
                                                      {"comm"},
                                                      {"host"},
                                                      {NULL}};
+
+int kvd_jct_part_of(const char *phase)
+{
+    for (int p = 0; p < KVD_JCT_PARTS - 1; p++)
+        for (int k = 0; k < 3 && phases[p][k]; k++)
+            if (!strcmp(phases[p][k], phase))
+                return p;
+    return KVD_JCT_PARTS - 1;
+}
 
 double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side)
 {

@@ -28,9 +28,14 @@ void kvd_jct_entries_release(kvd_jct_entries *e);
 double kvd_jct_real(const kvd_jct_entry *e, const char *column);
 const char *kvd_jct_text(const kvd_jct_entry *e, const char *column);
 
+/* JCT of none in the same file and sizes over that of the row; NaN without one. */
+double kvd_jct_speed_up(const kvd_jct_entry *e);
+
 /* Parts of an inference step as figures show them: several phases each. */
 enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS]; /* "QKV generation", ... */
+/* The one that a phase ("mlp") belongs to. */
+int kvd_jct_part_of(const char *phase);
 /* Seconds of it, of prefill and decode together, or of one side ("prefill", "decode"). The last one is everything else, the residue included. */
 double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side);
 

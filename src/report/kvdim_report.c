@@ -1,7 +1,7 @@
 /*
  * kvdim-report: tables, figures, one HTML page and a ledger of the papers' claims from result files.
  *
- * Reads kvdim/spectrum, similarity, rates, error-table, accuracy, kernels, tokens, jct and serving. Writes DIR/tables, DIR/figures,
+ * Reads kvdim/spectrum, similarity, rates, error-table, accuracy, kernels, tokens, jct and serving, and traces of kvdim-jct. Writes DIR/tables, DIR/figures,
  * DIR/index.html.
  */
 #include <jansson.h>
@@ -23,19 +23,21 @@
 
 static const char program[] = "kvdim-report";
 
-enum { MAX_PATHS = 1024, OPT_COMPARE = 1000, OPT_PAPER, OPT_PLOTS, OPT_NO_PLOTS };
+enum { MAX_PATHS = 1024, OPT_COMPARE = 1000, OPT_TIMELINE, OPT_PAPER, OPT_PLOTS, OPT_NO_PLOTS };
 
 typedef struct {
     kvd_common_options common;
     const char *result[MAX_PATHS], *compare[MAX_PATHS];
     size_t n_results, n_compare;
-    const char *paper, *plots;
+    const char *timeline, *paper, *plots;
     bool no_plots;
 } config;
 
 static const struct argp_option options[] = {
     {"compare", OPT_COMPARE, "PATH", 0,
      "a file or folder of a second set of results to compare with; may be repeated", 0},
+    {"timeline", OPT_TIMELINE, "TRACE.json", 0, "draw the first iterations of a trace of kvdim-jct --trace",
+     0},
     {"paper", OPT_PAPER, "DIR", 0, "folder of the published numbers and ledger.csv (default: data/paper)", 0},
     {"plots", OPT_PLOTS, "DIR", 0, "folder of the gnuplot scripts, to restyle the figures (default: plots)",
      0},
@@ -53,6 +55,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (cfg->n_compare == MAX_PATHS)
             argp_error(state, "more than %d paths to compare", (int)MAX_PATHS);
         cfg->compare[cfg->n_compare++] = arg;
+        return 0;
+    case OPT_TIMELINE:
+        cfg->timeline = arg;
         return 0;
     case OPT_PAPER:
         cfg->paper = arg;
@@ -232,10 +237,11 @@ static int work(const config *cfg, kvd_text *said, kvd_err *err)
         kvd_ledger_section(&ledger, &counting, &report, err) ||
         (cfg->n_compare && kvd_compare_section(&r, &other, &report, &n_outside, err)) ||
         kvd_study_accuracy(&r, &report, err) || kvd_study_kernels(&r, &report, err) ||
-        kvd_study_jct(&r, &report, err) || kvd_study_serving(&r, &report, err) ||
-        kvd_study_similarity(&r, &report, err) || kvd_study_spectra(&r, &report, err) ||
-        kvd_study_tokens(&r, &report, err) || kvd_study_calibration(&r, &report, err) ||
-        kvd_study_rates(&r, &report, err) || kvd_study_provenance(&r, &report, err))
+        kvd_study_jct(&r, &report, err) || kvd_study_timeline(cfg->timeline, &report, err) ||
+        kvd_study_serving(&r, &report, err) || kvd_study_similarity(&r, &report, err) ||
+        kvd_study_spectra(&r, &report, err) || kvd_study_tokens(&r, &report, err) ||
+        kvd_study_calibration(&r, &report, err) || kvd_study_rates(&r, &report, err) ||
+        kvd_study_provenance(&r, &report, err))
         goto done;
     headline_of(&ledger, &headline, &n_unmeasured);
     if (kvd_table_check(&headline, err) || kvd_make_folder(dir, err) || write_tables(&report, dir, err))

@@ -9,6 +9,8 @@
 
 #include "common/args.h"
 #include "common/stats.h"
+#include "report/jct_measures.h"
+#include "report/proposals.h"
 #include "report/serving_measures.h"
 #include "report/setting_measures.h"
 #include "report/token_measures.h"
@@ -428,6 +430,12 @@ static int of_fewer_rows(const request *q, const char *name, kvd_values *out, kv
     return kvd_calibration_ratios(q->r, name, out, err);
 }
 
+static int of_proposals(const request *q, const char *name, kvd_values *out, kvd_err *err)
+{
+    (void)name;
+    return kvd_proposals_measure(q->r, out, err);
+}
+
 static const struct {
     const char *name;
     measure compute;
@@ -460,6 +468,7 @@ static const struct {
     {"centroids-fall", of_fewer_rows},
     {"centroids-fall-weighted", of_fewer_rows},
     {"centroids-time", of_fewer_rows},
+    {"proposal-over-oracle", of_proposals},
 };
 
 int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err *err)
@@ -478,13 +487,15 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err
     word[colon - name] = '\0';
     memcpy(pair, colon + 1, n);
     pair[n] = '\0';
-    if (kvd_serving_measure_known(word)) {
-        if (kvd_serving_measure(r, word, pair, out, err) == 0)
+    const bool of_serving = kvd_serving_measure_known(word);
+    if (of_serving || kvd_jct_measure_known(word)) {
+        if ((of_serving ? kvd_serving_measure : kvd_jct_measure)(r, word, pair, out, err) == 0)
             return 0;
         kvd_values_release(out);
         return kvd_in(err, "measure '%s'", name);
     }
-    static const char *const without_pair[] = {"degradation", "prune-rise", "prune-time", "centroids-"};
+    static const char *const without_pair[] = {"degradation", "prune-rise", "prune-time", "centroids-",
+                                               "proposal-over-oracle"};
     const bool of_tokens_file = kvd_token_measure_known(word);
     const bool of_sets = of_tokens_file || kvd_setting_measure_known(word);
     bool all = of_sets && strcmp(pair, "all") == 0;

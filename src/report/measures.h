@@ -48,6 +48,8 @@ const char *kvd_row_text(const kvd_rows *rows, size_t row, const char *column);
 
 /* False for a row of accuracy that is one seed of a point whose mean stands before it. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
+/* True for a row of the model with weights of few bits, which is no method of the cache (study_weights.c). */
+bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
 /* True when the row evaluates the text that its bases come from. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
 
@@ -85,8 +87,10 @@ typedef struct {
  *                          prune-rise-rows, prune-rise-weighted; prune-time: of seconds
  *   centroids-fall:all     perplexity with the most centroids / with the fewest, at the same share pruned;
  *                          centroids-fall-weighted; centroids-time: of seconds
+ *   proposal-over-oracle:all   bytes of settings that a regression proposed over the Oracle's, less 1, percent (proposals.h)
  *   NAME:all               those of token_measures.h
  *   serving-...:TRACE      those of serving_measures.h
+ *   jct-...:SIZES          those of jct_measures.h
  * Spectra of fewer rows count for these alone.
  * No file that holds the measure gives n = 0. An unknown name is an error.
  */

@@ -157,6 +157,15 @@ static int load_spectrum(kvd_result *r, kvd_err *err)
     return 0;
 }
 
+static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
+{
+    int64_t same;
+    if (!(r->proposals = kvd_rows_load(f, err)) || kvd_h5_get_int(f, "/regression", "same_model", &same, err))
+        return -1;
+    r->proposals_same_model = same != 0;
+    return 0;
+}
+
 static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
 {
     kvd_err absent;
@@ -168,7 +177,7 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
             return -1;
         r->model = r->rates.model;
         r->has_model = true;
-        return 0;
+        return kvd_h5_exists(f, "/regression") ? load_proposals(f, r, err) : 0;
     case KVD_RESULT_ERROR_TABLE:
         if (kvd_error_table_load(&r->errors, r->path, err))
             return -1;
@@ -221,6 +230,7 @@ static void release(kvd_result *r)
     kvd_spectrum_release(&r->spectrum);
     kvd_similarity_release(&r->similarity);
     kvd_rates_release(&r->rates);
+    kvd_rows_free(r->proposals);
     kvd_error_table_release(&r->errors);
     kvd_accuracy_result_release(&r->accuracy);
     kvd_rows_free(r->kernels.rows);

@@ -80,6 +80,33 @@ static double v_over_qk(const kvd_rows *rows, const char *label)
     return ratio;
 }
 
+/* Perplexity with keys and values of 4 bits over that with 4-bit weights, less 1, percent; with or without a prompt that attends
+ * uncompressed. NaN: not both of them were run. */
+static double kv_over_weights_of(const kvd_rows *rows, const char *label, bool prompt)
+{
+    double kv = NAN, weights = NAN;
+    for (size_t i = 0; i < kvd_rows_count(rows); i++) {
+        if (strcmp(kvd_row_text(rows, i, "label"), label) != 0 ||
+            (kvd_row_real(rows, i, "prompt") > 0) != prompt)
+            continue;
+        if (is(rows, i, label, "hetero") && set_to(rows, i, "hetero.k=4") && set_to(rows, i, "hetero.v=4"))
+            kv = kvd_row_real(rows, i, "perplexity");
+        if (kvd_row_is_weights(rows, i) && set_to(rows, i, "weights.bits=4"))
+            weights = kvd_row_real(rows, i, "perplexity");
+    }
+    return 100 * (kv / weights - 1);
+}
+
+static double kv_over_weights(const kvd_rows *rows, const char *label)
+{
+    return kv_over_weights_of(rows, label, false);
+}
+
+static double kv_over_weights_prompt(const kvd_rows *rows, const char *label)
+{
+    return kv_over_weights_of(rows, label, true);
+}
+
 static const struct {
     const char *name;
     double (*compute)(const kvd_rows *rows, const char *label);
@@ -87,7 +114,9 @@ static const struct {
                 {"mirror-kl-high", mirror_kl_high},
                 {"neutral-cache", neutral_cache},
                 {"five-percent-cache", five_percent_cache},
-                {"v-over-qk", v_over_qk}};
+                {"v-over-qk", v_over_qk},
+                {"kv-over-weights", kv_over_weights},
+                {"kv-over-weights-prompt", kv_over_weights_prompt}};
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
 static int find(const char *name)

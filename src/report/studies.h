@@ -26,12 +26,18 @@ int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kv
 int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* Into the section of accuracy: what ran free; nothing where nothing did. */
 int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+/* Into the section of accuracy: weights of few bits beside caches of few bits, of files that have both. ZDC Fig. 3. */
+int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
+/* Into the section of accuracy: settings that kvdim-fit --regression proposed, where they were measured. */
+int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
 /* ZDC Fig. 15 and 26: pruning and K-means against sums over all rows. */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Attention kernels: times, speed-up over cuDNN against p, rooflines, scheduling. */
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Jobs and what their time goes to, lengths from which on a method pays, replays. FDC Fig. 1 and 2, ZACK Fig. 6. */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
+/* The first iterations of a trace that kvdim-jct --trace wrote, with their parts and the requests in them; path NULL: nothing. */
+int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
 /* Simulated serving: latency against rate, highest rates, validation. ZACK Fig. 13-17, FDC Fig. 9-13, ZDC Fig. 19, 21. */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Ranges of scores, tokens that layers share, critical tokens: ZDC Fig. 6-8, LeanKV Fig. 1-3. */

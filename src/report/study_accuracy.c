@@ -437,9 +437,10 @@ int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err)
     for (size_t k = 0; k < all.n_labels && k < MOST_FIGURES; k++)
         if (quality_figure(&all, k, s, err))
             goto done;
-    if (kvd_study_settings(&all, s, err) || kvd_study_transfer(r, &all, s, err) ||
-        degradation(&all, s, err) || per_layer(&all, s, err) || quality_table(&all, s, err) ||
-        kvd_study_free(&all, s, err) || bytes_table(&all, s, err))
+    if (kvd_study_settings(&all, s, err) || kvd_study_proposals(r, s, err) ||
+        kvd_study_transfer(r, &all, s, err) || degradation(&all, s, err) || per_layer(&all, s, err) ||
+        quality_table(&all, s, err) || kvd_study_free(&all, s, err) || kvd_study_weights(r, s, err) ||
+        bytes_table(&all, s, err))
         goto done;
     status = 0;
 done:

@@ -6,34 +6,10 @@
 
 #include "common/stats.h"
 #include "formats/jct.h"
-#include "report/jct_rows.h"
+#include "report/jct_figures.h"
 #include "report/studies.h"
 
 /* ---- tables --------------------------------------------------------------------------------------- */
-
-static void sizes(kvd_table *t, const kvd_jct_entry *e)
-{
-    kvd_table_text(t, e->place);
-    kvd_table_text(t, kvd_jct_text(e, "method"));
-    kvd_table_int(t, (int64_t)kvd_jct_real(e, "input"));
-    kvd_table_int(t, (int64_t)kvd_jct_real(e, "output"));
-}
-
-static void size_columns(kvd_table *t)
-{
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and machine");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
-    kvd_table_add_column(t, KVD_CELL_INT, 0, "input", "input");
-    kvd_table_add_column(t, KVD_CELL_INT, 0, "output", "output");
-}
-
-/* JCT of none in the same file and sizes over that of the row. */
-static double speed_up(const kvd_jct_entry *e)
-{
-    kvd_jct_entry none = *e;
-    none.row = kvd_jct_uncompressed(e->file->jct, e->row);
-    return none.row == SIZE_MAX ? (double)NAN : kvd_jct_real(&none, "jct_s") / kvd_jct_real(e, "jct_s");
-}
 
 static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
 {
@@ -49,6 +25,8 @@ static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
                  {"prefill_s", "prefill, s", 4},
                  {"decode_s", "decode, s", 4},
                  {"residue_share", "residue", 2},
+                 {"step_weight", "steps for each run", 3},
+                 {"width_cv", "CV of widths", 3},
                  {"bytes_per_token", "bytes/token", 5},
                  {"dense_bytes_per_token", "uncompressed", 5},
                  {"peak_bytes", "peak, bytes", 4},
@@ -57,17 +35,19 @@ static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
     kvd_table *const t = kvd_section_table(s, "jct", "Every job", err);
     if (!t)
         return -1;
-    size_columns(t);
+    kvd_jct_size_columns(t);
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "speed_up", "times as fast as none");
     for (int i = 0; i < N_REALS; i++)
         kvd_table_add_column(t, KVD_CELL_REAL, reals[i].digits, reals[i].column, reals[i].heading);
-    kvd_table_note(t, "Each row is the run with the median JCT; MAD is over the runs. JCT is from the "
-                      "arrival of all requests "
-                      "to the last token of the last; TTFT is their mean. Residue: the share of JCT that no "
-                      "part accounts for.");
+    kvd_table_note(t,
+                   "Each row is the run with the median JCT; MAD is over the runs. JCT is from the "
+                   "arrival of all requests "
+                   "to the last token of the last; TTFT is their mean. Residue: the share of JCT that no "
+                   "part accounts for. Steps for each run: above 1 the steps of the output ran in part, each "
+                   "in the middle of those it stands for.");
     for (size_t i = 0; i < all->n; i++) {
-        sizes(t, &all->item[i]);
-        kvd_table_real(t, speed_up(&all->item[i]));
+        kvd_jct_sizes(t, &all->item[i]);
+        kvd_table_real(t, kvd_jct_speed_up(&all->item[i]));
         for (int k = 0; k < N_REALS; k++)
             kvd_table_real(t, kvd_jct_real(&all->item[i], reals[k].column));
     }
@@ -80,7 +60,7 @@ static int parts_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
     kvd_table *const t = kvd_section_table(s, "jct-parts", "Parts, in percent of prefill and of decode", err);
     if (!t)
         return -1;
-    size_columns(t);
+    kvd_jct_size_columns(t);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "side", "of");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "seconds", "s");
     for (int p = 0; p < KVD_JCT_PARTS; p++) {
@@ -99,7 +79,7 @@ static int parts_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
             const double seconds = kvd_jct_real(&all->item[i], column);
             if (!(seconds > 0) || !(kvd_jct_real(&all->item[i], "phases") > 0))
                 continue;
-            sizes(t, &all->item[i]);
+            kvd_jct_sizes(t, &all->item[i]);
             kvd_table_text(t, side[k]);
             kvd_table_real(t, seconds);
             for (int p = 0; p < KVD_JCT_PARTS; p++)
@@ -129,7 +109,7 @@ static int break_even_table(const kvd_jct_entries *all, kvd_section *s, kvd_err 
             char at[48];
             if (!strcmp(kvd_jct_text(e, "name"), "none") ||
                 !kvd_jct_first_of_lengths(e->file->jct, e->row, output) ||
-                kvd_jct_lengths(e->file->jct, e->row, output) < 2 || isnan(speed_up(e)))
+                kvd_jct_lengths(e->file->jct, e->row, output) < 2 || isnan(kvd_jct_speed_up(e)))
                 continue;
             snprintf(at, sizeof at, "%s %.0f", output ? "input" : "output",
                      kvd_jct_real(e, output ? "input" : "output"));
@@ -187,146 +167,6 @@ static int replays_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *er
     return 0;
 }
 
-/* ---- figures -------------------------------------------------------------------------------------- */
-
-enum { MOST_FIGURES = 8, MOST_BARS = 24 };
-
-static size_t end_of_place(const kvd_jct_entries *all, size_t first)
-{
-    size_t end = first;
-    while (end < all->n && !strcmp(all->item[end].place, all->item[first].place))
-        end++;
-    return end;
-}
-
-static int by_sizes(const void *a, const void *b)
-{
-    const kvd_jct_entry *x = *(const kvd_jct_entry *const *)a, *y = *(const kvd_jct_entry *const *)b;
-    static const char *const column[] = {"input", "output"};
-    for (int i = 0; i < 2; i++) {
-        const double p = kvd_jct_real(x, column[i]), q = kvd_jct_real(y, column[i]);
-        if (p < q || p > q)
-            return p < q ? -1 : 1;
-    }
-    return (x > y) - (x < y);
-}
-
-/* Bars of one place: parts in percent of the JCT of none at the same sizes (of the row itself without none). */
-static int bars_figure(const kvd_jct_entries *all, size_t first, size_t end, int number, kvd_section *s,
-                       kvd_err *err)
-{
-    char name[32], caption[KVD_LABEL + 400];
-    const kvd_jct_entry **const e = calloc(end - first, sizeof *e);
-    size_t n = 0;
-    if (!e)
-        return kvd_no_memory(err, "bars", (end - first) * sizeof *e);
-    for (size_t i = first; i < end; i++)
-        if (kvd_jct_real(&all->item[i], "phases") > 0)
-            e[n++] = &all->item[i];
-    qsort(e, n, sizeof *e, by_sizes);
-    n = n < MOST_BARS ? n : MOST_BARS;
-    snprintf(name, sizeof name, "jct-bars-%d", number);
-    kvd_table *const t = n ? kvd_section_table(s, name, all->item[first].place, err) : NULL;
-    if (!t) {
-        free(e);
-        return n ? -1 : 0;
-    }
-    t->only_files = true;
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "bar", "bar");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "sizes", "sizes");
-    for (int p = 0; p < KVD_JCT_PARTS; p++)
-        kvd_table_add_column(t, KVD_CELL_REAL, 6, kvd_jct_part_title[p], kvd_jct_part_title[p]);
-    for (size_t i = 0; i < n; i++) {
-        char label[64];
-        const double up = speed_up(e[i]), whole = kvd_jct_real(e[i], "jct_s") * (isnan(up) ? 1 : up);
-        snprintf(label, sizeof label, "%.0f + %.0f", kvd_jct_real(e[i], "input"),
-                 kvd_jct_real(e[i], "output"));
-        kvd_table_text(t, e[i]->series);
-        kvd_table_text(t, label);
-        for (int p = 0; p < KVD_JCT_PARTS; p++)
-            kvd_table_real(t, fmax(0, 100 * kvd_jct_part(e[i], p, NULL) / whole));
-    }
-    free(e);
-    snprintf(caption, sizeof caption,
-             "%s. What the time of a job goes to, prefill and decode together, in percent of the JCT of none "
-             "at the same input and "
-             "output lengths (of the method itself where none was not run). Parts from the bottom up in the "
-             "order of the key, line by line.",
-             all->item[first].place);
-    const int width = 220 + 46 * (int)n;
-    return kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 600, caption, err,
-                              "csv='tables/%s.csv'; parts=%d", name, (int)KVD_JCT_PARTS);
-}
-
-static int lines_figure(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
-{
-    enum { MOST_PANELS = 9 };
-    size_t panels = 0;
-    kvd_table *const t = kvd_section_table(s, "jct-lengths", "JCT against input length", err);
-    if (!t)
-        return -1;
-    t->only_files = true;
-    kvd_table_add_column(t, KVD_CELL_INT, 0, "panel", "panel");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "place");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "input", "input");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_s", "JCT");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_min_s", "least");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_max_s", "largest");
-    for (size_t first = 0, end; first < all->n; first = end) {
-        double done = -1; /* output lengths rise from panel to panel */
-        end = end_of_place(all, first);
-        for (;;) {
-            double output = INFINITY;
-            for (size_t i = first; i < end; i++) {
-                const double x = kvd_jct_real(&all->item[i], "output");
-                if (x > done && x < output &&
-                    kvd_jct_lengths(all->item[i].file->jct, all->item[i].row, false) >= 2)
-                    output = x;
-            }
-            if (isinf(output) || panels == MOST_PANELS)
-                break;
-            done = output;
-            panels++;
-            for (size_t i = first; i < end; i++) {
-                const kvd_jct_entry *const e = &all->item[i];
-                const double x = kvd_jct_real(e, "output");
-                char title[KVD_LABEL];
-                if (x < output || x > output)
-                    continue;
-                snprintf(title, sizeof title, "%.150s; output %.0f", e->place, output);
-                kvd_table_int(t, (int64_t)panels);
-                kvd_table_text(t, title);
-                kvd_table_text(t, e->series);
-                kvd_table_real(t, kvd_jct_real(e, "input"));
-                kvd_table_real(t, kvd_jct_real(e, "jct_s"));
-                kvd_table_real(t, kvd_jct_real(e, "jct_min_s"));
-                kvd_table_real(t, kvd_jct_real(e, "jct_max_s"));
-            }
-        }
-    }
-    if (!panels)
-        return 0;
-    const int columns = panels < 3 ? (int)panels : 3, rows = ((int)panels + columns - 1) / columns;
-    return kvd_section_figure(s, "jct-lengths", "jct_lengths.gp", columns == 1 ? 560 : 440 * columns,
-                              90 + 300 * rows,
-                              "Job completion time against the length of the prompts, both logarithmic, a "
-                              "panel for each machine, batch "
-                              "and output length. Bars: least and largest of the runs.",
-                              err, "csv='tables/jct-lengths.csv'; panels=%zu; columns=%d", panels, columns);
-}
-
-static int figures(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
-{
-    int number = 0;
-    for (size_t first = 0, end; first < all->n && number < MOST_FIGURES; first = end) {
-        end = end_of_place(all, first);
-        if (bars_figure(all, first, end, ++number, s, err))
-            return -1;
-    }
-    return lines_figure(all, s, err);
-}
-
 /* ---- the section ---------------------------------------------------------------------------------- */
 
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
@@ -344,8 +184,9 @@ int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
                                     "references: their bytes count, their "
                                     "seconds do not.</p>\n");
         status = !s ||
-                 (jobs.n && (figures(&jobs, s, err) || break_even_table(&jobs, s, err) ||
-                             jobs_table(&jobs, s, err) || parts_table(&jobs, s, err))) ||
+                 (jobs.n && (kvd_jct_figures(&jobs, s, err) || break_even_table(&jobs, s, err) ||
+                             jobs_table(&jobs, s, err) || kvd_jct_shares(&jobs, s, err) ||
+                             parts_table(&jobs, s, err))) ||
                  (requests.n && replays_table(&requests, s, err));
     }
     kvd_jct_entries_release(&jobs);

@@ -10,13 +10,24 @@
 #include "serving/batching.h"
 #include "serving/phases.h"
 
+/* Which attention a CUDA engine has; `stock` leaves out what the papers' kernels add (ZACK/KE, FDC/KE). */
+typedef enum {
+    KVD_ATTENTION_OURS,   /* heads at their widths, work shared out by their cost                    */
+    KVD_ATTENTION_PAPERS, /* the same kernels, work shared out as the papers say                     */
+    KVD_ATTENTION_STOCK /* every head of a layer padded to the widest, prompts in the order of their tiles, steps split by length, latents restored */
+} kvd_attention_choice;
+enum { KVD_N_ATTENTIONS = 3 };
+
 typedef struct {
     kvd_batching_limits limits; /* pages 0: what memory leaves                                            */
     size_t max_len;             /* input + output of the longest request                                  */
     kvd_dtype type;             /* of weights and cache                                                   */
-    int first_gpu, n_gpus;      /* tensor parallel over n_gpus; the CPU engine ignores both               */
-    bool graphs;                /* steps of decoding are replayed CUDA graphs                             */
-    bool phases;                /* times of the parts are taken; without, only the total                  */
+    int first_gpu, n_gpus;      /* that share the model; the CPU engine ignores both                      */
+    bool
+        sequence; /* they share prompts by their tokens, each with all weights: prompts alone, one at a time; else tensor parallel */
+    bool graphs;  /* steps of decoding are replayed CUDA graphs                             */
+    kvd_attention_choice attention; /* the CPU engine ignores it                                      */
+    bool phases; /* times of the parts are taken; without, only the total                  */
 } kvd_engine_spec;
 
 typedef struct {
@@ -25,6 +36,8 @@ typedef struct {
     double weight_bytes, peak_bytes; /* on the devices together                                            */
     size_t pages;   /* of 64 tokens                                                               */
     char what[256]; /* "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs"            */
+    bool
+        anywhere; /* a slice may come behind tokens that never went through: random numbers stand for them, and no time depends on them */
     unsigned fused; /* bit p: phase p is 0 because the one after it in kvd_phase does its work    */
 } kvd_engine_facts;
 
@@ -41,6 +54,8 @@ struct kvd_engine {
     /* Bytes that the cache held at the end of the latest iteration, by its own count; NULL: tokens times bytes_per_token, and
      * where it is not, bytes_per_token is what is reserved. */
     double (*held)(const kvd_engine *e);
+    /* Bytes that the latest iteration sent from GPU to GPU in exchanges: of Q, K and V, and of attention's output. NULL: none. */
+    void (*sent)(const kvd_engine *e, double bytes[2]);
     /* Logits [vocab_size] of slice i of the latest iteration, for tests. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);
     void (*free)(kvd_engine *e);

@@ -18,9 +18,13 @@ static const kvd_column fixed[] = {
     {"method", KVD_COL_TEXT, "1", "method with its keys"},
     {"name", KVD_COL_TEXT, "1", "method without keys"},
     {"overall_p", KVD_COL_REAL, "1", "fraction of dimensions that the dims axis removes"},
+    {"width_min", KVD_COL_REAL, "1", "least of the dimensions that heads keep, of K and of V"},
+    {"width_max", KVD_COL_REAL, "1", "most of them"},
+    {"width_cv", KVD_COL_REAL, "1", "their standard deviation over their mean"},
     {"dtype", KVD_COL_TEXT, "1", "of the cache"},
     {"engine", KVD_COL_TEXT, "1", "what ran, by its own account"},
     {"gpus", KVD_COL_INT, "1", "GPUs that share the model; 0: the CPU"},
+    {"parallel", KVD_COL_TEXT, "1", "how they share it: tensor or sequence; on one GPU empty"},
     {"graphs", KVD_COL_INT, "1", "1: steps are replayed CUDA graphs"},
     {"phases", KVD_COL_INT, "1", "1: the times of the parts were taken"},
     {"fused", KVD_COL_TEXT, "1", "parts that are 0 because the one after them does their work"},
@@ -30,6 +34,7 @@ static const kvd_column fixed[] = {
     {"output", KVD_COL_INT, "token", "that come out, the first of them out of the prompt"},
     {"running", KVD_COL_INT, "1", "most requests that ran at once"},
     {"iterations", KVD_COL_INT, "1", "of the engine"},
+    {"step_weight", KVD_COL_REAL, "1", "of a job: steps of the output for each that ran; 1: all ran"},
     {"jct_s", KVD_COL_REAL, "s", "from the arrival to the last token; of a job the median run"},
     {"jct_min_s", KVD_COL_REAL, "s", "least of the runs"},
     {"jct_max_s", KVD_COL_REAL, "s", "largest of the runs"},
@@ -53,6 +58,9 @@ static const kvd_column fixed[] = {
     {"cache_bytes", KVD_COL_REAL, "byte", "of the pages that a full cache has"},
     {"weight_bytes", KVD_COL_REAL, "byte", "of the weights"},
     {"peak_bytes", KVD_COL_REAL, "byte", "most that was allocated for weights, cache and activations"},
+    {"sent_qkv_bytes", KVD_COL_REAL, "byte",
+     "of Q, K and V that GPUs sent each other in the run, sequence parallel; 0: none"},
+    {"sent_o_bytes", KVD_COL_REAL, "byte", "the same of attention's output"},
     {"energy_j", KVD_COL_REAL, "J",
      "that the GPUs took for the median run; NaN: not known, or less than a second"},
     {"piece", KVD_COL_INT, "token", "tokens of the piece of a prompt; 0: a step"},
@@ -80,7 +88,7 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "feed-forward block",
                                                 "final norm and logits",
                                                 "choice of the next token",
-                                                "sums between GPUs",
+                                                "sums and exchanges between GPUs",
                                                 "the host alone"};
 
 /* Named as kvd_phase_column says; kvd_rows borrows them. */
@@ -157,9 +165,13 @@ static void put_setting(kvd_rows *r, const char *kind, const kvd_jct_setting *s)
     kvd_rows_text(r, "method", s->method);
     kvd_rows_text(r, "name", s->name);
     kvd_rows_real(r, "overall_p", s->overall_p);
+    kvd_rows_real(r, "width_min", s->width_min);
+    kvd_rows_real(r, "width_max", s->width_max);
+    kvd_rows_real(r, "width_cv", s->width_cv);
     kvd_rows_text(r, "dtype", kvd_dtype_name(s->type));
     kvd_rows_text(r, "engine", s->facts->what);
     kvd_rows_int(r, "gpus", s->gpus);
+    kvd_rows_text(r, "parallel", s->gpus < 2 ? "" : s->sequence ? "sequence" : "tensor");
     kvd_rows_int(r, "graphs", s->graphs);
     kvd_rows_int(r, "phases", s->phases);
     kvd_rows_text(r, "fused", fused);
@@ -229,6 +241,7 @@ int kvd_jct_add_job(kvd_jct *j, const kvd_jct_setting *s, size_t batch, size_t i
     kvd_rows_int(r, "output", (int64_t)output);
     kvd_rows_int(r, "running", (int64_t)m->running);
     kvd_rows_int(r, "iterations", (int64_t)m->iterations);
+    kvd_rows_real(r, "step_weight", s->step_weight);
     kvd_rows_real(r, "jct_s", m->jct);
     kvd_rows_real(r, "jct_min_s", kvd_quantile(second, (size_t)n_runs, 0));
     kvd_rows_real(r, "jct_max_s", kvd_quantile(second, (size_t)n_runs, 1));
@@ -244,6 +257,8 @@ int kvd_jct_add_job(kvd_jct *j, const kvd_jct_setting *s, size_t batch, size_t i
                       (kvd_phase_residue(&m->prefill) + kvd_phase_residue(&m->decode)) / m->jct);
     kvd_rows_real(r, "held_bytes", m->held_bytes);
     kvd_rows_real(r, "bytes_per_token", m->held_bytes / m->held_tokens);
+    kvd_rows_real(r, "sent_qkv_bytes", m->sent[0]);
+    kvd_rows_real(r, "sent_o_bytes", m->sent[1]);
     kvd_rows_real(r, "energy_j", m->joules);
     return 0;
 }

@@ -19,12 +19,16 @@ extern const kvd_schema kvd_schema_jct;
 typedef struct {
     const char *method, *name; /* as the rows print it, "zack,p=0.5"; without keys, "zack" */
     double overall_p;          /* of the dims axis                                            */
+    double width_min, width_max,
+        width_cv; /* of what it keeps, over heads and both sides; NaN: no such axis  */
     const kvd_engine_facts *facts;
     double dense_bytes_per_token;
     kvd_dtype type;
     int gpus;
+    bool sequence; /* they share prompts by tokens */
     bool graphs, phases;
     size_t chunk;
+    double step_weight; /* of a job: steps for each that ran; 1: all did */
 } kvd_jct_setting;
 
 /* One run of a job. */
@@ -38,6 +42,7 @@ typedef struct {
         running;       /* running: most requests at once                                                    */
     double held_bytes; /* most that the cache held, by its own count                                        */
     double held_tokens; /* in the cache then */
+    double sent[2];     /* bytes from GPU to GPU in exchanges: of Q, K and V, and of attention's output */
     double joules; /* NaN: not known                                                                    */
 } kvd_jct_run;
 

@@ -40,6 +40,16 @@ static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits
     }
 }
 
+/* Behind the last point of that many requests the one that fills the cache, unless it is about the same. */
+static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples, kvd_jct_point *point,
+                        size_t *n)
+{
+    const size_t whole = l->pages / batch * PAGE;
+    const size_t last = *n && point[*n - 1].batch == batch && !point[*n - 1].piece ? point[*n - 1].tokens : 0;
+    if (whole > samples + 2 && whole - samples - 2 > last + last / 4)
+        point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
+}
+
 static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t samples, kvd_jct_point *point,
                       size_t *n)
 {
@@ -47,8 +57,11 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
     for (size_t batch = 1;; batch = smaller(2 * batch, l->max_batch)) {
         for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
-            if (fits(l, batch, tokens + samples + 2))
-                point[(*n)++] = (kvd_jct_point){0, batch, tokens};
+            if (!fits(l, batch, tokens + samples + 2)) {
+                add_fullest(l, batch, samples, point, n);
+                break;
+            }
+            point[(*n)++] = (kvd_jct_point){0, batch, tokens};
             if (tokens == most)
                 break;
         }
@@ -75,7 +88,8 @@ typedef struct {
     const kvd_jct_loop *loop;
     kvd_slice *slice; /* [max_batch] */
     uint32_t *id, *next;
-    size_t whole; /* tokens of its requests */
+    size_t whole;  /* tokens of its requests */
+    bool anywhere; /* what is in the cache beforehand need not go through */
 } bench;
 
 /* A piece of the prompt in a slot; in as many iterations as the chunk makes of it, but for the last, whose seconds are given. */
@@ -114,7 +128,7 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     for (size_t i = 0; i <= samples; i++) { /* the first is thrown away */
         double seconds;
-        if ((p->tokens && prompt(b, 0, 0, p->tokens, false, false, &seconds, err)) ||
+        if ((p->tokens && !b->anywhere && prompt(b, 0, 0, p->tokens, false, false, &seconds, err)) ||
             prompt(b, 0, p->tokens, p->piece, true, true, &seconds, err))
             return -1;
         if (i)
@@ -127,7 +141,9 @@ static int run_steps(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     double seconds;
     for (uint32_t s = 0; s < p->batch; s++)
-        if (prompt(b, s, 0, p->tokens, true, false, &seconds, err))
+        if (b->anywhere)
+            b->next[s] = kvd_jct_id(b->loop->seed, s, p->tokens, b->loop->vocab);
+        else if (prompt(b, s, 0, p->tokens, true, false, &seconds, err))
             return -1;
     for (size_t i = 0; i <= samples; i++) {
         for (uint32_t s = 0; s < p->batch; s++) {
@@ -159,6 +175,7 @@ int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t sampl
 {
     const size_t ids = p->piece + p->tokens + p->batch, n = l->limits.max_batch;
     bench b = {.loop = l,
+               .anywhere = l->engine->facts.anywhere,
                .whole = p->piece ? p->tokens + p->piece + 1 : p->tokens + samples + 2,
                .slice = calloc(n, sizeof *b.slice),
                .id = calloc(ids, sizeof *b.id),

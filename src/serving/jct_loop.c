@@ -117,6 +117,12 @@ static void account(serving *v, const kvd_iteration *it, const kvd_phase_times *
     kvd_jct_run *const r = &v->out->run;
     const kvd_batcher_load load = kvd_batcher_ask(v->batcher);
     const double held = e->held ? e->held(e) : (double)v->held * e->facts.bytes_per_token;
+    if (e->sent) {
+        double bytes[2];
+        e->sent(e, bytes);
+        r->sent[0] += bytes[0];
+        r->sent[1] += bytes[1];
+    }
     kvd_phase_add(it->n_steps < it->n_slices ? &r->prefill : &r->decode, times);
     if (held > r->held_bytes) {
         r->held_bytes = held;

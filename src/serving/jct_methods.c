@@ -5,56 +5,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/linalg.h"
-#include "common/rng.h"
+#include "common/stats.h"
+#include "serving/spread.h"
 
-/* One random rotation for all heads of the two pairs: times do not depend on its values, and a shape's weights have none that mean
- * something. Singular values are equal, so it is of use to methods alone that give every head the same width. */
-static int random_bases(kvd_spectrum *s, const kvd_model_info *info, const kvd_dims_method *method,
-                        uint64_t seed, kvd_err *err)
+/* Whether methods get random bases in place of files: a shape's weights have none that mean something. */
+static bool make_bases_for(const kvd_jct_options *cfg)
 {
-    const size_t d = (size_t)info->d_head;
-    double *const x = malloc((3 * d * d + d) * sizeof *x);
-    kvd_rng r;
-    int status = x ? 0 : kvd_no_memory(err, "a random rotation", (3 * d * d + d) * sizeof *x);
-    kvd_rng_seed(&r, seed, 0);
-    *s = (kvd_spectrum){.model = *info, .pairing = KVD_SHARED, .n_layers = info->n_layers};
-    snprintf(s->label, sizeof s->label, "random rotation");
-    snprintf(s->rope, sizeof s->rope, "%s", kvd_model_info_rope(info, false));
-    for (size_t i = 0; !status && i < 2 * d * d; i++)
-        x[i] = kvd_rng_normal(&r);
-    double *const R = x + 2 * d * d, *const sigma = R + d * d;
-    status = status || kvd_svd_right(x, 2 * d, d, sigma, R, err);
-    for (int side = 0; !status && side < 2; side++) {
-        status = kvd_spectrum_alloc(s, method->pair[side], err);
-        kvd_pair_spectrum *const p = &s->pair[method->pair[side]];
-        const size_t heads = (size_t)info->n_layers * (size_t)info->n_kv_heads;
-        for (size_t h = 0; !status && h < heads; h++) {
-            memcpy(p->R + h * d * d, R, d * d * sizeof *R);
-            for (size_t j = 0; j < d; j++)
-                p->sigma[h * d + j] = 1;
-        }
-    }
-    free(x);
-    return status ? -1 : 0;
+    bool wanted = false;
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        wanted = wanted || cfg->method[i].dims;
+    return wanted && !cfg->n_spectra && (cfg->shape || cfg->spread);
 }
 
-/* A shape without bases gets random ones, once, for methods that have use for them. */
+bool kvd_jct_wants_spread(const kvd_jct_options *cfg)
+{
+    bool unequal = false;
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        unequal = unequal || (cfg->method[i].dims && !cfg->method[i].dims->one_p);
+    return unequal && make_bases_for(cfg);
+}
+
 static int make_bases(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_model_info *info,
                       kvd_err *err)
 {
-    for (size_t i = 0; cfg->shape && !cfg->n_spectra && i < cfg->n_methods; i++) {
-        const kvd_dims_method *const dims = cfg->method[i].dims;
-        if (!dims)
-            continue;
-        if (!dims->one_p || dims->biorthogonal)
-            return kvd_fail(err, "method '%s' takes widths from singular values: give --spectrum, or uniform",
-                            cfg->method_text[i]);
-        if (!m->made && random_bases(&m->spectrum[0], info, dims, cfg->common.seed, err))
-            return -1;
-        m->made = true;
-    }
-    return 0;
+    kvd_spread spread = {0};
+    kvd_spectrum *const s = &m->spectrum[0];
+    const bool unequal = kvd_jct_wants_spread(cfg);
+    if (!make_bases_for(cfg))
+        return 0;
+    *s = (kvd_spectrum){.model = *info, .pairing = KVD_SHARED, .n_layers = info->n_layers};
+    snprintf(s->label, sizeof s->label, "random rotation");
+    snprintf(s->rope, sizeof s->rope, "%s", kvd_model_info_rope(info, false));
+    m->made = true;
+    int status = unequal ? kvd_spread_load(&spread, cfg->spread, err) : 0;
+    for (size_t i = 0; !status && i < cfg->n_methods; i++)
+        for (int side = 0; !status && cfg->method[i].dims && side < 2; side++) {
+            const kvd_pair pair = cfg->method[i].dims->pair[side];
+            if (s->pair[pair].present)
+                continue;
+            status = kvd_spread_pair(unequal ? &spread : NULL, s, pair, cfg->common.seed, err);
+            if (status && unequal)
+                kvd_in(err, "method '%s', '%s'", cfg->method_text[i], cfg->spread);
+        }
+    kvd_spread_release(&spread);
+    return status ? -1 : 0;
 }
 
 static int load_files(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_model_info *info,
@@ -106,11 +100,36 @@ static int find_points(kvd_jct_methods *m, const kvd_jct_options *cfg, kvd_err *
     return 0;
 }
 
+static int measure_widths(kvd_jct_method *x, kvd_err *err)
+{
+    const kvd_dims *const d = &x->point->dims;
+    kvd_widths w = {0};
+    x->width_min = x->width_max = x->width_cv = NAN;
+    if (!x->point->cut)
+        return 0;
+    const size_t heads = (size_t)d->n_layers * (size_t)d->n_kv_heads;
+    double *const width = malloc(2 * heads * sizeof *width);
+    if (!width || kvd_widths_alloc(&w, d->n_layers, d->n_kv_heads, d->d_head, err)) {
+        free(width);
+        return width ? -1 : kvd_no_memory(err, "widths", 2 * heads * sizeof *width);
+    }
+    kvd_dims_widths(d, &w);
+    for (size_t i = 0; i < 2 * heads; i++)
+        width[i] = w.kept[i / heads][i % heads];
+    x->width_min = kvd_quantile(width, 2 * heads, 0);
+    x->width_max = kvd_quantile(width, 2 * heads, 1);
+    x->width_cv = kvd_cv(width, 2 * heads);
+    kvd_widths_release(&w);
+    free(width);
+    return 0;
+}
+
 int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err)
 {
     memset(m, 0, sizeof *m);
     m->config = config;
+    m->drawn = cfg->shape != NULL;
     if (load_files(m, cfg, info, err) || make_bases(m, cfg, info, err) || find_points(m, cfg, err))
         return -1;
     if (!(m->item = calloc(m->n, sizeof *m->item)))
@@ -121,11 +140,13 @@ int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const k
             const kvd_method *const method = &cfg->method[i];
             *x = (kvd_jct_method){
                 .method = method, .point = &m->point[i][k], .spectrum = m->source[i].spectrum};
-            const bool of_file = method->dims && isnan(method->p) && isnan(method->r);
+            const bool of_file = method->dims && !kvd_method_has_point(method);
             snprintf(x->label, sizeof x->label, "%.200s", cfg->method_text[i]);
             if (of_file)
                 snprintf(x->label, sizeof x->label, "%.200s,p=%.4g", cfg->method_text[i],
                          x->point->overall_p);
+            if (measure_widths(x, err))
+                return -1;
             for (size_t j = 0; j < at; j++)
                 if (!strcmp(m->item[j].label, x->label))
                     return kvd_fail(err, "method '%s' is given twice", x->label);
@@ -156,7 +177,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
                                     .spectrum = x->spectrum,
                                     .calibration = m->calibrated ? &m->calibration : NULL,
                                     .fisher = m->weighted ? &m->fisher : NULL,
-                                    .seed = seed};
+                                    .seed = seed,
+                                    .drawn = m->drawn};
     *plan = (kvd_plan){.dims = x->point->cut ? &x->point->dims : NULL,
                        .dims_low = x->point->low.head ? &x->point->low : NULL,
                        .type = type,

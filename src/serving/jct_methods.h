@@ -12,6 +12,8 @@ typedef struct {
     const kvd_method *method;
     const kvd_point *point;
     const kvd_spectrum *spectrum; /* NULL: none */
+    double width_min, width_max,
+        width_cv; /* of what the dims axis keeps, over heads and both sides; NaN without it */
 } kvd_jct_method;
 
 typedef struct {
@@ -21,14 +23,18 @@ typedef struct {
     kvd_error_table table;
     kvd_activations calibration;
     kvd_fisher fisher;
-    bool weighted;         /* fisher is there */
-    bool calibrated, made; /* made: spectrum[0] is random */
+    bool weighted; /* fisher is there */
+    bool calibrated, made,
+        drawn; /* made: spectrum[0] has random rotations; drawn: makers draw their matrices too */
     kvd_point_source source[KVD_JCT_METHODS];
     kvd_point *point[KVD_JCT_METHODS];
     size_t n_points[KVD_JCT_METHODS];
     kvd_jct_method *item;
     size_t n;
 } kvd_jct_methods;
+
+/* Whether methods get random rotations in place of a spectrum's and take widths from singular values: those of cfg->spread, which must be set. */
+bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
 /* Reads the files, which must be of that model, and finds the points of every method. Release after a failure too. */
 int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_config *config,

@@ -9,6 +9,7 @@ enum {
     OPT_SHAPE = 0x100,
     OPT_METHOD,
     OPT_SPECTRUM,
+    OPT_SPREAD,
     OPT_RATES,
     OPT_TABLE,
     OPT_CALIBRATION,
@@ -26,9 +27,12 @@ enum {
     OPT_PAGES,
     OPT_DTYPE,
     OPT_GPUS,
+    OPT_ATTENTION,
+    OPT_PARALLEL,
     OPT_GRAPHS,
     OPT_PHASES,
     OPT_REPEATS,
+    OPT_STEPS,
     OPT_TRACE,
     OPT_RESUME
 };
@@ -36,8 +40,7 @@ enum {
 static const struct argp_option options[] = {
     {"shape", OPT_SHAPE, "NAME", 0,
      "In place of MODEL: a published shape with random weights. kvdim-collect --shape list names them. "
-     "Method uniform then "
-     "needs no --spectrum: it gets one random rotation",
+     "Methods of the dims axis then need no --spectrum: see --spread",
      1},
     {0, 0, 0, 0, "What is compared:", 2},
     {"method", OPT_METHOD, "LIST", 0,
@@ -45,6 +48,13 @@ static const struct argp_option options[] = {
      "(default none)",
      2},
     {"spectrum", OPT_SPECTRUM, "FILE", 0, "Bases; may be repeated, a method takes the one with its pairs", 2},
+    {"spread", OPT_SPREAD, "FILE.csv", 0,
+     "In place of --spectrum: random rotations, with the singular values of measured heads "
+     "(pair,dim,HEAD...) "
+     "dealt out over "
+     "the heads. Times are right then, outputs mean nothing (default with --shape: "
+     "data/widths/kvdim25m-sigma.csv)",
+     2},
     {"rates", OPT_RATES, "FILE", 0, "Points from kvdim-fit, for methods without p and r; may be repeated", 2},
     {"error-table", OPT_TABLE, "FILE", 0, "Made by kvdim-eval --scan-errors, for ranks=error", 2},
     {"calibration", OPT_CALIBRATION, "FILE", 0, "Activations of calibration text, for methods that need them",
@@ -73,9 +83,23 @@ static const struct argp_option options[] = {
     {"dtype", OPT_DTYPE, "f32|f16|bf16", 0,
      "Of weights and cache (default: bf16 on a GPU; on the CPU, whose weights are always float32, f32)", 4},
     {"gpus", OPT_GPUS, "N", 0, "GPUs that share the model (default 1)", 4},
+    {"attention", OPT_ATTENTION, "ours|papers|stock", 0,
+     "Of a GPU: papers shares its work out as the papers say; stock has heads padded to the widest of the "
+     "layer and no schedule "
+     "that knows of widths, and restores latents (default ours)",
+     4},
+    {"parallel", OPT_PARALLEL, "tensor|sequence", 0,
+     "How they share it: by heads and columns of the weights (default); or each has all weights and a slice "
+     "of the "
+     "prompt, for --output-len 1",
+     4},
     {"graphs", OPT_GRAPHS, "on|off", 0, "Steps are replayed CUDA graphs (default on)", 4},
     {"phases", OPT_PHASES, "on|off", 0, "Take the times of the parts (default on)", 4},
     {"repeats", OPT_REPEATS, "N", 0, "Runs of every job (default 3); samples of every iteration", 4},
+    {"steps", OPT_STEPS, "N", 0,
+     "On a GPU: of each job's steps run N, evenly spread over the output, each for (output - 1) / N of them. "
+     "Methods whose steps need every token before them run all",
+     4},
     {"trace", OPT_TRACE, "FILE.json", 0, "Iterations and requests as a trace that Perfetto opens", 4},
     {"resume", OPT_RESUME, 0, 0, "Go on with the unfinished sweep in OUT.h5", 4},
     {0},
@@ -130,6 +154,22 @@ static int settle_lengths(kvd_jct_options *cfg, kvd_err *err)
     return 0;
 }
 
+/* Prompts alone, one at a time. */
+static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
+{
+    if (cfg->gpus < 2)
+        return kvd_fail(err, "--parallel sequence: give --gpus of 2 or more");
+    if (cfg->requests || cfg->iterations || cfg->chunk)
+        return kvd_fail(err, "--parallel sequence goes without %s",
+                        cfg->requests     ? "--requests"
+                        : cfg->iterations ? "--iterations"
+                                          : "--chunk");
+    for (size_t i = 0; i < cfg->n_outputs; i++)
+        if (cfg->output[i] != 1)
+            return kvd_fail(err, "--parallel sequence computes prompts alone: give --output-len 1");
+    return 0;
+}
+
 static int check_usage(kvd_jct_options *cfg, kvd_err *err)
 {
     if (!cfg->model && !cfg->shape)
@@ -143,13 +183,19 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
         return kvd_fail(err, "--requests %s: give --lengths", cfg->requests);
     if (cfg->lengths && !poisson)
         return kvd_fail(err, "--lengths goes with --requests poisson:RATE");
+    if (cfg->steps && cfg->requests)
+        return kvd_fail(err, "--steps goes with --output-len, not with --requests");
     if (cfg->n_requests && !cfg->requests)
         return kvd_fail(err, "--n-requests goes with --requests");
+    if (cfg->spread && cfg->n_spectra)
+        return kvd_fail(err, "--spread stands in place of --spectrum");
     for (size_t i = 0; i < cfg->n_methods; i++)
-        if (cfg->method[i].ranks != KVD_RANKS_EQ6 && isnan(cfg->method[i].p) && isnan(cfg->method[i].r))
+        if (cfg->method[i].ranks != KVD_RANKS_EQ6 && !kvd_method_has_point(&cfg->method[i]))
             return kvd_fail(err, "--method %s: ranks goes with p or r; a rates file has its own",
                             cfg->method_text[i]);
-    return settle_lengths(cfg, err);
+    if (settle_lengths(cfg, err))
+        return -1;
+    return cfg->sequence ? check_sequence(cfg, err) : 0;
 }
 
 /* ---- argp -------------------------------------------------------------------------------------------------- */
@@ -168,6 +214,14 @@ static int on_or_off(const char *option, const char *text, bool *to, kvd_err *er
     return *to || !strcmp(text, "off") ? 0 : kvd_fail(err, "%s: '%s' is neither on nor off", option, text);
 }
 
+static int parse_parallel(kvd_jct_options *cfg, const char *text, kvd_err *err)
+{
+    cfg->sequence = !strcmp(text, "sequence");
+    return cfg->sequence || !strcmp(text, "tensor")
+               ? 0
+               : kvd_fail(err, "--parallel: '%s' is neither tensor nor sequence", text);
+}
+
 static int parse_type(kvd_jct_options *cfg, const char *text, kvd_err *err)
 {
     cfg->type_given = true;
@@ -177,6 +231,18 @@ static int parse_type(kvd_jct_options *cfg, const char *text, kvd_err *err)
             return 0;
         }
     return kvd_fail(err, "--dtype: '%s' is none of f32, f16, bf16", text);
+}
+
+const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS] = {"ours", "papers", "stock"};
+
+static int parse_attention(kvd_jct_options *cfg, const char *text, kvd_err *err)
+{
+    for (int i = 0; i < KVD_N_ATTENTIONS; i++)
+        if (!strcmp(text, kvd_jct_attention_name[i])) {
+            cfg->attention = (kvd_attention_choice)i;
+            return 0;
+        }
+    return kvd_fail(err, "--attention: '%s' is none of ours, papers, stock", text);
 }
 
 static int parse_number(int key, const char *arg, kvd_jct_options *cfg, kvd_err *err)
@@ -194,6 +260,8 @@ static int parse_number(int key, const char *arg, kvd_jct_options *cfg, kvd_err 
         return kvd_arg_size("--pages", arg, 1, (size_t)1 << 40, &cfg->pages, err);
     case OPT_GPUS:
         return kvd_arg_size("--gpus", arg, 1, 64, &cfg->gpus, err);
+    case OPT_STEPS:
+        return kvd_arg_size("--steps", arg, 1, 1 << 24, &cfg->steps, err);
     default: /* OPT_REPEATS */
         return kvd_arg_size("--repeats", arg, 1, 100000, &cfg->repeats, err);
     }
@@ -206,6 +274,9 @@ static int parse_file(int key, char *arg, kvd_jct_options *cfg, kvd_err *err)
         return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
     case OPT_RATES:
         return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
+    case OPT_SPREAD:
+        cfg->spread = arg;
+        return 0;
     case OPT_TABLE:
         cfg->table = arg;
         return 0;
@@ -257,6 +328,10 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         return 0;
     case OPT_DTYPE:
         return parse_type(cfg, arg, err);
+    case OPT_ATTENTION:
+        return parse_attention(cfg, arg, err);
+    case OPT_PARALLEL:
+        return parse_parallel(cfg, arg, err);
     case OPT_GRAPHS:
         return on_or_off("--graphs", arg, &cfg->graphs, err);
     case OPT_PHASES:
@@ -268,6 +343,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->resume = true;
         return 0;
     case OPT_SPECTRUM:
+    case OPT_SPREAD:
     case OPT_RATES:
     case OPT_TABLE:
     case OPT_CALIBRATION:
@@ -283,6 +359,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_PAGES:
     case OPT_GPUS:
     case OPT_REPEATS:
+    case OPT_STEPS:
         return parse_number(key, arg, cfg, err);
     default:
         return ARGP_ERR_UNKNOWN;

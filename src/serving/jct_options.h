@@ -6,6 +6,7 @@
 #include "common/half.h"
 #include "methods/presets.h"
 #include "model/shapes.h"
+#include "serving/engine.h"
 
 enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
 
@@ -18,6 +19,7 @@ typedef struct {
     size_t n_methods;
     const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
     size_t n_spectra, n_rates;
+    const char *spread;             /* singular values for random bases; NULL: not given */
     size_t *input, *output, *batch; /* allocated */
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
@@ -26,12 +28,17 @@ typedef struct {
     size_t max_batch, max_tokens, pages; /* 0: not given */
     size_t chunk;
     size_t gpus;
+    bool sequence; /* they share prompts by their tokens */
     size_t repeats;
+    size_t steps; /* of a job that run; 0: all */
+    kvd_attention_choice attention;
     bool graphs, phases, iterations, resume;
     kvd_dtype type;
     bool type_given;
     const char *trace;
 } kvd_jct_options;
+
+extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS]; /* "ours", "papers", "stock" */
 
 /* Parses argv; wrong usage ends the program with status 2. */
 void kvd_jct_parse(const char *program, int argc, char **argv, kvd_jct_options *cfg);

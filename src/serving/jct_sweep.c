@@ -7,6 +7,7 @@
 
 #include "methods/cache.h"
 #include "serving/jct_grid.h"
+#include "serving/jct_sampled.h"
 
 /* One method of it. */
 typedef struct {
@@ -116,7 +117,9 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                   .max_len = s->max_len,
                                   .type = cfg->type,
                                   .n_gpus = (int)cfg->gpus,
+                                  .sequence = cfg->sequence,
                                   .graphs = cfg->graphs,
+                                  .attention = cfg->attention,
                                   .phases = cfg->phases};
     if (kvd_jct_method_plan(&s->methods, c->number, cfg->type, s->longest_input, s->run.seed, &c->plan, err))
         return -1;
@@ -134,13 +137,18 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     c->setting = (kvd_jct_setting){.method = c->method->label,
                                    .name = kvd_method_name(c->method->method),
                                    .overall_p = c->method->point->overall_p,
+                                   .width_min = c->method->width_min,
+                                   .width_max = c->method->width_max,
+                                   .width_cv = c->method->width_cv,
                                    .facts = &c->engine->facts,
                                    .dense_bytes_per_token = bytes.dense,
                                    .type = cfg->type,
                                    .gpus = s->gpu[0] ? (int)cfg->gpus : 0,
+                                   .sequence = cfg->sequence,
                                    .graphs = s->gpu[0] && cfg->graphs,
                                    .phases = cfg->phases,
-                                   .chunk = cfg->chunk};
+                                   .chunk = cfg->chunk,
+                                   .step_weight = 1};
     c->loop = (kvd_jct_loop){.engine = c->engine,
                              .limits = spec.limits,
                              .vocab = (size_t)s->config->vocab_size,
@@ -179,9 +187,17 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
+/* Steps of a job that run: all of them without --steps, and where a step needs every token before it. */
+static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
+{
+    const size_t some = c->engine->facts.anywhere ? s->cfg->steps : 0;
+    return some && some < output - 1 ? some : output - 1;
+}
+
 static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *err)
 {
-    const size_t repeats = s->cfg->repeats, gaps = job->n * (job->request[0].output - 1);
+    const size_t input = job->request[0].input, output = job->request[0].output;
+    const size_t repeats = s->cfg->repeats, steps = steps_of(s, c, output), gaps = job->n * steps;
     kvd_jct_run *const run = calloc(repeats, sizeof *run);
     double *const gap = calloc(repeats * gaps + 1, sizeof *gap);
     int status = run && gap ? warm_up(&c->loop, job, err)
@@ -190,18 +206,35 @@ static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *e
         kvd_jct_served served;
         kvd_jct_loop loop = c->loop;
         loop.trace = i == 0 && s->cfg->trace ? &s->trace : NULL;
-        status = kvd_jct_serve(&loop, job, &served, err);
+        status = steps < output - 1 ? kvd_jct_serve_sampled(&loop, job->n, input, output, steps, &served, err)
+                                    : kvd_jct_serve(&loop, job, &served, err);
         run[i] = served.run;
         if (!status)
             memcpy(gap + i * gaps, served.gap, gaps * sizeof *gap);
         kvd_jct_served_release(&served);
     }
+    c->setting.step_weight = steps ? (double)(output - 1) / (double)steps : 1;
     if (!status)
-        status = kvd_jct_add_job(&s->out, &c->setting, job->n, job->request[0].input, job->request[0].output,
-                                 run, (int)repeats, gap, repeats * gaps, err);
+        status = kvd_jct_add_job(&s->out, &c->setting, job->n, input, output, run, (int)repeats, gap,
+                                 repeats * gaps, err);
+    c->setting.step_weight = 1;
     free(run);
     free(gap);
     return status;
+}
+
+/* Whether a job whose steps run in part has room for all its requests at once; else it is left out with its numbers. */
+static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch, size_t input,
+                       size_t output)
+{
+    char why[160];
+    const size_t pages = batch * ((input + output + 63) / 64), room = c->loop.limits.pages;
+    if (steps_of(s, c, output) == output - 1 || (batch <= c->loop.limits.max_batch && pages <= room))
+        return true;
+    snprintf(why, sizeof why, "--steps: its requests must run at once, in %zu pages; there are %zu, for %zu",
+             pages, room, c->loop.limits.max_batch);
+    skip(s, what, why);
+    return false;
 }
 
 /* Whether a request of that size can ever run; else it is left out with its numbers. */
@@ -220,7 +253,8 @@ static int job(kvd_jct_sweep *s, candidate *c, size_t batch, size_t input, size_
 {
     char what[400];
     snprintf(what, sizeof what, "%s, %zu x (%zu + %zu)", c->method->label, batch, input, output);
-    if (has_job(s, c, batch, input, output) || !fits(s, c, what, input + output))
+    if (has_job(s, c, batch, input, output) || !fits(s, c, what, input + output) ||
+        !can_sample(s, c, what, batch, input, output))
         return 0;
     kvd_requests requests = {.n = batch, .request = calloc(batch, sizeof *requests.request)};
     if (!requests.request)
@@ -278,6 +312,17 @@ static int iterations(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     return status ? -1 : save(s, err);
 }
 
+/* One request as long as the longest prompt: what libraries load with their first product is in nobody's time. */
+static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
+{
+    kvd_request longest = s->requests.request[0];
+    for (size_t i = 1; i < s->requests.n; i++)
+        longest = s->requests.request[i].input > longest.input ? s->requests.request[i] : longest;
+    longest.arrival = 0;
+    kvd_requests one = {.n = 1, .request = &longest};
+    return warm_up(l, &one, err);
+}
+
 static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 {
     kvd_jct_served served = {0};
@@ -287,10 +332,11 @@ static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     }
     if (!fits(s, c, c->method->label, s->max_len))
         return 0;
+    int status = warm_up_replay(s, &c->loop, err);
     c->loop.trace = s->cfg->trace ? &s->trace : NULL;
     if (s->cfg->trace)
         kvd_jct_trace_job(&s->trace, c->method->label);
-    int status = kvd_jct_serve(&c->loop, &s->requests, &served, err);
+    status = status || kvd_jct_serve(&c->loop, &s->requests, &served, err);
     for (size_t i = 0; !status && i < served.n; i++) {
         const kvd_request *const r = &s->requests.request[i];
         const kvd_jct_request row = {.request = i,

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/datadir.h"
 #include "common/device.h"
 #include "common/output.h"
 #include "common/run.h"
@@ -64,7 +65,11 @@ static int settle_sizes(kvd_jct_sweep *s, kvd_err *err)
     if (s->max_len > (size_t)s->config->max_positions)
         return kvd_fail(err, "requests of up to %zu tokens: the model was made for at most %d positions",
                         s->max_len, s->config->max_positions);
-    s->max_batch = cfg->max_batch ? cfg->max_batch : cfg->requests ? 64 : largest(cfg->batch, cfg->n_batches);
+    /* Prompts that GPUs share by their tokens go one after another. */
+    s->max_batch = cfg->sequence    ? 1
+                   : cfg->max_batch ? cfg->max_batch
+                   : cfg->requests  ? 64
+                                    : largest(cfg->batch, cfg->n_batches);
     s->max_tokens = cfg->max_tokens ? cfg->max_tokens : 8192;
     if (cfg->chunk && cfg->chunk < s->max_batch)
         return kvd_fail(err, "--chunk %zu is less than a step of %zu requests takes", cfg->chunk,
@@ -84,8 +89,25 @@ static int settle_device(kvd_jct_sweep *s, kvd_err *err)
         cfg->type = s->gpu[0] ? KVD_BF16 : KVD_F32;
     if (s->gpu[0] && cfg->gpus > (size_t)kvd_cuda_count())
         return kvd_fail(err, "--gpus %zu: this machine has %d", cfg->gpus, kvd_cuda_count());
+    if (!s->gpu[0] && cfg->attention != KVD_ATTENTION_OURS)
+        return kvd_fail(err, "--attention %s: no GPU is used here", kvd_jct_attention_name[cfg->attention]);
     if (!s->gpu[0] && cfg->gpus > 1)
         return kvd_fail(err, "--gpus %zu: no GPU can be used here", cfg->gpus);
+    return 0;
+}
+
+/* The file of singular values that comes with the programs, where none is given. */
+static int find_spread(kvd_jct_sweep *s, kvd_err *err)
+{
+    static const char name[] = "kvdim25m-sigma.csv";
+    static char folder[2 * PATH_MAX], path[3 * PATH_MAX];
+    kvd_jct_options *const cfg = s->cfg;
+    if (cfg->spread || !kvd_jct_wants_spread(cfg))
+        return 0;
+    if (kvd_data_folder(NULL, NULL, "data/widths", "widths", name, folder, err))
+        return kvd_in(err, "--spread");
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    cfg->spread = path;
     return 0;
 }
 
@@ -100,6 +122,8 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
     for (size_t i = 0; i < cfg->n_spectra; i++)
         if (kvd_run_add_input(r, cfg->spectrum[i], err))
             return -1;
+    if (kvd_jct_wants_spread(cfg) && kvd_run_add_input(r, cfg->spread, err))
+        return -1;
     for (size_t i = 0; i < cfg->n_rates; i++)
         if (kvd_run_add_input(r, cfg->rates[i], err))
             return -1;
@@ -129,12 +153,12 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
         fprintf(f, "; input %s, output %s, batch %s", cfg->input_text, cfg->output_text,
                 cfg->batch_text ? cfg->batch_text : "1");
     fprintf(f,
-            "; %s, %s, %zu GPUs, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch %zu, pages %zu, "
-            "repeats "
-            "%zu, iterations %s, threads %d, seed %llu",
+            "; %s, %s, %zu GPUs%s, attention %s, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch "
+            "%zu, pages %zu, repeats %zu, steps %zu, iterations %s, threads %d, seed %llu",
             s->gpu[0] ? s->gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
+            cfg->sequence ? " by tokens" : "", kvd_jct_attention_name[cfg->attention],
             cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens, s->max_batch,
-            cfg->pages, cfg->repeats, cfg->iterations ? "yes" : "no", s->run.threads,
+            cfg->pages, cfg->repeats, cfg->steps, cfg->iterations ? "yes" : "no", s->run.threads,
             (unsigned long long)s->run.seed);
     return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
 }
@@ -155,6 +179,7 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                                      cfg->requests     ? ""
                                      : cfg->batch_text ? cfg->batch_text
                                                        : "1") ||
+                   kvd_run_parameter(r, "spread", err, "%s", kvd_jct_wants_spread(cfg) ? cfg->spread : "") ||
                    kvd_run_parameter(r, "requests", err, "%s", s->requests.name) ||
                    kvd_run_parameter(r, "iterations", err, "%s", cfg->iterations ? "yes" : "no") ||
                    kvd_run_parameter(r, "chunk", err, "%zu", cfg->chunk) ||
@@ -163,9 +188,12 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                    kvd_run_parameter(r, "pages", err, "%zu", cfg->pages) ||
                    kvd_run_parameter(r, "dtype", err, "%s", kvd_dtype_name(cfg->type)) ||
                    kvd_run_parameter(r, "gpus", err, "%zu", s->gpu[0] ? cfg->gpus : 0) ||
+                   kvd_run_parameter(r, "attention", err, "%s", kvd_jct_attention_name[cfg->attention]) ||
+                   kvd_run_parameter(r, "parallel", err, "%s", cfg->sequence ? "sequence" : "tensor") ||
                    kvd_run_parameter(r, "graphs", err, "%s", cfg->graphs ? "on" : "off") ||
                    kvd_run_parameter(r, "phases", err, "%s", cfg->phases ? "on" : "off") ||
-                   kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats)
+                   kvd_run_parameter(r, "repeats", err, "%zu", cfg->repeats) ||
+                   kvd_run_parameter(r, "steps", err, "%zu", cfg->steps)
                ? -1
                : 0;
 }
@@ -259,7 +287,7 @@ static int work(kvd_jct_sweep *s, kvd_err *err)
     }
     for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
         kvd_method_with_fisher(&cfg->method[i]);
-    if (record_inputs(s, err))
+    if (find_spread(s, err) || record_inputs(s, err))
         return -1;
     kvd_model_info_set(&s->info, s->config, kvd_checkpoint_path(s->checkpoint), s->run.inputs[0].hash,
                        kvd_checkpoint_dtype(s->checkpoint));

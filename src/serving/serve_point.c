@@ -97,7 +97,7 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    out->drain = m->end - q->request[q->n - 1].arrival;
+    out->drain = fmax(0, m->end - q->request[q->n - 1].arrival); /* the last may have been refused */
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;
     out->slo_share = (double)good / (double)q->n;

@@ -252,6 +252,13 @@ static int cut_run(kvd_model_runner *r, const kvd_batch *b, kvd_runner_cut *cut,
 
 /* ---- rows and logits ------------------------------------------------------------------------------ */
 
+static int rows_copy(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err)
+{
+    return kvd_cuda_check(cudaMemcpyAsync(to, from, n * (size_t)r->config->d_model * sizeof *to,
+                                          cudaMemcpyDeviceToDevice, self_of(r)->stream),
+                          what, err);
+}
+
 static int differ(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes, kvd_err *err)
 {
     runner *const self = self_of(r);
@@ -382,6 +389,8 @@ kvd_model_runner *kvd_runner_cuda(const kvd_checkpoint *c, kvd_dtype compute, si
                                     .cut_free = cut_free,
                                     .cut_engine = cut_engine,
                                     .cut_run = cut_run,
+                                    .rows_copy = rows_copy,
+                                    .kept_prompt = KVD_NOT_KEPT,
                                     .differ = differ,
                                     .reference_logits = reference_logits,
                                     .score = score,

@@ -22,8 +22,8 @@ typedef struct {
 } gpu;
 
 struct cuda {
-    kvd_engine engine;
-    kvd_engine_spec spec;
+    kvd_collect_engine engine;
+    kvd_collect_spec spec;
     kvd_gpu_forward *forward;
     gpu gpu[KVD_GPUS_MAX];
     kvd_gpu_attention *door[KVD_GPUS_MAX];
@@ -152,7 +152,7 @@ static int dump_weights(cuda *c, kvd_err *err)
     return status ? -1 : 0;
 }
 
-static int weights(kvd_engine *e, kvd_err *err)
+static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cuda *c = (cuda *)e;
     if (c->spec.sums) {
@@ -197,13 +197,13 @@ static void update_times(cuda *c)
 {
     const kvd_gpu_dump_times dump =
         c->gpu[0].dump ? kvd_gpu_dump_time(c->gpu[0].dump) : (kvd_gpu_dump_times){0};
-    kvd_engine_times *t = &c->engine.times;
+    kvd_collect_times *t = &c->engine.times;
     t->record = c->moments + dump.convert;
     t->write = dump.wait;
     t->forward = c->elapsed > t->record + t->write ? c->elapsed - t->record - t->write : 0;
 }
 
-static int run(kvd_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into, bool to_dump,
+static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into, bool to_dump,
                int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err)
 {
     cuda *c = (cuda *)e;
@@ -230,7 +230,7 @@ static int run(kvd_engine *e, const kvd_batch *b, size_t first_token, kvd_moment
     return 0;
 }
 
-static int settle(kvd_engine *e, kvd_err *err)
+static int settle(kvd_collect_engine *e, kvd_err *err)
 {
     cuda *c = (cuda *)e;
     for (int g = 0; c->spec.dump && g < c->spec.n_gpus; g++)
@@ -246,12 +246,12 @@ static int settle(kvd_engine *e, kvd_err *err)
 
 /* ---- life ------------------------------------------------------------ */
 
-static const char *describe(const kvd_engine *e)
+static const char *describe(const kvd_collect_engine *e)
 {
     return kvd_gpu_forward_engine(((const cuda *)e)->forward);
 }
 
-static void release(kvd_engine *e)
+static void release(kvd_collect_engine *e)
 {
     cuda *c = (cuda *)e;
     kvd_err ignored;
@@ -268,7 +268,7 @@ static void release(kvd_engine *e)
     free(c);
 }
 
-static kvd_gpu_forward_spec pass_of(const kvd_engine_spec *s)
+static kvd_gpu_forward_spec pass_of(const kvd_collect_spec *s)
 {
     return (kvd_gpu_forward_spec){.type = s->compute,
                                   .first_gpu = s->first_gpu,
@@ -280,7 +280,7 @@ static kvd_gpu_forward_spec pass_of(const kvd_engine_spec *s)
 /* Before anything is loaded: what all of it takes, and what would take less. */
 static int check_memory(cuda *c, int g, kvd_err *err)
 {
-    const kvd_engine_spec *s = &c->spec;
+    const kvd_collect_spec *s = &c->spec;
     const kvd_gpu_forward_spec pass = pass_of(s);
     const kvd_gpu_share *share = &c->gpu[g].share;
     const size_t need = kvd_gpu_forward_bytes(kvd_checkpoint_config(s->checkpoint), &pass) +
@@ -302,7 +302,7 @@ static int check_memory(cuda *c, int g, kvd_err *err)
 
 static int open_gpu(cuda *c, int index, kvd_err *err)
 {
-    const kvd_engine_spec *s = &c->spec;
+    const kvd_collect_spec *s = &c->spec;
     gpu *g = &c->gpu[index];
     g->all = c;
     g->index = index;
@@ -332,7 +332,7 @@ static int make_events(cuda *c, kvd_err *err)
 
 static int open_all(cuda *c, kvd_err *err)
 {
-    const kvd_engine_spec *s = &c->spec;
+    const kvd_collect_spec *s = &c->spec;
     const kvd_gpu_forward_spec pass = pass_of(s);
     for (int g = 0; g < s->n_gpus; g++)
         if (kvd_gpu_share_of(kvd_checkpoint_config(s->checkpoint), g, s->n_gpus, &c->gpu[g].share, err) ||
@@ -346,15 +346,15 @@ static int open_all(cuda *c, kvd_err *err)
     return to_device(c, 0, err) || make_events(c, err) ? -1 : 0;
 }
 
-kvd_engine *kvd_engine_cuda(const kvd_engine_spec *s, kvd_err *err)
+kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err)
 {
     cuda *c = calloc(1, sizeof *c);
     if (!c) {
         kvd_no_memory(err, "the forward pass", sizeof *c);
         return NULL;
     }
-    c->engine =
-        (kvd_engine){.weights = weights, .run = run, .settle = settle, .free = release, .describe = describe};
+    c->engine = (kvd_collect_engine){
+        .weights = weights, .run = run, .settle = settle, .free = release, .describe = describe};
     c->spec = *s;
     if (c->spec.max_len > s->max_tokens) /* fewer tokens in all than a sequence may have */
         c->spec.max_len = s->max_tokens;

@@ -70,6 +70,8 @@ const kvd_cusolver *kvd_cusolver_load(kvd_err *err);
     X(ncclGroupEnd)                                                                                          \
     X(ncclAllReduce)                                                                                         \
     X(ncclBroadcast)                                                                                         \
+    X(ncclSend)                                                                                              \
+    X(ncclRecv)                                                                                              \
     X(ncclGetErrorString)
 
 typedef struct {

@@ -54,7 +54,7 @@ static void open_all(running *r, void (*skipped)(void *, const char *), void *ct
             e->impl->open(c->problem, e->scheduler, kvd_bench_stream(r->bench), &e->self, &why)) {
             char line[KVD_ATTN_SKIPPED + 512];
             snprintf(line, sizeof line, "%s, %d x %zu, %s, %s: left out %s: %s",
-                     kvd_phase_name[c->problem->phase], c->problem->batch, c->problem->seq_len,
+                     kvd_attn_phase_name[c->problem->phase], c->problem->batch, c->problem->seq_len,
                      kvd_dtype_name(c->problem->dtype), c->problem->widths, e->label, why.msg);
             skipped(ctx, line);
             continue;

@@ -107,7 +107,7 @@ static int word(const char *option, const char *text, const char *const *names, 
 
 static int put_phase(kvd_attn_options *cfg, const char *text, kvd_err *err)
 {
-    const int i = word("--phase", text, kvd_phase_name, KVD_N_PHASES, err);
+    const int i = word("--phase", text, kvd_attn_phase_name, KVD_N_ATTN_PHASES, err);
     if (i < 0)
         return -1;
     cfg->phase[i] = true;

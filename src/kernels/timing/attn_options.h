@@ -20,7 +20,7 @@ typedef struct {
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
     int n_dims;
-    bool phase[KVD_N_PHASES];
+    bool phase[KVD_N_ATTN_PHASES];
     const kvd_impl *impl[KVD_ATTN_IMPLS];
     int n_impls; /* 0: by device */
     bool scheduler[KVD_BY_ITSELF];

@@ -31,7 +31,7 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
     f->bytes = (keys * kv_width + queries * q_width) * (double)kvd_dtype_bytes(p->dtype);
 }
 
-void kvd_floors_time(kvd_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f)
+void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f)
 {
     const double rate =
         phase == KVD_DECODE && ceilings->read_bytes > 0 ? ceilings->read_bytes : ceilings->copy_bytes;

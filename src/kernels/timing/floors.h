@@ -29,6 +29,6 @@ typedef struct {
 /* Sets bytes, flop, exps. heads: the widths in use, which are not always those of the case (dense rivals). */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
 /* Sets the times from what was counted. Decode reads and hardly writes: its bytes go by read_bytes where that is known. */
-void kvd_floors_time(kvd_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
+void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 #endif

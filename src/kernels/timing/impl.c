@@ -58,7 +58,7 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err)
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
 {
     if (!(impl->phases & 1u << p->phase))
-        return kvd_fail(why, "no %s", kvd_phase_name[p->phase]);
+        return kvd_fail(why, "no %s", kvd_attn_phase_name[p->phase]);
     if (!(impl->dtypes & 1u << p->dtype))
         return kvd_fail(why, "does not take %s", kvd_dtype_name(p->dtype));
     return impl->can ? impl->can(p, why) : 0;

@@ -35,8 +35,8 @@ typedef struct {
 typedef struct {
     const char *name, *summary;
     bool cuda;
-    unsigned phases;     /* bits 1 << kvd_phase                                                           */
-    unsigned dtypes;     /* bits 1 << kvd_dtype                                                           */
+    unsigned phases; /* bits 1 << kvd_attn_phase                                                           */
+    unsigned dtypes; /* bits 1 << kvd_dtype                                                           */
     unsigned schedulers; /* bits 1 << kvd_scheduler; only KVD_BY_ITSELF where there is no choice          */
     kvd_runs runs;
     /* Only of KVD_RUNS_LATENT, else NULL: widths as they are stored per KV head; widths and rows of the attention that the
@@ -57,7 +57,7 @@ typedef struct {
     /* Who does what, made anew from the lengths, for plan_layers [phase] layers of the same widths at once (1 where that is 0).
      * NULL: nothing of the kind. Timed by itself. */
     int (*plan)(void *self, void *stream, kvd_err *err);
-    int plan_layers[KVD_N_PHASES];
+    int plan_layers[KVD_N_ATTN_PHASES];
     /* What a plan leaves ready for one launch and a launch uses up; before each launch, not timed. NULL: nothing. */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Attention once. Work for the stream, or done on return on the CPU. */

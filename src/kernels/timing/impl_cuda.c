@@ -48,7 +48,7 @@ static int attribute(enum cudaDeviceAttr what)
     return value;
 }
 
-static int can_widths(const kvd_attn_heads *heads, kvd_phase phase, kvd_err *why)
+static int can_widths(const kvd_attn_heads *heads, kvd_attn_phase phase, kvd_err *why)
 {
     kvd_attn_map map;
     if (kvd_attn_map_make(heads, &map))

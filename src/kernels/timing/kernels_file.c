@@ -107,7 +107,7 @@ static void put_case(kvd_rows *r, const kvd_kernels_row *x)
 {
     const kvd_problem *const p = x->problem;
     const kvd_attn_heads heads = kvd_impl_heads(x->impl, p);
-    kvd_rows_text(r, "phase", kvd_phase_name[p->phase]);
+    kvd_rows_text(r, "phase", kvd_attn_phase_name[p->phase]);
     kvd_rows_text(r, "impl", x->impl->name);
     kvd_rows_text(r, "schedule", kvd_scheduler_name[x->scheduler]);
     kvd_rows_text(r, "engine", x->engine);

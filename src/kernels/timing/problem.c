@@ -7,7 +7,7 @@
 
 #include "common/rng.h"
 
-const char *const kvd_phase_name[KVD_N_PHASES] = {"prefill", "decode"};
+const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES] = {"prefill", "decode"};
 const char *const kvd_lengths_name[KVD_N_LENGTHS] = {"equal", "lognormal", "one-long", "file"};
 
 /* ---- lengths ---------------------------------------------------------------------------------- */

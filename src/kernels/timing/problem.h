@@ -13,8 +13,8 @@
 #include "kernels/layout.h"
 #include "kernels/timing/values.h"
 
-typedef enum { KVD_PREFILL, KVD_DECODE, KVD_N_PHASES } kvd_phase;
-extern const char *const kvd_phase_name[KVD_N_PHASES]; /* "prefill", "decode" */
+typedef enum { KVD_PREFILL, KVD_DECODE, KVD_N_ATTN_PHASES } kvd_attn_phase;
+extern const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES]; /* "prefill", "decode" */
 
 typedef enum {
     KVD_LENGTHS_EQUAL, /* every request has seq_len tokens                                                   */
@@ -28,7 +28,7 @@ extern const char *const kvd_lengths_name[KVD_N_LENGTHS]; /* "equal", "lognormal
 enum { KVD_WIDTHS_NAME = 64 };
 
 typedef struct {
-    kvd_phase phase;
+    kvd_attn_phase phase;
     kvd_dtype dtype;
     uint64_t seed;
     bool sharp;                   /* data with outliers                                             */

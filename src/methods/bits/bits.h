@@ -6,6 +6,7 @@
 #ifndef KVD_METHODS_BITS_H
 #define KVD_METHODS_BITS_H
 
+#include "common/quantise.h"
 #include "methods/axis.h"
 
 /* Rows of one KV head of one layer of one sequence, keys or values, that are coded together. */
@@ -63,12 +64,5 @@ struct kvd_bits_method {
 
 extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd_bits_hetero,
     kvd_bits_zipcache, kvd_bits_rotatekv;
-
-/*
- * The uniform quantiser they share (LeanKV Eq. 2; KIVI section 3): n values `stride` apart to b bits, asymmetric, scale
- * and zero point rounded to float16: s = (max - min) / (2^b - 1), x^ = s round((x - min) / s) + min; a constant group is exact to the
- * rounding of min. decoded may be x. Returns the bits of codes; side information is 32 bits.
- */
-double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 
 #endif

@@ -29,6 +29,7 @@ struct kvd_gpu_cache {
     kvd_gpu_attention door; /* first */
     kvd_gpu_caches *with;
     kvd_dtype type;
+    size_t prompt;             /* rows that see keys and values as they are; 0 where no row can tell */
     kvd_cache_account account; /* of what nobody has taken yet; of plans in blocks */
     host_cache *host;          /* NULL: in blocks                                  */
     kvd_cache_layer *layer;    /* [n_layers] */
@@ -62,7 +63,7 @@ void kvd_gpu_caches_free(kvd_gpu_caches *c)
     if (!c)
         return;
     kvd_gpu_paged_free(c->paged);
-    kvd_device_release(&c->products.memory);
+    kvd_cache_products_release(&c->products);
     kvd_device_release(&c->memory);
     free(c);
 }
@@ -124,7 +125,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
     if (l->kernels && !kvd_gpu_paged_reads(in))
         return kvd_fail(err, "layer %d: Q, K and V of a token do not stand side by side", in->layer);
     if (l->kernels ? run_kernels(c->with, l, in, out, err)
-                   : kvd_cache_products_run(&c->with->products, in, l, c->type, out, err))
+                   : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
     const size_t dense = 2 * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
     c->account.calls += in->n_sequences;
@@ -146,7 +147,7 @@ static size_t count_kernels(const kvd_gpu_cache *c)
 }
 
 /* What the engines of this cache need and an earlier one did not. */
-static int make_engines(kvd_gpu_cache *c, size_t kernels, kvd_err *err)
+static int make_engines(kvd_gpu_cache *c, size_t kernels, bool latents, kvd_err *err)
 {
     kvd_gpu_caches *const w = c->with;
     const size_t width = (size_t)w->share.n_heads * (size_t)w->config.d_head;
@@ -158,7 +159,7 @@ static int make_engines(kvd_gpu_cache *c, size_t kernels, kvd_err *err)
         return -1;
     return kernels < (size_t)w->config.n_layers
                ? kvd_cache_products_init(&w->products, &w->config, &w->share, w->pass, w->max_tokens,
-                                         w->max_len, err)
+                                         w->max_len, latents, c->prompt > 0, err)
                : 0;
 }
 
@@ -191,11 +192,15 @@ static int make_host(kvd_gpu_cache *c, const kvd_plan *plan, kvd_err *err)
 static int make_blocks(kvd_gpu_cache *c, const kvd_plan *plan, kvd_err *err)
 {
     const kvd_gpu_caches *const w = c->with;
+    const bool latents = plan->dims && plan->dims->rebuild;
+    const bool as_it_was = !plan->dims && (plan->type == KVD_F32 || plan->type == w->pass);
+    c->prompt = as_it_was ? 0 : plan->prompt;
+    c->door.wants_pre = latents;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (unsigned long long)w->config.n_layers * sizeof *c->layer);
-    if (kvd_cache_layers_make(&w->config, &w->share, w->pass, w->max_len, plan->dims, plan->type, c->layer,
-                              &c->memory, err) ||
-        make_engines(c, count_kernels(c), err))
+    if (kvd_cache_layers_make(&w->config, &w->share, c->prompt ? KVD_F32 : w->pass, w->max_len, plan->dims,
+                              plan->type, c->layer, &c->memory, err) ||
+        make_engines(c, count_kernels(c), latents, err))
         return -1;
     name_engine(c, count_kernels(c));
     return 0;

@@ -8,7 +8,9 @@
  *             is what is timed. Widths that are no multiples of 16 are filled up with zero columns, which change no number. Matrices,
  *             Q', K', V' and P V' are bf16, sums float32.
  *   products  Otherwise: everything behind the door in float32 by cuBLAS, matrices filled up to d_head, so that one call serves all
- *             heads; K' and V' are rounded to the type of the cache.
+ *             heads; K' and V' are rounded to the type of the cache. Latents (kvd_dims.rebuild) likewise: after rounding, keys and values
+ *             of full width are made from them, keys are turned, and attention reads those. Behind a prompt, its rows come from
+ *             attention to K and V as they are.
  *
  *   rows      Plans that go row by row (kvd_plan_stepwise): Q, K and V are copied to the host, where kvd_cache does what the plan says.
  *

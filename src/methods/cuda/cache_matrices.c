@@ -8,11 +8,15 @@ static const char what[] = "projections of a cache";
 
 /* ---- one matrix of all heads ---------------------------------------------------------------------------- */
 
-enum { SIDE_Q, SIDE_K, SIDE_V, SIDE_BACK, SIDES };
+enum { SIDE_Q, SIDE_K, SIDE_V, SIDE_BACK, SIDE_UP, SIDES };
 
 static const float *matrix_of(const kvd_dims_head *h, int side)
 {
-    return side == SIDE_Q ? h->a_q : side == SIDE_K ? h->a_k : side == SIDE_V ? h->a_v : h->b_v;
+    return side == SIDE_Q    ? h->a_q
+           : side == SIDE_K  ? h->a_k
+           : side == SIDE_V  ? h->a_v
+           : side == SIDE_UP ? h->b_k
+                             : h->b_v;
 }
 
 static size_t width_of(const kvd_dims_head *h, int side)
@@ -56,6 +60,21 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
         copy_matrix(&head[g], side, d, to + (size_t)g * d * d, d);
 }
 
+/* Latents: down to them one matrix [wide][wide] of each group, up from them one [wide][d] of each head; zeroed before. */
+static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
+{
+    const size_t wide = (size_t)heads * d;
+    const bool up = side == SIDE_UP || side == SIDE_BACK;
+    for (int g = 0; g < n; g += up ? 1 : heads) {
+        const size_t w = (size_t)(side == SIDE_UP || side == SIDE_K ? head[g].d_qk : head[g].d_v);
+        const float *const m = matrix_of(&head[g], side);
+        const size_t rows = up ? w : wide, columns = up ? d : w, ld = up ? d : wide;
+        float *const at = to + (size_t)(up ? g : g / heads) * wide * ld;
+        for (size_t i = 0; i < rows; i++)
+            memcpy(at + i * ld, m + i * columns, columns * sizeof *m);
+    }
+}
+
 /* That of the kernels: head after head at the widths of the map; zeroed before. Returns how many elements that are. */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d, float *to)
 {
@@ -72,14 +91,14 @@ static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int
 
 /* Widths and engine. */
 static void settle_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu_share *share, int layer,
-                         bool bf16, size_t max_len, const kvd_dims_head *head)
+                         bool bf16, size_t max_len, const kvd_dims_head *head, int sharing)
 {
     int d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX];
     const size_t window = kvd_config_window(c, layer);
     const bool few = share->n_kv_heads <= KVD_HEADS_MAX;
     for (int g = 0; g < share->n_kv_heads; g++) {
         const int qk = head ? head[g].d_qk : c->d_head, v = head ? head[g].d_v : c->d_head;
-        l->kept += (size_t)qk + (size_t)v;
+        l->kept += g % sharing ? 0 : (size_t)qk + (size_t)v;
         if (few) {
             d_qk[g] = kvd_pad16(qk, c->d_head);
             d_v[g] = kvd_pad16(v, c->d_head);
@@ -100,7 +119,8 @@ typedef struct {
 static int copy_side(upload *u, const kvd_cache_layer *l, const kvd_dims_head *head, int n, int side,
                      size_t d, const void **to, kvd_err *err)
 {
-    const size_t all = (size_t)n * d * d, room = (all * sizeof *u->wide + 255) / 256 * 256;
+    const size_t all = (size_t)n * d * d * (size_t)(l->heads ? l->heads : 1),
+                 room = (all * sizeof *u->wide + 255) / 256 * 256;
     char *const at = u->arena + u->used;
     u->used += room;
     if (!u->arena)
@@ -113,6 +133,8 @@ static int copy_side(upload *u, const kvd_cache_layer *l, const kvd_dims_head *h
         kvd_from_f32(KVD_BF16, u->wide, u->narrow, elements);
         from = u->narrow;
         bytes = elements * sizeof *u->narrow;
+    } else if (l->heads) {
+        fill_latents(head, n, side, l->heads, d, u->wide);
     } else {
         fill_wide(head, n, side, d, u->wide);
     }
@@ -122,7 +144,7 @@ static int copy_side(upload *u, const kvd_cache_layer *l, const kvd_dims_head *h
 
 static int copy_layer(upload *u, kvd_cache_layer *l, const kvd_dims_head *head, int n, size_t d, kvd_err *err)
 {
-    const void **const to[SIDES] = {&l->a_q, &l->a_k, &l->a_v, &l->b_v};
+    const void **const to[SIDES] = {&l->a_q, &l->a_k, &l->a_v, &l->b_v, &l->b_k};
     for (int side = 0; side < SIDES; side++) {
         if (side == SIDE_K && one_for_both(head, n))
             l->a_k = l->a_q;
@@ -146,10 +168,17 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
                           const kvd_dims *dims, kvd_dtype type, kvd_cache_layer *layer,
                           kvd_device_memory *memory, kvd_err *err)
 {
-    const size_t d = (size_t)c->d_head, n = (size_t)share->n_kv_heads * d * d;
-    for (int l = 0; l < c->n_layers; l++)
-        settle_layer(&layer[l], c, share, l, pass == KVD_BF16 && type == KVD_BF16, max_len,
-                     dims ? &dims->head[l * dims->n_kv_heads + share->first_kv_head] : NULL);
+    const bool latents = dims && dims->rebuild, bf16 = pass == KVD_BF16 && type == KVD_BF16;
+    const int sharing = latents ? dims->heads : 1;
+    const size_t d = (size_t)c->d_head, n = (size_t)share->n_kv_heads * (size_t)sharing * d * d;
+    if (share->first_kv_head % sharing || share->n_kv_heads % sharing)
+        return kvd_fail(err, "KV heads from %d on, %d of them: latents are of %d together",
+                        share->first_kv_head, share->n_kv_heads, sharing);
+    for (int l = 0; l < c->n_layers; l++) {
+        settle_layer(&layer[l], c, share, l, bf16 && !latents, max_len,
+                     dims ? &dims->head[l * dims->n_kv_heads + share->first_kv_head] : NULL, sharing);
+        layer[l].heads = latents ? dims->heads : 0;
+    }
     if (!dims)
         return 0;
     upload u = {.wide = malloc(n * sizeof *u.wide), .narrow = malloc(n * sizeof *u.narrow)};

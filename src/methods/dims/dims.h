@@ -60,8 +60,9 @@ typedef struct {
 extern const kvd_dims_maker kvd_dims_palu;
 
 /*
- * A method that prunes channels of the keys of a prompt when it has ended, for every KV head of every sequence anew. Pruned numbers are not
- * stored and read as 0. Tokens have been dropped before, bits code what is left.
+ * A method that makes the dims of a prompt fewer when it has ended, for every KV head of every sequence anew. Either it prunes channels of
+ * the keys: pruned numbers are not stored and read as 0. Or it projects: every row of K and V, those of the prompt and all later ones, is
+ * stored as x A and read as (x A) A^T, with one A for K and one for V. Tokens have been dropped before; bits code what pruning leaves.
  */
 typedef struct {
     int layer, kv_head;
@@ -76,11 +77,14 @@ typedef struct {
     const struct kvd_parameter *parameter;
     const struct kvd_rate *rate; /* NULL: none */
     unsigned needs;
-    /* keep [d]: 1 for channels that stay. *newest: tokens at the end of the prompt that stay whole. Thread-safe. */
+    /* keep [d]: 1 for channels that stay. *newest: tokens at the end of the prompt that stay whole. Thread-safe. NULL: it projects. */
     int (*prune)(const struct kvd_values *v, const kvd_channels_in *in, uint8_t *keep, size_t *newest,
                  kvd_err *err);
+    /* Columns of A of heads of d dims, and A [d][width] of the prompt's rows x [n][d] of one side. Thread-safe. */
+    size_t (*width)(const struct kvd_values *v, size_t d);
+    int (*project)(size_t n, size_t d, size_t width, const float *x, float *a, kvd_err *err);
 } kvd_channels_method;
-extern const kvd_channels_method kvd_channels_think;
+extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman;
 
 /*
  * What a dims method is: its name, the pairs it takes its projections from, and how it turns

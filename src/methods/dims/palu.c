@@ -7,15 +7,16 @@
  * themselves, on their leading r singular vectors; so A is the basis V_r of calibration keys (behind W_K) and
  * B its transpose. Values likewise; B of values folds into W_O.
  *
- * The rank is the same for every group, or with `search` in proportion to the Fisher information of a group's
+ * The rank is the same for every group, or with `search` 1 or 2 in proportion to the Fisher information of a group's
  * rows of W_K, W_V, with as many dimensions in all (its automatic rank allocation, and rank_search.py of the
- * public code).
+ * public code); with 3 it follows from each matrix's own singular values by Eq. 6 of ZACK (Eq. 1 of FDC), one r for all.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/linalg.h"
+#include "common/rng.h"
 #include "methods/axis.h"
 
 enum { P, HEADS, ROWS, SEARCH };
@@ -23,9 +24,9 @@ static const kvd_parameter parameters[] = {
     {"p", 0.5, 0, 0.999, false, "share of the numbers that is removed"},
     {"heads", 4, 1, 128, true, "adjacent KV heads that share a latent; fewer where the model has fewer"},
     {"rows", 8192, 64, 1 << 24, true, "calibration tokens that are read"},
-    {"search", 0, 0, 2, true,
+    {"search", 0, 0, 3, true,
      "ranks by --fisher: 1 in proportion to root mean squares of gradients, as the public code, 2 to their "
-     "squares"},
+     "squares; 3 by Eq. 6 over singular values"},
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_rate rate = {"p", 0.1, 0.9, false, NULL, 0, 0};
@@ -93,9 +94,92 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
     return 0;
 }
 
+/* ---- latents ---------------------------------------------------------------------------------------- */
+
+/* Singular values [wide] and vectors [wide][wide], columns falling, of the rows of `heads` heads side by side. */
+static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n, double *sigma,
+                    double *basis, kvd_err *err)
+{
+    const size_t d = (size_t)a->model.d_head, wide = (size_t)heads * d;
+    float *const rows = malloc(3 * PIECE * wide * sizeof *rows);
+    double *const gram = calloc(wide * wide + kvd_gram_scratch(wide), sizeof *gram);
+    int status =
+        rows && gram ? 0 : kvd_no_memory(err, "second moments of a group", wide * wide * sizeof *gram);
+    for (size_t at = 0; !status && at < n; at += PIECE) {
+        const size_t some = n - at < PIECE ? n - at : PIECE;
+        for (int h = 0; !status && h < heads; h++) {
+            float *const one = rows + PIECE * wide;
+            status = kvd_activations_rows(a, x, layer, first + h, at, some, one, one + some * d, err);
+            for (size_t i = 0; !status && i < some; i++)
+                memcpy(rows + i * wide + (size_t)h * d, one + i * d, d * sizeof *rows);
+        }
+        status = status || kvd_gram_add(gram, wide, rows, some, wide, gram + wide * wide, err);
+    }
+    status = status || kvd_gram_svd(gram, wide, sigma, basis, err);
+    free(gram);
+    free(rows);
+    return status ? -1 : 0;
+}
+
+/* What Eq. 6 keeps of values whose shares of the sum behind and with each are tail [wide]. */
+static size_t kept_at(const double *tail, size_t wide, double r)
+{
+    size_t k = wide;
+    while (k > 1 && tail[k - 1] <= r)
+        k--;
+    return k;
+}
+
+static size_t total_at(const double *tail, size_t n, size_t wide, double r)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += kept_at(tail + i * wide, wide, r);
+    return sum;
+}
+
+static kvd_x rows_of(const kvd_config *c, int side)
+{
+    return side == KVD_VALUES ? KVD_X_V : c->positions == KVD_POSITIONS_ROPE ? KVD_X_K_PRE : KVD_X_K;
+}
+
+/* Ranks of n targets by Eq. 6, with the least r at which no more than `most` stay, which is at least n. */
+static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n, size_t most,
+                              size_t n_rows, size_t *rank, kvd_err *err)
+{
+    if (s->drawn)
+        return kvd_fail(err, "search=3 needs singular values: give --calibration");
+    const size_t groups = (size_t)s->config->n_kv_heads / heads;
+    double *const tail = malloc((n * wide + wide * wide) * sizeof *tail), *const basis =
+                                                                              tail ? tail + n * wide : NULL;
+    if (!tail)
+        return kvd_no_memory(err, "singular values of latents", n * wide * sizeof *tail);
+    int status = 0;
+    for (size_t i = 0; i < n && !status; i++) {
+        double *const t = tail + i * wide;
+        double sum = 0;
+        const int layer = (int)(i / KVD_N_SIDES / groups), first = (int)(i / KVD_N_SIDES % groups * heads);
+        status = basis_of(s->calibration, rows_of(s->config, i % KVD_N_SIDES), layer, first, (int)heads,
+                          n_rows, t, basis, err);
+        for (size_t j = wide; j-- > 0;)
+            t[j] = sum += t[j];
+        for (size_t j = wide; j-- > 0;)
+            t[j] /= sum > 0 ? t[0] : 1;
+    }
+    double low = 0, high = 1;
+    for (int i = 0; i < 60 && !status; i++) {
+        const double r = (low + high) / 2;
+        *(total_at(tail, n, wide, r) > most ? &low : &high) = r;
+    }
+    for (size_t i = 0; i < n && !status; i++)
+        rank[i] = kept_at(tail + i * wide, wide, high);
+    free(tail);
+    return status;
+}
+
 /* rank [n_layers][groups][KVD_N_SIDES] */
 static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_t wide, size_t each,
-                      size_t *rank, kvd_err *err)
+                      size_t n_rows, size_t *rank, kvd_err *err)
 {
     const kvd_config *const c = s->config;
     const kvd_fisher *const f = s->fisher;
@@ -104,6 +188,8 @@ static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_
         rank[i] = each;
     if (!search)
         return 0;
+    if (search == 3)
+        return by_singular_values(s, heads, wide, n, n * each, n_rows, rank, err);
     if (!f)
         return kvd_fail(err, "search=%d needs squared gradients: give --fisher", search);
     if (f->first_layer != 0 || f->n_layers != c->n_layers)
@@ -121,36 +207,24 @@ static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_
     return status;
 }
 
-/* ---- latents ---------------------------------------------------------------------------------------- */
-
-/* Leading singular vectors [wide][wide], columns falling, of the rows of `heads` heads side by side. */
-static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n, double *basis,
-                    kvd_err *err)
+/* A random orthogonal basis. */
+static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 {
-    const size_t d = (size_t)a->model.d_head, wide = (size_t)heads * d;
-    float *const rows = malloc(3 * PIECE * wide * sizeof *rows);
-    double *const gram = calloc(wide * wide + wide + kvd_gram_scratch(wide), sizeof *gram);
-    int status =
-        rows && gram ? 0 : kvd_no_memory(err, "second moments of a group", wide * wide * sizeof *gram);
-    for (size_t at = 0; !status && at < n; at += PIECE) {
-        const size_t some = n - at < PIECE ? n - at : PIECE;
-        for (int h = 0; !status && h < heads; h++) {
-            float *const one = rows + PIECE * wide;
-            status = kvd_activations_rows(a, x, layer, first + h, at, some, one, one + some * d, err);
-            for (size_t i = 0; !status && i < some; i++)
-                memcpy(rows + i * wide + (size_t)h * d, one + i * d, d * sizeof *rows);
-        }
-        status = status || kvd_gram_add(gram, wide, rows, some, wide, gram + wide * wide + wide, err);
-    }
-    status = status || kvd_gram_svd(gram, wide, gram + wide * wide, basis, err);
-    free(gram);
-    free(rows);
-    return status ? -1 : 0;
+    double *const x = malloc((2 * wide * wide + wide) * sizeof *x);
+    kvd_rng r;
+    if (!x)
+        return kvd_no_memory(err, "a random basis", 2 * wide * wide * sizeof *x);
+    kvd_rng_seed(&r, seed, 0);
+    for (size_t i = 0; i < 2 * wide * wide; i++)
+        x[i] = kvd_rng_normal(&r);
+    const int status = kvd_svd_right(x, 2 * wide, wide, x + 2 * wide * wide, basis, err);
+    free(x);
+    return status;
 }
 
-/* a [wide][r] and, for head h of the group, b [r][d] = the rows of a of that head, transposed. */
-static int cut(const double *basis, size_t wide, size_t d, size_t h, size_t r, float **a, float **b,
-               kvd_err *err)
+/* a [wide][r], columns `from` on and around the end, and, for head h of the group, b [r][d] = the rows of a of that head, transposed. */
+static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r, float **a,
+               float **b, kvd_err *err)
 {
     *a = malloc(wide * r * sizeof **a);
     *b = malloc(r * d * sizeof **b);
@@ -158,10 +232,10 @@ static int cut(const double *basis, size_t wide, size_t d, size_t h, size_t r, f
         return kvd_no_memory(err, "projections", wide * r * sizeof **a);
     for (size_t i = 0; i < wide; i++)
         for (size_t j = 0; j < r; j++)
-            (*a)[i * r + j] = (float)basis[i * wide + j];
+            (*a)[i * r + j] = (float)basis[i * wide + (from + j) % wide];
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < r; j++)
-            (*b)[j * d + i] = (float)basis[(h * d + i) * wide + j];
+            (*b)[j * d + i] = (float)basis[(h * d + i) * wide + (from + j) % wide];
     return 0;
 }
 
@@ -170,16 +244,17 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
                       size_t n, double *basis, kvd_err *err)
 {
     const size_t width = (size_t)d->d_head, wide = (size_t)d->heads * width;
-    const bool rope = s->config->positions == KVD_POSITIONS_ROPE;
     for (int side = 0; side < KVD_N_SIDES; side++) {
-        const kvd_x x = side == KVD_VALUES ? KVD_X_V : rope ? KVD_X_K_PRE : KVD_X_K;
-        if (basis_of(s->calibration, x, layer, first, d->heads, n, basis, err))
+        if (!s->drawn && basis_of(s->calibration, rows_of(s->config, side), layer, first, d->heads, n,
+                                  basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
-        const size_t r = rank[side];
+        /* What is drawn is drawn once; everybody has other columns of it. */
+        const size_t r = rank[side],
+                     from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) * (wide / 7 + 1) % wide : 0;
         for (int h = 0; h < d->heads; h++) {
             kvd_dims_head *const one = &d->head[layer * d->n_kv_heads + first + h];
             *(side == KVD_KEYS ? &one->d_qk : &one->d_v) = (int)r;
-            if (cut(basis, wide, width, (size_t)h, r, side == KVD_KEYS ? &one->a_k : &one->a_v,
+            if (cut(basis, from, wide, width, (size_t)h, r, side == KVD_KEYS ? &one->a_k : &one->a_v,
                     side == KVD_KEYS ? &one->b_k : &one->b_v, err))
                 return -1;
         }
@@ -187,23 +262,29 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
     return 0;
 }
 
-static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
+static int check_calibration(const kvd_activations *a, const kvd_config *c, kvd_err *err)
 {
-    const kvd_config *const c = s->config;
-    const kvd_activations *const a = s->calibration;
     if (c->positions == KVD_POSITIONS_ROPE && !a->has_pre)
         return kvd_fail(err, "the calibration has no K before RoPE: collect it with --rope both");
     if (a->first_layer != 0 || a->n_layers != c->n_layers)
         return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d", a->first_layer,
                         a->first_layer + a->n_layers - 1, c->n_layers);
+    return 0;
+}
+
+static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
+    if (!s->drawn && check_calibration(s->calibration, c, err))
+        return -1;
     int heads = (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS] : c->n_kv_heads;
     while (c->n_kv_heads % heads)
         heads--;
     const size_t wide = (size_t)heads * (size_t)c->d_head, most = (size_t)v->value[ROWS];
-    const size_t n = a->n_tokens < most ? a->n_tokens : most;
+    const size_t n = s->drawn || s->calibration->n_tokens > most ? most : s->calibration->n_tokens;
     const long each = lround((1 - v->value[P]) * (double)wide);
     const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
-    double *const basis = malloc(wide * wide * sizeof *basis);
+    double *const basis = malloc((wide * wide + wide) * sizeof *basis); /* and singular values */
     size_t *const rank = malloc(groups * KVD_N_SIDES * sizeof *rank);
     *d = (kvd_dims){.method = "palu",
                     .n_layers = c->n_layers,
@@ -215,7 +296,9 @@ static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd
     int status =
         basis && rank && d->head ? 0 : kvd_no_memory(err, "projections", wide * wide * sizeof *basis);
     status = status || find_ranks(s, (int)v->value[SEARCH], (size_t)heads, wide,
-                                  (size_t)(each < 1 ? 1 : each), rank, err);
+                                  (size_t)(each < 1 ? 1 : each), n, rank, err);
+    if (!status && s->drawn)
+        status = draw_basis(s->seed, wide, basis, err);
     const size_t *of_group = rank;
     for (int l = 0; l < c->n_layers; l++)
         for (int g = 0; !status && g < c->n_kv_heads; g += heads, of_group += KVD_N_SIDES)

@@ -1,7 +1,6 @@
 #include "model/cuda/forward.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,10 +149,17 @@ const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f)
 
 const char *kvd_gpu_phase_name(kvd_gpu_phase p)
 {
-    static const char *const name[KVD_GPU_PHASES] = {
-        "embedding",       "norms",        "product of Q, K and V",  "rotation",
-        "attention",       "product of O", "product of gate and up", "activation",
-        "product of down", "final norm"};
+    static const char *const name[KVD_GPU_PHASES] = {"embedding",
+                                                     "norms",
+                                                     "product of Q, K and V",
+                                                     "rotation",
+                                                     "attention",
+                                                     "product of O",
+                                                     "product of gate and up",
+                                                     "activation",
+                                                     "product of down",
+                                                     "sum over GPUs",
+                                                     "final norm"};
     return name[p];
 }
 
@@ -174,7 +180,6 @@ typedef struct {
     int whole;         /* the last layer to its end                 */
     const float *from; /* the residual that enters `first`, or NULL */
     float *residual, *hidden;
-    atomic_int failed; /* 1 + the GPU that failed first             */
 } job;
 
 static int queue_work(const job *j, kvd_gpu_worker *w, int gpu, kvd_err *err)
@@ -194,13 +199,10 @@ static int queue_work(const job *j, kvd_gpu_worker *w, int gpu, kvd_err *err)
     return 0;
 }
 
-/* Of errors on several GPUs the first is the cause of the others. */
-static void note_failure(job *j, int gpu)
+static void note_failure(const job *j, int gpu)
 {
-    int none = 0;
-    (void)atomic_compare_exchange_strong(&j->failed, &none, gpu + 1);
     if (j->f->sum)
-        kvd_gpu_sum_fail(j->f->sum);
+        kvd_gpu_sum_fail(j->f->sum, gpu);
 }
 
 /* Has finished on the device when it returns, and what doors queued with it, also where it failed. */
@@ -240,7 +242,7 @@ static int work_on_all(job *j, kvd_err *err)
         h[g] = (hand){.job = j, .gpu = g};
     for (int g = 1; g < j->f->spec.n_gpus; g++, started++)
         if (pthread_create(&h[g].thread, NULL, work_in_thread, &h[g])) {
-            kvd_gpu_sum_fail(j->f->sum);
+            note_failure(j, g);
             break;
         }
     (void)work_in_thread(&h[0]);
@@ -248,10 +250,10 @@ static int work_on_all(job *j, kvd_err *err)
         (void)pthread_join(h[g].thread, NULL);
     if (started < j->f->spec.n_gpus - 1)
         return kvd_fail(err, "no thread for GPU %d", started + 1);
-    const int failed = atomic_load(&j->failed);
-    if (!failed)
+    const int failed = kvd_gpu_sum_failed(j->f->sum);
+    if (failed < 0)
         return 0;
-    *err = h[failed - 1].err;
+    *err = h[failed].err;
     return -1;
 }
 

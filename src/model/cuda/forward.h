@@ -51,7 +51,8 @@ int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
 /*
- * What a run queues, in this order in every layer that norms first. The sum over GPUs is counted where it follows.
+ * What a run queues, in this order in every layer that norms first; the sum over GPUs behind O (but not where attention and feed-forward
+ * block are parallel) and behind down.
  */
 typedef enum {
     KVD_GPU_EMBED,
@@ -63,6 +64,7 @@ typedef enum {
     KVD_GPU_GATE_UP,
     KVD_GPU_ACTIVATION,
     KVD_GPU_DOWN,
+    KVD_GPU_SUM, /* over several GPUs */
     KVD_GPU_FINAL,
     KVD_GPU_PHASES
 } kvd_gpu_phase;

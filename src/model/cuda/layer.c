@@ -68,14 +68,14 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
                    earlier || w->weights.share.index == 0, p, err);
 }
 
-static int sum(const kvd_gpu_worker *w, size_t n, kvd_gpu_phase p, kvd_err *err)
+int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     if (!w->sum)
         return 0;
     return kvd_gpu_sum_add(w->sum, w->weights.share.index, w->x, n * (size_t)w->config.d_model, w->stream,
                            err)
                ? -1
-               : launched(w, cudaSuccess, p, err);
+               : launched(w, cudaSuccess, KVD_GPU_SUM, err);
 }
 
 /* y = the norm of the residual, after what it still lacks; without a gain the residual itself. */
@@ -238,7 +238,7 @@ static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *i
             w, kvd_gpu_activate(c->activation, type, w->wide, l->bias_gate_up, n, ffn, w->narrow, w->stream),
             KVD_GPU_ACTIVATION, err) ||
         into_residual(w, w->narrow, l->down, n, ffn, earlier, KVD_GPU_DOWN, err) ||
-        sum(w, n, KVD_GPU_DOWN, err))
+        kvd_gpu_residual_sum(w, n, err))
         return -1;
     w->pending = l->bias_down;
     return 0;
@@ -265,7 +265,7 @@ static int behind_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n,
         return -1;
     if (w->config.order == KVD_ORDER_PARALLEL)
         return behind_parallel(w, l, n, err);
-    if (sum(w, n, KVD_GPU_O, err))
+    if (kvd_gpu_residual_sum(w, n, err))
         return -1;
     w->pending = l->bias_o;
     if (w->config.order == KVD_ORDER_BEFORE)

@@ -65,6 +65,9 @@ int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, siz
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *door, int stop,
                       kvd_err *err);
 
+/* Queues the sum over the GPUs of what stands where the residual does: n rows. On one GPU nothing. */
+int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err);
+
 /* The residual, or what the final norm makes of it, into [n][d_model] on this GPU. */
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err);
 int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err);

@@ -1,5 +1,6 @@
 #include "model/cuda/sum.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,11 +11,18 @@
 
 #ifdef KVD_NCCL_HERE
 
+typedef struct {
+    ncclComm_t comm; /* NULL when ended */
+    int device;
+    void (*destroy_graphs)(void *ctx);
+    void *ctx;
+} member;
+
 struct kvd_gpu_sum {
     const kvd_nccl *lib;
     int n;
-    ncclComm_t *comm; /* [n], NULL when ended */
-    atomic_int failed;
+    member *gpu;       /* [n] */
+    atomic_int failed; /* 1 + the first that did */
     char engine[32];
 };
 
@@ -25,20 +33,30 @@ static int check(const kvd_gpu_sum *s, ncclResult_t r, kvd_err *err)
 
 static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
 {
-    int *device = malloc((size_t)s->n * sizeof *device), version = 0;
-    if (!device)
-        return kvd_no_memory(err, "a list of GPUs", (size_t)s->n * sizeof *device);
+    const size_t n = (size_t)s->n;
+    int *const device = malloc(n * sizeof *device), version = 0;
+    ncclComm_t *const comm = calloc(n, sizeof(ncclComm_t));
+    if (!device || !comm) {
+        free(device);
+        free(comm);
+        return kvd_no_memory(err, "a list of GPUs", n * sizeof(ncclComm_t));
+    }
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
      * Without NVLink multicast: a switch has few multicast groups, and on a host whose GPUs are shared with others
      * taking one can fail or hinder them; sums of this size gain little by it. All connections are made
-     * here, so that queueing a sum later never waits for the other GPUs. Neither overrides what the user set.
+     * here, so that queueing a sum later never waits for the other GPUs. Sums in a CUDA graph and others are never under way together, since
+     * all is on one stream that is waited for, and a graph needs no events for that. None of it overrides what the user set.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-    const int status = check(s, s->lib->ncclCommInitAll(s->comm, s->n, device), err);
+    (void)setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
+    const int status = check(s, s->lib->ncclCommInitAll(comm, s->n, device), err);
+    for (int i = 0; i < s->n; i++)
+        s->gpu[i] = (member){.comm = comm[i], .device = device[i]};
     free(device);
+    free(comm);
     if (status || check(s, s->lib->ncclGetVersion(&version), err))
         return -1;
     (void)snprintf(s->engine, sizeof s->engine, "NCCL %d.%d.%d", version / 10000, version / 100 % 100,
@@ -55,10 +73,10 @@ kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err)
     if (s) {
         s->lib = lib;
         s->n = n;
-        s->comm = calloc((size_t)n, sizeof(ncclComm_t));
+        s->gpu = calloc((size_t)n, sizeof *s->gpu);
     }
-    if (!s || !s->comm) {
-        kvd_no_memory(err, "the sum over GPUs", (size_t)n * sizeof(ncclComm_t));
+    if (!s || !s->gpu) {
+        kvd_no_memory(err, "the sum over GPUs", (size_t)n * sizeof *s->gpu);
         free(s);
         return NULL;
     }
@@ -69,16 +87,45 @@ kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err)
     return s;
 }
 
+/* Whether no error has ended its context, after which every call fails. */
+static int lives(int device)
+{
+    const cudaError_t e = cudaSetDevice(device);
+    const cudaError_t asked = e ? e : cudaStreamQuery(0);
+    return asked == cudaSuccess || asked == cudaErrorNotReady;
+}
+
+/*
+ * Ends what is queued of this GPU's sums. In NCCL the last of the GPUs to come here cleans up for all, and waits for their graphs: of one
+ * that is lost for ever, so that one must not come.
+ */
+static void end(const kvd_gpu_sum *s, member *m)
+{
+    if (!m->comm || !lives(m->device))
+        return;
+    if (m->destroy_graphs)
+        m->destroy_graphs(m->ctx);
+    (void)s->lib->ncclCommAbort(m->comm);
+    m->comm = NULL;
+}
+
 void kvd_gpu_sum_free(kvd_gpu_sum *s)
 {
     if (!s)
         return;
     for (int i = 0; i < s->n; i++)
-        if (s->comm[i])
-            (void)(atomic_load(&s->failed) ? s->lib->ncclCommAbort(s->comm[i])
-                                           : s->lib->ncclCommDestroy(s->comm[i]));
-    free(s->comm);
+        if (atomic_load(&s->failed))
+            end(s, &s->gpu[i]);
+        else if (s->gpu[i].comm)
+            (void)s->lib->ncclCommDestroy(s->gpu[i].comm);
+    free(s->gpu);
     free(s);
+}
+
+void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx)
+{
+    s->gpu[index].destroy_graphs = destroy;
+    s->gpu[index].ctx = ctx;
 }
 
 const char *kvd_gpu_sum_engine(const kvd_gpu_sum *s)
@@ -88,7 +135,7 @@ const char *kvd_gpu_sum_engine(const kvd_gpu_sum *s)
 
 static int alive(const kvd_gpu_sum *s, int index, kvd_err *err)
 {
-    return s->comm[index] && !atomic_load(&s->failed)
+    return s->gpu[index].comm && !atomic_load(&s->failed)
                ? 0
                : kvd_fail(err, "sum over GPUs: ended by an error on one of them");
 }
@@ -96,7 +143,8 @@ static int alive(const kvd_gpu_sum *s, int index, kvd_err *err)
 int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream, kvd_err *err)
 {
     return alive(s, index, err) ||
-                   check(s, s->lib->ncclAllReduce(x, x, n, ncclFloat, ncclSum, s->comm[index], stream), err)
+                   check(s, s->lib->ncclAllReduce(x, x, n, ncclFloat, ncclSum, s->gpu[index].comm, stream),
+                         err)
                ? -1
                : 0;
 }
@@ -104,28 +152,55 @@ int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t 
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream, kvd_err *err)
 {
     return alive(s, index, err) ||
-                   check(s, s->lib->ncclBroadcast(x, x, n, ncclFloat, 0, s->comm[index], stream), err)
+                   check(s, s->lib->ncclBroadcast(x, x, n, ncclFloat, 0, s->gpu[index].comm, stream), err)
                ? -1
                : 0;
 }
 
-int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
+/* All pieces in one group: whichever the order of the GPUs, none waits for a piece that comes later. */
+int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
+                         const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
 {
-    const struct timespec pause = {.tv_nsec = 20000};
-    cudaError_t e;
-    while ((e = cudaStreamQuery(stream)) == cudaErrorNotReady) {
-        if (atomic_load(&s->failed) && s->comm[index]) {
-            (void)s->lib->ncclCommAbort(s->comm[index]);
-            s->comm[index] = NULL;
-        }
-        (void)nanosleep(&pause, NULL);
-    }
-    return kvd_cuda_check(e, "forward pass", err) || alive(s, index, err) ? -1 : 0;
+    if (alive(s, index, err))
+        return -1;
+    const ncclComm_t comm = s->gpu[index].comm;
+    ncclResult_t r = s->lib->ncclGroupStart();
+    for (size_t i = 0; i < n_out && r == ncclSuccess; i++)
+        r = s->lib->ncclSend(out[i].at, out[i].bytes, ncclChar, out[i].gpu, comm, stream);
+    for (size_t i = 0; i < n_in && r == ncclSuccess; i++)
+        r = s->lib->ncclRecv(in[i].at, in[i].bytes, ncclChar, in[i].gpu, comm, stream);
+    const ncclResult_t ended = s->lib->ncclGroupEnd();
+    return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-void kvd_gpu_sum_fail(kvd_gpu_sum *s)
+/* Awake for a step of decoding or two, as cudaStreamSynchronize is all the time. */
+int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    atomic_store(&s->failed, 1);
+    enum { AWAKE = 20000 /* questions, a microsecond or so each */ };
+    const struct timespec pause = {.tv_nsec = 20000};
+    cudaError_t e;
+    for (int i = 0; (e = cudaStreamQuery(stream)) == cudaErrorNotReady; i++) {
+        if (atomic_load(&s->failed))
+            end(s, &s->gpu[index]);
+        if (i < AWAKE)
+            (void)sched_yield();
+        else
+            (void)nanosleep(&pause, NULL);
+    }
+    if (e)
+        kvd_gpu_sum_fail(s, index);
+    return kvd_cuda_check(e, "work on a GPU", err) || alive(s, index, err) ? -1 : 0;
+}
+
+void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index)
+{
+    int none = 0;
+    (void)atomic_compare_exchange_strong(&s->failed, &none, index + 1);
+}
+
+int kvd_gpu_sum_failed(const kvd_gpu_sum *s)
+{
+    return atomic_load(&s->failed) - 1;
 }
 
 #else
@@ -158,14 +233,32 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
     return kvd_gpu_sum_add(s, index, x, n, stream, err);
 }
 
+int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
+                         const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
+{
+    (void)out, (void)n_out, (void)in, (void)n_in;
+    return kvd_gpu_sum_add(s, index, NULL, 0, stream, err);
+}
+
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
     return kvd_gpu_sum_add(s, index, NULL, 0, stream, err);
 }
 
-void kvd_gpu_sum_fail(kvd_gpu_sum *s)
+void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx)
+{
+    (void)s, (void)index, (void)destroy, (void)ctx;
+}
+
+void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index)
+{
+    (void)s, (void)index;
+}
+
+int kvd_gpu_sum_failed(const kvd_gpu_sum *s)
 {
     (void)s;
+    return -1;
 }
 
 #endif

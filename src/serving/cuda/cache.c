@@ -8,6 +8,7 @@
 #include "kernels/cuda/prefill_plan.h"
 #include "model/cuda/dense_rows.h"
 #include "model/cuda/random.h"
+#include "serving/cuda/widest.h"
 
 static const char what[] = "cache";
 
@@ -121,6 +122,8 @@ static int make_rows(kvd_serving_cache *c, kvd_err *err)
                    (c->tile = kvd_device_new(m, (tokens / 64 + n) * heads * sizeof *c->tile,
                                              "tiles of attention", err)) &&
                    (c->plan = kvd_device_new(m, plan, "plan of attention", err)) &&
+                   (c->first =
+                        kvd_device_new(m, (CTAS_MAX + 1) * sizeof *c->first, "plan of attention", err)) &&
                    (c->next = kvd_device_new(m, sizeof *c->next, "plan of attention", err))
                ? 0
                : -1;
@@ -146,10 +149,12 @@ static int turns_itself(const kvd_gpu_worker *w)
     return !w->config.bias_qkv && !w->config.qk_norm;
 }
 
-int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const kvd_plan *plan,
+int kvd_serving_cache_init(kvd_serving_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                            kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err)
 {
-    *c = (kvd_serving_cache){.door = {.run = run, .wants_raw = turns_itself(w)},
+    *c = (kvd_serving_cache){.attention = c->attention,
+                             .door = {.run = run, .wants_raw = turns_itself(w)},
+                             .worker = w,
                              .config = &w->config,
                              .share = &w->weights.share,
                              .cosine = w->cosine,
@@ -163,7 +168,14 @@ int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const 
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
-    return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, w->max_len, plan->dims, KVD_BF16, c->layer,
+    /* What rebuilds keys has pages of whole heads, and sees to its matrices itself. */
+    c->dims = plan->dims && !plan->dims->rebuild ? plan->dims : NULL;
+    if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
+        if (kvd_dims_widest(c->dims, &c->widest, err))
+            return -1;
+        c->dims = &c->widest;
+    }
+    return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, w->max_len, c->dims, KVD_BF16, c->layer,
                                  &c->memory, err) ||
                    check_layers(c, w->max_len, err) || ask_device(c, err) ||
                    kvd_serving_method_open(plan, c, &c->method, err) || number_works(c, err) ||
@@ -194,6 +206,7 @@ void kvd_serving_cache_release(kvd_serving_cache *c)
     if (c->method)
         c->method->free(c->method);
     kvd_device_release(&c->memory);
+    kvd_dims_release(&c->widest);
     free(c->layer);
     free(c->work_of);
     free(c->work_map);
@@ -303,6 +316,14 @@ static int put(kvd_serving_cache *c, const kvd_serving_rows *r, kvd_err *err)
                : 0;
 }
 
+/* Equal widths leave steps nothing but lengths to be shared out by. */
+static kvd_schedule schedule_of(const kvd_serving_cache *c, bool prompts)
+{
+    return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
+           : c->attention == KVD_ATTENTION_STOCK && prompts ? KVD_SCHEDULE_NONE
+                                                            : KVD_SCHEDULE_OURS;
+}
+
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
 static kvd_decode_args decode_args(const kvd_serving_cache *c, int work, size_t n)
@@ -328,7 +349,7 @@ int kvd_serving_cache_describe(const kvd_serving_cache *c, size_t n, void *works
     for (int i = 0; i < c->n_works; i++) {
         const kvd_decode_args a = decode_args(c, i, n);
         if (kvd_cuda_check(
-                kvd_decode_plan_describe(&a, KVD_SCHEDULE_OURS,
+                kvd_decode_plan_describe(&a, schedule_of(c, false),
                                          (char *)works + (size_t)i * kvd_decode_plan_layer_bytes()),
                 what, err))
             return -1;
@@ -342,7 +363,7 @@ int kvd_serving_cache_plan(const kvd_serving_cache *c, size_t n, const void *wor
     const kvd_decode_args a = decode_args(c, 0, n);
     if (c->method && c->method->plan_steps)
         return c->method->plan_steps(c->method, n, stream, err);
-    return kvd_cuda_check(kvd_decode_plan_layers(&a, KVD_SCHEDULE_OURS, works, c->n_works, stream), what,
+    return kvd_cuda_check(kvd_decode_plan_layers(&a, schedule_of(c, false), works, c->n_works, stream), what,
                           err);
 }
 
@@ -383,8 +404,8 @@ static int prepare(kvd_serving_cache *c, int layer, cudaStream_t stream, kvd_err
     const kvd_attn_batch batch = {c->prefill.batch, b->host.q_len + b->n_steps, b->host.kv_len + b->n_steps};
     const kvd_prefill_cost *const cost = c->hopper ? &kvd_prefill_cost_sm90 : &kvd_prefill_cost_mma;
     c->prepared = -1;
-    if (kvd_cuda_check(kvd_prefill_plan(&c->prefill, &batch, KVD_SCHEDULE_OURS, cost, c->tile, NULL, c->next,
-                                        c->plan, stream),
+    if (kvd_cuda_check(kvd_prefill_plan(&c->prefill, &batch, schedule_of(c, true), cost, c->tile, c->first,
+                                        c->next, c->plan, stream),
                        what, err))
         return -1;
     c->prepared = work;
@@ -455,6 +476,8 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
     const kvd_serving_rows r = {.layer = in->layer,
                                 .x = in->q,
                                 .ld = in->ld,
+                                .k_pre = in->k_pre,
+                                .ld_pre = in->ld_pre,
                                 .steps = c->batch->n_steps,
                                 .prompts = c->batch->n_slices - c->batch->n_steps,
                                 .stream = in->stream};

@@ -15,9 +15,11 @@
 #include "serving/cuda/clock.h"
 #include "serving/cuda/method.h"
 #include "serving/cuda/pages.h"
+#include "serving/engine.h"
 
 typedef struct kvd_serving_cache {
     kvd_gpu_attention door; /* first */
+    kvd_gpu_worker *worker; /* borrowed */
     const kvd_config *config;
     const kvd_gpu_share *share;
     kvd_cache_layer *layer; /* [n_layers] widths and matrices                         */
@@ -25,7 +27,10 @@ typedef struct kvd_serving_cache {
     kvd_step_batch *batch;
     kvd_pages *pages;
     kvd_clock *clock;
-    kvd_serving_method *method; /* borrowed; NULL: none beyond widths    */
+    kvd_attention_choice attention; /* set before init */
+    kvd_dims widest;                /* of `stock`      */
+    const kvd_dims *dims;           /* whose widths the heads have; NULL: whole, or the method's business */
+    kvd_serving_method *method;     /* borrowed; NULL: none beyond widths    */
     kvd_device_memory memory;
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
@@ -36,6 +41,7 @@ typedef struct kvd_serving_cache {
     void **workspace;              /* [n_works] of the decode kernel */
     void *q_steps, *q_prompts, *q_unused, *o;
     kvd_prefill_tile *tile;
+    int32_t *first; /* [CTAs + 1] of schedules that are no queue */
     void *plan;
     int32_t *next;
     kvd_prefill_args prefill;
@@ -47,9 +53,9 @@ typedef struct kvd_serving_cache {
 
 /*
  * Everything but the pool. batch, pages and clock may be empty still; the plan was opened. Fails naming what the kernels do not do: the
- * axes of the plan, types, heads, windows. Zeroed before; release it whatever came back.
+ * axes of the plan, types, heads, windows. Zeroed before but for `attention`; release it whatever came back.
  */
-int kvd_serving_cache_init(kvd_serving_cache *c, const kvd_gpu_worker *w, const kvd_plan *plan,
+int kvd_serving_cache_init(kvd_serving_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                            kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err);
 /*
  * Pages for the pool, and of what the method stores for slots beside them, and the idle one, full of random numbers (variance 1): an iteration behind tokens that were never computed can be timed,

@@ -1,4 +1,4 @@
-/* The engine of one GPU: what it allocates, and an iteration. */
+/* The engine of one GPU, alone or among several: what it allocates, and an iteration. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,18 +171,18 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
                         kvd_clock_end(&e->clock, KVD_PHASE_SCHEDULE, s, err))) ||
         kvd_cuda_layers(e, b->device.id, b->device.at, b->n_tokens, err))
         return -1;
-    if (e->n_emit && (kvd_cuda_check(kvd_gather_rows(e->w.x, b->device.last, e->n_emit,
-                                                     (size_t)e->w.config.d_model, e->rows, s),
-                                     what, err) ||
-                      kvd_cuda_tokens(e, e->rows, e->n_emit, err)))
+    if (e->n_emit && kvd_cuda_has_head(e) &&
+        (kvd_cuda_check(
+             kvd_gather_rows(e->w.x, b->device.last, e->n_emit, (size_t)e->w.config.d_model, e->rows, s),
+             what, err) ||
+         kvd_cuda_tokens(e, e->rows, e->n_emit, err)))
         return -1;
     return kvd_cuda_fetch(e, e->n_emit, err);
 }
 
 /* What went wrong where; from the last residual on, rows are those whose logits are wanted. */
-static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
+static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad, kvd_err *err)
 {
-    const kvd_gpu_bad bad = *e->host_bad;
     const unsigned stage = (unsigned)(bad >> 40);
     size_t row = (size_t)(bad & ((1ULL << 40) - 1)), i = 0;
     char where[32];
@@ -197,20 +197,36 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_e
                     it->slice[i].request, (size_t)it->slice[i].before + row);
 }
 
-static int work(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next, kvd_err *err)
+/* Waits for what was queued, also where that failed. */
+static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
+{
+    kvd_err second = {""}, *const to = status ? &second : err;
+    const int index = e->w.weights.share.index;
+    if (!e->w.sum)
+        return kvd_cuda_check(cudaStreamSynchronize(e->w.stream), what, to) || status ? -1 : 0;
+    if (status)
+        kvd_gpu_sum_fail(e->w.sum, index);
+    return kvd_gpu_sum_wait(e->w.sum, index, e->w.stream, to) || status ? -1 : 0;
+}
+
+int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id, kvd_err *err)
 {
     kvd_serving_method *const m = e->cache.method;
-    if (kvd_cuda_check(cudaSetDevice(e->w.device), what, err) || check_iteration(e, it, id, err) ||
+    if (kvd_cuda_check(cudaSetDevice(e->device), what, err) || check_iteration(e, it, id, err) ||
         (m && m->begin && m->begin(m, it, err)) || hold_pages(e, it, err))
         return -1;
     list_slices(e, it, id);
-    const int status = only_steps(e, it) ? run_steps(e, it->n_slices, err) : run_mixed(e, err);
-    kvd_err second;
-    if (kvd_cuda_check(cudaStreamSynchronize(e->w.stream), what, status ? &second : err) || status ||
-        check_finite(e, it, err) || (m && m->ended && m->ended(m, it, err)))
+    return wait_for(e, only_steps(e, it) ? run_steps(e, it->n_slices, err) : run_mixed(e, err), err);
+}
+
+int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad, uint32_t *next,
+                             kvd_err *err)
+{
+    kvd_serving_method *const m = e->cache.method;
+    if (check_finite(e, it, bad, err) || (m && m->ended && m->ended(m, it, err)))
         return -1;
     for (size_t i = 0; i < it->n_slices; i++) {
-        if (e->emit[i] >= 0)
+        if (next && e->emit[i] >= 0)
             next[i] = kvd_largest_index(e->host_key[e->emit[i]]);
         if (it->slice[i].last)
             kvd_pages_give_back(&e->pages, it->slice[i].slot);
@@ -225,7 +241,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
     const double start = now();
     if (e->failed)
         return kvd_fail(err, "the engine has failed before");
-    if (work(e, it, id, next, err)) {
+    if (kvd_cuda_engine_run(e, it, id, err) || kvd_cuda_engine_conclude(e, it, *e->host_bad, next, err)) {
         e->failed = 1;
         return -1;
     }
@@ -240,9 +256,8 @@ static double held(const kvd_engine *self)
     return m->held(m);
 }
 
-static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
+int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err)
 {
-    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
     const size_t vocab = (size_t)e->w.config.vocab_size;
     if (i >= e->n_slices || e->emit[i] < 0)
         return kvd_fail(err, "slice %zu of the latest iteration gives out no token", i);
@@ -251,13 +266,33 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
         what, err);
 }
 
+static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
+{
+    return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
+}
+
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-static int check_spec(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err)
+/* A method of another axis than dims chooses by all heads of a layer. */
+int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
+{
+    int devices = 0;
+    if (kvd_cuda_check(cudaGetDeviceCount(&devices), what, err))
+        return -1;
+    if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
+        return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
+                        s->first_gpu, devices);
+    return kvd_plan_beyond_widths(plan) || plan->dims_low
+               ? kvd_fail(
+                     err,
+                     "the CUDA engine runs methods of other axes than dims on one GPU, %d were asked for",
+                     s->n_gpus)
+               : 0;
+}
+
+int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err)
 {
     const kvd_batching_limits *const l = &s->limits;
-    if (s->n_gpus > 1)
-        return kvd_fail(err, "the CUDA engine runs on one GPU, %d were asked for", s->n_gpus);
     if (s->type != KVD_BF16)
         return kvd_fail(err, "the CUDA engine runs in bf16, %s was asked for", kvd_dtype_name(s->type));
     if (l->max_batch < 1 || l->max_batch > 4096 || s->max_len < 1 || (!l->chunk && l->max_tokens < 1))
@@ -271,14 +306,6 @@ static int check_spec(const kvd_config *c, const kvd_engine_spec *s, kvd_err *er
             "of more than %d tokens otherwise",
             s->max_len, c->rope_original_positions);
     return 0;
-}
-
-static int check_method(const kvd_serving_method *m, const kvd_engine_spec *s, kvd_err *err)
-{
-    return m && m->whole_prompts && s->limits.chunk
-               ? kvd_fail(err, "method '%s' compresses a prompt in one piece: it goes without chunks",
-                          m->plan->tokens ? m->plan->tokens->name : "of this plan")
-               : 0;
 }
 
 /* Tokens of the largest iteration. A prompt that is too long for others goes alone; steps are filled up. */
@@ -297,8 +324,10 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
     e->graph = calloc(n + 1, sizeof *e->graph);
     if (!e->emit || !e->graph)
         return kvd_no_memory(err, what, (n + 1) * sizeof *e->graph);
+    if (kvd_cuda_has_head(e) &&
+        !(e->logits = kvd_device_new(m, n * vocab * sizeof *e->logits, "logits", err)))
+        return -1;
     return (e->rows = kvd_device_new(m, n * (size_t)e->w.config.d_model * sizeof *e->rows, "rows", err)) &&
-                   (e->logits = kvd_device_new(m, n * vocab * sizeof *e->logits, "logits", err)) &&
                    (e->key = kvd_device_new(m, n * sizeof *e->key, "tokens", err)) &&
                    (e->works = kvd_device_new(m, works, "work lists", err)) &&
                    !kvd_cuda_check(cudaMallocHost((void **)&e->host_works, works), what, err) &&
@@ -336,14 +365,14 @@ static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
         e->batch.n_steps = e->batch.n_slices = e->batch.n_tokens = n;
         fill_up(e, 0, n);
         if (kvd_pages_upload(&e->pages, e->w.stream, err) ||
-            kvd_step_batch_upload_steps(&e->batch, e->w.stream, err) || kvd_cuda_steps_replay(e, n, err) ||
-            kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
+            kvd_step_batch_upload_steps(&e->batch, e->w.stream, err) ||
+            wait_for(e, kvd_cuda_steps_replay(e, n, err), err))
             return -1;
     }
     return 0;
 }
 
-static int describe_engine(kvd_cuda_engine *e, size_t before, kvd_err *err)
+static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
 {
     struct cudaDeviceProp prop;
     int version = 0;
@@ -351,7 +380,7 @@ static int describe_engine(kvd_cuda_engine *e, size_t before, kvd_err *err)
     kvd_engine_facts *const f = &e->engine.facts;
     const kvd_serving_method *const m = e->cache.method;
     const size_t page = (m && m->one_layer ? 0 : e->cache.page_bytes) + (m ? m->page_bytes : 0);
-    if (kvd_cuda_check(cudaGetDeviceProperties(&prop, e->w.device), what, err) ||
+    if (kvd_cuda_check(cudaGetDeviceProperties(&prop, e->device), what, err) ||
         kvd_cublas_check(e->w.lib->cublasGetVersion_v2(e->w.blas, &version), what, err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
         return -1;
@@ -360,51 +389,98 @@ static int describe_engine(kvd_cuda_engine *e, size_t before, kvd_err *err)
     f->cache_bytes =
         (double)page * (double)f->pages + (m ? (double)(m->slot_bytes * e->spec.limits.max_batch) : 0);
     f->weight_bytes = (double)e->w.weights.bytes;
-    f->peak_bytes = before > left ? (double)(before - left) : 0;
+    f->peak_bytes = e->left_before > left ? (double)(e->left_before - left) : 0;
+    f->anywhere = !m || m->anywhere;
     f->fused =
         e->cache.door.wants_raw ? 1u << KVD_PHASE_ROPE | 1u << KVD_PHASE_ROTATE : 1u << KVD_PHASE_ROTATE;
-    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s, %s%s", prop.name,
+    static const char *const choices[KVD_N_ATTENTIONS] = {"", ", work shared out as the papers say",
+                                                          ", stock attention"};
+    const char *const attention = choices[e->spec.attention];
+    f->fused &= ~(m ? m->apart : 0);
+    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s, %s%s%s%s%s", prop.name,
                    version / 10000, version / 100 % 100, version % 100,
                    kvd_cuda_few(e, 1) ? " (few rows: own products with norms)" : "",
-                   kvd_serving_cache_kernels(&e->cache), e->spec.graphs ? ", CUDA graphs" : "");
+                   kvd_serving_cache_kernels(&e->cache), m && m->kernels ? ", " : "",
+                   m && m->kernels ? m->kernels : "", attention, e->spec.graphs ? ", CUDA graphs" : "");
     return 0;
 }
 
-static int open_engine(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
+static int check_pieces(const kvd_cuda_engine *e, kvd_err *err)
+{
+    const kvd_serving_method *const m = e->cache.method;
+    return m && m->whole_prompts && e->spec.limits.chunk
+               ? kvd_fail(err, "a method that compresses a prompt in one piece: it goes without chunks")
+               : 0;
+}
+
+kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err)
+{
+    kvd_cuda_engine *const e = calloc(1, sizeof *e);
+    size_t total = 0;
+    if (!e) {
+        kvd_no_memory(err, what, sizeof *e);
+        return NULL;
+    }
+    e->spec = *s;
+    e->device = s->first_gpu + index;
+    if (kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
+        kvd_cuda_check(cudaMemGetInfo(&e->left_before, &total), what, err)) {
+        free(e);
+        return NULL;
+    }
+    return e;
+}
+
+static void graphs_destroy(void *e)
+{
+    kvd_cuda_graphs_destroy(e);
+}
+
+int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan, kvd_gpu_sum *sum,
+                         size_t *pages, kvd_err *err)
 {
     const kvd_engine_spec *const s = &e->spec;
     const size_t slices = filled_up(s->limits.max_batch), tokens = most_tokens(s);
-    const size_t max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
-    const kvd_gpu_forward_spec pass = {
-        .type = s->type, .first_gpu = s->first_gpu, .n_gpus = 1, .max_tokens = tokens, .max_len = s->max_len};
+    const kvd_gpu_forward_spec pass = {.type = s->type,
+                                       .first_gpu = s->first_gpu,
+                                       .n_gpus = s->n_gpus,
+                                       .max_tokens = tokens,
+                                       .max_len = s->max_len};
     kvd_gpu_share share;
-    size_t pages = 0, before = 0, total = 0;
-    if (check_spec(kvd_checkpoint_config(c), s, err) || kvd_batch_limits(c, tokens, s->max_len, err) ||
-        kvd_cuda_check(cudaSetDevice(s->first_gpu), what, err) ||
-        kvd_cuda_check(cudaMemGetInfo(&before, &total), what, err) ||
-        kvd_gpu_share_of(kvd_checkpoint_config(c), 0, 1, &share, err) ||
-        kvd_gpu_worker_open(&e->w, c, &pass, &share, false, err) ||
-        kvd_step_batch_init(&e->batch, slices, tokens, err) ||
-        kvd_clock_init(&e->clock, s->phases, 64 + 16 * (size_t)e->w.config.n_layers, err) ||
+    e->cache.attention = s->attention;
+    if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
+        kvd_batch_limits(c, tokens, s->max_len, err) ||
+        kvd_gpu_share_of(kvd_checkpoint_config(c), e->device - s->first_gpu, s->n_gpus, &share, err) ||
+        kvd_gpu_worker_open(&e->w, c, &pass, &share, false, err))
+        return -1;
+    if ((e->w.sum = sum))
+        kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);
+    if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||
+        kvd_clock_init(&e->clock, s->phases, 64 + 18 * (size_t)e->w.config.n_layers, err) ||
         kvd_serving_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
-        check_method(e->cache.method, s, err) || kvd_serving_fold(&e->w, plan->dims, e->cache.layer, err) ||
+        check_pieces(e, err) || kvd_serving_fold(&e->w, e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err))
         return -1;
-    e->pages.max_pages = max_pages;
-    return count_pages(e, &pages, err) ||
-                   kvd_pages_init(&e->pages, pages, s->limits.max_batch, slices, max_pages, err) ||
-                   kvd_serving_cache_make_pool(&e->cache, pages, s->limits.max_batch + 1, e->w.stream, err) ||
-                   make_graphs(e, err) || describe_engine(e, before, err)
+    e->pages.max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    return count_pages(e, pages, err);
+}
+
+int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err)
+{
+    const size_t slots = e->spec.limits.max_batch;
+    return kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
+                   kvd_pages_init(&e->pages, pages, slots, e->batch.max_slices, e->pages.max_pages, err) ||
+                   kvd_serving_cache_make_pool(&e->cache, pages, slots + 1, e->w.stream, err) ||
+                   make_graphs(e, err) || describe_engine(e, err)
                ? -1
                : 0;
 }
 
-static void free_engine(kvd_engine *self)
+void kvd_cuda_engine_free(kvd_cuda_engine *e)
 {
-    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
     if (!e)
         return;
-    (void)cudaSetDevice(e->spec.first_gpu);
+    (void)cudaSetDevice(e->device);
     if (e->w.stream)
         (void)cudaStreamSynchronize(e->w.stream);
     kvd_cuda_graphs_release(e);
@@ -421,20 +497,27 @@ static void free_engine(kvd_engine *self)
     free(e);
 }
 
+static void free_engine(kvd_engine *self)
+{
+    kvd_cuda_engine_free((kvd_cuda_engine *)(void *)self);
+}
+
 kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
                                  kvd_err *err)
 {
-    kvd_cuda_engine *const e = calloc(1, sizeof *e);
-    if (!e) {
-        kvd_no_memory(err, what, sizeof *e);
+    size_t pages = 0;
+    if (s->n_gpus > 1)
+        return s->sequence ? kvd_engine_open_sequence(c, plan, s, err)
+                           : kvd_engine_open_parallel(c, plan, s, err);
+    kvd_cuda_engine *const e = kvd_cuda_engine_new(s, 0, err);
+    if (!e || kvd_cuda_engine_load(e, c, plan, NULL, &pages, err) || kvd_cuda_engine_ready(e, pages, err)) {
+        kvd_cuda_engine_free(e);
         return NULL;
     }
-    e->engine = (kvd_engine){.step = step, .logits = logits, .free = free_engine};
-    e->spec = *s;
-    if (open_engine(e, c, plan, err)) {
-        free_engine(&e->engine);
-        return NULL;
-    }
-    e->engine.held = e->cache.method && e->cache.method->held ? held : NULL;
+    const kvd_serving_method *const m = e->cache.method;
+    e->engine.step = step;
+    e->engine.logits = logits;
+    e->engine.held = m && m->held ? held : NULL;
+    e->engine.free = free_engine;
     return &e->engine;
 }

@@ -342,7 +342,8 @@ static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
         cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return 0;
-    for (size_t parts = 1; parts <= (kind == KVD_FEW_ADD ? MOST_PARTS : 1); parts++)
+    const bool sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
+    for (size_t parts = 1; parts <= (sums ? MOST_PARTS : 1); parts++)
         if (shared_bytes(SHORT_RING, n, pitch_of(ceil_div(in, parts * SLAB) * SLAB)) <= (size_t)most)
             return parts;
     return 0;
@@ -362,7 +363,7 @@ static cudaError_t run_part(const params &p, const machine &m, cudaStream_t stre
         return launch<KVD_FEW_ADD>(p, m, stream);
     case KVD_FEW_SWIGLU:
         return launch<KVD_FEW_SWIGLU>(p, m, stream);
-    default:
+    default: /* and KVD_FEW_PUT */
         return launch<KVD_FEW_LOGITS>(p, m, stream);
     }
 }
@@ -393,6 +394,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
+        p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind; /* beside the part before */
     }
     return e;
 }

@@ -19,8 +19,9 @@ enum { KVD_FEW_ROWS = 8 /* at most */ };
 typedef enum {
     KVD_FEW_STORE,  /* y [n][out] bf16                                            */
     KVD_FEW_ADD,    /* y [n][out] float32 += , the residual stream                */
+    KVD_FEW_PUT,    /* y [n][out] float32 =                                       */
     KVD_FEW_SWIGLU, /* y [n][out] bf16 = silu(gate) * up; w has 2 out rows        */
-    KVD_FEW_LOGITS  /* y [n][out] float32                                         */
+    KVD_FEW_LOGITS  /* y [n][out] float32, behind a norm                          */
 } kvd_few_kind;
 
 typedef struct {
@@ -36,7 +37,7 @@ typedef struct {
     unsigned long long *began; /* device: %globaltimer when the kernels before had ended; or NULL       */
 } kvd_few_rows;
 
-/* Whether a product goes: up to KVD_FEW_ROWS rows that fit shared memory of the current device; KVD_FEW_ADD in several launches. */
+/* Whether a product goes: up to KVD_FEW_ROWS rows that fit shared memory of the current device; KVD_FEW_ADD and _PUT in several launches. */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);
 

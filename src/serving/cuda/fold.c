@@ -16,6 +16,12 @@ static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a,
                             what, err);
 }
 
+int kvd_serving_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,
+                             const void *from, void *to, kvd_err *err)
+{
+    return multiply(w, columns, r, rows, from, columns, a, r, CUBLAS_OP_N, CUBLAS_OP_T, to, columns, err);
+}
+
 /* Rows of V: [d][d_model] of each head become A_v^T of them, [d_v][d_model]. temp [d][d_model]. */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c, uint16_t *temp,
                      kvd_err *err)
@@ -30,8 +36,7 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
         const int d_v = c->map.d_v[g];
         const size_t kept = (size_t)d_v * width, whole = (size_t)d * width;
         /* Row-major matrices are their transposes to cuBLAS: W'^T [model][d_v] = W^T [model][d] A [d][d_v]. */
-        if (multiply(w, model, d_v, d, v + (size_t)g * whole, model, a, d_v, CUBLAS_OP_N, CUBLAS_OP_T, temp,
-                     model, err) ||
+        if (kvd_serving_fold_product(w, d, d_v, model, a, v + (size_t)g * whole, temp, err) ||
             kvd_cuda_check(
                 cudaMemcpyAsync(v + to, temp, kept * sizeof *v, cudaMemcpyDeviceToDevice, w->stream), what,
                 err) ||
@@ -46,10 +51,11 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
     return 0;
 }
 
-/* Columns of O: [d_model][n_heads * d] becomes [d_model][o_pitch]. temp [d_model][o_pitch]. */
-static int fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c, uint16_t *temp,
-                        kvd_err *err)
+/* Columns of O: [d_model][n_heads * d] becomes [d_model][o_pitch]. */
+int kvd_serving_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c, void *to,
+                             kvd_err *err)
 {
+    uint16_t *const temp = to;
     const int d = w->config.d_head, model = w->config.d_model, heads = w->weights.share.n_heads;
     const uint16_t *b = c->b_v, *const o = l->o;
     for (int h = 0; h < heads; h++) {
@@ -101,10 +107,11 @@ int kvd_serving_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_la
     int status = dims && !temp ? -1 : 0;
     for (int l = 0; dims && l < w->config.n_layers && !status; l++) {
         kvd_gpu_layer *const to = &w->weights.layer[l];
-        const kvd_dims_head *const head = &dims->head[l * dims->n_kv_heads];
+        const kvd_dims_head *const head = &dims->head[l * dims->n_kv_heads + w->weights.share.first_kv_head];
         if (!layer[l].a_v)
             continue;
-        status = fold_rows(w, to, &layer[l], temp, err) || fold_columns(w, to, &layer[l], temp, err) ||
+        status = fold_rows(w, to, &layer[l], temp, err) ||
+                         kvd_serving_fold_columns(w, to, &layer[l], temp, err) ||
                          (to->bias_qkv && fold_bias(w, to, head, err))
                      ? -1
                      : 0;

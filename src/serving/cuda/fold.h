@@ -14,4 +14,22 @@
  */
 int kvd_serving_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer, kvd_err *err);
 
+/* What it is made of, for methods that fold otherwise; queued on the stream of w. */
+
+/* to [r][columns] = A^T W, A [rows][r] and W [rows][columns] row-major: rows of a matrix of weights, cut. */
+int kvd_serving_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,
+                             const void *from, void *to, kvd_err *err);
+/* W_O of a layer becomes W_O B_v^T, by b_v and the widths of c. temp [d_model][n_heads * d_head]. */
+int kvd_serving_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c, void *temp,
+                             kvd_err *err);
+
+/* What it is made of, for methods that fold otherwise; queued on the stream of w. */
+
+/* to [r][columns] = A^T W, A [rows][r] and W [rows][columns] row-major: rows of a matrix of weights, cut. */
+int kvd_serving_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,
+                             const void *from, void *to, kvd_err *err);
+/* W_O of a layer becomes W_O B_v^T, by b_v and the widths of c. temp [d_model][n_heads * d_head]. */
+int kvd_serving_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c, void *temp,
+                             kvd_err *err);
+
 #endif

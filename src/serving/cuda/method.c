@@ -1,6 +1,9 @@
 #include "serving/cuda/method.h"
 
+#include "serving/cuda/cache.h"
 #include "serving/cuda/leankv_method.h"
+#include "serving/cuda/palu.h"
+#include "serving/cuda/strawman.h"
 
 static const char *axis_of(const kvd_plan *p)
 {
@@ -20,11 +23,15 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
     *m = NULL;
     if (plan->type != KVD_BF16)
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));
+    if (axis && cache->share->count > 1)
+        return kvd_fail(err, "on several GPUs the engine runs methods of the dims axis alone, not '%s'", axis);
+    if (plan->maker && plan->dims && plan->dims->rebuild)
+        return kvd_serving_palu_open(plan, cache, m, err);
+    if (plan->channels && plan->channels->project)
+        return kvd_serving_strawman_open(plan, cache, m, err);
     if (kvd_serving_is_leankv(plan))
         return kvd_serving_leankv_open(plan, cache, m, err);
     if (axis)
         return kvd_fail(err, "the CUDA engine does not run '%s' yet", axis);
-    return plan->dims && plan->dims->rebuild
-               ? kvd_fail(err, "the CUDA engine does not rebuild keys yet: '%s'", plan->dims->method)
-               : 0;
+    return 0;
 }

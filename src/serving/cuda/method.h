@@ -25,7 +25,10 @@ typedef struct {
     int layer;
     const void *
         x; /* what came out of the QKV product, rows of kvd_append_args.x; RoPE is in them if !door.wants_raw */
-    size_t ld;    /* elements from row to row */
+    size_t ld; /* elements from row to row */
+    const void *
+        k_pre; /* keys before RoPE, rows ld_pre apart, where the method has asked the door for them (wants_pre) */
+    size_t ld_pre;
     size_t steps; /* slices 0 .. steps - 1: a row each                                    */
     size_t
         prompts; /* slices behind them: pieces of prompts; lengths in batch->host too (0 while a graph is made) */
@@ -39,11 +42,15 @@ struct kvd_serving_method {
     /* The bf16 pages hold one layer at a time, all layers the same memory: what lasts is the method's, whose pool has the same page numbers, and
      * `appended` fills the pages of the batch anew. */
     bool one_layer;
-    size_t page_bytes; /* of a page number, all layers, that the method stores beside the bf16 pages */
-    size_t slot_bytes; /* of a slot, all layers                                                     */
+    /* What a slot holds may be read without having been written: `make` fills it with numbers that are as good as any for times. */
+    bool anywhere;
+    bool whole_prompts;  /* it refuses pieces of prompts */
+    unsigned apart;      /* bit p: phase p is a launch of its own, though append does it without a method */
+    const char *kernels; /* what attends steps in place of the cache's own kernel; NULL: nothing does */
+    size_t page_bytes;   /* of a page number, all layers, that the method stores beside the bf16 pages */
+    size_t slot_bytes;   /* of a slot, all layers                                                     */
     int (*make)(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
-    bool whole_prompts; /* a prompt goes in one piece: an engine with chunks refuses the method */
     float *lse; /* device [n_heads][rows of blocked Q]: what attention of prompts gives out, natural log */
 
     /* Host, before an iteration and after it has ended. begin may refuse it. */

@@ -59,6 +59,7 @@ void kvd_pages_give_back(kvd_pages *p, size_t slot)
     kvd_page_slot *const s = &p->slot[slot];
     while (s->held > 0)
         p->free[p->n_free++] = s->page[--s->held];
+    s->serial = 0;
 }
 
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err)

@@ -22,6 +22,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_GATE_UP] = -1,
                                               [KVD_GPU_ACTIVATION] = -1,
                                               [KVD_GPU_DOWN] = KVD_PHASE_MLP,
+                                              [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
     kvd_err unused;
@@ -30,15 +31,21 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                             &unused); /* an error comes back with the next launch */
 }
 
+void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at)
+{
+    kvd_gpu_worker *const w = &e->w;
+    w->id = (uint32_t *)id;
+    w->position = w->rope_row = (uint32_t *)at;
+    w->queued = e->clock.on ? queued : NULL;
+    w->queued_ctx = e;
+}
+
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
     const size_t offset[2] = {0, n};
     const kvd_batch b = {.n_sequences = 1, .offset = offset};
-    w->id = (uint32_t *)id;
-    w->position = w->rope_row = (uint32_t *)at;
-    w->queued = e->clock.on ? queued : NULL;
-    w->queued_ctx = e;
+    kvd_cuda_layers_begin(e, id, at);
     if (kvd_gpu_embedding(w, n, err))
         return -1;
     for (int l = 0; l < w->config.n_layers; l++)
@@ -48,6 +55,12 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
 }
 
 /* ---- tokens ----------------------------------------------------------------------------------------- */
+
+/* Of several GPUs the first has the head. */
+int kvd_cuda_has_head(const kvd_cuda_engine *e)
+{
+    return e->w.weights.share.index == 0;
+}
 
 /* The largest of n rows of logits, and what the host wants to know. */
 static int sample(kvd_cuda_engine *e, size_t n, kvd_err *err)
@@ -66,6 +79,8 @@ static int sample(kvd_cuda_engine *e, size_t n, kvd_err *err)
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
+    if (!kvd_cuda_has_head(e))
+        return 0;
     const cudaError_t status = kvd_gpu_norm(
         w->config.norm, w->weights.type, x, w->pending, w->weights.norm_final, w->weights.norm_final_bias,
         w->config.norm_eps, n, (size_t)w->config.d_model, w->normed, w->stage, w->bad, w->stream);
@@ -79,9 +94,10 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     const cudaStream_t s = e->w.stream;
-    return (n && kvd_cuda_check(
-                     cudaMemcpyAsync(e->host_key, e->key, n * sizeof *e->key, cudaMemcpyDeviceToHost, s),
-                     what, err)) ||
+    return (n && kvd_cuda_has_head(e) &&
+            kvd_cuda_check(
+                cudaMemcpyAsync(e->host_key, e->key, n * sizeof *e->key, cudaMemcpyDeviceToHost, s), what,
+                err)) ||
                    kvd_cuda_check(
                        cudaMemcpyAsync(e->host_bad, e->w.bad, sizeof *e->host_bad, cudaMemcpyDeviceToHost, s),
                        what, err) ||
@@ -103,7 +119,8 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     for (int l = 0; l < c->n_layers; l++)
         if (!kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.layer[l].n_o))
             return 0;
-    return kvd_few_rows_take(KVD_FEW_SWIGLU, n, model) && kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)c->d_ffn);
+    return kvd_few_rows_take(KVD_FEW_SWIGLU, n, model) &&
+           kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.share.n_ffn);
 }
 
 /* *p of the norm of the residual, which stands in front of it. */
@@ -121,11 +138,11 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
     return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
-/* The residual += in [n][width] matrix^T. */
+/* The residual += in [n][width] matrix^T; on other GPUs than the first that stands in its place, where the sum brings it back. */
 static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_t width,
                          unsigned long long *began, kvd_err *err)
 {
-    const kvd_few_rows p = {.kind = KVD_FEW_ADD,
+    const kvd_few_rows p = {.kind = e->w.weights.share.index ? KVD_FEW_PUT : KVD_FEW_ADD,
                             .n = n,
                             .in = width,
                             .out = (size_t)e->w.config.d_model,
@@ -136,42 +153,61 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_
     return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
 }
 
-static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_err *err)
+/* The sum over several GPUs; *open: the phase in front of it, which ends, and then the one that is left open. */
+static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
+{
+    if (!e->w.sum)
+        return 0;
+    if (kvd_clock_end(&e->clock, *open, e->w.stream, err))
+        return -1;
+    *open = KVD_PHASE_COMM;
+    return kvd_gpu_residual_sum(&e->w, n, err);
+}
+
+/* *open: the phase that is left open by what is in front, and by the layer. */
+static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
     const kvd_gpu_layer *const m = &w->weights.layer[l];
-    const size_t ffn = (size_t)w->config.d_ffn;
+    const size_t ffn = (size_t)w->weights.share.n_ffn;
     const kvd_serving_rows rows = {
         .layer = l, .x = w->qkv, .ld = (size_t)m->n_qkv, .steps = n, .stream = w->stream};
-    kvd_phase open;
+    kvd_phase attention;
     kvd_few_rows qkv = {.kind = KVD_FEW_STORE, .out = (size_t)m->n_qkv, .w = m->qkv, .y = w->qkv};
     kvd_few_rows gate_up = {.kind = KVD_FEW_SWIGLU, .out = ffn, .w = m->gate_up, .y = w->narrow};
-    if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), l ? KVD_PHASE_MLP : KVD_PHASE_EMBED, err))
+    if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), *open, err))
         return -1;
-    return kvd_serving_cache_put(&e->cache, &rows, err) ||
-                   kvd_serving_cache_attend(&e->cache, &rows, w->narrow, &open, err) ||
-                   into_residual(e, n, m->o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, open), err) ||
-                   norm_and(e, &gate_up, n, m->norm[1], kvd_gpu_stage_before(l + 1), KVD_PHASE_O, err) ||
-                   into_residual(e, n, m->down, ffn, NULL, err)
-               ? -1
-               : 0;
+    if (kvd_serving_cache_put(&e->cache, &rows, err) ||
+        kvd_serving_cache_attend(&e->cache, &rows, w->narrow, &attention, err) ||
+        into_residual(e, n, m->o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, attention), err))
+        return -1;
+    *open = KVD_PHASE_O;
+    if (sum_up(e, n, open, err) ||
+        norm_and(e, &gate_up, n, m->norm[1], kvd_gpu_stage_before(l + 1), *open, err) ||
+        into_residual(e, n, m->down, ffn, NULL, err))
+        return -1;
+    *open = KVD_PHASE_MLP;
+    return sum_up(e, n, open, err);
 }
 
 static int few_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
     const int layers = w->config.n_layers;
+    kvd_phase open = KVD_PHASE_EMBED;
     w->id = e->batch.device.step_id;
     w->position = w->rope_row = e->batch.device.step_at;
     w->queued = NULL;
     if (kvd_gpu_embedding(w, n, err))
         return -1;
     for (int l = 0; l < layers; l++)
-        if (few_layer(e, l, n, err))
+        if (few_layer(e, l, n, &open, err))
             return -1;
+    if (!kvd_cuda_has_head(e))
+        return 0;
     kvd_few_rows head = {
         .kind = KVD_FEW_LOGITS, .out = (size_t)w->config.vocab_size, .w = w->weights.head, .y = e->logits};
-    return norm_and(e, &head, n, w->weights.norm_final, kvd_gpu_stage_before(layers), KVD_PHASE_MLP, err) ||
+    return norm_and(e, &head, n, w->weights.norm_final, kvd_gpu_stage_before(layers), open, err) ||
                    sample(e, n, err)
                ? -1
                : 0;
@@ -249,13 +285,20 @@ int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err)
     return kvd_cuda_check(cudaGraphLaunch(g->exec, e->w.stream), what, err);
 }
 
+void kvd_cuda_graphs_destroy(kvd_cuda_engine *e)
+{
+    for (size_t n = 0; e->graph && n <= e->batch.max_slices; n++)
+        if (e->graph[n].exec) {
+            (void)cudaGraphExecDestroy(e->graph[n].exec);
+            e->graph[n].exec = NULL;
+        }
+}
+
 void kvd_cuda_graphs_release(kvd_cuda_engine *e)
 {
-    for (size_t n = 0; e->graph && n <= e->batch.max_slices; n++) {
-        if (e->graph[n].exec)
-            (void)cudaGraphExecDestroy(e->graph[n].exec);
+    kvd_cuda_graphs_destroy(e);
+    for (size_t n = 0; e->graph && n <= e->batch.max_slices; n++)
         free(e->graph[n].phase);
-    }
     free(e->graph);
     kvd_device_release(&e->graph_memory);
 }

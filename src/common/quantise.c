@@ -1,7 +1,9 @@
+#include "common/quantise.h"
+
 #include <math.h>
+#include <stdint.h>
 
 #include "common/half.h"
-#include "methods/bits/bits.h"
 
 static float as_half(float x)
 {

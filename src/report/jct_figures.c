@@ -1,0 +1,268 @@
+/* Report, job completion time: bars of parts and of shares, lines against lengths. */
+#include "report/jct_figures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/jct.h"
+
+void kvd_jct_sizes(kvd_table *t, const kvd_jct_entry *e)
+{
+    kvd_table_text(t, e->place);
+    kvd_table_text(t, kvd_jct_text(e, "method"));
+    kvd_table_int(t, (int64_t)kvd_jct_real(e, "input"));
+    kvd_table_int(t, (int64_t)kvd_jct_real(e, "output"));
+}
+
+void kvd_jct_size_columns(kvd_table *t)
+{
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and machine");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "input", "input");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "output", "output");
+}
+
+enum { MOST_FIGURES = 8, MOST_BARS = 24 };
+
+static size_t end_of_place(const kvd_jct_entries *all, size_t first)
+{
+    size_t end = first;
+    while (end < all->n && !strcmp(all->item[end].place, all->item[first].place))
+        end++;
+    return end;
+}
+
+static int by_sizes(const void *a, const void *b)
+{
+    const kvd_jct_entry *x = *(const kvd_jct_entry *const *)a, *y = *(const kvd_jct_entry *const *)b;
+    static const char *const column[] = {"input", "output"};
+    for (int i = 0; i < 2; i++) {
+        const double p = kvd_jct_real(x, column[i]), q = kvd_jct_real(y, column[i]);
+        if (p < q || p > q)
+            return p < q ? -1 : 1;
+    }
+    return (x > y) - (x < y);
+}
+
+/* Parts as the papers' figures have them: what a method adds and what grows with which length apart, the rest together. */
+enum { PAPER_PARTS = 12 };
+static const struct {
+    const char *title, *column[6];
+} paper_part[PAPER_PARTS - 1] = {
+    {"attention of prompts", {"prefill_prefill"}},
+    {"attention of steps", {"prefill_decode", "decode_decode"}},
+    {"restoring in prompts", {"prefill_restore"}},
+    {"restoring in steps", {"decode_restore"}},
+    {"compressing in prompts", {"prefill_compress"}},
+    {"compressing in steps", {"decode_compress"}},
+    {"rotation", {"prefill_rotate", "decode_rotate"}},
+    {"store", {"prefill_append", "decode_append"}},
+    {"work lists", {"prefill_schedule", "decode_schedule"}},
+    {"products", {"prefill_qkv", "prefill_o", "prefill_mlp", "decode_qkv", "decode_o", "decode_mlp"}},
+    {"between GPUs", {"prefill_comm", "decode_comm"}},
+};
+
+static double paper_share(const kvd_jct_entry *e, int part)
+{
+    const double jct = kvd_jct_real(e, "jct_s");
+    double sum = 0;
+    if (part == PAPER_PARTS - 1) {
+        sum = 100;
+        for (int i = 0; i < part; i++)
+            sum -= paper_share(e, i);
+        return sum;
+    }
+    for (int i = 0; i < 6 && paper_part[part].column[i]; i++) {
+        char column[48];
+        snprintf(column, sizeof column, "%s_s", paper_part[part].column[i]);
+        sum += kvd_jct_real(e, column);
+    }
+    return 100 * sum / jct;
+}
+
+static void paper_columns(kvd_table *t, int digits)
+{
+    for (int p = 0; p < PAPER_PARTS; p++) {
+        const char *const title = p < PAPER_PARTS - 1 ? paper_part[p].title : "the rest";
+        kvd_table_add_column(t, KVD_CELL_REAL, digits, title, title);
+    }
+}
+
+int kvd_jct_shares(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t =
+        kvd_section_table(s, "jct-shares", "What the papers' breakdowns show, in percent of the JCT", err);
+    if (!t)
+        return -1;
+    kvd_jct_size_columns(t);
+    paper_columns(t, 3);
+    for (int p = 0; p < PAPER_PARTS; p++)
+        kvd_table_shade(t, 0, 60);
+    kvd_table_note(t,
+                   "Of the job's own JCT. Restoring: decompression, or keys rebuilt from latents. The rest: "
+                   "embedding, norms, logits, choice of "
+                   "tokens, the host, the residue. A part that is 0 may be done by the one after it (column "
+                   "fused of the file).");
+    for (size_t i = 0; i < all->n; i++) {
+        if (!(kvd_jct_real(&all->item[i], "phases") > 0))
+            continue;
+        kvd_jct_sizes(t, &all->item[i]);
+        for (int p = 0; p < PAPER_PARTS; p++)
+            kvd_table_real(t, paper_share(&all->item[i], p));
+    }
+    t->only_files = t->n_rows == 0;
+    return 0;
+}
+
+/* Rows of one place with parts, by sizes; *n of them, the caller frees. */
+static const kvd_jct_entry **bars_of(const kvd_jct_entries *all, size_t first, size_t end, size_t *n,
+                                     kvd_err *err)
+{
+    const kvd_jct_entry **const e = calloc(end - first, sizeof *e);
+    *n = 0;
+    if (!e) {
+        kvd_no_memory(err, "bars", (end - first) * sizeof *e);
+        return NULL;
+    }
+    for (size_t i = first; i < end; i++)
+        if (kvd_jct_real(&all->item[i], "phases") > 0)
+            e[(*n)++] = &all->item[i];
+    qsort(e, *n, sizeof *e, by_sizes);
+    *n = *n < MOST_BARS ? *n : MOST_BARS;
+    return e;
+}
+
+static void bar_of(kvd_table *t, const kvd_jct_entry *e)
+{
+    char label[64];
+    snprintf(label, sizeof label, "%.0f + %.0f", kvd_jct_real(e, "input"), kvd_jct_real(e, "output"));
+    kvd_table_text(t, e->series);
+    kvd_table_text(t, label);
+}
+
+/* Bars of one place: parts in percent of the JCT of none at the same sizes (of the row itself without none), or shares of its own. */
+static int bars_figure(const kvd_jct_entries *all, size_t first, size_t end, int number, bool shares,
+                       kvd_section *s, kvd_err *err)
+{
+    char name[32], caption[KVD_LABEL + 400];
+    size_t n;
+    const kvd_jct_entry **const e = bars_of(all, first, end, &n, err);
+    if (!e)
+        return -1;
+    snprintf(name, sizeof name, "jct-%s-%d", shares ? "shares" : "bars", number);
+    kvd_table *const t = n ? kvd_section_table(s, name, all->item[first].place, err) : NULL;
+    if (!t) {
+        free(e);
+        return n ? -1 : 0;
+    }
+    t->only_files = true;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "bar", "bar");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "sizes", "sizes");
+    if (shares)
+        paper_columns(t, 6);
+    for (int p = 0; !shares && p < KVD_JCT_PARTS; p++)
+        kvd_table_add_column(t, KVD_CELL_REAL, 6, kvd_jct_part_title[p], kvd_jct_part_title[p]);
+    for (size_t i = 0; i < n; i++) {
+        const double up = kvd_jct_speed_up(e[i]), whole = kvd_jct_real(e[i], "jct_s") * (isnan(up) ? 1 : up);
+        bar_of(t, e[i]);
+        for (int p = 0; p < (shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS); p++)
+            kvd_table_real(
+                t, fmax(0, shares ? paper_share(e[i], p) : 100 * kvd_jct_part(e[i], p, NULL) / whole));
+    }
+    free(e);
+    snprintf(
+        caption, sizeof caption, "%s. %s Parts from the bottom up in the order of the key, line by line.",
+        all->item[first].place,
+        shares ? "Shares of the job's own JCT, as the papers' breakdowns have them."
+               : "What the time of a job goes to, prefill and decode together, in percent of the JCT of "
+                 "none at the same input and output lengths (of the method itself where none was not run).");
+    const int width = 220 + 46 * (int)n;
+    return kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 600, caption, err,
+                              "csv='tables/%s.csv'; parts=%d; whole='%s'", name,
+                              shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS, shares ? "the job" : "none");
+}
+
+/* Places with their other length, in rising order, that were run at two lengths or more. */
+static void add_panel(const kvd_jct_entries *all, size_t first, size_t end, bool output, double other,
+                      size_t panel, kvd_table *t)
+{
+    for (size_t i = first; i < end; i++) {
+        const kvd_jct_entry *const e = &all->item[i];
+        const double x = kvd_jct_real(e, output ? "input" : "output");
+        char title[KVD_LABEL];
+        if (x < other || x > other)
+            continue;
+        snprintf(title, sizeof title, "%.150s; %s %.0f", e->place, output ? "input" : "output", other);
+        kvd_table_int(t, (int64_t)panel);
+        kvd_table_text(t, title);
+        kvd_table_text(t, e->series);
+        kvd_table_real(t, kvd_jct_real(e, output ? "output" : "input"));
+        kvd_table_real(t, kvd_jct_real(e, "jct_s"));
+        kvd_table_real(t, kvd_jct_real(e, "jct_min_s"));
+        kvd_table_real(t, kvd_jct_real(e, "jct_max_s"));
+    }
+}
+
+static int lines_figure(const kvd_jct_entries *all, bool output, kvd_section *s, kvd_err *err)
+{
+    enum { MOST_PANELS = 9 };
+    const char *const name = output ? "jct-outputs" : "jct-lengths", *const length =
+                                                                         output ? "output" : "input";
+    size_t panels = 0;
+    kvd_table *const t =
+        kvd_section_table(s, name, output ? "JCT against output length" : "JCT against input length", err);
+    if (!t)
+        return -1;
+    t->only_files = true;
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "panel", "panel");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "place");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, length, length);
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_s", "JCT");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_min_s", "least");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_max_s", "largest");
+    for (size_t first = 0, end; first < all->n; first = end) {
+        double done = -1; /* the other length rises from panel to panel */
+        end = end_of_place(all, first);
+        for (;;) {
+            double other = INFINITY;
+            for (size_t i = first; i < end; i++) {
+                const double x = kvd_jct_real(&all->item[i], output ? "input" : "output");
+                if (x > done && x < other &&
+                    kvd_jct_lengths(all->item[i].file->jct, all->item[i].row, output) >= 2)
+                    other = x;
+            }
+            if (isinf(other) || panels == MOST_PANELS)
+                break;
+            done = other;
+            add_panel(all, first, end, output, other, ++panels, t);
+        }
+    }
+    if (!panels)
+        return 0;
+    const int columns = panels < 3 ? (int)panels : 3, rows = ((int)panels + columns - 1) / columns;
+    return kvd_section_figure(
+        s, name, "jct_lengths.gp", columns == 1 ? 560 : 440 * columns, 90 + 300 * rows,
+        output ? "Job completion time against the length of the outputs, both logarithmic, "
+                 "a panel for each machine, "
+                 "batch and input length. Bars: least and largest of the runs."
+               : "Job completion time against the length of the prompts, both "
+                 "logarithmic, a panel for each machine, "
+                 "batch and output length. Bars: least and largest of the runs.",
+        err, "csv='tables/%s.csv'; panels=%zu; columns=%d; of='%s'", name, panels, columns, length);
+}
+
+int kvd_jct_figures(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
+{
+    int number = 0;
+    for (size_t first = 0, end; first < all->n && number < MOST_FIGURES; first = end) {
+        end = end_of_place(all, first);
+        ++number;
+        if (bars_figure(all, first, end, number, false, s, err) ||
+            bars_figure(all, first, end, number, true, s, err))
+            return -1;
+    }
+    return lines_figure(all, false, s, err) || lines_figure(all, true, s, err) ? -1 : 0;
+}

@@ -1,0 +1,127 @@
+#include "report/jct_measures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "formats/jct.h"
+#include "report/jct_rows.h"
+
+typedef enum { SHARE, EXTRA, CHANGE } question_kind;
+static const char *const prefix[] = {"jct-share-", "jct-extra-", "jct-change-"};
+
+typedef struct {
+    question_kind kind;
+    char method[48];
+    char rest[96];        /* parts, or the other method */
+    double input, output; /* NaN: all sizes */
+} question;
+
+static bool parse(const char *name, question *q)
+{
+    for (int i = 0; i < 3; i++) {
+        const size_t n = strlen(prefix[i]);
+        if (strncmp(name, prefix[i], n))
+            continue;
+        const char *const between = i == CHANGE ? "-over-" : "-", *const end = strstr(name + n, between);
+        if (!end || end == name + n || !end[strlen(between)])
+            return false;
+        q->kind = (question_kind)i;
+        snprintf(q->method, sizeof q->method, "%.*s", (int)(end - name - (ptrdiff_t)n), name + n);
+        snprintf(q->rest, sizeof q->rest, "%s", end + strlen(between));
+        return true;
+    }
+    return false;
+}
+
+bool kvd_jct_measure_known(const char *name)
+{
+    question q;
+    return parse(name, &q);
+}
+
+static bool differ(double a, double b)
+{
+    return !isnan(b) && fabs(a - b) > 0.5;
+}
+
+static bool asked_for(const kvd_jct_entry *e, const char *method, const question *q)
+{
+    return !strcmp(kvd_jct_text(e, "name"), method) && kvd_jct_real(e, "gpus") > 0 &&
+           !differ(kvd_jct_real(e, "input"), q->input) && !differ(kvd_jct_real(e, "output"), q->output);
+}
+
+/* Seconds of the parts; a name that is no part is an error. */
+static int seconds(const kvd_jct_entry *e, const char *parts, double *sum, kvd_err *err)
+{
+    *sum = 0;
+    for (const char *p = parts; *p;) {
+        const size_t n = strcspn(p, "+");
+        char column[64];
+        snprintf(column, sizeof column, "%.*s_s", (int)n, p);
+        if (kvd_rows_find(e->file->jct, column) < 0)
+            return kvd_fail(err, "no part '%.*s'", (int)n, p);
+        *sum += kvd_jct_real(e, column);
+        p += n + (p[n] == '+');
+    }
+    return 0;
+}
+
+static int put(const kvd_jct_entry *e, double value, kvd_values *out, kvd_err *err)
+{
+    return kvd_values_put(out, value, err, "%.60s, %.0f + %.0f tokens, %.100s", kvd_jct_text(e, "method"),
+                          kvd_jct_real(e, "input"), kvd_jct_real(e, "output"), e->place);
+}
+
+static int of_parts(const kvd_jct_entry *e, const question *q, kvd_values *out, kvd_err *err)
+{
+    double of, without = 0;
+    if (!(kvd_jct_real(e, "phases") > 0))
+        return 0;
+    if (seconds(e, q->rest, &of, err))
+        return -1;
+    if (q->kind == EXTRA) {
+        kvd_jct_entry none = *e;
+        none.row = kvd_jct_uncompressed(e->file->jct, e->row);
+        if (none.row == SIZE_MAX)
+            return 0;
+        if (seconds(&none, q->rest, &without, err))
+            return -1;
+    }
+    return put(e, 100 * (of - without) / kvd_jct_real(e, "jct_s"), out, err);
+}
+
+/* Against every row of the other method that is comparable. */
+static int of_change(const kvd_jct_entries *all, const kvd_jct_entry *e, const question *q, kvd_values *out,
+                     kvd_err *err)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_jct_entry *const other = &all->item[i];
+        if (other->file == e->file && asked_for(other, q->rest, q) &&
+            kvd_jct_comparable(e->file->jct, e->row, other->row, "") &&
+            put(e, 100 * (kvd_jct_real(e, "jct_s") / kvd_jct_real(other, "jct_s") - 1), out, err))
+            return -1;
+    }
+    return 0;
+}
+
+int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_values *out, kvd_err *err)
+{
+    kvd_jct_entries all;
+    question q;
+    char end;
+    if (!parse(name, &q))
+        return kvd_fail(err, "unknown measure '%s'", name);
+    q.input = q.output = (double)NAN;
+    if (strcmp(sizes, "all") && sscanf(sizes, "%lfx%lf%c", &q.input, &q.output, &end) != 2)
+        return kvd_fail(err, "sizes '%s' are neither INPUTxOUTPUT nor all", sizes);
+    if (kvd_jct_collect(r, "job", &all, err))
+        return -1;
+    int status = 0;
+    for (size_t i = 0; !status && i < all.n; i++)
+        if (asked_for(&all.item[i], q.method, &q))
+            status = q.kind == CHANGE ? of_change(&all, &all.item[i], &q, out, err)
+                                      : of_parts(&all.item[i], &q, out, err);
+    kvd_jct_entries_release(&all);
+    return status ? -1 : 0;
+}

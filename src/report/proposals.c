@@ -1,0 +1,133 @@
+#include "report/proposals.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Whether KEY=VALUE stands in the settings behind a name and a dot, with the four digits that proposals have. */
+static bool set_to(const char *settings, const char *key, double value)
+{
+    char wanted[64];
+    const int n = snprintf(wanted, sizeof wanted, ".%s=%.4g", key, value);
+    for (const char *at = settings; (at = strstr(at, wanted)); at += n)
+        if (!at[n] || at[n] == ',')
+            return true;
+    return false;
+}
+
+static bool is_proposal(const kvd_rows *proposals, size_t i, const kvd_rows *rows, size_t row)
+{
+    static const char *const key[] = {"g", "rise", "p.qk", "p.v", "p_u.qk", "p_u.v"};
+    static const char *const column[] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
+    const char *const settings = kvd_row_text(rows, row, "settings");
+    for (size_t k = 0; k < sizeof key / sizeof *key; k++)
+        if (!set_to(settings, key[k], kvd_row_real(proposals, i, column[k])))
+            return false;
+    return !strcmp(kvd_row_text(rows, row, "purpose"), "point");
+}
+
+static bool is_any(const kvd_results *r, const kvd_rows *rows, size_t row)
+{
+    for (size_t f = 0; f < r->n; f++)
+        for (size_t i = 0; r->item[f].proposals && i < kvd_rows_count(r->item[f].proposals); i++)
+            if (is_proposal(r->item[f].proposals, i, rows, row))
+                return true;
+    return false;
+}
+
+static double loss_of(const kvd_result *x, size_t row)
+{
+    return x->accuracy.ratio[row].value - 1;
+}
+
+/* Whether a row is of the same text and method as another one, and of two levels. */
+static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
+{
+    static const char *const text[] = {"label", "method", "cache"}, *const number[] = {"n_tokens", "prompt"};
+    const kvd_rows *const x = a->accuracy.rows, *const y = b->accuracy.rows;
+    if (strcmp(a->model.hash, b->model.hash) || isnan(kvd_row_real(y, j, "low_p_qk")))
+        return false;
+    for (size_t k = 0; k < sizeof text / sizeof *text; k++)
+        if (strcmp(kvd_row_text(x, i, text[k]), kvd_row_text(y, j, text[k])))
+            return false;
+    for (size_t k = 0; k < sizeof number / sizeof *number; k++)
+        if (fabs(kvd_row_real(x, i, number[k]) - kvd_row_real(y, j, number[k])) > 0)
+            return false;
+    return true;
+}
+
+static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
+{
+    p->oracle_asked = p->oracle_measured = NAN;
+    for (size_t f = 0; f < r->n; f++) {
+        const kvd_result *const x = &r->item[f];
+        for (size_t i = 0; x->kind == KVD_RESULT_ACCURACY && i < kvd_rows_count(x->accuracy.rows); i++) {
+            if (!comparable(p->accuracy, p->row, x, i) || is_any(r, x->accuracy.rows, i))
+                continue;
+            const double share = kvd_row_real(x->accuracy.rows, i, "cache_share"), loss = loss_of(x, i);
+            if (loss <= p->asked)
+                p->oracle_asked = fmin(share, p->oracle_asked); /* of NaN and x: x */
+            if (loss <= p->measured.value)
+                p->oracle_measured = fmin(share, p->oracle_measured);
+        }
+    }
+}
+
+/* How many rows of accuracy are proposals; filled in where there is room for them. */
+static size_t list(const kvd_results *r, kvd_judged_proposal *all)
+{
+    size_t n = 0;
+    for (size_t f = 0; f < r->n; f++)
+        for (size_t i = 0; r->item[f].proposals && i < kvd_rows_count(r->item[f].proposals); i++)
+            for (size_t a = 0; a < r->n; a++) {
+                const kvd_result *const x = &r->item[a];
+                if (x->kind != KVD_RESULT_ACCURACY || strcmp(x->model.hash, r->item[f].model.hash))
+                    continue;
+                for (size_t k = 0; k < kvd_rows_count(x->accuracy.rows); k++) {
+                    if (!is_proposal(r->item[f].proposals, i, x->accuracy.rows, k))
+                        continue;
+                    const kvd_interval *const ratio = &x->accuracy.ratio[k];
+                    if (all)
+                        all[n] = (kvd_judged_proposal){
+                            .file = &r->item[f],
+                            .proposal = i,
+                            .accuracy = x,
+                            .row = k,
+                            .asked = kvd_row_real(r->item[f].proposals, i, "loss"),
+                            .measured = {ratio->value - 1, ratio->lo - 1, ratio->hi - 1},
+                            .share = kvd_row_real(x->accuracy.rows, k, "cache_share")};
+                    n++;
+                }
+            }
+    return n;
+}
+
+int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err)
+{
+    *n = list(r, NULL);
+    *all = calloc(*n ? *n : 1, sizeof **all);
+    if (!*all)
+        return kvd_no_memory(err, "proposals", *n * sizeof **all);
+    list(r, *all);
+    for (size_t i = 0; i < *n; i++)
+        find_oracle(r, *all + i);
+    return 0;
+}
+
+int kvd_proposals_measure(const kvd_results *r, kvd_values *out, kvd_err *err)
+{
+    kvd_judged_proposal *all = NULL;
+    size_t n;
+    int status = kvd_proposals_judge(r, &all, &n, err);
+    for (size_t i = 0; !status && i < n; i++) {
+        const kvd_judged_proposal *const p = &all[i];
+        const double over = 100 * (p->share / p->oracle_measured - 1);
+        if (!isnan(over) && !(kvd_row_real(p->file->proposals, p->proposal, "extrapolated") > 0))
+            status =
+                kvd_values_put(out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
+                               kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
+    }
+    free(all);
+    return status;
+}

@@ -1,0 +1,163 @@
+/*
+ * The engine on several GPUs (tensor parallelism, as Megatron-LM cuts: Shoeybi et al. 2019): each has its KV heads with their query heads, its
+ * columns of the feed-forward block (model/cuda/weights.h) and the pages of its heads; sums over the GPUs follow the output projection and
+ * the feed-forward block. Every GPU runs the same iteration; tokens, logits and times are the first one's.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "serving/cuda/engine_parts.h"
+#include "serving/cuda/hands.h"
+
+static const char what[] = "serving engine";
+
+typedef struct {
+    kvd_engine engine; /* first */
+    int n, failed;
+    kvd_gpu_sum *sum;
+    kvd_cuda_engine *gpu[KVD_GPUS_MAX];
+    kvd_hands *hands;
+    size_t pages;
+    const kvd_iteration *it; /* the running one */
+    const uint32_t *id;
+} parallel;
+
+static double now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- an iteration ------------------------------------------------------------------------------------- */
+
+static int run(void *ctx, int gpu, kvd_err *err)
+{
+    const parallel *const p = ctx;
+    return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
+}
+
+/* The first row that is not finite on any of them. */
+static kvd_gpu_bad bad_of(const parallel *p)
+{
+    kvd_gpu_bad bad = ~0ULL;
+    for (int g = 0; g < p->n; g++)
+        bad = *p->gpu[g]->host_bad < bad ? *p->gpu[g]->host_bad : bad;
+    return bad;
+}
+
+static int iterate(parallel *p, const kvd_iteration *it, const uint32_t *id, uint32_t *next, kvd_err *err)
+{
+    p->it = it;
+    p->id = id;
+    if (kvd_hands_run(p->hands, run, p, err))
+        return -1;
+    const kvd_gpu_bad bad = bad_of(p);
+    for (int g = 0; g < p->n; g++)
+        if (kvd_cuda_engine_conclude(p->gpu[g], it, bad, g ? NULL : next, err))
+            return -1;
+    return 0;
+}
+
+static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
+                kvd_phase_times *times, kvd_err *err)
+{
+    parallel *const p = (parallel *)(void *)self;
+    const double start = now();
+    if (p->failed)
+        return kvd_fail(err, "the engine has failed before");
+    if (iterate(p, it, id, next, err)) {
+        p->failed = 1;
+        return -1;
+    }
+    if (times)
+        kvd_clock_read(&p->gpu[0]->clock, now() - start, times);
+    return 0;
+}
+
+static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
+{
+    return kvd_cuda_engine_logits(((parallel *)(void *)self)->gpu[0], i, to, err);
+}
+
+/* ---- life --------------------------------------------------------------------------------------------- */
+
+static int ready(void *ctx, int gpu, kvd_err *err)
+{
+    const parallel *const p = ctx;
+    return kvd_cuda_engine_ready(p->gpu[gpu], p->pages, err);
+}
+
+/* Bytes of all of them. */
+static void describe(parallel *p)
+{
+    kvd_engine_facts *const f = &p->engine.facts;
+    *f = p->gpu[0]->engine.facts;
+    for (int g = 1; g < p->n; g++) {
+        const kvd_engine_facts *const other = &p->gpu[g]->engine.facts;
+        f->cache_bytes += other->cache_bytes;
+        f->bytes_per_token += other->bytes_per_token;
+        f->weight_bytes += other->weight_bytes;
+        f->peak_bytes += other->peak_bytes;
+    }
+    (void)snprintf(f->what, sizeof f->what, "%d x %.200s, %.32s", p->n, p->gpu[0]->engine.facts.what,
+                   kvd_gpu_sum_engine(p->sum));
+}
+
+/* Weights GPU by GPU, since they come from one file; the rest at once, since graphs run with sums in them. */
+static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                    kvd_err *err)
+{
+    size_t pages;
+    kvd_gpu_share share;
+    if (kvd_cuda_engine_check_several(plan, s, err) ||
+        kvd_gpu_share_of(kvd_checkpoint_config(c), 0, s->n_gpus, &share, err))
+        return -1;
+    for (; p->n < s->n_gpus; p->n++)
+        if (!(p->gpu[p->n] = kvd_cuda_engine_new(s, p->n, err)))
+            return -1;
+    if (!(p->sum = kvd_gpu_sum_new(s->first_gpu, s->n_gpus, err)) ||
+        !(p->hands = kvd_hands_new(s->first_gpu, s->n_gpus, p->sum, err)))
+        return -1;
+    p->pages = (size_t)-1;
+    for (int g = 0; g < p->n; g++) {
+        if (kvd_cuda_engine_load(p->gpu[g], c, plan, p->sum, &pages, err))
+            return -1;
+        p->pages = pages < p->pages ? pages : p->pages;
+    }
+    if (kvd_hands_run(p->hands, ready, p, err))
+        return -1;
+    describe(p);
+    return 0;
+}
+
+static void free_parallel(kvd_engine *self)
+{
+    parallel *const p = (parallel *)(void *)self;
+    kvd_hands_free(p->hands);
+    /* Graphs before the sums in them, and those before their streams. */
+    for (int g = 0; g < p->n; g++)
+        if (!cudaSetDevice(p->gpu[g]->device))
+            kvd_cuda_graphs_destroy(p->gpu[g]);
+    kvd_gpu_sum_free(p->sum);
+    for (int g = p->n - 1; g >= 0; g--)
+        kvd_cuda_engine_free(p->gpu[g]);
+    free(p);
+}
+
+kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                                     kvd_err *err)
+{
+    parallel *const p = calloc(1, sizeof *p);
+    if (!p) {
+        kvd_no_memory(err, what, sizeof *p);
+        return NULL;
+    }
+    p->engine = (kvd_engine){.step = step, .logits = logits, .free = free_parallel};
+    if (open_all(p, c, plan, s, err)) {
+        free_parallel(&p->engine);
+        return NULL;
+    }
+    return &p->engine;
+}

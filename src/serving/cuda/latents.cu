@@ -1,0 +1,457 @@
+/*
+ * restore: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side. A CTA keeps B^T of one of them in shared memory and streams
+ * tokens through its 8 warps, 16 at a time: blocks of 8 x 8 are mma.sync's fragments as they lie in memory, 128 contiguous bytes, so latents go
+ * from global memory to registers and results back without a detour. RoPE works on the accumulators, where both numbers of a pair are in one
+ * lane. Bound by memory up to ranks of about d_head: per token and head 2 rank bytes in (once for a group, the rest from L2) and 2 d out.
+ *
+ * The others move rows: 8 lanes take one run of 8 columns of 8 successive tokens, which are 128 contiguous bytes where they go.
+ */
+#include "serving/cuda/latents.h"
+
+#include "kernels/cuda/mma.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_MAX = 768 };
+
+__device__ __forceinline__ size_t latent_at(int t)
+{
+    return static_cast<size_t>(t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8);
+}
+
+__device__ __forceinline__ size_t page_of(const int32_t *table, int max_pages, int b, int t)
+{
+    return static_cast<size_t>(
+        __ldg(table + static_cast<size_t>(b) * static_cast<size_t>(max_pages) + t / KVD_PAGE_TOKENS));
+}
+
+__device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
+{
+    return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
+}
+
+/* ---- restore ---------------------------------------------------------------------------------------- */
+
+/* Pairs (i, i + half) of tokens row and row + 8, half = 8 W16; or (2i, 2i + 1). */
+template <int W16>
+__device__ __forceinline__ void turn(const kvd_latent_restore_args &a, float (&c)[2 * W16][4], int token,
+                                     int length, int lane)
+{
+    const int half = 8 * W16;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const size_t from = static_cast<size_t>(min(token + lane / 4 + 8 * i, length - 1)) * half;
+#pragma unroll
+        for (int n = 0; n < 2 * W16; n++) {
+            if (a.interleaved) {
+                const float cs = __ldg(a.cosine + from + 4 * n + lane % 4),
+                            sn = __ldg(a.sine + from + 4 * n + lane % 4);
+                const float x = c[n][2 * i], y = c[n][2 * i + 1];
+                c[n][2 * i] = x * cs - y * sn;
+                c[n][2 * i + 1] = y * cs + x * sn;
+            } else if (n < W16) {
+                const float2 cs = __ldg(reinterpret_cast<const float2 *>(a.cosine + from + 8 * n) + lane % 4);
+                const float2 sn = __ldg(reinterpret_cast<const float2 *>(a.sine + from + 8 * n) + lane % 4);
+                const float x0 = c[n][2 * i], x1 = c[n][2 * i + 1];
+                const float y0 = c[(n + W16) % (2 * W16)][2 * i], y1 = c[(n + W16) % (2 * W16)][2 * i + 1];
+                c[n][2 * i] = x0 * cs.x - y0 * sn.x;
+                c[n][2 * i + 1] = x1 * cs.y - y1 * sn.y;
+                c[(n + W16) % (2 * W16)][2 * i] = y0 * cs.x + x0 * sn.x;
+                c[(n + W16) % (2 * W16)][2 * i + 1] = y1 * cs.y + x1 * sn.y;
+            }
+        }
+    }
+}
+
+/* Elements from row to row of B^T in shared memory: rows of one ldmatrix fall into different banks. */
+__host__ __device__ constexpr int pitch_of(int rank)
+{
+    return rank + 8;
+}
+
+/* A warp takes T times 16 tokens at a time, for which it reads B^T once. */
+template <int W16, int T>
+__global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_latent_restore_args a)
+{
+    extern __shared__ __align__(16) uint16_t b_smem[];
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int b = static_cast<int>(blockIdx.y), side = static_cast<int>(blockIdx.z) % 2, d = 16 * W16;
+    const kvd_latent_head h = a.head[blockIdx.z / 2];
+    const int rank = h.rank[side], length = __ldg(a.kv_len + b), units = (length + 16 * T - 1) / (16 * T);
+    const bool turns = side == 0 && a.cosine;
+    const int pitch = pitch_of(rank);
+    if (static_cast<int>(blockIdx.x) * WARPS >= units)
+        return;
+    if (h.matrix[side] >= 0) {
+        const uint16_t *const from = static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
+                                     (a.slot ? static_cast<size_t>(__ldg(a.slot + b)) * a.matrix_slot : 0);
+        for (int i = static_cast<int>(threadIdx.x); i < d * (rank / 8); i += THREADS) {
+            const int row = i / (rank / 8), run = i % (rank / 8);
+            *reinterpret_cast<uint4 *>(b_smem + row * pitch + 8 * run) =
+                __ldg(reinterpret_cast<const uint4 *>(from + static_cast<size_t>(row) * rank) + run);
+        }
+        __syncthreads();
+    }
+    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(b_smem)) +
+                          static_cast<uint32_t>(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
+    for (int u = static_cast<int>(blockIdx.x) * WARPS + warp; u < units;
+         u += WARPS * static_cast<int>(gridDim.x)) {
+        const int token = 16 * T * u, octet = token % KVD_PAGE_TOKENS / 8;
+        const size_t page = page_of(a.page_table, a.max_pages, b, token);
+        const uint32_t *const from =
+            reinterpret_cast<const uint32_t *>(static_cast<const uint16_t *>(a.latents) +
+                                               page * a.latent_page + h.latent[side] + octet * 64) +
+            lane;
+        const int width = h.matrix[side] >= 0 ? d : rank;
+        uint32_t *const to = reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.pages) + page * a.page +
+                                                          h.page[side] + octet * 8 * width) +
+                             lane;
+        bool there[2 * T]; /* by octet */
+#pragma unroll
+        for (int i = 0; i < 2 * T; i++)
+            there[i] = token + lane / 4 + 8 * i < length;
+        if (h.matrix[side] < 0) {
+            for (int r = 0; r < rank / 8; r++)
+#pragma unroll
+                for (int i = 0; i < 2 * T; i++) {
+                    const uint32_t x = from[r * 256 + i * 32];
+                    to[i * 4 * width + r * 32] = there[i] ? x : 0;
+                }
+            continue;
+        }
+        float c[T][2 * W16][4] = {};
+        uint32_t next[T][4];
+#pragma unroll
+        for (int i = 0; i < 4 * T; i++)
+            next[i / 4][i % 4] = from[i / 4 * 64 + i % 4 / 2 * 256 + i % 2 * 32];
+        for (int k = 0; k < rank / 16; k++) {
+            uint32_t x[T][4];
+#pragma unroll
+            for (int i = 0; i < 4 * T; i++)
+                x[i / 4][i % 4] = next[i / 4][i % 4];
+            if (k + 1 < rank / 16) {
+#pragma unroll
+                for (int i = 0; i < 4 * T; i++)
+                    next[i / 4][i % 4] = from[(k + 1) * 512 + i / 4 * 64 + i % 4 / 2 * 256 + i % 2 * 32];
+            }
+#pragma unroll
+            for (int n = 0; n < W16; n++) {
+                uint32_t y[4];
+                ldmatrix(smem + static_cast<uint32_t>((n * 16 * pitch + k * 16) * 2), y);
+#pragma unroll
+                for (int t = 0; t < T; t++) {
+                    mma<true>(c[t][2 * n], x[t], y[0], y[1]);
+                    mma<true>(c[t][2 * n + 1], x[t], y[2], y[3]);
+                }
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < T; t++) {
+            if (turns)
+                turn<W16>(a, c[t], token + 16 * t, length, lane);
+#pragma unroll
+            for (int n = 0; n < 2 * W16; n++) {
+                to[t * 8 * d + n * 32] = there[2 * t] ? pack<true>(c[t][n][0], c[t][n][1]) : 0;
+                to[t * 8 * d + 4 * d + n * 32] = there[2 * t + 1] ? pack<true>(c[t][n][2], c[t][n][3]) : 0;
+            }
+        }
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ void floats(uint4 v, float (&x)[8])
+{
+    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 f = unpack<true>(w[i]);
+        x[2 * i] = f.x;
+        x[2 * i + 1] = f.y;
+    }
+}
+
+__device__ __forceinline__ uint4 narrow(const float (&x)[8])
+{
+    return make_uint4(pack<true>(x[0], x[1]), pack<true>(x[2], x[3]), pack<true>(x[4], x[5]),
+                      pack<true>(x[6], x[7]));
+}
+
+/* Columns c .. c + 7 and c + half .. of a query, turned. */
+__device__ __forceinline__ void turn_query(const kvd_latent_put_args &a, size_t position, int c, uint4 &low,
+                                           uint4 &high)
+{
+    const int half = a.d_head / 2;
+    const float *const cosine = a.cosine + position * static_cast<size_t>(half), *const sine =
+                                                                                     a.sine +
+                                                                                     position *
+                                                                                         static_cast<size_t>(
+                                                                                             half);
+    float x[8], y[8];
+    floats(low, x);
+    floats(high, y);
+    if (a.interleaved) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float cx = __ldg(cosine + c / 2 + i), sx = __ldg(sine + c / 2 + i);
+            const float cy = __ldg(cosine + (c + half) / 2 + i), sy = __ldg(sine + (c + half) / 2 + i);
+            const float x0 = x[2 * i], y0 = y[2 * i];
+            x[2 * i] = x0 * cx - x[2 * i + 1] * sx;
+            x[2 * i + 1] = x[2 * i + 1] * cx + x0 * sx;
+            y[2 * i] = y0 * cy - y[2 * i + 1] * sy;
+            y[2 * i + 1] = y[2 * i + 1] * cy + y0 * sy;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float cs = __ldg(cosine + c + i), sn = __ldg(sine + c + i), x0 = x[i];
+            x[i] = x0 * cs - y[i] * sn;
+            y[i] = y[i] * cs + x0 * sn;
+        }
+    }
+    low = narrow(x);
+    high = narrow(y);
+}
+
+__device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, int t, int q_len, int run)
+{
+    const int half = a.d_head / 2, head = run / (half / 8), c = run % (half / 8) * 8;
+    const size_t row = static_cast<size_t>(__ldg(a.s.start + b) + t);
+    uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+    if (t < q_len) {
+        const uint16_t *const from = static_cast<const uint16_t *>(a.q) + row * a.ld_q + head * a.d_head + c;
+        low = __ldg(reinterpret_cast<const uint4 *>(from));
+        high = __ldg(reinterpret_cast<const uint4 *>(from + half));
+        if (a.cosine)
+            turn_query(a,
+                       a.position ? __ldg(a.position + b)
+                                  : static_cast<size_t>(__ldg(a.s.kv_len + b) - q_len + t),
+                       c, low, high);
+    }
+    uint16_t *to = static_cast<uint16_t *>(a.to_q);
+    size_t to_high = static_cast<size_t>(half);
+    if (a.q_start) {
+        const size_t d = static_cast<size_t>(a.d_head);
+        to += static_cast<size_t>(head) * d * static_cast<size_t>(a.n_q8) +
+              blocked(static_cast<size_t>(__ldg(a.q_start + b) + t), static_cast<size_t>(c), d);
+        to_high *= 8;
+    } else if (t < q_len) {
+        to += (static_cast<size_t>(b) * static_cast<size_t>(a.n_heads) + static_cast<size_t>(head)) *
+                  static_cast<size_t>(a.d_head) +
+              c;
+    } else {
+        return;
+    }
+    *reinterpret_cast<uint4 *>(to) = low;
+    *reinterpret_cast<uint4 *>(to + to_high) = high;
+}
+
+__global__ void __launch_bounds__(THREADS) put(const __grid_constant__ kvd_latent_put_args a)
+{
+    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b),
+              old = __ldg(a.s.kv_len + b) - q_len;
+    const int q_runs = a.n_heads * a.d_head / 16;
+    for (int o = static_cast<int>(blockIdx.x); 8 * o < q_len; o += static_cast<int>(gridDim.x)) {
+        const int t = 8 * o + static_cast<int>(threadIdx.x) % 8;
+        for (int run = static_cast<int>(threadIdx.x) / 8 + RUNS * static_cast<int>(blockIdx.z);
+             run < q_runs + a.n_runs; run += RUNS * static_cast<int>(gridDim.z)) {
+            if (run < q_runs) {
+                put_query(a, b, t, q_len, run);
+            } else if (t < q_len) {
+                const int r = run - q_runs;
+                const size_t row = static_cast<size_t>(__ldg(a.s.start + b) + t);
+                uint16_t *const to = static_cast<uint16_t *>(a.pool) +
+                                     page_of(a.s.page_table, a.s.max_pages, b, old + t) * a.page_elements +
+                                     static_cast<size_t>(__ldg(a.run + r)) + latent_at(old + t);
+                *reinterpret_cast<uint4 *>(to) =
+                    __ldg(reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.latent) +
+                                                          row * a.ld_latent) +
+                          r);
+            }
+        }
+    }
+}
+
+struct gather_args {
+    kvd_latent_slices s;
+    const kvd_latent_head *head;
+    int n_kv, d;
+    const uint16_t *pages;
+    size_t page;
+    uint16_t *rows;
+};
+
+__global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ gather_args a)
+{
+    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b),
+              old = __ldg(a.s.kv_len + b) - q_len;
+    const int runs = a.d / 8, all = 2 * a.n_kv * runs;
+    for (int o = static_cast<int>(blockIdx.x); 8 * o < q_len; o += static_cast<int>(gridDim.x)) {
+        const int t = 8 * o + static_cast<int>(threadIdx.x) % 8;
+        if (t >= q_len)
+            continue;
+        const uint16_t *const page = a.pages + page_of(a.s.page_table, a.s.max_pages, b, old + t) * a.page;
+        uint4 *const to =
+            reinterpret_cast<uint4 *>(a.rows) + static_cast<size_t>(__ldg(a.s.start + b) + t) * all;
+        for (int run = static_cast<int>(threadIdx.x) / 8; run < all; run += RUNS) {
+            const int h = run / runs, at = a.head[h % a.n_kv].page[h / a.n_kv];
+            to[run] = *reinterpret_cast<const uint4 *>(
+                page + at +
+                blocked(static_cast<size_t>((old + t) % KVD_PAGE_TOKENS), static_cast<size_t>(run % runs * 8),
+                        static_cast<size_t>(a.d)));
+        }
+    }
+}
+
+/* A row of a head times A [d][rank]. Eight columns a thread; 32 threads share the rows of A, and their sums meet in a fixed order. */
+__global__ void __launch_bounds__(THREADS)
+    cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
+{
+    enum { SHARES = 32, RUNS_AT_ONCE = THREADS / SHARES };
+    __shared__ float x[KVD_WIDTH_MAX], sum[SHARES][8 * RUNS_AT_ONCE + 1];
+    const int b = static_cast<int>(blockIdx.x), side = static_cast<int>(blockIdx.y) % 2,
+              i = static_cast<int>(threadIdx.x);
+    const kvd_latent_head h = a.head[blockIdx.y / 2];
+    const int rank = h.rank[side], t = __ldg(a.kv_len + b) - 1;
+    const size_t page = page_of(a.page_table, a.max_pages, b, t), d = static_cast<size_t>(a.d_head);
+    const uint4 *const m =
+        reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
+                                        static_cast<size_t>(__ldg(a.slot + b)) * a.matrix_slot);
+    if (i < a.d_head)
+        x[i] = unpack<true>(
+                   static_cast<const uint16_t *>(
+                       a.pages)[page * a.page + static_cast<size_t>(h.page[side]) +
+                                blocked(static_cast<size_t>(t % KVD_PAGE_TOKENS), static_cast<size_t>(i), d)])
+                   .x;
+    __syncthreads();
+    const int share = i / RUNS_AT_ONCE, column = i % RUNS_AT_ONCE;
+    for (int first = 0; first < rank / 8; first += RUNS_AT_ONCE) {
+        float y[8] = {};
+        if (first + column < rank / 8)
+#pragma unroll 4
+            for (int k = share; k < a.d_head; k += SHARES) {
+                float row[8];
+                floats(__ldg(m + k * (rank / 8) + first + column), row);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    y[j] += x[k] * row[j];
+            }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum[share][8 * column + j] = y[j];
+        __syncthreads();
+        const int to = 8 * first + i;
+        if (i < 8 * RUNS_AT_ONCE && to < rank) {
+            float all = 0;
+#pragma unroll
+            for (int k = 0; k < SHARES; k++)
+                all += sum[k][i];
+            latents[page * a.latent_page + static_cast<size_t>(h.latent[side] + to / 8 * 512 + to % 8) +
+                    latent_at(t)] = static_cast<uint16_t>(pack<true>(all, 0));
+        }
+        __syncthreads();
+    }
+}
+
+__global__ void leading(const float *vectors, int d, int width, int rank, uint16_t *to)
+{
+    const size_t from = static_cast<size_t>(blockIdx.x) * static_cast<size_t>(d) * static_cast<size_t>(d);
+    for (int i = static_cast<int>(threadIdx.x); i < d * rank; i += static_cast<int>(blockDim.x)) {
+        const int row = i / rank, j = i % rank;
+        to[static_cast<size_t>(blockIdx.x) * static_cast<size_t>(d * rank) + i] =
+            j < width ? static_cast<uint16_t>(
+                            pack<true>(vectors[from + static_cast<size_t>((d - 1 - j) * d + row)], 0))
+                      : 0;
+    }
+}
+
+typedef void (*restore_kernel)(kvd_latent_restore_args);
+
+/* High ranks are bound by what shared memory gives out: more tokens share it there. Low ones by memory, for which more warps wait. */
+template <int W16> restore_kernel restore_of(int w16, bool high)
+{
+    if constexpr (W16 > 1) {
+        if (w16 < W16)
+            return restore_of<W16 - 1>(w16, high);
+    }
+    return high ? restore<W16, 2> : restore<W16, 1>;
+}
+
+/* Octets of the longest slice, but no more CTAs than keep the device busy. */
+unsigned octets(const kvd_latent_slices *s)
+{
+    const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
+    return static_cast<unsigned>(n < enough ? n : enough);
+}
+
+int bad_slices(const kvd_latent_slices *s)
+{
+    return s->n < 1 || s->n > 65535 || s->most < 1 || !s->start || !s->q_len || !s->kv_len || !s->page_table;
+}
+} // namespace
+
+cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
+{
+    if (bad_slices(&a->s) || (a->n_heads && (a->d_head % 16 || a->ld_q % 8)) || a->ld_latent % 8)
+        return cudaErrorInvalidValue;
+    const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
+    /* A step has one token: its runs are spread instead. */
+    put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
+               static_cast<unsigned>(a->s.most == 1 ? each : 1)),
+          THREADS, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream)
+{
+    const int w16 = a->d_head / 16;
+    if (a->n < 1 || a->n > 65535 || a->n_kv_heads < 1 || a->d_head % 16 || w16 < 1 ||
+        w16 > KVD_WIDTH_MAX / 16 || a->max_rank > RANK_MAX || a->n_sms < 1)
+        return cudaErrorInvalidValue;
+    const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, a->max_rank > KVD_WIDTH_MAX);
+    const int bytes = a->d_head * pitch_of(a->max_rank) * 2;
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess)
+        return e;
+    const int others = a->n * 2 * a->n_kv_heads, x = (4 * a->n_sms + others - 1) / others;
+    kernel<<<dim3(static_cast<unsigned>(x), static_cast<unsigned>(a->n),
+                  static_cast<unsigned>(2 * a->n_kv_heads)),
+             THREADS, static_cast<size_t>(bytes), stream>>>(*a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream)
+{
+    if (a->n < 1 || a->n_kv_heads < 1 || a->d_head > KVD_WIDTH_MAX || a->max_rank > KVD_WIDTH_MAX || !a->slot)
+        return cudaErrorInvalidValue;
+    cut<<<dim3(static_cast<unsigned>(a->n), static_cast<unsigned>(2 * a->n_kv_heads)), THREADS, 0, stream>>>(
+        *a, static_cast<uint16_t *>(latents));
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head *head, int32_t n_kv_heads,
+                              int32_t d_head, const void *pages, size_t page, void *rows, cudaStream_t stream)
+{
+    if (bad_slices(s) || d_head % 8)
+        return cudaErrorInvalidValue;
+    const gather_args a = {*s,
+                           head,
+                           n_kv_heads,
+                           d_head,
+                           static_cast<const uint16_t *>(pages),
+                           page,
+                           static_cast<uint16_t *>(rows)};
+    gather<<<dim3(octets(s), static_cast<unsigned>(s->n)), THREADS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_latent_leading(const float *vectors, int32_t n, int32_t d, int32_t width, int32_t rank,
+                               void *to, cudaStream_t stream)
+{
+    if (n < 1 || width > d || rank > d || width > rank)
+        return cudaErrorInvalidValue;
+    leading<<<static_cast<unsigned>(n), THREADS, 0, stream>>>(vectors, d, width, rank,
+                                                              static_cast<uint16_t *>(to));
+    return cudaGetLastError();
+}

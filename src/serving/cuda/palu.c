@@ -1,0 +1,351 @@
+#include "serving/cuda/palu.h"
+
+#include <stdlib.h>
+
+#include "serving/cuda/palu_parts.h"
+
+static const char what[] = "latents of palu";
+
+static kvd_palu *self_of(kvd_serving_method *m)
+{
+    return (kvd_palu *)(void *)m;
+}
+
+/* ---- what goes ------------------------------------------------------------------------------------------ */
+
+static int padded(int rank)
+{
+    return (rank + 15) / 16 * 16;
+}
+
+/* Whether the fused kernel takes every layer. Its tables of angles are products of two turns. */
+static bool fuses(const kvd_palu *p)
+{
+    const kvd_serving_cache *const c = p->method.cache;
+    const kvd_config *const m = c->config;
+    if (c->attention == KVD_ATTENTION_STOCK || !c->hopper || m->d_head != KVD_PALU_D_HEAD ||
+        p->dims->heads != KVD_PALU_GROUP || m->positions != KVD_POSITIONS_ROPE ||
+        m->rope_layout != KVD_ROPE_HALF || m->rope_scaling == KVD_ROPE_LONGROPE ||
+        p->w->max_len < KVD_PALU_PAGE_TOKENS)
+        return false;
+    for (int l = 0; l < m->n_layers; l++) {
+        const kvd_palu_shape s = kvd_palu_shape_of(p, l);
+        if (kvd_palu_shape_check(&s))
+            return false;
+        for (int g = 1; g < s.n_kv_heads / KVD_PALU_GROUP; g++)
+            if (p->store.layer[l].rank[KVD_KEYS][g] != s.rank_k ||
+                p->store.layer[l].rank[KVD_VALUES][g] != s.rank_v)
+                return false;
+    }
+    return true;
+}
+
+static int check(const kvd_plan *plan, const kvd_serving_cache *c, kvd_err *err)
+{
+    const int d = c->config->d_head;
+    if (plan->layers || plan->tokens || plan->bits)
+        return kvd_fail(err, "the CUDA engine runs '%s' alone, not with '%s'", plan->dims->method,
+                        plan->layers   ? plan->layers->name
+                        : plan->tokens ? plan->tokens->name
+                                       : plan->bits->name);
+    if (d % 16 || plan->dims->heads * d > 768)
+        return kvd_fail(err, "latents of %d heads of %d: the CUDA engine takes groups up to 768 wide",
+                        plan->dims->heads, d);
+    return 0;
+}
+
+/* Ranks, and the widths of the cache's pages. */
+static int settle(kvd_palu *p, kvd_err *err)
+{
+    kvd_serving_cache *const c = p->method.cache;
+    const int kv = c->share->n_kv_heads, heads = p->dims->heads, d = c->config->d_head;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        kvd_latent_layer *const to = &p->store.layer[l];
+        kvd_attn_heads widths = {c->share->n_heads, kv, d, {0}, {0}};
+        bool direct = true;
+        for (int g = 0; g < kv / heads; g++) {
+            to->rank[KVD_KEYS][g] = padded(kvd_palu_head(p, l, g * heads)->d_qk);
+            to->rank[KVD_VALUES][g] = padded(kvd_palu_head(p, l, g * heads)->d_v);
+            direct = direct && to->rank[KVD_VALUES][g] <= d;
+        }
+        p->layer[l].direct = direct;
+        for (int h = 0; h < kv; h++) {
+            widths.d_qk[h] = d;
+            widths.d_v[h] = direct ? to->rank[KVD_VALUES][h / heads] : d;
+        }
+        to->turns = c->config->positions == KVD_POSITIONS_ROPE;
+        if (kvd_attn_map_make(&widths, &c->layer[l].map))
+            return kvd_fail(err, "layer %d: widths of palu that the kernels do not take", l);
+    }
+    return 0;
+}
+
+/* ---- the fused kernel ----------------------------------------------------------------------------------- */
+
+/* Pointers of the products with B_v, a query head each: they stay what they are. */
+static int make_factors(kvd_palu *p, kvd_err *err)
+{
+    const size_t heads = (size_t)p->method.cache->share->n_heads, layers = (size_t)p->dims->n_layers,
+                 d = (size_t)p->dims->d_head, group = heads / (size_t)p->dims->n_kv_heads;
+    const void **const host = calloc(layers * 3 * heads, sizeof *host);
+    if (!host)
+        return kvd_no_memory(err, what, layers * 3 * heads * sizeof *host);
+    for (size_t l = 0; l < layers; l++) {
+        const size_t rank = (size_t)p->store.layer[l].rank[KVD_VALUES][0];
+        for (size_t h = 0; h < heads; h++) {
+            const void **const to = host + l * 3 * heads + h;
+            to[0] = p->matrix + p->layer[l].back + h / group * rank * d;
+            to[heads] = p->o + h * rank;
+            to[2 * heads] = (uint16_t *)p->w->narrow + h * d;
+        }
+    }
+    p->factor =
+        kvd_device_copy(&p->store.memory, host, layers * 3 * heads * sizeof *host, what, p->w->stream, err);
+    const int status = !p->factor || kvd_cuda_check(cudaStreamSynchronize(p->w->stream), what, err) ? -1 : 0;
+    free(host);
+    return status;
+}
+
+static int make_fused(kvd_palu *p, kvd_err *err)
+{
+    const kvd_serving_cache *const c = p->method.cache;
+    size_t bytes = 0, rank = 0;
+    if ((p->n_clusters = kvd_palu_decode_clusters()) < 1)
+        return kvd_fail(err, "palu: the device holds no cluster of two CTAs");
+    for (int l = 0; l < p->dims->n_layers; l++) {
+        const kvd_palu_shape s = kvd_palu_shape_of(p, l);
+        const size_t one = kvd_palu_decode_workspace_bytes(&s, (int)c->batch->max_slices, p->n_clusters);
+        bytes = one > bytes ? one : bytes;
+        rank = (size_t)s.rank_v > rank ? (size_t)s.rank_v : rank;
+    }
+    return (p->workspace = kvd_device_new(&p->store.memory, bytes, what, err)) &&
+                   (p->o = kvd_device_new(
+                        &p->store.memory,
+                        c->batch->max_slices * (size_t)c->share->n_heads * rank * sizeof *p->o, what, err)) &&
+                   !make_factors(p, err)
+               ? 0
+               : -1;
+}
+
+static kvd_palu_decode_args fused_args(const kvd_palu *p, int layer, size_t n)
+{
+    const kvd_serving_cache *const c = p->method.cache;
+    return (kvd_palu_decode_args){.dtype = KVD_BF16,
+                                  .shape = kvd_palu_shape_of(p, layer),
+                                  .batch = (int32_t)n,
+                                  .max_pages = (int32_t)c->pages->max_pages,
+                                  .kv_len = c->batch->device.kv_len,
+                                  .page_table = c->pages->device,
+                                  .q = c->q_steps,
+                                  .pool = kvd_latent_store_pool(&p->store, layer),
+                                  .up = p->matrix + p->layer[layer].up_pair,
+                                  .rope_cos = c->cosine,
+                                  .rope_sin = c->sine,
+                                  .n_clusters = p->n_clusters,
+                                  .workspace = p->workspace};
+}
+
+static int plan_fused(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_palu_decode_args a = fused_args(self_of(m), 0, n);
+    return kvd_cuda_check(kvd_palu_decode_plan(&a, stream), "palu's plan", err);
+}
+
+static int attend_fused(kvd_serving_method *m, const kvd_serving_rows *r, void *out, kvd_err *err)
+{
+    kvd_palu *const p = self_of(m);
+    const float one = 1, zero = 0;
+    const int d = p->dims->d_head, heads = m->cache->share->n_heads,
+              rank = p->store.layer[r->layer].rank[KVD_VALUES][0];
+    const void **const f = p->factor + (size_t)r->layer * 3 * (size_t)heads;
+    const bool direct = p->layer[r->layer].direct;
+    kvd_palu_decode_args a = fused_args(p, r->layer, r->steps);
+    a.o = direct ? out : (void *)p->o;
+    if (kvd_cuda_check(kvd_palu_decode(&a, r->stream), "attention of latents", err))
+        return -1;
+    if (direct)
+        return 0;
+    if (out != p->w->narrow)
+        return kvd_fail(err, "attention of latents: rows go where none were expected");
+    /* Row-major matrices are their transposes to cuBLAS: out_h^T [d][n] = B_v^T o_h^T. */
+    return kvd_cublas_check(
+        p->w->lib->cublasGemmBatchedEx(p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)r->steps, rank, &one, f,
+                                       CUDA_R_16BF, d, f + heads, CUDA_R_16BF, heads * rank, &zero,
+                                       (void **)(uintptr_t)(f + 2 * heads), CUDA_R_16BF, heads * d, heads,
+                                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "values of latents", err);
+}
+
+/* ---- a layer -------------------------------------------------------------------------------------------- */
+
+/* Latents by products of their own: norms of K and biases stand between W_K and what is cut. */
+static int multiply(const kvd_palu *p, const kvd_serving_rows *r, size_t n, kvd_err *err)
+{
+    const kvd_latent_layer *const l = &p->store.layer[r->layer];
+    const size_t d = (size_t)p->dims->d_head, wide = (size_t)p->dims->heads * d,
+                 v_at = (size_t)(p->method.cache->share->n_heads + p->dims->n_kv_heads) * d;
+    const float one = 1, zero = 0;
+    uint16_t *to = p->rows;
+    for (int side = 0; side < 2; side++) {
+        const uint16_t *a = p->matrix + p->layer[r->layer].down[side];
+        const uint16_t *const x = side ? (const uint16_t *)r->x + v_at : r->k_pre;
+        for (int g = 0; g < p->dims->n_kv_heads / p->dims->heads; g++) {
+            const int rank = l->rank[side][g];
+            if (kvd_cublas_check(
+                    p->w->lib->cublasGemmEx(p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, rank, (int)n, (int)wide,
+                                            &one, a, CUDA_R_16BF, rank, x + (size_t)g * wide, CUDA_R_16BF,
+                                            (int)(side ? r->ld : r->ld_pre), &zero, to, CUDA_R_16BF,
+                                            (int)l->latent_pitch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                    what, err))
+                return -1;
+            a += wide * (size_t)rank;
+            to += rank;
+        }
+    }
+    return 0;
+}
+
+static int put(const kvd_palu *p, const kvd_serving_rows *r, bool prompts, kvd_err *err)
+{
+    const kvd_serving_cache *const c = p->method.cache;
+    const kvd_step_batch *const b = c->batch;
+    const size_t first = prompts ? r->steps : 0,
+                 width = (size_t)c->share->n_heads * (size_t)c->config->d_head;
+    const uint16_t *const x = (const uint16_t *)r->x + first * r->ld;
+    const size_t pitch = p->folded ? r->ld : p->store.layer[r->layer].latent_pitch;
+    const bool turns = p->folded && p->store.layer[r->layer].turns;
+    kvd_latent_put_args a = {.s =
+                                 kvd_latent_store_slices(&p->store, prompts, prompts ? r->prompts : r->steps),
+                             .n_heads = c->share->n_heads,
+                             .d_head = c->config->d_head,
+                             .q = x,
+                             .ld_q = r->ld,
+                             .cosine = turns ? c->cosine : NULL,
+                             .sine = turns ? c->sine : NULL,
+                             .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+                             .position = prompts ? NULL : b->device.step_at,
+                             .q_start = prompts ? b->device.q_start + r->steps : NULL,
+                             .n_q8 = (int32_t)b->n_q8,
+                             .to_q = prompts ? c->q_prompts : c->q_steps,
+                             .latent = p->folded ? x + width : p->rows + first * pitch,
+                             .ld_latent = pitch};
+    kvd_latent_store_describe(&p->store, r->layer, &a);
+    return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
+}
+
+static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    const kvd_palu *const p = self_of(m);
+    kvd_clock *const clock = m->cache->clock;
+    const size_t n = r->prompts ? m->cache->batch->n_tokens : r->steps;
+    if (kvd_clock_end(clock, kvd_serving_cache_behind(m->cache), r->stream, err))
+        return -1;
+    if (!p->folded && (multiply(p, r, n, err) || kvd_clock_end(clock, KVD_PHASE_ROTATE, r->stream, err)))
+        return -1;
+    return (r->steps && put(p, r, false, err)) || (r->prompts && put(p, r, true, err)) ||
+                   kvd_clock_end(clock, KVD_PHASE_APPEND, r->stream, err)
+               ? -1
+               : 0;
+}
+
+static int restore(const kvd_palu *p, const kvd_serving_rows *r, bool prompts, size_t n, kvd_err *err)
+{
+    const kvd_latent_restore_args a = kvd_latent_store_restored(&p->store, r->layer, prompts, n);
+    return kvd_cuda_check(kvd_latent_restore(&a, r->stream), "keys from latents", err);
+}
+
+static int appended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    const kvd_palu *const p = self_of(m);
+    if (p->fused && !r->prompts)
+        return 0;
+    return (!p->fused && r->steps && restore(p, r, false, r->steps, err)) ||
+                   (r->prompts && restore(p, r, true, r->prompts, err)) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+static int make(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    return kvd_latent_store_make(&self_of(m)->store, pages, slots, stream, err);
+}
+
+static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    (void)err;
+    kvd_latent_store_note(&self_of(m)->store, it);
+    return 0;
+}
+
+static double held(const kvd_serving_method *m)
+{
+    return ((const kvd_palu *)(const void *)m)->store.held;
+}
+
+static void release(kvd_serving_method *m)
+{
+    kvd_palu *const p = self_of(m);
+    kvd_latent_store_release(&p->store);
+    free(p->layer);
+    free(p);
+}
+
+/* Rows of latents that do not come out of the pass's product. */
+static int make_rows(kvd_palu *p, kvd_err *err)
+{
+    for (int l = 0; l < p->dims->n_layers; l++)
+        p->rows_pitch =
+            p->store.layer[l].latent_pitch > p->rows_pitch ? p->store.layer[l].latent_pitch : p->rows_pitch;
+    const size_t bytes = p->method.cache->batch->max_tokens * p->rows_pitch * sizeof *p->rows;
+    return p->folded || (p->rows = kvd_device_new(&p->store.memory, bytes, what, err)) ? 0 : -1;
+}
+
+static int open_palu(kvd_palu *p, kvd_err *err)
+{
+    kvd_serving_cache *const c = p->method.cache;
+    p->layer = calloc((size_t)c->config->n_layers, sizeof *p->layer);
+    if (!p->layer)
+        return kvd_no_memory(err, what, (size_t)c->config->n_layers * sizeof *p->layer);
+    if (kvd_latent_store_begin(&p->store, c, p->dims->heads, err) || settle(p, err))
+        return -1;
+    p->folded = c->door.wants_raw;
+    c->door.wants_pre = !p->folded;
+    p->fused = fuses(p);
+    if (kvd_palu_make_matrices(p, err) || kvd_latent_store_init(&p->store, p->w->stream, err) ||
+        kvd_palu_fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)))
+        return -1;
+    p->method.page_bytes = p->store.page_bytes;
+    p->method.apart = p->folded ? 0 : 1u << KVD_PHASE_ROTATE;
+    if (p->fused) {
+        p->method.plan_steps = plan_fused;
+        p->method.attend_steps = attend_fused;
+        p->method.kernels = "steps on latents (palu_decode)";
+    }
+    return 0;
+}
+
+int kvd_serving_palu_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_serving_method **m, kvd_err *err)
+{
+    if (check(plan, c, err))
+        return -1;
+    kvd_palu *const p = calloc(1, sizeof *p);
+    if (!p)
+        return kvd_no_memory(err, what, sizeof *p);
+    p->method = (kvd_serving_method){.cache = c,
+                                     .plan = plan,
+                                     .one_layer = true,
+                                     .anywhere = true,
+                                     .make = make,
+                                     .ended = ended,
+                                     .held = held,
+                                     .append = append,
+                                     .appended = appended,
+                                     .free = release};
+    p->dims = plan->dims;
+    p->w = c->worker;
+    *m = &p->method; /* the cache releases it */
+    return open_palu(p, err);
+}

@@ -1,0 +1,64 @@
+/* What the files of the sequence parallel engine share: who has which tokens, and a layer's exchanges. engine_sequence.c says what it does. */
+#ifndef KVD_SERVING_CUDA_SEQUENCE_H
+#define KVD_SERVING_CUDA_SEQUENCE_H
+
+#include "serving/cuda/engine_parts.h"
+#include "serving/cuda/hands.h"
+
+typedef struct kvd_sequence kvd_sequence;
+
+/* One GPU. */
+typedef struct {
+    kvd_gpu_attention door; /* first */
+    kvd_sequence *all;
+    int gpu;
+    /* Its worker has all weights; its cache stores Q, K and V of its slice and of all heads, one layer at a time. */
+    kvd_cuda_engine *slice;
+    /* Attention of the heads of its share over all tokens, and their pages. */
+    kvd_gpu_worker of_share; /* a view of slice->w, with that share */
+    kvd_serving_cache own;
+    kvd_step_batch batch;
+    kvd_pages slice_pages,
+        own_pages;  /* page tables alone: page k of a prompt is page k, in a slice counted from its first */
+    int32_t *pages; /* device: -max_pages, .. , max_pages                     */
+    char *out_pages, *in_rows; /* of an exchange: pages by receiver; rows of Q or of P V' by sender */
+    kvd_gpu_piece *out, *in;
+    size_t n_out, n_in;
+    size_t first, n; /* tokens of the slice                     */
+    double sent[2];  /* bytes to others, of the running iteration */
+} kvd_sequence_rank;
+
+struct kvd_sequence {
+    kvd_engine engine; /* first */
+    int n, failed;
+    size_t max_pages, len; /* of the longest prompt; tokens of the running one */
+    kvd_gpu_sum *sum;
+    kvd_hands *hands;
+    kvd_sequence_rank *rank; /* [n] */
+    const kvd_checkpoint *checkpoint;
+    const kvd_plan *plan;
+    const uint32_t *id;
+};
+
+/* ---- slices of the running prompt: whole pages of it; a short prompt leaves some empty ---- */
+
+size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
+size_t kvd_sequence_first(const kvd_sequence *q, int gpu); /* token */
+size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu);
+/* Rows of blocked Q. */
+size_t kvd_sequence_rows(size_t tokens);
+/* Who has the last token. */
+kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
+
+/* ---- a layer (sequence_layer.c) ---- */
+
+/*
+ * What stands between Q, K and V of the slice and its attention output, out [n][o_pitch] of all heads. in NULL: the slice is empty, out is not
+ * read. On all GPUs at once.
+ */
+int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
+                        kvd_err *err);
+/* NCCL connects GPUs when the first piece goes from one to the other, and waits for both: now, and not in an iteration that one may not reach. */
+int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
+
+#endif

@@ -1,0 +1,573 @@
+/*
+ * Caches of latents in the CUDA engine (serving/cuda/palu.h, strawman.h): logits of every token that comes out against the pass behind the cache
+ * of kvdim-eval, row by row on the CPU, with the same projections. Ranks and groups of several kinds, the fused kernel and restored pages, prompts
+ * whole and in pieces, graphs on and off; bytes held; what is refused.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/linalg.h"
+#include "common/rng.h"
+#include "dims_fixture.h"
+#include "expected.h"
+#include "gpu_case.h"
+#include "gpu_forward_case.h"
+#include "make_checkpoint.h"
+#include "methods/cuda/cache.h"
+#include "serving/engine.h"
+
+/* Rows of the engine may be twice as far from the pass in float32 as those of the pass in bf16, behind the same cache: keys and values are
+ * rounded once more when they are restored, and down-projections are rounded into weights. */
+static const double allowed = 2;
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s latent %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t input, output;
+} request;
+
+enum { MOST = 16 };
+
+typedef struct {
+    const request *r;
+    size_t n, offset[MOST + 1];
+    uint32_t *id;
+    float *want; /* [offset[n]][vocab] of the pass in float32       */
+    double bar;
+} load;
+
+typedef struct {
+    const char *name;
+    size_t max_batch, chunk;
+    bool graphs, phases;
+    kvd_attention_choice attention;
+} setting;
+
+/* Whole prompts before steps, or with a chunk steps and pieces together; requests enter in order, and slots are used again. */
+typedef struct {
+    size_t done[MOST], arrived;
+    int slot[MOST], owner[MOST];
+    kvd_slice slice[MOST];
+    uint32_t *id;
+} schedule;
+
+static void take(schedule *s, const load *l, size_t r, size_t n, kvd_iteration *it)
+{
+    const size_t before = s->done[r], end = before + n;
+    s->slice[it->n_slices++] = (kvd_slice){.request = (uint32_t)r,
+                                           .slot = (uint32_t)s->slot[r],
+                                           .before = (uint32_t)before,
+                                           .n = (uint32_t)n,
+                                           .emits = end >= l->r[r].input,
+                                           .last = end == l->r[r].input + l->r[r].output - 1};
+    memcpy(s->id + it->n_tokens, l->id + l->offset[r] + before, n * sizeof *s->id);
+    it->n_tokens += n;
+    s->done[r] = end;
+}
+
+static kvd_iteration next(schedule *s, const load *l, const setting *set)
+{
+    kvd_iteration it = {.slice = s->slice};
+    bool prompts = false;
+    for (size_t slot = 0; slot < set->max_batch && s->arrived < l->n; slot++)
+        if (!s->owner[slot]) {
+            s->owner[slot] = (int)s->arrived + 1;
+            s->slot[s->arrived++] = (int)slot;
+        }
+    for (size_t r = 0; r < l->n; r++)
+        prompts = prompts || (s->slot[r] >= 0 && s->done[r] < l->r[r].input);
+    for (size_t r = 0; r < l->n && (set->chunk || !prompts); r++)
+        if (s->slot[r] >= 0 && s->done[r] >= l->r[r].input)
+            take(s, l, r, 1, &it);
+    it.n_steps = it.n_slices;
+    for (size_t r = 0; r < l->n; r++) {
+        const size_t left = s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
+        const size_t room = set->chunk > it.n_tokens ? set->chunk - it.n_tokens : 0;
+        if (left && (!set->chunk || room))
+            take(s, l, r, !set->chunk || left < room ? left : room, &it);
+    }
+    for (size_t i = 0; i < it.n_slices; i++)
+        if (s->slice[i].last) {
+            s->owner[s->slice[i].slot] = 0;
+            s->slot[s->slice[i].request] = -1;
+        }
+    return it;
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------------- */
+
+static load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
+{
+    load l = {.r = r, .n = n};
+    for (size_t i = 0; i < n; i++)
+        l.offset[i + 1] = l.offset[i] + r[i].input + r[i].output;
+    l.id = some_ids(l.offset[n], (size_t)kvd_checkpoint_config(c)->vocab_size, seed);
+    return l;
+}
+
+static void load_release(load *l)
+{
+    free(l->id);
+    free(l->want);
+}
+
+/* Logits of all tokens by the pass in a type behind the cache of a plan. */
+static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
+                       kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    const size_t n = l->offset[l->n], vocab = (size_t)config->vocab_size, size = n * vocab * sizeof(float);
+    kvd_gpu_forward *const f = open_pass(c, type, 1, n);
+    const kvd_batch b = {.n_sequences = l->n, .offset = l->offset, .id = l->id};
+    float *const hidden = on_device(NULL, n * (size_t)config->d_model * sizeof *hidden);
+    float *const logits = on_device(NULL, size), *const to = need(size);
+    const kvd_gpu_share share = kvd_gpu_forward_weights(f, 0)->share;
+    kvd_gpu_caches *const caches = kvd_gpu_caches_new(config, &share, type, n, n, err);
+    kvd_gpu_cache *const cache = caches ? kvd_gpu_cache_new(caches, plan, err) : NULL;
+    kvd_gpu_attention *door = cache ? kvd_gpu_cache_door(cache) : NULL;
+    int status = !cache || kvd_gpu_forward_run(f, &b, &door, -1, hidden, err) ||
+                 kvd_gpu_forward_logits(f, hidden, n, logits, err);
+    check(cudaDeviceSynchronize(), "the pass");
+    check(cudaMemcpy(to, logits, size, cudaMemcpyDeviceToHost), "logits");
+    kvd_gpu_cache_free(cache);
+    kvd_gpu_caches_free(caches);
+    check(cudaFree(hidden), "cudaFree");
+    check(cudaFree(logits), "cudaFree");
+    kvd_gpu_forward_free(f);
+    if (!status)
+        return to;
+    free(to);
+    return NULL;
+}
+
+static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
+{
+    const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
+    l->want = run_pass(l, c, plan, KVD_F32, err);
+    float *const narrow = l->want ? run_pass(l, c, plan, KVD_BF16, err) : NULL;
+    l->bar = 0;
+    for (size_t t = 0; narrow && t < l->offset[l->n]; t++)
+        l->bar = fmax(l->bar, allowed * distance(narrow + t * vocab, l->want + t * vocab, vocab));
+    free(narrow);
+    return narrow ? 0 : -1;
+}
+
+/* ---- the engine ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double worst, held_off,
+        restore; /* held_off: bytes from what was expected; restore: seconds of the phase */
+    size_t rows, other;
+} outcome;
+
+static uint32_t largest(const float *x, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        best = x[i] > x[best] ? i : best;
+    return (uint32_t)best;
+}
+
+/* Bytes of tokens and of slots that are in use. */
+typedef struct {
+    double token, slot;
+} bytes;
+
+static int serve(kvd_engine *e, const load *l, const setting *set, size_t vocab, bytes each, outcome *o,
+                 kvd_err *err)
+{
+    schedule s = {.id = need(l->offset[l->n] * sizeof *s.id)};
+    float *const got = need(vocab * sizeof *got);
+    uint32_t token[MOST];
+    double tokens[MOST] = {0};
+    int status = 0;
+    for (size_t r = 0; r < MOST; r++)
+        s.slot[r] = -1;
+    for (;;) {
+        const kvd_iteration it = next(&s, l, set);
+        kvd_phase_times t;
+        if (it.n_slices == 0 || (status = e->step(e, &it, s.id, token, &t, err)) != 0)
+            break;
+        o->restore += t.part[KVD_PHASE_RESTORE];
+        double held = 0;
+        for (size_t i = 0; i < it.n_slices; i++)
+            tokens[it.slice[i].slot] = (double)it.slice[i].before + (double)it.slice[i].n;
+        for (size_t i = 0; i < MOST; i++)
+            held += tokens[i] > 0 ? tokens[i] * each.token + each.slot : 0;
+        if (e->held)
+            o->held_off = fmax(o->held_off, fabs(held - e->held(e)));
+        for (size_t i = 0; i < it.n_slices && !status; i++) {
+            const kvd_slice *const c = &it.slice[i];
+            const float *const want = l->want + (l->offset[c->request] + c->before + c->n - 1) * vocab;
+            if (c->last)
+                tokens[c->slot] = 0;
+            if (!c->emits || (status = e->logits(e, i, got, err)) != 0)
+                continue;
+            const double off = distance(got, want, vocab);
+            o->worst = !(off <= o->worst) ? off : o->worst;
+            o->other += token[i] != largest(got, vocab);
+            o->rows++;
+        }
+    }
+    free(s.id);
+    free(got);
+    return status;
+}
+
+static kvd_engine_spec spec_of(const setting *set, size_t max_len)
+{
+    return (kvd_engine_spec){
+        .limits = {.max_batch = set->max_batch, .max_tokens = MOST * max_len, .chunk = set->chunk},
+        .max_len = max_len,
+        .type = KVD_BF16,
+        .n_gpus = 1,
+        .graphs = set->graphs,
+        .attention = set->attention,
+        .phases = set->phases};
+}
+
+/* fused: 1 when steps must run on the fused kernel of Hopper, 0 when they must not. */
+static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan, bytes each,
+                 bool fused, const setting *set)
+{
+    kvd_err err = {""};
+    char title[200], text[256];
+    size_t max_len = 0, outputs = 0;
+    outcome o = {0};
+    for (size_t r = 0; r < l->n; r++) {
+        max_len = l->offset[r + 1] - l->offset[r] > max_len ? l->offset[r + 1] - l->offset[r] : max_len;
+        outputs += l->r[r].output;
+    }
+    const kvd_engine_spec spec = spec_of(set, max_len);
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, &err);
+    const int status = !e || serve(e, l, set, (size_t)kvd_checkpoint_config(c)->vocab_size, each, &o, &err);
+    const bool is_fused = e && strstr(e->facts.what, "palu_decode");
+    (void)snprintf(title, sizeof title, "%s, %s%s", name, set->name, is_fused ? ", fused" : "");
+    (void)snprintf(text, sizeof text,
+                   "%zu rows, off by %.2g of %.2g, %zu other tokens, held bytes off by %.3g, restore %.2g s",
+                   o.rows, o.worst, l->bar, o.other, o.held_off, o.restore);
+    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == outputs && o.held_off < 0.5 &&
+               is_fused == fused,
+           title, status ? err.msg : text);
+    if (e)
+        e->free(e);
+}
+
+/* ---- latents -------------------------------------------------------------------------------------------- */
+
+/* Random latents: every group has a basis of its own, cut to rank[side] less `less` times its number. */
+static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less, kvd_err *err)
+{
+    const size_t wide = (size_t)heads * (size_t)c->d_head, dim = (size_t)c->d_head;
+    double *const x = need((3 * wide * wide + wide) * sizeof *x), *const R = x + 2 * wide * wide;
+    kvd_rng rng;
+    int status = 0, number = 0;
+    kvd_rng_seed(&rng, 5, 0);
+    *d = (kvd_dims){.method = "palu",
+                    .n_layers = c->n_layers,
+                    .n_kv_heads = c->n_kv_heads,
+                    .d_head = c->d_head,
+                    .rebuild = true,
+                    .heads = heads,
+                    .head = need((size_t)(c->n_layers * c->n_kv_heads) * sizeof *d->head)};
+    for (int g = 0; g < c->n_layers * c->n_kv_heads && !status; g += heads, number++)
+        for (int side = 0; side < 2 && !status; side++) {
+            const size_t r = (size_t)(rank[side] - less * (number % 3));
+            for (size_t i = 0; i < 2 * wide * wide; i++)
+                x[i] = kvd_rng_normal(&rng);
+            status = kvd_svd_right(x, 2 * wide, wide, R + wide * wide, R, err);
+            for (int h = 0; h < heads; h++) {
+                kvd_dims_head *const to = &d->head[g + h];
+                float *const a = need(wide * r * sizeof *a), *const b = need(r * dim * sizeof *b);
+                for (size_t i = 0; i < wide; i++)
+                    for (size_t j = 0; j < r; j++) {
+                        a[i * r + j] = (float)R[i * wide + j];
+                        if (i / dim == (size_t)h)
+                            b[j * dim + i % dim] = a[i * r + j];
+                    }
+                *(side ? &to->d_v : &to->d_qk) = (int)r;
+                *(side ? &to->a_v : &to->a_k) = a;
+                *(side ? &to->b_v : &to->b_k) = b;
+            }
+        }
+    free(x);
+    return status;
+}
+
+/* Bytes of a token: ranks as they are stored, in multiples of 16. */
+static bytes latent_bytes(const kvd_dims *d)
+{
+    bytes b = {0, 0};
+    for (int g = 0; g < d->n_layers * d->n_kv_heads; g += d->heads)
+        b.token += 2 * 16 * ((d->head[g].d_qk + 15) / 16 + (d->head[g].d_v + 15) / 16);
+    return b;
+}
+
+static kvd_checkpoint *open_or_end(const char *path)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
+    if (!c) {
+        printf("not ok %s\n", err.msg);
+        exit(1);
+    }
+    return c;
+}
+
+static const setting whole = {.name = "whole prompts", .max_batch = 5};
+static const setting replayed = {.name = "graphs, phases", .max_batch = 5, .graphs = true, .phases = true};
+static const setting pieces = {.name = "pieces of 48", .max_batch = 4, .chunk = 48, .graphs = true};
+static const setting many = {.name = "batch of 12, graphs", .max_batch = 12, .graphs = true};
+static const setting many_pieces = {
+    .name = "batch of 12, pieces of 100, phases", .max_batch = 12, .chunk = 100, .phases = true};
+static const setting papers = {
+    .name = "the papers' sharing of work", .max_batch = 5, .graphs = true, .attention = KVD_ATTENTION_PAPERS};
+static const setting papers_pieces = {.name = "the papers' sharing of work, pieces of 100",
+                                      .max_batch = 12,
+                                      .chunk = 100,
+                                      .attention = KVD_ATTENTION_PAPERS};
+static const setting stock = {
+    .name = "stock attention", .max_batch = 5, .graphs = true, .attention = KVD_ATTENTION_STOCK};
+static const setting stock_pieces = {.name = "stock attention, pieces of 100",
+                                     .max_batch = 12,
+                                     .chunk = 100,
+                                     .attention = KVD_ATTENTION_STOCK};
+
+static const request long_ones[] = {{70, 9},  {1, 30},  {300, 3}, {64, 12}, {13, 70}, {129, 1},
+                                    {200, 8}, {63, 20}, {40, 40}, {5, 64},  {1, 1},   {448, 33}};
+static const request short_ones[] = {{17, 9}, {1, 20}, {30, 3}, {8, 12}, {13, 11}, {25, 1}};
+
+static void test_palu(const char *path, const char *model, const request *r, size_t n, int heads, int rank_k,
+                      int rank_v, int less, bool fused, const setting *const *set)
+{
+    const int rank[] = {rank_k, rank_v};
+    kvd_err err = {""};
+    char name[128];
+    kvd_checkpoint *const c = open_or_end(path);
+    load l = load_make(c, r, n, 31);
+    kvd_dims d = {0};
+    const kvd_plan plan = {.type = KVD_BF16, .dims = &d, .maker = &kvd_dims_palu};
+    int device = 0, major = 0;
+    check(cudaGetDevice(&device), "the device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "the device");
+    (void)snprintf(name, sizeof name, "palu, %s, %d heads, ranks %d and %d%s", model, heads, rank_k, rank_v,
+                   less ? ", unequal" : "");
+    if (make_latents(&d, kvd_checkpoint_config(c), heads, rank, less, &err) || expect(&l, c, &plan, &err))
+        report(0, name, err.msg);
+    else
+        for (size_t i = 0; set[i]; i++)
+            test(c, name, &l, &plan, latent_bytes(&d), fused && major == 9, set[i]);
+    kvd_dims_release(&d);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
+/* ---- the strawman --------------------------------------------------------------------------------------- */
+
+/* Prompts of one length, where the pass behind the cache ends them. */
+static void test_strawman(const char *path, const char *model, size_t prompt, size_t n, const char *text,
+                          const setting *const *set)
+{
+    kvd_err err = {""};
+    char name[128];
+    request r[MOST];
+    for (size_t i = 0; i < n; i++)
+        r[i] = (request){prompt, 2 + 5 * i % 17};
+    kvd_checkpoint *const c = open_or_end(path);
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    load l = load_make(c, r, n, 37);
+    kvd_method m;
+    kvd_plan plan = {.type = KVD_BF16, .prompt = prompt};
+    const kvd_method_setup setup = {.config = config};
+    (void)snprintf(name, sizeof name, "%s, %s, prompts of %zu", text, model, prompt);
+    if (kvd_method_parse(text, &m, &err)) {
+        report(0, name, err.msg);
+        return;
+    }
+    kvd_method_plan(&m, &plan);
+    const double width =
+        (double)((plan.channels->width(&plan.channels_values, (size_t)config->d_head) + 15) / 16 * 16);
+    const double all = 2 * width * 2 * config->n_kv_heads * config->n_layers;
+    const bytes each = {all, all * config->d_head};
+    if (kvd_plan_open(&plan, &setup, &err) || expect(&l, c, &plan, &err))
+        report(0, name, err.msg);
+    else
+        for (size_t i = 0; set[i]; i++)
+            test(c, name, &l, &plan, each, false, set[i]);
+    kvd_plan_close(&plan);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
+/* ---- other attention ------------------------------------------------------------------------------------ */
+
+/* Heads of unequal widths, some of them no multiples of 16, on each kind of attention; cache bytes are what the widest make them. */
+static void test_attention(const char *path, const char *model, const setting *const *set)
+{
+    kvd_err err = {""};
+    char name[128];
+    kvd_checkpoint *const c = open_or_end(path);
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    load l = load_make(c, long_ones, 12, 41);
+    kvd_dims d = {0};
+    kvd_spectrum s = {0};
+    kvd_widths w = {0};
+    const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
+    int status = fixture_spectrum(&s, config, 7, &err) ||
+                 kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err);
+    for (int i = 0; !status && i < config->n_layers * config->n_kv_heads; i++)
+        for (int side = 0; side < 2; side++)
+            w.kept[side][i] = config->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
+    status = status || kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err) || expect(&l, c, &plan, &err);
+    (void)snprintf(name, sizeof name, "zack, %s", model);
+    if (status)
+        report(0, name, err.msg);
+    else
+        for (size_t i = 0; set[i]; i++)
+            test(c, name, &l, &plan, (bytes){0, 0}, false, set[i]);
+    kvd_dims_release(&d);
+    kvd_spectrum_release(&s);
+    kvd_widths_release(&w);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
+/* ---- the rest ------------------------------------------------------------------------------------------- */
+
+static void refused(const kvd_checkpoint *c, const char *text, const setting *set, const char *why)
+{
+    kvd_err err = {""};
+    kvd_method m;
+    kvd_plan plan = {.type = KVD_BF16, .prompt = 10};
+    const kvd_method_setup setup = {.config = kvd_checkpoint_config(c), .drawn = true, .seed = 3};
+    const kvd_engine_spec spec = spec_of(set, 100);
+    kvd_engine *e = NULL;
+    if (!kvd_method_parse(text, &m, &err)) {
+        kvd_method_plan(&m, &plan);
+        if (!kvd_plan_open(&plan, &setup, &err))
+            e = kvd_engine_open_cuda(c, &plan, &spec, &err);
+        kvd_plan_close(&plan);
+    }
+    report(!e && strstr(err.msg, why), text, e ? "runs" : err.msg);
+    if (e)
+        e->free(e);
+}
+
+/* A step of a request that was never computed: finite, and the same again. */
+static void test_context(const char *text)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    const setting set = {.name = "context", .max_batch = 3, .graphs = true};
+    const kvd_engine_spec spec = spec_of(&set, 1000);
+    const kvd_method_setup setup = {.config = kvd_checkpoint_config(c), .drawn = true, .seed = 3};
+    const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
+                               {.slot = 2, .before = 500, .n = 1, .emits = 1}};
+    const kvd_iteration it = {.n_slices = 2, .n_steps = 2, .slice = slice, .n_tokens = 2};
+    const uint32_t id[] = {5, 6};
+    uint32_t first[2] = {0}, second[2] = {1};
+    kvd_method m;
+    kvd_plan plan = {.type = KVD_BF16, .prompt = 10};
+    int status = kvd_method_parse(text, &m, &err);
+    kvd_method_plan(&m, &plan);
+    kvd_engine *const e =
+        status || kvd_plan_open(&plan, &setup, &err) ? NULL : kvd_engine_open_cuda(c, &plan, &spec, &err);
+    status = !e || e->step(e, &it, id, first, NULL, &err) || e->step(e, &it, id, second, NULL, &err);
+    report(!status && !memcmp(first, second, sizeof first), text,
+           status ? err.msg : "a context that was never computed: the same tokens twice");
+    if (e)
+        e->free(e);
+    kvd_plan_close(&plan);
+    kvd_checkpoint_close(c);
+}
+
+/* A checkpoint whose heads are 128 wide. */
+static int make_wide(const char *dir, int heads, int kv_heads)
+{
+    kvd_err err = {""};
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.heads = heads;
+    s.kv_heads = kv_heads;
+    s.d_head = 128;
+    s.d_model = 256;
+    s.positions = 1024;
+    s.rope = "llama3";
+    if (!make_checkpoint(dir, &s, &err))
+        return 0;
+    report(0, dir, err.msg);
+    return -1;
+}
+
+/* usage: gpu_engine_latent [quick]: a few small cases, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    const setting *const two[] = {&replayed, &pieces, NULL};
+    const setting *const all[] = {&replayed, &pieces, &whole, &many, &many_pieces, NULL};
+    const setting *const other[] = {&papers, &papers_pieces, &stock, &stock_pieces, NULL};
+    const setting *const restored[] = {&stock, &stock_pieces, NULL};
+    const setting *const some[] = {&replayed, NULL}, *const uncut[] = {&replayed, &whole, &many, NULL};
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip latent: no device\n");
+        return 0;
+    }
+    char dir[] = "/tmp/kvdim-gpu-latent.XXXXXX", gqa[64], mha[64], command[96];
+    if (!mkdtemp(dir)) {
+        report(0, "checkpoints", "no temporary folder");
+        return 1;
+    }
+    (void)snprintf(gqa, sizeof gqa, "%s/gqa", dir);
+    (void)snprintf(mha, sizeof mha, "%s/mha", dir);
+    if (make_wide(gqa, 8, 4) || make_wide(mha, 8, 8))
+        return 1;
+    const char *const demo = "data/models/kvdim-6m";
+    const size_t n = quick ? 3 : 12, some_n = quick ? 3 : 6;
+    const setting *const *const sets = quick ? two : all;
+    test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 256, 256, 0, true, sets);
+    test_palu(gqa, "d_head 128, GQA", long_ones, n, 2, 120, 100, 0, false, two);
+    test_palu(demo, "kvdim-6m", long_ones, n, 2, 100, 48, 0, false, sets);
+    test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "strawman,p=0.5", quick ? some : uncut);
+    if (!quick) {
+        test_palu(gqa, "d_head 128, GQA, stock", long_ones, n, 4, 256, 256, 0, false, restored);
+        test_attention(demo, "kvdim-6m", other);
+        test_attention(gqa, "d_head 128, GQA", other);
+        test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 100, 90, 0, true, two);
+        test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 250, 200, 40, true, two); /* by layer */
+        test_palu(mha, "d_head 128, MHA", long_ones, n, 4, 250, 200, 40, false, two);
+        test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 300, 280, 0, false, two);
+        test_palu(gqa, "d_head 128, GQA", long_ones, n, 1, 70, 60, 9, false, two);
+        test_palu(mha, "d_head 128, MHA", long_ones, n, 4, 200, 130, 0, true, two);
+        test_palu(demo, "kvdim-6m", long_ones, n, 2, 90, 100, 0, false, two);
+        test_palu(demo, "kvdim-6m", long_ones, n, 1, 40, 30, 5, false, two);
+        test_palu(demo, "kvdim-6m", long_ones, n, 2, 128, 128, 0, false, two);
+        /* Biases; norms of Q and K; no RoPE. */
+        test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 2, 40, 40, 0, false, two);
+        test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 1, 20, 20, 3, false, two);
+        test_palu("tests/data/families/qwen3-gqa", "qwen3-gqa", short_ones, some_n, 2, 160, 150, 0, false,
+                  two);
+        test_palu("tests/data/families/opt-before", "opt-before", short_ones, some_n, 2, 80, 70, 0, false,
+                  two);
+        test_strawman(demo, "kvdim-6m", 300, 6, "strawman,p=0.25", uncut);
+        test_strawman(demo, "kvdim-6m", 130, 6, "strawman,p=0", uncut);
+        test_strawman(gqa, "d_head 128, GQA", 300, 6, "strawman,p=0.5", uncut);
+        test_strawman("tests/data/families/qwen3-gqa", "qwen3-gqa", 100, 4, "strawman,p=0.4", uncut);
+    }
+    kvd_checkpoint *const c = open_or_end(demo);
+    refused(c, "strawman", &pieces, "without chunks");
+    refused(c, "h2o+palu", &whole, "h2o");
+    kvd_checkpoint_close(c);
+    test_context("palu");
+    test_context("strawman");
+    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command))
+        printf("# %s stays\n", dir);
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,34 @@
+#!/bin/sh
+# The folders of the papers' system figures, as small as they get: what they make, that a second run makes nothing, and what they ask for on a GPU.
+set -u
+B=${BUILD:-build}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+ok() { echo "ok $1"; }
+not_ok() { echo "not ok $1"; tail -n 20 "$tmp/log" | sed 's/^/# /'; }
+check() {
+  name=$1; shift
+  if "$@" >"$tmp/log" 2>&1; then ok "$name"; else not_ok "$name"; fi
+}
+bin=$(cd "$B/bin" && pwd)
+make="${MAKE:-make} --no-print-directory BIN=$bin OUT=$tmp/out TOKENS=512 SEQ_LEN=128 TEXTS=$PWD/data/texts/stories.txt REPEATS=1 PLOTS=0"
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
+tiny="BATCH=1 INPUTS=16\ 32 OUTPUT=4 INPUT=16 OUTPUTS=4\ 8"
+check "jobs by length" sh -c "$make -C experiments/fdc-fig01-02 $tiny 'METHODS=none zack,p=0.5'"
+[ -s "$tmp/out/fdc-fig01-02/by-input.h5" ] && [ -s "$tmp/out/fdc-fig01-02/report/tables/jct-shares.csv" ] && ok "and their page" || not_ok "and their page"
+check "a second run" sh -c "$make -C experiments/fdc-fig01-02 $tiny 'METHODS=none zack,p=0.5'"
+grep -q "Nothing to be done\|up to date" "$tmp/log" && ok "makes nothing" || not_ok "makes nothing"
+awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "input") first = i + 2 }
+  NR > 1 { sum = 0; for (i = NF - 11; i <= NF; i++) sum += $i; n++; if ((sum - 100) ^ 2 > 1e-6) bad++ }
+  END { exit !(n == 8 && !bad) }' "$tmp/out/fdc-fig01-02/report/tables/jct-shares.csv" >"$tmp/log" 2>&1 && ok "shares sum to 100 %" || { cp "$tmp/out/fdc-fig01-02/report/tables/jct-shares.csv" "$tmp/log"; not_ok "shares sum to 100 %"; }
+# Costs at lengths far below those of the trace: what is simulated says how much of it it extrapolates.
+check "serving" sh -c "$make -C experiments/zack-fig13-17 'longest_imdb=24 8' ARRIVALS=60 SERIES=ZACK SLACK=2 'JCT=--pages 400'"
+grep -q "EXTRAPOLATE" "$tmp/log" && ok "and says what it extrapolates" || not_ok "and says what it extrapolates"
+grep -q '"zack,p=0.53"\|zack;p=0.53' "$tmp/out/zack-fig13-17/report/tables/serving.csv" && ok "at the published rate" || not_ok "at the published rate"
+
+for folder in $(grep -l '^include ../system.mk' experiments/*/Makefile | xargs -n 1 dirname); do
+  n=$(basename "$folder")
+  check "$n, on a GPU" sh -c "$make -n -C $folder SHAPE=llama-3.1-8b OUT=$tmp/gpu >$tmp/wants"
+  grep -q -- "--shape llama-3.1-8b --spread " "$tmp/wants" && [ -s "$folder/README.md" ] && grep -q "| \`$n\` |" experiments/README.md && ok "$n: its commands and its words" || { cp "$tmp/wants" "$tmp/log"; not_ok "$n: its commands and its words"; }
+done

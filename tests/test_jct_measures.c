@@ -1,0 +1,94 @@
+/* report/jct_measures: shares, shares beyond none's, and changes of job rows whose parts are known. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "report/jct_measures.h"
+
+static const kvd_column columns[] = {
+    {"kind", KVD_COL_TEXT, "1", "kind"},        {"method", KVD_COL_TEXT, "1", "method"},
+    {"name", KVD_COL_TEXT, "1", "name"},        {"engine", KVD_COL_TEXT, "1", "engine"},
+    {"dtype", KVD_COL_TEXT, "1", "type"},       {"gpus", KVD_COL_INT, "1", "gpus"},
+    {"phases", KVD_COL_INT, "1", "phases"},     {"batch", KVD_COL_INT, "1", "batch"},
+    {"input", KVD_COL_INT, "token", "in"},      {"output", KVD_COL_INT, "token", "out"},
+    {"jct_s", KVD_COL_REAL, "s", "jct"},        {"prefill_compress_s", KVD_COL_REAL, "s", "compress"},
+    {"decode_mlp_s", KVD_COL_REAL, "s", "mlp"}, {"decode_restore_s", KVD_COL_REAL, "s", "restore"},
+};
+
+static void add(kvd_rows *r, const char *name, int gpus, int input, double jct, double compress,
+                double restore)
+{
+    kvd_err err;
+    assert_int_equal(kvd_rows_begin(r, &err), 0);
+    kvd_rows_text(r, "kind", "job");
+    kvd_rows_text(r, "method", name);
+    kvd_rows_text(r, "name", name);
+    kvd_rows_text(r, "engine", "a card, bf16");
+    kvd_rows_text(r, "dtype", "bf16");
+    kvd_rows_int(r, "gpus", gpus);
+    kvd_rows_int(r, "phases", 1);
+    kvd_rows_int(r, "batch", 1);
+    kvd_rows_int(r, "input", input);
+    kvd_rows_int(r, "output", 256);
+    kvd_rows_real(r, "jct_s", jct);
+    kvd_rows_real(r, "prefill_compress_s", compress);
+    kvd_rows_real(r, "decode_restore_s", restore);
+    kvd_rows_real(r, "decode_mlp_s", 0);
+}
+
+static void is(const kvd_results *r, const char *name, const char *sizes, size_t n, const double *want)
+{
+    kvd_err err = {""};
+    kvd_values v = {0};
+    if (kvd_jct_measure(r, name, sizes, &v, &err))
+        fail_msg("%s: %s", name, err.msg);
+    if (v.n != n)
+        fail_msg("%s: %zu values, not %zu", name, v.n, n);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(v.value[i].value - want[i]) < 1e-9))
+            fail_msg("%s, value %zu: %.12g, not %.12g", name, i, v.value[i].value, want[i]);
+    kvd_values_release(&v);
+}
+
+static void test_measures(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+    assert_non_null(rows);
+    add(rows, "none", 1, 1000, 10, 0, 0.5);
+    add(rows, "strawman", 1, 1000, 20, 2, 3);
+    add(rows, "strawman", 1, 64, 4, 1, 1);
+    add(rows, "strawman", 0, 1000, 20, 9, 9); /* the CPU's seconds are no times of the papers */
+    char name[] = "a";
+    kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};
+    const kvd_results r = {.item = &item, .n = 1};
+    is(&r, "jct-share-strawman-prefill_compress", "all", 2, (const double[]){10, 25});
+    is(&r, "jct-share-strawman-prefill_compress+decode_restore", "1000x256", 1, (const double[]){25});
+    is(&r, "jct-extra-strawman-decode_restore", "1000x256", 1, (const double[]){12.5});
+    is(&r, "jct-extra-strawman-decode_restore", "64x256", 0, NULL);
+    is(&r, "jct-change-strawman-over-none", "all", 1, (const double[]){100});
+    is(&r, "jct-share-palu-decode_restore", "all", 0, NULL);
+    kvd_values v = {0};
+    assert_int_equal(kvd_jct_measure(&r, "jct-share-strawman-decode_magic", "all", &v, &err), -1);
+    assert_string_equal(err.msg, "no part 'decode_magic'");
+    assert_int_equal(kvd_jct_measure(&r, "jct-share-strawman-decode_mlp", "many", &v, &err), -1);
+    kvd_values_release(&v);
+    assert_true(kvd_jct_measure_known("jct-change-fdc-over-palu"));
+    assert_false(kvd_jct_measure_known("jct-change-fdc"));
+    assert_false(kvd_jct_measure_known("jct-share-"));
+    assert_false(kvd_jct_measure_known("cv"));
+    kvd_rows_free(rows);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measures)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

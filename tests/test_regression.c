@@ -1,0 +1,172 @@
+/* analysis/sweep, analysis/regression: the Oracle of a sweep and the lines through it. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "analysis/regression.h"
+
+static uint64_t state_of_random = 7;
+
+static double uniform(void)
+{
+    state_of_random = state_of_random * 6364136223846793005u + 1442695040888963407u;
+    return (double)(state_of_random >> 11) * 0x1p-53;
+}
+
+static bool undercuts(const kvd_tried *a, const kvd_tried *b)
+{
+    const double x = fmax(0, a->loss), y = fmax(0, b->loss);
+    return a->share <= b->share && x <= y && (a->share < b->share || x < y);
+}
+
+/* Exactly those that no other one undercuts, one of equals. */
+static void test_oracle(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    static kvd_tried tried[N], best[N];
+    for (int round = 0; round < 20; round++) {
+        /* Coarse numbers, so that there are equal ones; some lose nothing. */
+        for (int i = 0; i < N; i++)
+            tried[i] = (kvd_tried){.loss = floor(20 * uniform()) / 10 - 0.3,
+                                   .share = floor(1 + 30 * uniform()) / 31};
+        const size_t n = kvd_sweep_oracle(tried, N, best);
+        for (size_t k = 0; k < n; k++) {
+            for (int i = 0; i < N; i++)
+                assert_false(undercuts(&tried[i], &best[k]));
+            assert_true(k == 0 || (best[k].share > best[k - 1].share && best[k].loss < best[k - 1].loss));
+        }
+        for (int i = 0; i < N; i++) {
+            bool kept = false, beaten = false;
+            for (size_t k = 0; k < n; k++)
+                kept = kept || (best[k].share >= tried[i].share && best[k].share <= tried[i].share &&
+                                fmax(0, best[k].loss) == fmax(0, tried[i].loss));
+            for (int j = 0; j < N; j++)
+                beaten = beaten || undercuts(&tried[j], &tried[i]);
+            assert_true(kept != beaten);
+        }
+    }
+}
+
+static void make(kvd_tried *t, double loss)
+{
+    *t = (kvd_tried){.loss = loss, .share = 0.5};
+    for (int j = 0; j < KVD_N_SET; j++)
+        t->set[j] = 0.3 + 0.05 * j + (0.02 * j - 0.04) * log(loss);
+}
+
+/* Settings on lines give the lines; with noise the closed form of a straight line in double. */
+static void test_lines(void **state)
+{
+    (void)state;
+    enum { N = 25 };
+    kvd_tried t[N];
+    kvd_regression r;
+    kvd_err err = {""};
+    for (int noisy = 0; noisy < 2; noisy++) {
+        for (int i = 0; i < N; i++) {
+            make(&t[i], exp(-4 + 5 * uniform()));
+            for (int j = 0; noisy && j < KVD_N_SET; j++)
+                t[i].set[j] += 0.2 * (uniform() - 0.5);
+        }
+        t[3].loss = 0; /* no logarithm */
+        t[8].loss = -0.01;
+        assert_int_equal(kvd_regression_fit(&r, t, N, &err), 0);
+        assert_int_equal(r.n, N - 2);
+        for (int j = 0; j < KVD_N_SET; j++) {
+            double n = 0, x = 0, y = 0, xx = 0, xy = 0, left = 0;
+            for (int i = 0; i < N; i++)
+                if (t[i].loss > 0) {
+                    const double at = log(t[i].loss);
+                    n++, x += at, y += t[i].set[j], xx += at * at, xy += at * t[i].set[j];
+                }
+            const double slope = (n * xy - x * y) / (n * xx - x * x), at_one = (y - slope * x) / n;
+            for (int i = 0; i < N; i++)
+                if (t[i].loss > 0)
+                    left += pow(t[i].set[j] - at_one - slope * log(t[i].loss), 2);
+            assert_true(fabs(r.slope[j] - slope) < 1e-11 && fabs(r.at_one[j] - at_one) < 1e-11);
+            assert_true(fabs(r.residual[j] - sqrt(left / n)) < 1e-11);
+            if (!noisy) {
+                assert_true(fabs(r.at_one[j] - (0.3 + 0.05 * j)) < 1e-12);
+                assert_true(fabs(r.slope[j] - (0.02 * j - 0.04)) < 1e-12);
+            }
+        }
+    }
+}
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    kvd_tried t[6];
+    kvd_regression r;
+    kvd_err err = {""};
+    for (int i = 0; i < 6; i++)
+        make(&t[i], 0.1 + i);
+    assert_int_equal(kvd_regression_fit(&r, t, 4, &err), 0);
+    assert_int_equal(kvd_regression_fit(&r, t, 3, &err), -1);
+    assert_string_equal(err.msg,
+                        "a regression wants at least 4 settings that are optimal for some loss above 0, "
+                        "there are 3: sweep more settings");
+    t[1].loss = t[2].loss = 0;
+    assert_int_equal(kvd_regression_fit(&r, t, 5, &err), -1);
+    for (int i = 0; i < 6; i++)
+        make(&t[i], 0.25);
+    assert_int_equal(kvd_regression_fit(&r, t, 6, &err), -1);
+    assert_string_equal(err.msg, "all optimal settings lose the same 0.25");
+    make(&t[0], 0.5);
+    t[0].set[2] = NAN;
+    assert_int_equal(kvd_regression_fit(&r, t, 6, &err), -1);
+}
+
+/* Within bounds the line itself, and what is beyond the fitted losses says so. */
+static void test_proposals(void **state)
+{
+    (void)state;
+    const double most = 1 - 1.0 / 64;
+    kvd_regression r = {.n = 9, .loss_lo = 0.01, .loss_hi = 1};
+    kvd_proposal p = {.loss = 0};
+    static const double at_one[KVD_N_SET] = {0.2, 0.1, 0.6, 0.5, 0.9, 0.8},
+                        slope[KVD_N_SET] = {-0.1, -0.05, 0.1, 0.1, 0.02, 0.02};
+    memcpy(r.at_one, at_one, sizeof at_one);
+    memcpy(r.slope, slope, sizeof slope);
+    kvd_regression_propose(&r, 0.1, most, &p);
+    assert_false(p.extrapolated);
+    for (int j = 0; j < KVD_N_SET; j++)
+        assert_true(!p.moved[j] && fabs(p.set[j] - (at_one[j] + slope[j] * log(0.1))) <= 0.5001e-4);
+    char text[300];
+    const kvd_sweep like = {.method = "zdc", .rest = "importance.mean=0"};
+    kvd_proposal_method(&like, &p, text, sizeof text);
+    assert_string_equal(
+        text, "zdc,g=0.4303,rise=0.2151,p.qk=0.3697,p.v=0.2697,p_u.qk=0.8539,p_u.v=0.7539,importance.mean=0");
+    kvd_regression_propose(&r, 2, most, &p);
+    assert_true(p.extrapolated);
+    kvd_regression_propose(&r, 0.005, most, &p);
+    assert_true(p.extrapolated);
+    for (double loss = 1e-6; loss < 1000; loss *= 3)
+        for (int turn = 0; turn < 2; turn++) {
+            for (int j = 0; j < KVD_N_SET; j++)
+                r.slope[j] = turn ? -slope[j] : slope[j];
+            kvd_regression_propose(&r, loss, most, &p);
+            assert_true(p.set[0] >= 0 && p.set[1] >= 0 && p.set[0] + p.set[1] <= 1 + 1e-12);
+            for (int pair = 0; pair < 2; pair++)
+                assert_true(p.set[2 + pair] >= 0 && p.set[4 + pair] >= p.set[2 + pair] &&
+                            p.set[4 + pair] <= most);
+            for (int j = 0; j < KVD_N_SET; j++) {
+                const double line = r.at_one[j] + r.slope[j] * log(loss);
+                assert_true(p.moved[j] || fabs(p.set[j] - line) <= 1.5e-4);
+            }
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_oracle), cmocka_unit_test(test_lines),
+                                       cmocka_unit_test(test_refuses), cmocka_unit_test(test_proposals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
