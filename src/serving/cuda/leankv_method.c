@@ -316,7 +316,7 @@ int kvd_serving_leankv_open(const kvd_plan *plan, struct kvd_serving_cache *cach
                                      .plan = plan,
                                      .one_layer = true,
                                      .whole_prompts = true,
-                                     .kernels = "leankv_attend",
+                                     .kernels = "steps on unified pages",
                                      .make = make,
                                      .begin = begin,
                                      .ended = ended,

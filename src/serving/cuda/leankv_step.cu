@@ -95,21 +95,21 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-__device__ decision decide(const kvd_leankv_head &h, const found &f, double mean)
+/* sum: of significances of `body` entries. */
+__device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
-    const double not_low = (double)h.cut[KVD_LEANKV_LOW], not_high = (double)h.cut[KVD_LEANKV_HIGH];
-    const double now = (double)f.leaving_significance / mean;
+    const double mean = sum / body, not_low = (double)h.cut[KVD_LEANKV_LOW] * mean,
+                 not_high = (double)h.cut[KVD_LEANKV_HIGH] * mean, now = (double)f.leaving_significance;
     if (f.leaving >= 0 && now < not_low) {
         d.fresh_to = f.leaving;
     } else if (f.leaving >= 0 && now < not_high) {
         const least &v = f.level[KVD_LEANKV_LOW];
         d.fresh_to = d.lowered = f.leaving;
-        d.low_to =
-            v.at >= 0 && (double)significance_of(v.key) / mean < not_low ? v.at : d.n[KVD_LEANKV_LOW]++;
+        d.low_to = v.at >= 0 && (double)significance_of(v.key) < not_low ? v.at : d.n[KVD_LEANKV_LOW]++;
     } else if (f.leaving >= 0) {
         const least &v = f.level[KVD_LEANKV_HIGH];
-        const double its = (double)significance_of(v.key) / mean;
+        const double its = (double)significance_of(v.key);
         if (its < not_high)
             d.fresh_to = v.at;
         if (its >= not_low && its < not_high) {
@@ -120,6 +120,21 @@ __device__ decision decide(const kvd_leankv_head &h, const found &f, double mean
     if (d.fresh_to == h.n[KVD_LEANKV_HIGH])
         d.n[KVD_LEANKV_HIGH]++;
     return d;
+}
+
+/* A head's pages, by the copy of its table in shared memory. */
+struct pages {
+    const kvd_leankv_pool *pool;
+    const int32_t *table;
+};
+
+__device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int i)
+{
+    const int tokens = p.pool->layout.level[level].tokens, k = i / tokens;
+    return leankv::entry{p.pool->page +
+                             (size_t)p.table[level == KVD_LEANKV_HIGH ? k : p.pool->table_length - 1 - k] *
+                                 (size_t)p.pool->layout.page_bytes,
+                         i - k * tokens};
 }
 
 /* ---- vectors, one warp each ----------------------------------------------------------------------------------- */
@@ -140,60 +155,65 @@ __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precisi
     }
 }
 
-template <int F>
-__device__ void write_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
-                             const leankv::entry &e, bool keys, int lane, const float (&x)[F / 32],
-                             uint8_t (*code)[F])
+/* A vector in codes; one for each of the warps that have one. */
+template <int F> struct coded {
+    uint8_t code[1][F];
+    __half2 scale;
+};
+
+template <int F> __device__ void code_vector(const float (&x)[F / 32], int bits, int lane, coded<F> *to)
 {
-    const int bits = keys ? l.k_bits : l.v_bits;
     const __half2 scale = leankv::scale_of<F / 32>(x, bits);
-    __syncwarp(); /* codes of the vector before have been read */
     for (int i = 0; i < F / 32; i++)
-        code[0][lane + 32 * i] = (uint8_t)leankv::code_of(x[i], scale, bits);
-    __syncwarp();
-    if (keys)
-        leankv::put_key<F>(leankv::keys_of(y, l, e), code, bits, e.at % KVD_LEANKV_TILE, lane);
-    else
-        leankv::put_value<F>(leankv::values_of(y, l, e), code, bits, e.at % KVD_LEANKV_TILE, lane);
+        to->code[0][lane + 32 * i] = (uint8_t)leankv::code_of(x[i], scale, bits);
     if (lane == 0)
-        *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = scale;
+        to->scale = scale;
+    __syncwarp();
 }
 
-/* Warps 0 and 1: keys and values of what is lowered, then of the new token, which may stand in its place. */
 template <int F>
-__device__ void move_vectors(const kvd_leankv_steps &s, int row, int g, int head, const decision &d,
-                             bool keys, int lane, uint8_t (*code)[F])
+__device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l, const leankv::entry &e,
+                           bool keys, int lane, const coded<F> &from)
 {
-    const kvd_leankv_pool &p = s.pool;
-    const kvd_leankv_precision &high = p.layout.level[KVD_LEANKV_HIGH], &low = p.layout.level[KVD_LEANKV_LOW];
+    if (keys)
+        leankv::put_key<F>(leankv::keys_of(y, l, e), from.code, l.k_bits, e.at % KVD_LEANKV_TILE, lane);
+    else
+        leankv::put_value<F>(leankv::values_of(y, l, e), from.code, l.v_bits, e.at % KVD_LEANKV_TILE, lane);
+    if (lane == 0)
+        *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
+}
+
+/* Warps 0 and 1 lower the keys and values of one entry, warps 2 and 3 write the new token's, perhaps where that one was. */
+template <int F>
+__device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
+{
+    const kvd_leankv_layout &y = p.pool->layout;
+    const kvd_leankv_precision &high = y.level[KVD_LEANKV_HIGH], &low = y.level[KVD_LEANKV_LOW];
+    const bool keys = warp % 2 == 0;
     float x[F / 32];
-    if (d.lowered >= 0) {
-        const leankv::entry from = leankv::entry_of(p, head, KVD_LEANKV_HIGH, d.lowered),
-                            to = leankv::entry_of(p, head, KVD_LEANKV_LOW, d.low_to);
-        read_vector<F>(p.layout, high, from, keys, lane, x);
-        write_vector<F>(p.layout, low, to, keys, lane, x, code);
+    if (warp < 2 && d.lowered >= 0)
+        read_vector<F>(y, high, entry_of(p, KVD_LEANKV_HIGH, d.lowered), keys, lane, x);
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+    if (warp >= 2) {
+        put_vector<F>(y, high, entry_of(p, KVD_LEANKV_HIGH, d.fresh_to), keys, lane, *mine);
+    } else if (d.lowered >= 0) {
+        code_vector<F>(x, keys ? low.k_bits : low.v_bits, lane, mine);
+        put_vector<F>(y, low, entry_of(p, KVD_LEANKV_LOW, d.low_to), keys, lane, *mine);
     }
-    const __nv_bfloat16 *const k =
-        static_cast<const __nv_bfloat16 *>(s.fresh) +
-        ((size_t)s.page_table[(size_t)row * (size_t)s.max_pages] * (size_t)p.n_kv_heads + (size_t)g) *
-            (64 * 2 * F);
-    leankv::load_row<F / 32>(keys ? k : k + 64 * F, 0, lane, x);
-    __syncwarp();
-    write_vector<F>(p.layout, high, leankv::entry_of(p, head, KVD_LEANKV_HIGH, d.fresh_to), keys, lane, x,
-                    code);
 }
 
 /* Scores and positions of the same. */
-__device__ void move_scores(const kvd_leankv_pool &p, int head, const decision &d, float score, int position)
+__device__ void move_scores(const pages &p, const decision &d, float score, int position)
 {
-    const kvd_leankv_precision &high = p.layout.level[KVD_LEANKV_HIGH], &low = p.layout.level[KVD_LEANKV_LOW];
+    const kvd_leankv_precision &high = p.pool->layout.level[KVD_LEANKV_HIGH],
+                               &low = p.pool->layout.level[KVD_LEANKV_LOW];
     if (d.lowered >= 0) {
-        const leankv::entry from = leankv::entry_of(p, head, KVD_LEANKV_HIGH, d.lowered),
-                            to = leankv::entry_of(p, head, KVD_LEANKV_LOW, d.low_to);
+        const leankv::entry from = entry_of(p, KVD_LEANKV_HIGH, d.lowered),
+                            to = entry_of(p, KVD_LEANKV_LOW, d.low_to);
         *leankv::score_of(low, to) = *leankv::score_of(high, from);
         *leankv::position_of(low, to) = *leankv::position_of(high, from);
     }
-    const leankv::entry e = leankv::entry_of(p, head, KVD_LEANKV_HIGH, d.fresh_to);
+    const leankv::entry e = entry_of(p, KVD_LEANKV_HIGH, d.fresh_to);
     *leankv::score_of(high, e) = score;
     *leankv::position_of(high, e) = position;
 }
@@ -207,19 +227,14 @@ struct held {
     int position, level, at;
 };
 
-/* Entry i of a head whose pages are table's. */
 __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_leankv_head &h,
-                                           const int32_t *table, const float *scores, int columns, int i)
+                                           const pages &p, const float *scores, int columns, int i)
 {
     held x;
     x.level = i < h.n[KVD_LEANKV_HIGH] ? KVD_LEANKV_HIGH : KVD_LEANKV_LOW;
     x.at = x.level == KVD_LEANKV_HIGH ? i : i - h.n[KVD_LEANKV_HIGH];
     const kvd_leankv_precision &l = s.pool.layout.level[x.level];
-    const int k = x.at / l.tokens;
-    char *const page =
-        s.pool.page + (size_t)table[x.level == KVD_LEANKV_HIGH ? k : s.pool.table_length - 1 - k] *
-                          (size_t)s.pool.layout.page_bytes;
-    const leankv::entry e = {page, x.at - k * l.tokens};
+    const leankv::entry e = entry_of(p, x.level, x.at);
     x.score = leankv::score_of(l, e);
     x.total = *x.score;
     x.position = *leankv::position_of(l, e);
@@ -229,7 +244,7 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /* Adds what every entry received. What was found, and the sum of significances outside the window, are complete in thread 0 behind reduce. */
-__device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const int32_t *table,
+__device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)
 {
@@ -239,7 +254,7 @@ __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++)
             if (first + u * THREADS < n)
-                x[u] = load_entry(s, h, table, scores, columns, first + u * THREADS);
+                x[u] = load_entry(s, h, p, scores, columns, first + u * THREADS);
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             if (first + u * THREADS >= n)
@@ -267,50 +282,66 @@ __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &
 
 template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const kvd_leankv_steps s)
 {
-    __shared__ uint8_t code[2][1][F];
+    extern __shared__ int32_t table[];
+    __shared__ coded<F> vector[4];
     __shared__ found f;
     __shared__ decision d;
     __shared__ float lse2[HEADS];
-    extern __shared__ int32_t table[];
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = (int)blockIdx.x,
               row = (int)blockIdx.y, now = (int)s.at[row];
-    const kvd_leankv_pool &p = s.pool;
-    const int head = leankv::head_of(p, s.slot[row], s.layer, g);
+    const int head = leankv::head_of(s.pool, s.slot[row], s.layer, g);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::
+                     : "memory"); /* the product behind reads its matrix meanwhile */
+#endif
     if (head < 0)
         return;
-    const kvd_leankv_head h = p.head[head];
-    const size_t at = (size_t)(row * p.n_kv_heads + g);
+    const kvd_leankv_head h = s.pool.head[head];
+    const pages p = {&s.pool, table};
+    const size_t at = (size_t)(row * s.pool.n_kv_heads + g);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
-        if (h.n[l] >= h.pages[l] * p.layout.level[l].tokens)
+        if (h.n[l] >= h.pages[l] * s.pool.layout.level[l].tokens)
             return; /* pages were short: the host will say so */
     if (threadIdx.x < HEADS)
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)
         f.leaving = -1;
-    for (int i = (int)threadIdx.x; i < p.table_length; i += THREADS)
-        table[i] = p.table[(size_t)head * (size_t)p.table_length + (size_t)i];
+    for (int i = (int)threadIdx.x; i < s.pool.table_length; i += THREADS)
+        table[i] = s.pool.table[(size_t)head * (size_t)s.pool.table_length + (size_t)i];
+    float fresh[F / 32];
+    if (warp / 2 == 1)
+        leankv::load_row<F / 32>(
+            static_cast<const __nv_bfloat16 *>(s.fresh) +
+                ((size_t)s.page_table[(size_t)row * (size_t)s.max_pages] * (size_t)s.pool.n_kv_heads +
+                 (size_t)g) *
+                    (64 * 2 * F) +
+                warp % 2 * 64 * F,
+            0, lane, fresh);
     __syncthreads();
     double sum = 0;
     least mine[KVD_LEANKV_LEVELS] = {{~0ULL, -1}, {~0ULL, -1}};
     const int columns = (s.group + 1) / 2 * 2, n = h.n[KVD_LEANKV_HIGH] + h.n[KVD_LEANKV_LOW];
-    take_received(s, h, table, s.score + at * (size_t)s.room * (size_t)columns, now, lse2, &sum, mine, &f);
+    take_received(s, h, p, s.score + at * (size_t)s.room * (size_t)columns, now, lse2, &sum, mine, &f);
+    const kvd_leankv_precision &high = s.pool.layout.level[KVD_LEANKV_HIGH];
+    if (warp / 2 == 1)
+        code_vector<F>(fresh, warp == 2 ? high.k_bits : high.v_bits, lane, &vector[warp]);
     if (threadIdx.x == 0) {
         f.level[KVD_LEANKV_HIGH] = mine[KVD_LEANKV_HIGH];
         f.level[KVD_LEANKV_LOW] = mine[KVD_LEANKV_LOW];
-        d = decide(h, f, sum / (double)max(n + 1 - s.window, 1));
+        d = decide(h, f, sum, max(n + 1 - s.window, 1));
     }
     __syncthreads();
-    if (warp < 2)
-        move_vectors<F>(s, row, g, head, d, warp == 0, lane, code[warp]);
-    if (threadIdx.x != 64)
+    if (warp < 4)
+        move_vectors<F>(p, d, warp, lane, &vector[warp]);
+    if (threadIdx.x != 128)
         return;
     float given[HEADS];
     load_scores(s.fresh_score + at * HEADS, s.group, given);
-    move_scores(p, head, d, received(given, lse2, s.group), now);
+    move_scores(p, d, received(given, lse2, s.group), now);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (d.n[l] != h.n[l]) {
-            p.head[head].n[l] = d.n[l];
-            atomicAdd((unsigned long long *)&p.state->entries[l], (unsigned long long)(d.n[l] - h.n[l]));
+            s.pool.head[head].n[l] = d.n[l];
+            atomicAdd((unsigned long long *)&s.pool.state->entries[l], (unsigned long long)(d.n[l] - h.n[l]));
         }
 }
 
