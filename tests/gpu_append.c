@@ -1,7 +1,7 @@
 /*
  * kvd_append against the double reference: every tensor, both conventions of RoPE, both types, ragged batches, page borders. All memory
  * is poisoned before each run, and what a launch must not touch is compared with the poison bit by bit. Appending in pieces, or
- * token by token in the decode form, must give the bits of appending at once.
+ * token by token in the decode form, must give the bits of appending at once; so must places that are not the positions.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 
 #include "gpu_case.h"
 
-enum { MAX_BATCH = 300, POISON = 0x7fff /* a NaN of both types */ };
+enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff /* a NaN of both types */ };
 
 static int failed;
 
@@ -42,6 +42,8 @@ typedef struct {
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
+    int late; /* rows of decode stand LATE positions behind their place */
+    void *late_cos, *late_sin;
     size_t pool_elements;
     uint16_t *pool; /* host copy of the result */
 } fixture;
@@ -69,6 +71,17 @@ static void make_batch(fixture *f, kvd_rng *rng)
         f->q_len[f->batch] = lists[f->c.lengths][f->batch][0];
         f->kv_len[f->batch] = lists[f->c.lengths][f->batch][1];
     }
+}
+
+/* The table with LATE rows of NaN before it. */
+static void *late_table(const float *x, size_t n, size_t half)
+{
+    float *to = need((LATE * half + n) * sizeof *to);
+    for (size_t i = 0; i < LATE * half + n; i++)
+        to[i] = i < LATE * half ? NAN : x[i - LATE * half];
+    void *dev = on_device(to, (LATE * half + n) * sizeof *to);
+    free(to);
+    return dev;
 }
 
 static float *matrices(const int *d, int n, int d_head, kvd_dtype dtype, kvd_rng *rng, void **dev)
@@ -151,6 +164,8 @@ static void fixture_make(fixture *f, const scenario *c)
         }
         f->dev_cos = on_device(f->cos, n * sizeof *f->cos);
         f->dev_sin = on_device(f->sin, n * sizeof *f->sin);
+        f->late_cos = late_table(f->cos, n, half);
+        f->late_sin = late_table(f->sin, n, half);
     }
     if (c->r_qk)
         f->r_qk = matrices(f->heads.d_qk, c->n_kv, c->d_head, c->dtype, &rng, &f->dev_r_qk);
@@ -163,7 +178,7 @@ static void fixture_make(fixture *f, const scenario *c)
 static void fixture_release(fixture *f)
 {
     void *host[] = {f->page_table, f->x, f->cos, f->sin, f->r_qk, f->r_v, f->x16, f->pool};
-    void *dev[] = {f->dev_r_qk, f->dev_r_v, f->dev_cos, f->dev_sin, f->dev_table};
+    void *dev[] = {f->dev_r_qk, f->dev_r_v, f->dev_cos, f->dev_sin, f->dev_table, f->late_cos, f->late_sin};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
@@ -188,6 +203,8 @@ static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n,
     int32_t start[MAX_BATCH], q_len[MAX_BATCH], kv_len[MAX_BATCH], q0[MAX_BATCH];
     int32_t *table = need((size_t)(f->batch * f->max_pages) * sizeof *table);
     uint16_t *x = need(f->n_q * f->row * sizeof *x);
+    const int late = decode && f->late;
+    uint32_t position[MAX_BATCH];
     int m = 0;
     size_t tokens = 0, rows = 0;
     for (int b = 0; b < f->batch; b++) {
@@ -196,6 +213,7 @@ static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n,
         start[m] = (int32_t)tokens;
         q_len[m] = n[b];
         kv_len[m] = f->kv_len[b] - f->q_len[b] + from[b] + n[b];
+        position[m] = (uint32_t)(kv_len[m] - 1 + LATE);
         q_start[b] = q0[m] = (int32_t)(decode ? (size_t)m : rows);
         memcpy(table + m * f->max_pages, f->page_table + b * f->max_pages,
                (size_t)f->max_pages * sizeof *table);
@@ -212,7 +230,8 @@ static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n,
                    on_device(q0, (size_t)m * 4),
                    on_device(table, (size_t)(m * f->max_pages) * 4),
                    on_device(x, tokens * f->row * sizeof *x),
-                   poisoned(q_elements + 64)};
+                   poisoned(q_elements + 64),
+                   on_device(position, (size_t)m * 4)};
     const kvd_append_args args = {
         .dtype = f->c.dtype,
         .map = f->map,
@@ -226,9 +245,10 @@ static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n,
         .n_q8 = decode ? 0 : (int32_t)rows,
         .page_table = dev[4],
         .max_pages = f->max_pages,
+        .position = late ? dev[7] : NULL,
         .x = dev[5],
-        .rope_cos = f->dev_cos,
-        .rope_sin = f->dev_sin,
+        .rope_cos = late ? f->late_cos : f->dev_cos,
+        .rope_sin = late ? f->late_sin : f->dev_sin,
         .rope_dim = f->c.rope_dim,
         .rope_interleaved = f->c.rope_kind == 1,
         .r_qk = f->dev_r_qk,
@@ -406,10 +426,17 @@ static void in_pieces(fixture *f, int decode)
     for (size_t i = 0; i < f->pool_elements; i++)
         bits += got[i] != f->pool[i];
     if (!wrong && !bits) {
-        printf("ok append_%s_%s\n", f->c.name, decode ? "one_by_one" : "in_two");
+        printf("ok append_%s_%s\n", f->c.name,
+               !decode   ? "in_two"
+               : f->late ? "one_by_one_late"
+                         : "one_by_one");
     } else {
         printf("not ok append_%s_%s: %zu elements of Q and %zu of the pool differ from one launch\n",
-               f->c.name, decode ? "one_by_one" : "in_two", wrong, bits);
+               f->c.name,
+               !decode   ? "in_two"
+               : f->late ? "one_by_one_late"
+                         : "one_by_one",
+               wrong, bits);
         failed = 1;
     }
     free(whole);
@@ -494,6 +521,9 @@ int main(int argc, char **argv)
         against_reference(&f, 0);
         if (!all_one)
             in_pieces(&f, 0);
+        if (f.n_q <= 300)
+            in_pieces(&f, 1);
+        f.late = 1;
         if (f.n_q <= 300)
             in_pieces(&f, 1);
         fixture_release(&f);

@@ -224,12 +224,13 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 const int b = (int)blockIdx.y * ROWS + r + 8 * i;
                 if (!u.x[i])
                     continue;
-                u.zero[i] = !is_q && u.pos[i] % 8 == 0;
+                const int place = __ldg(a.kv_len + b) - 1; /* not the position, where entries were dropped */
+                u.zero[i] = !is_q && place % 8 == 0;
                 if (is_q)
                     u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)b * (size_t)a.map.q_pitch +
                               a.map.q_offset[head];
                 else
-                    u.to[i] = cache_row(a, b, u.pos[i], g, k == group + 1 ? KVD_PAGE_TOKENS * d_qk : 0, u.d);
+                    u.to[i] = cache_row(a, b, place, g, k == group + 1 ? KVD_PAGE_TOKENS * d_qk : 0, u.d);
             }
         }
         if (waiting) {
