@@ -316,7 +316,7 @@ static void test_refused(void)
 {
     static const char demo[] = "data/models/kvdim-6m";
     refused(demo, "leankv", 32, "one piece");
-    refused(demo, "leankv,lk=2", 0, "K4V2 and");
+    refused(demo, "leankv,lk=2", 0, "K2V2");
     refused("tests/data/families/llama-biases", "leankv", 0, "heads of 16");
     refused(demo, "leankv,window=0", 0, "window");
     refused(demo, "sparsity", 0, "sparsity");
