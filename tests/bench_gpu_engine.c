@@ -1,10 +1,11 @@
 /*
- * usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv]...]
+ * usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv|METHOD]...]
  *
  * The CUDA engine against what the card can do, measured in the same run: a prompt of CONTEXT tokens (8192) as FLOP in matrix products and as a
  * share of cuBLAS on an 8192^3 product; a step of 1, 2, 4 .. 64 requests with CONTEXT tokens each as a share of the time in which the weights
  * and the cache that it must read are read at the measured bandwidth. Without compression, then with the widths of each file (d_qk, d_v of the
- * KV heads, repeated) and random projections. Medians. -gN: on N GPUs, whose ceilings are N times that of the first. Phases come from an engine of their own, whose totals stand beside those without.
+ * KV heads, repeated) and random projections, or with a method (kivi,bits=4; steps of 1, 8, 64 with phases). Medians. -gN: on N GPUs, whose ceilings are N times that of the first. Phases
+ * come from an engine of their own, whose totals stand beside those without.
  */
 #include <math.h>
 #include <stdio.h>
@@ -164,11 +165,11 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     return median(second, STEPS);
 }
 
-static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *name, bool phases)
+static void bench(const kvd_checkpoint *c, const kvd_plan *plan, const char *name, bool phases)
 {
     kvd_err err;
     const kvd_config *const m = kvd_checkpoint_config(c);
-    const kvd_plan plan = {.type = KVD_BF16, .dims = dims};
+    const kvd_dims *const dims = plan->dims;
     const kvd_engine_spec spec = {.limits = {.max_batch = BATCH, .max_tokens = context},
                                   .max_len = context,
                                   .type = KVD_BF16,
@@ -177,7 +178,7 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
                                   .phases = phases};
     struct timespec a, b;
     clock_gettime(CLOCK_MONOTONIC, &a);
-    kvd_engine *const e = kvd_engine_open_cuda(c, &plan, &spec, &err);
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, &err);
     end_on(!e, &err);
     clock_gettime(CLOCK_MONOTONIC, &b);
     uint32_t *id = need(context * sizeof *id);
@@ -187,7 +188,7 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
            phases ? ", with phases" : "", e->facts.what, e->facts.pages, e->facts.bytes_per_token,
            e->facts.peak_bytes / 1e9, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
     kvd_phase_times sum;
-    for (size_t n = 1; n <= BATCH; n *= 2) {
+    for (size_t n = 1; n <= BATCH; n *= kvd_plan_beyond_widths(plan) ? 8 : 2) {
         const double s = decode(e, n, id, &sum);
         const double bytes = read_bytes(m, dims) + (double)(n * context) * e->facts.bytes_per_token;
         printf("  step of %zu: %.3f ms, %.1f GB, %.2f TB/s, %.1f %% of the bound\n", n, 1e3 * s, bytes / 1e9,
@@ -209,8 +210,35 @@ static void bench(const kvd_checkpoint *c, const kvd_dims *dims, const char *nam
     (void)fflush(stdout);
 }
 
+static void bench_widths(const kvd_checkpoint *c, const char *path)
+{
+    const kvd_config *const m = kvd_checkpoint_config(c);
+    widths w;
+    kvd_dims d;
+    const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
+    read_widths(&w, path, m->d_head);
+    make_dims(&d, m, &w);
+    bench(c, &plan, path, false);
+    kvd_dims_release(&d);
+}
+
+static void bench_method(const kvd_checkpoint *c, const char *text)
+{
+    const kvd_method_setup setup = {.config = kvd_checkpoint_config(c), .drawn = true};
+    kvd_plan plan = {.type = KVD_BF16};
+    kvd_method m;
+    kvd_err err;
+    end_on(kvd_method_parse(text, &m, &err), &err);
+    kvd_method_plan(&m, &plan);
+    plan.prompt = context;
+    end_on(kvd_plan_open(&plan, &setup, &err), &err);
+    bench(c, &plan, text, true);
+    kvd_plan_close(&plan);
+}
+
 int main(int argc, char **argv)
 {
+    static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
     int devices = 0;
     if (argc > 1 && !strncmp(argv[1], "-g", 2)) {
@@ -219,7 +247,7 @@ int main(int argc, char **argv)
         argc--;
     }
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv]...]\n");
+        fprintf(stderr, "usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv|METHOD]...]\n");
         return 2;
     }
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
@@ -237,16 +265,14 @@ int main(int argc, char **argv)
     gemm.rate *= n_gpus;
     bandwidth.rate *= n_gpus;
     printf("ceilings: %.1f TFLOP/s, %.3f TB/s read\n", gemm.rate / 1e12, bandwidth.rate / 1e12);
-    bench(c, NULL, "none", false);
-    bench(c, NULL, "none", true);
+    bench(c, &none, "none", false);
+    bench(c, &none, "none", true);
     for (int i = 3; i < argc; i++) {
-        const kvd_config *const m = kvd_checkpoint_config(c);
-        widths w;
-        kvd_dims d;
-        read_widths(&w, argv[i], m->d_head);
-        make_dims(&d, m, &w);
-        bench(c, &d, argv[i], false);
-        kvd_dims_release(&d);
+        const size_t n = strlen(argv[i]);
+        if (n > 4 && !strcmp(argv[i] + n - 4, ".csv"))
+            bench_widths(c, argv[i]);
+        else
+            bench_method(c, argv[i]);
     }
     kvd_checkpoint_close(c);
     return 0;

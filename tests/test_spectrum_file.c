@@ -416,7 +416,7 @@ static void test_rates(void **state)
     strcpy(r.rule, "error");
     assert_rates_refused(&r, "/removal_rate[0] is 0, rule error has none");
     strcpy(r.rule, "eq7");
-    assert_rates_refused(&r, "rule is 'eq7', none of eq6, eq6-energy, error, loss");
+    assert_rates_refused(&r, "rule is 'eq7', none of eq6, eq6-energy, eq6-by-pair, error, loss");
     strcpy(r.rule, "eq6");
     r.table_p[r.n_table - 1] = 1.5;
     assert_rates_refused(&r, "/f_p step ");

@@ -76,7 +76,7 @@ typedef struct kvd_method_setup {
     kvd_activations *calibration; /* a dump of calibration text */
     kvd_fisher *fisher;           /* squared gradients of the loss */
     uint64_t seed;                /* of methods that draw */
-    /* A shape without weights: in place of calibration a dims maker draws matrices, of which times do not depend. */
+    /* Weights are random: in place of calibration, matrices and tables are drawn, on which times do not depend. */
     bool drawn;
 } kvd_method_setup;
 

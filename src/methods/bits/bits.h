@@ -38,6 +38,8 @@ struct kvd_bits_method {
     unsigned needs;
     const char *
         fisher_key; /* of the keys, the one that is 1 unless given where squared gradients are, and no dims; NULL: none */
+    bool
+        drawn; /* without calibration it can be opened on tables of normal numbers, where setup.drawn allows it */
     bool keys_before_rope; /* keys are coded before RoPE and turned when they are read */
     /* A block is of all KV heads of the layer, side by side, and so are its bits. Then no other axis may be filled, and the code of a token
      * depends on nothing but the rows of its block: every head asks for it and takes its part. */

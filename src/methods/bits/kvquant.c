@@ -24,6 +24,7 @@
 
 #include "common/half.h"
 #include "methods/bits/bits.h"
+#include "methods/bits/kvquant.h"
 #include "methods/bits/levels.h"
 
 enum { BITS, OUTLIERS, SINK, QNORM, ROWS, WEIGHTS };
@@ -117,8 +118,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Numbers apart at each end of a vector of n; always some between them. */
-static size_t count_apart(const kvd_values *v, size_t n)
+size_t kvd_kvquant_apart(const kvd_values *v, size_t n)
 {
     const size_t k = (size_t)ceil(v->value[OUTLIERS] / 2 * (double)n);
     return 2 * k < n ? k : (n - 1) / 2;
@@ -219,7 +219,8 @@ static void calibrate_values(const kvquant *q, const float *cut, const float *gr
 {
     for (size_t i = 0; i < n; i++) {
         float middle, half;
-        find_outliers(cut + i * width, width, count_apart(q->v, width), sorted, outlier, &middle, &half);
+        find_outliers(cut + i * width, width, kvd_kvquant_apart(q->v, width), sorted, outlier, &middle,
+                      &half);
         for (size_t j = 0; j < width; j++)
             if (!outlier[j])
                 add_to(q, histogram, half > 0 ? (cut[i * width + j] - middle) / half : 0, half,
@@ -285,6 +286,41 @@ static int calibrate(kvquant *q, kvd_activations *a, bool pre, kvd_fisher *fishe
     return status ? -1 : 0;
 }
 
+/* Of numbers with mean 0 and deviation 1, the range that leaves a share beyond it. */
+static double normal_range(double share)
+{
+    double lo = 0, hi = 8;
+    for (int i = 0; i < 60; i++) {
+        const double x = (lo + hi) / 2;
+        *(erfc(x / sqrt(2)) > share ? &lo : &hi) = x;
+    }
+    return hi;
+}
+
+/* Tables as normal numbers have them, the same everywhere: keys of random weights leave `outliers` of them apart. */
+static int make_up(kvquant *q, kvd_err *err)
+{
+    const double half = normal_range(q->v->value[OUTLIERS] > 0 ? q->v->value[OUTLIERS] : 1e-3);
+    const size_t n = (size_t)q->n_layers * (size_t)q->n_kv_heads * (size_t)q->range_width;
+    histograms *const h = malloc(sizeof *h);
+    int status = h ? 0 : kvd_no_memory(err, "levels", sizeof *h);
+    for (size_t i = 0; i < n; i++)
+        q->range[2 * i + 1] = (float)half;
+    for (int b = 0; h && b < BINS; b++) {
+        const double x = half * kvd_level_bin(b, BINS);
+        h->count[b] = h->weight[b] = exp(-x * x / 2);
+    }
+    for (int l = 0; !status && l < q->n_layers; l++)
+        for (int side = 0; !status && side < KVD_N_SIDES; side++)
+            if (l == 0 && side == 0)
+                status = set_levels(q, 0, 0, h, err);
+            else
+                memcpy(levels_of(q, l, side), levels_of(q, 0, 0),
+                       (2U << (int)q->v->value[BITS]) * sizeof(float));
+    free(h);
+    return status;
+}
+
 static void close(void *self)
 {
     kvquant *const q = self;
@@ -322,17 +358,23 @@ static int check_fisher(const kvd_values *v, const kvd_method_setup *s, kvd_err 
                : 0;
 }
 
+static int check_calibration(const kvd_values *v, const kvd_method_setup *s, bool pre, kvd_err *err)
+{
+    const kvd_activations *const a = s->calibration;
+    if (pre && !a->has_pre)
+        return kvd_fail(err, "the calibration has no K before RoPE: collect it with --rope both");
+    if (a->first_layer != 0 || a->n_layers != s->config->n_layers)
+        return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d", a->first_layer,
+                        a->first_layer + a->n_layers - 1, s->config->n_layers);
+    return v->value[WEIGHTS] > 0 ? check_fisher(v, s, err) : 0;
+}
+
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
     kvd_activations *const a = s->calibration;
     const bool pre = c->positions == KVD_POSITIONS_ROPE && (!s->dims || s->dims->rebuild);
-    if (pre && !a->has_pre)
-        return kvd_fail(err, "the calibration has no K before RoPE: collect it with --rope both");
-    if (a->first_layer != 0 || a->n_layers != c->n_layers)
-        return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d", a->first_layer,
-                        a->first_layer + a->n_layers - 1, c->n_layers);
-    if (v->value[WEIGHTS] > 0 && check_fisher(v, s, err))
+    if (a && check_calibration(v, s, pre, err))
         return -1;
     kvquant *const q = calloc(1, sizeof *q);
     if (!q)
@@ -344,15 +386,21 @@ static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd
     q->range_width = c->d_head * (s->dims && s->dims->rebuild ? s->dims->heads : 1);
     q->range = calloc(heads * (size_t)q->range_width * 2, sizeof *q->range);
     q->levels = calloc(levels, sizeof *q->levels);
-    const int status = q->range && q->levels
-                           ? calibrate(q, a, pre, v->value[WEIGHTS] > 0 ? s->fisher : NULL, err)
-                           : kvd_no_memory(err, "levels", levels * sizeof *q->levels);
+    const int status = !q->range || !q->levels ? kvd_no_memory(err, "levels", levels * sizeof *q->levels)
+                       : a ? calibrate(q, a, pre, v->value[WEIGHTS] > 0 ? s->fisher : NULL, err)
+                           : make_up(q, err);
     if (status) {
         close(q);
         return -1;
     }
     *self = q;
     return 0;
+}
+
+void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
+{
+    const kvquant *const q = self;
+    *t = (kvd_kvquant_tables){.range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
 /* ---- coding --------------------------------------------------------------------------------------------------- */
@@ -402,7 +450,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
         }
         float middle = 0, half = 0;
         if (b->side == KVD_VALUES) {
-            find_outliers(x, b->d, count_apart(q->v, b->d), sorted, outlier, &middle, &half);
+            find_outliers(x, b->d, kvd_kvquant_apart(q->v, b->d), sorted, outlier, &middle, &half);
             middle = as_half(middle);
             half = as_half(half);
             count->side += 32;
@@ -428,6 +476,7 @@ const kvd_bits_method kvd_bits_kvquant = {
     .rate = &rate,
     .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
     .fisher_key = "weights",
+    .drawn = true,
     .keys_before_rope = true,
     .window = window,
     .open = open,

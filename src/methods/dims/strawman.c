@@ -23,6 +23,45 @@ static size_t width(const kvd_values *v, size_t d)
     return kept < 1 ? 1 : (size_t)kept;
 }
 
+/* Of x, unit vector i, what the first m columns of R leave; its squared length. */
+static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
+{
+    double length = 0;
+    for (size_t k = 0; k < d; k++)
+        x[k] = k == i;
+    for (size_t j = 0; j < m; j++)
+        for (size_t k = 0; k < d; k++)
+            x[k] -= R[i * d + j] * R[k * d + j];
+    for (size_t k = 0; k < d; k++)
+        length += x[k] * x[k];
+    return length;
+}
+
+/*
+ * A prompt with fewer rows than dims says nothing of some directions, whose eigenvectors are what rounding makes them. They are replaced,
+ * column by column, by the unit vector that is least in the columns before, made orthogonal to them: later rows are then cut alike wherever
+ * the same prompt is decomposed. spare [2][d].
+ */
+static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
+{
+    size_t known = 0;
+    while (known < w && sigma[known] > 1e-5 * sigma[0])
+        known++;
+    for (size_t j = known; j < w; j++) {
+        double most = 0;
+        for (size_t i = 0; i < d; i++) {
+            const double length = leftover(d, j, R, i, spare + d);
+            if (length > most * (1 + 1e-6)) {
+                most = length;
+                for (size_t k = 0; k < d; k++)
+                    spare[k] = spare[d + k];
+            }
+        }
+        for (size_t k = 0; k < d; k++)
+            R[k * d + j] = spare[k] / sqrt(most);
+    }
+}
+
 static int project(size_t n, size_t d, size_t w, const float *x, float *a, kvd_err *err)
 {
     double *const gram = calloc(2 * d * d + d + kvd_gram_scratch(d), sizeof *gram);
@@ -30,6 +69,8 @@ static int project(size_t n, size_t d, size_t w, const float *x, float *a, kvd_e
         return kvd_no_memory(err, "a prompt's second moments", 2 * d * d * sizeof *gram);
     double *const R = gram + d * d, *const sigma = R + d * d;
     const int status = kvd_gram_add(gram, d, x, n, d, sigma + d, err) || kvd_gram_svd(gram, d, sigma, R, err);
+    if (!status)
+        complete(d, w, sigma, R, gram);
     for (size_t i = 0; !status && i < d; i++)
         for (size_t j = 0; j < w; j++)
             a[i * w + j] = (float)R[i * d + j];

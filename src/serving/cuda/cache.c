@@ -270,7 +270,8 @@ kvd_phase kvd_serving_cache_behind(const kvd_serving_cache *c)
     return c->door.wants_raw ? KVD_PHASE_QKV : KVD_PHASE_ROPE;
 }
 
-static int append_steps(kvd_serving_cache *c, const kvd_serving_rows *r, bool marks, kvd_err *err)
+static int append_steps(kvd_serving_cache *c, const kvd_serving_rows *r, bool marks, void *pool,
+                        const int32_t *table, kvd_err *err)
 {
     kvd_append_args a = append_args(c, r->layer, r->x);
     a.batch = a.n_tokens = (int32_t)r->steps;
@@ -278,7 +279,8 @@ static int append_steps(kvd_serving_cache *c, const kvd_serving_rows *r, bool ma
     a.q_len = c->batch->one;
     a.kv_len = c->batch->device.kv_len;
     a.position = c->batch->device.step_at;
-    a.page_table = c->pages->device;
+    a.page_table = table;
+    a.pool = pool;
     a.q = c->q_steps;
     if (marks) {
         a.began = kvd_clock_end_by(c->clock, kvd_serving_cache_behind(c));
@@ -303,13 +305,13 @@ static int append_prompts(kvd_serving_cache *c, int layer, const void *x, cudaSt
     return append(c, layer, &a, stream, err);
 }
 
-/* New rows into the pages. */
-static int put(kvd_serving_cache *c, const kvd_serving_rows *r, kvd_err *err)
+int kvd_serving_cache_append(kvd_serving_cache *c, const kvd_serving_rows *r, void *pool,
+                             const int32_t *table, kvd_err *err)
 {
     if (!r->prompts)
-        return append_steps(c, r, true, err);
+        return append_steps(c, r, true, pool, table, err);
     return kvd_clock_end(c->clock, kvd_serving_cache_behind(c), r->stream, err) ||
-                   (r->steps && append_steps(c, r, false, err)) ||
+                   (r->steps && append_steps(c, r, false, pool, table, err)) ||
                    append_prompts(c, r->layer, (const uint16_t *)r->x + r->steps * r->ld, r->stream, err) ||
                    kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
                ? -1
@@ -434,7 +436,9 @@ static int attend_prompts(kvd_serving_cache *c, int layer, void *out, cudaStream
 int kvd_serving_cache_put(kvd_serving_cache *c, const kvd_serving_rows *r, kvd_err *err)
 {
     kvd_serving_method *const m = c->method;
-    return (m && m->append ? m->append(m, r, err) : put(c, r, err)) ||
+    return (m && m->append ? m->append(m, r, err)
+                           : kvd_serving_cache_append(c, r, kvd_serving_cache_pool(c, r->layer),
+                                                      c->pages->device, err)) ||
                    (m && m->appended && m->appended(m, r, err))
                ? -1
                : 0;

@@ -81,6 +81,9 @@ int kvd_serving_cache_put(kvd_serving_cache *c, const kvd_serving_rows *r, kvd_e
 int kvd_serving_cache_attend(kvd_serving_cache *c, const kvd_serving_rows *r, void *out, kvd_phase *open,
                              kvd_err *err);
 void *kvd_serving_cache_pool(const kvd_serving_cache *c, int layer); /* its pages, page number 0 first */
+/* The new rows of prompts into the pages of the layer, those of steps into pages `table` [steps][max_pages] of `pool`, for methods. */
+int kvd_serving_cache_append(kvd_serving_cache *c, const kvd_serving_rows *r, void *pool,
+                             const int32_t *table, kvd_err *err);
 /* The phase in front of attention, whose end the door marks. */
 kvd_phase kvd_serving_cache_behind(const kvd_serving_cache *c);
 /* Before the layers of an iteration: its prompts have other work lists. */

@@ -2,10 +2,11 @@
 
 #include "serving/cuda/cache.h"
 #include "serving/cuda/leankv_method.h"
+#include "serving/cuda/packed.h"
 #include "serving/cuda/palu.h"
 #include "serving/cuda/strawman.h"
 
-static const char *axis_of(const kvd_plan *p)
+static const char *member_of(const kvd_plan *p)
 {
     return p->layers     ? p->layers->name
            : p->tokens   ? p->tokens->name
@@ -19,19 +20,22 @@ static const char *axis_of(const kvd_plan *p)
 int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cache, kvd_serving_method **m,
                             kvd_err *err)
 {
-    const char *const axis = axis_of(plan);
+    const char *const member = member_of(plan);
     *m = NULL;
     if (plan->type != KVD_BF16)
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));
-    if (axis && cache->share->count > 1)
-        return kvd_fail(err, "on several GPUs the engine runs methods of the dims axis alone, not '%s'", axis);
+    if (!member)
+        return 0;
+    if (cache->share->count > 1)
+        return kvd_fail(err, "on several GPUs the engine runs methods of the dims axis alone, not '%s'",
+                        member);
     if (plan->maker && plan->dims && plan->dims->rebuild)
         return kvd_serving_palu_open(plan, cache, m, err);
     if (plan->channels && plan->channels->project)
         return kvd_serving_strawman_open(plan, cache, m, err);
     if (kvd_serving_is_leankv(plan))
         return kvd_serving_leankv_open(plan, cache, m, err);
-    if (axis)
-        return kvd_fail(err, "the CUDA engine does not run '%s' yet", axis);
-    return 0;
+    if (kvd_serving_packed_takes(plan))
+        return kvd_serving_packed_open(plan, cache, m, err);
+    return kvd_fail(err, "the CUDA engine does not run '%s'", member);
 }

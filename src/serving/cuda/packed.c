@@ -1,0 +1,447 @@
+#include "serving/cuda/packed.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/bits/kvquant.h"
+#include "model/cuda/random.h"
+#include "serving/cuda/packed_decode.h"
+
+static const char what[] = "coded cache";
+
+typedef struct {
+    kvd_serving_method method; /* first */
+    kvd_packed_args *layer;    /* [n_layers] with what does not change; pools once they are made */
+    int32_t *table;            /* device [max_slices][max_pages] places in the ring of the steps' pages */
+    uint32_t *counts;          /* device [slots] outliers of keys; behind them what did not fit */
+    uint32_t *host_counts;     /* pinned, the same                                          */
+    int32_t *pages_before;     /* device [max_slices + 1], of attention on codes; NULL: they are restored */
+    float *partial;            /* device, of the same                                     */
+    size_t slots;
+    uint32_t *tokens; /* [slots] that a request has; 0: none */
+    double held;      /* of the latest iteration             */
+    kvd_device_memory memory;
+} packed;
+
+static packed *of(const kvd_serving_method *m)
+{
+    return (packed *)(void *)m;
+}
+
+static double value_of(const kvd_plan *plan, const char *key)
+{
+    for (size_t i = 0; plan->bits->parameter[i].key; i++)
+        if (!strcmp(plan->bits->parameter[i].key, key))
+            return plan->bits_values.value[i];
+    return 0;
+}
+
+static bool has_levels(const kvd_plan *plan)
+{
+    return plan->bits == &kvd_bits_kvquant;
+}
+
+/* Outliers of keys that a page of a head is expected to have. */
+static double outliers_of(const kvd_plan *plan, const kvd_config *c)
+{
+    return value_of(plan, "outliers") * KVD_PAGE_TOKENS * c->d_head;
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------ */
+
+static size_t coded(size_t m, size_t window, size_t block)
+{
+    return m > window ? (m - window) / block * block : 0;
+}
+
+/* Bits of a request of m tokens in a KV head of a layer, but for outliers of keys: as the method itself counts them. */
+static double bits_of(const kvd_packed_args *a, int g, size_t m)
+{
+    const kvd_packed_form *const f = &a->form;
+    const double d_qk = a->map.d_qk[g], d_v = a->map.d_v[g], groups = kvd_packed_groups(f, a->map.d_v[g]);
+    const double keys = (double)coded(m, 0, (size_t)a->k_block),
+                 values = (double)coded(m, (size_t)a->v_newest, 1);
+    const double sink = (double)m < a->n_sink ? (double)m : a->n_sink, plain = (double)m;
+    return (keys - sink) * d_qk * f->bits + (f->k_group ? keys / f->k_group * d_qk * 32 : 0) +
+           (plain - keys + sink) * d_qk * 16 +
+           (values - sink) * (d_v * f->bits + 32 * groups + 32 * f->v_apart) +
+           (plain - values + sink) * d_v * 16;
+}
+
+static double held(const kvd_serving_method *m)
+{
+    return of(m)->held;
+}
+
+static void count_held(packed *k, int n_layers)
+{
+    double bits = 0;
+    for (size_t s = 0; s < k->slots; s++) {
+        if (!k->tokens[s])
+            continue;
+        for (int l = 0; l < n_layers; l++)
+            for (int g = 0; g < k->layer[l].map.n_kv_heads; g++)
+                bits += bits_of(&k->layer[l], g, k->tokens[s]);
+        bits += 32.0 * k->host_counts[s];
+    }
+    k->held = bits / 8;
+}
+
+/* ---- an iteration ----------------------------------------------------------------------------------------- */
+
+static int begin(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    for (size_t i = it->n_steps; i < it->n_slices; i++)
+        if (it->slice[i].before || !it->slice[i].emits)
+            return kvd_fail(err, "method '%s' compresses a prompt in one piece: it goes without chunks",
+                            m->plan->bits->name);
+    return 0;
+}
+
+static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    packed *const k = of(m);
+    const kvd_packed_args *const a = &k->layer[0];
+    if (k->host_counts[k->slots])
+        return kvd_fail(
+            err,
+            "method '%s': a page of 64 tokens has %u outliers among its keys, there is room for %d: "
+            "outliers=0 has none",
+            m->plan->bits->name, (uint32_t)a->form.k_apart + k->host_counts[k->slots], a->form.k_apart);
+    for (size_t i = 0; i < it->n_slices; i++)
+        k->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
+    count_held(k, m->cache->config->n_layers);
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            k->tokens[it->slice[i].slot] = 0;
+    return 0;
+}
+
+/* CTAs that share the pages of a head, so that n requests fill the device `times` over. */
+static int32_t side_by_side(const kvd_serving_cache *c, const kvd_packed_args *a, size_t n, size_t times)
+{
+    const size_t ctas = n * (size_t)a->map.n_kv_heads, want = (times * (size_t)c->n_sms + ctas - 1) / ctas;
+    return (int32_t)(want < c->pages->max_pages ? want : c->pages->max_pages);
+}
+
+static kvd_packed_args steps_of(const kvd_serving_method *m, const kvd_serving_rows *r)
+{
+    const kvd_serving_cache *const c = m->cache;
+    kvd_packed_args a = of(m)->layer[r->layer];
+    a.n = (int32_t)r->steps;
+    a.max_pages = (int32_t)c->pages->max_pages;
+    a.kv_len = c->batch->device.kv_len;
+    a.slot = c->batch->device.slot;
+    a.page_table = c->pages->device;
+    a.rows = kvd_serving_cache_pool(c, r->layer);
+    a.x = r->x;
+    a.ld = r->ld;
+    a.pages_side_by_side = 1;
+    return a;
+}
+
+static kvd_packed_args prompts_of(const kvd_serving_method *m, const kvd_serving_rows *r)
+{
+    const kvd_serving_cache *const c = m->cache;
+    kvd_packed_args a = steps_of(m, r);
+    a.n = (int32_t)r->prompts;
+    a.kv_len += r->steps;
+    a.slot += r->steps;
+    a.q_len = c->batch->device.q_len + r->steps;
+    a.start = c->batch->device.start + r->steps;
+    a.page_table += r->steps * c->pages->max_pages;
+    a.x += r->steps * r->ld;
+    a.pages_side_by_side = side_by_side(c, &a, r->prompts, 8);
+    return a;
+}
+
+static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    packed *const k = of(m);
+    kvd_serving_cache *const c = m->cache;
+    const kvd_packed_args *const a = &k->layer[r->layer];
+    if (r->layer == 0 && r->steps &&
+        kvd_cuda_check(kvd_packed_ring_table(c->batch->device.slot, (int32_t)r->steps,
+                                             (int32_t)c->pages->max_pages, a->ring_pages, k->table,
+                                             r->stream),
+                       what, err))
+        return -1;
+    return kvd_serving_cache_append(c, r, a->ring, k->table, err);
+}
+
+static int appended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    if (!r->steps)
+        return 0;
+    kvd_packed_args a = steps_of(m, r);
+    a.pages_side_by_side = side_by_side(m->cache, &a, r->steps, 4);
+    return kvd_cuda_check(kvd_packed_restore(&a, r->stream), what, err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+static int plan_steps(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_err *err)
+{
+    return kvd_cuda_check(
+        kvd_packed_decode_plan(m->cache->batch->device.kv_len, (int32_t)n, of(m)->pages_before, stream), what,
+        err);
+}
+
+static int attend_steps(kvd_serving_method *m, const kvd_serving_rows *r, void *out, kvd_err *err)
+{
+    const packed *const k = of(m);
+    const kvd_packed_args a = steps_of(m, r);
+    const kvd_packed_decode_args d = {.q = m->cache->q_steps,
+                                      .o = out,
+                                      .pages_before = k->pages_before,
+                                      .partial = k->partial,
+                                      .n_ctas = m->cache->n_sms};
+    return kvd_cuda_check(kvd_packed_decode(&a, &d, r->stream), "attention of steps", err);
+}
+
+/* Prompts that begin have no outliers yet. */
+static int forget_outliers(packed *k, const kvd_serving_rows *r, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->method.cache->batch;
+    for (size_t i = 0; k->layer[0].form.k_apart && i < r->prompts; i++)
+        if (kvd_cuda_check(
+                cudaMemsetAsync(k->counts + b->host.slot[r->steps + i], 0, sizeof *k->counts, r->stream),
+                what, err))
+            return -1;
+    return 0;
+}
+
+static int attended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    packed *const k = of(m);
+    if (r->prompts) {
+        const kvd_packed_args a = prompts_of(m, r);
+        if ((r->layer == 0 && forget_outliers(k, r, err)) ||
+            kvd_cuda_check(kvd_packed_code(&a, r->stream), what, err))
+            return -1;
+    }
+    if (r->steps) {
+        const kvd_packed_args a = steps_of(m, r);
+        if (kvd_cuda_check(kvd_packed_code(&a, r->stream), what, err))
+            return -1;
+    }
+    if (r->layer + 1 < m->cache->config->n_layers || !k->layer[0].form.k_apart)
+        return 0;
+    return kvd_cuda_check(cudaMemcpyAsync(k->host_counts, k->counts, (k->slots + 1) * sizeof *k->counts,
+                                          cudaMemcpyDeviceToHost, r->stream),
+                          what, err);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------- */
+
+/* Random numbers, which a read of what was never computed then finds. */
+static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    void *const p = kvd_device_new(&k->memory, bytes, "the cache", err);
+    return p && !kvd_cuda_check(
+                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream), what, err)
+               ? p
+               : NULL;
+}
+
+static int make(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    packed *const k = of(m);
+    const kvd_serving_cache *const c = m->cache;
+    char *const codes = filled(k, m->page_bytes * (pages + 1), stream, err);
+    char *const rings = codes ? filled(k, m->slot_bytes * slots, stream, err) : NULL;
+    size_t at = 0, in_slots = 0;
+    k->slots = slots;
+    k->tokens = calloc(slots, sizeof *k->tokens);
+    if (!rings || !k->tokens)
+        return rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        kvd_packed_args *const a = &k->layer[l];
+        const size_t row = (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
+        a->codes = codes + at;
+        a->ring = (uint16_t *)(void *)(rings + in_slots);
+        in_slots += slots * (size_t)a->ring_pages * KVD_PAGE_TOKENS * row;
+        a->sink = (uint16_t *)(void *)(rings + in_slots);
+        in_slots += slots * (size_t)a->n_sink * row;
+        at += a->page_bytes * (pages + 1);
+        if ((a->form.k_apart || a->form.v_apart) &&
+            kvd_cuda_check(kvd_packed_scatter_outliers(
+                               a, pages + 1, (int32_t)ceil(outliers_of(m->plan, c->config)), stream),
+                           what, err))
+            return -1;
+    }
+    k->counts = kvd_device_new(&k->memory, (slots + 1) * sizeof *k->counts, what, err);
+    k->table =
+        kvd_device_new(&k->memory, c->batch->max_slices * c->pages->max_pages * sizeof *k->table, what, err);
+    if (!k->counts || !k->table ||
+        kvd_cuda_check(cudaMallocHost((void **)&k->host_counts, (slots + 1) * sizeof *k->host_counts), what,
+                       err) ||
+        kvd_cuda_check(cudaMemsetAsync(k->counts, 0, (slots + 1) * sizeof *k->counts, stream), what, err))
+        return -1;
+    memset(k->host_counts, 0, (slots + 1) * sizeof *k->host_counts);
+    for (int l = 0; l < c->config->n_layers; l++) {
+        k->layer[l].apart = k->counts;
+        k->layer[l].beyond = k->counts + slots;
+    }
+    return 0;
+}
+
+static void release(kvd_serving_method *m)
+{
+    packed *const k = of(m);
+    kvd_device_release(&k->memory);
+    (void)cudaFreeHost(k->host_counts);
+    free(k->layer);
+    free(k->tokens);
+    free(k);
+}
+
+/* Levels and ranges of all layers. */
+static int copy_tables(packed *k, const kvd_plan *plan, kvd_err *err)
+{
+    const kvd_config *const c = k->method.cache->config;
+    const size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
+    kvd_kvquant_tables t;
+    kvd_kvquant_tables_of(plan->bits_self, &t);
+    const size_t n_levels = (size_t)4 << k->layer[0].form.bits, n_range = heads * t.range_width * 2;
+    const float *const level =
+        kvd_device_copy(&k->memory, t.levels, layers * n_levels * sizeof *level, what, NULL, err);
+    const float *const range =
+        level ? kvd_device_copy(&k->memory, t.range, layers * n_range * sizeof *range, what, NULL, err)
+              : NULL;
+    if (!range || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        return -1;
+    for (size_t l = 0; l < layers; l++) {
+        k->layer[l].level = level + l * n_levels;
+        k->layer[l].range = range + l * n_range;
+        k->layer[l].range_width = (int32_t)t.range_width;
+    }
+    return 0;
+}
+
+/* Pages that so many tokens one after another can lie in. */
+static int32_t pages_of(int32_t tokens)
+{
+    return tokens < 2 ? 1 : (tokens - 2) / KVD_PAGE_TOKENS + 2;
+}
+
+void kvd_serving_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
+                                 kvd_packed_args *a)
+{
+    const int32_t group = (int32_t)value_of(plan, "group"), residual = (int32_t)value_of(plan, "residual");
+    const double apart = outliers_of(plan, c);
+    *a = (kvd_packed_args){
+        .map = *map, .form = {.bits = (int32_t)value_of(plan, "bits")}, .d_head = c->d_head};
+    if (has_levels(plan)) {
+        a->form.v_group = KVD_WIDTH_MAX;
+        a->form.v_apart = 2 * (int32_t)kvd_kvquant_apart(&plan->bits_values, (size_t)c->d_head);
+        a->form.k_apart = apart > 0 ? (int32_t)ceil(apart + 16) * 4 : 0;
+        a->n_sink = (int32_t)value_of(plan, "sink");
+        a->k_block = 1;
+    } else {
+        a->form.k_group = a->form.v_group = group;
+        a->k_block = residual ? residual : group;
+        a->v_newest = residual;
+    }
+    a->ring_pages = pages_of(a->k_block > a->v_newest + 1 ? a->k_block : a->v_newest + 1);
+    a->interleaved = c->rope_layout == KVD_ROPE_INTERLEAVED;
+    for (int g = 0; g < map->n_kv_heads; g++) {
+        a->head_at[g] = (int32_t)a->page_bytes;
+        a->page_bytes += (size_t)kvd_packed_parts_of(&a->form, map->d_qk[g], map->d_v[g]).bytes;
+    }
+}
+
+static void describe_layer(packed *k, const kvd_plan *plan, int l)
+{
+    const kvd_serving_cache *const c = k->method.cache;
+    kvd_packed_args *const a = &k->layer[l];
+    kvd_serving_packed_describe(plan, c->config, &c->layer[l].map, a);
+    a->x_key = c->share->n_heads * c->config->d_head;
+    a->before_rope = has_levels(plan) && c->cosine;
+    a->cosine = c->cosine;
+    a->sine = c->sine;
+    k->method.page_bytes += a->page_bytes;
+    k->method.slot_bytes += (size_t)(a->ring_pages * KVD_PAGE_TOKENS + a->n_sink) *
+                            (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
+}
+
+static int check(const kvd_plan *plan, const kvd_serving_cache *c, kvd_err *err)
+{
+    const char *const name = plan->bits->name;
+    const double group = value_of(plan, "group");
+    if (plan->dims)
+        return kvd_fail(
+            err,
+            "'%s' behind a method of the dims axis: prompts attend whole there, the CUDA engine has "
+            "their cut rows alone",
+            name);
+    if (!has_levels(plan) && group != 16 && group != 32 && group != 64)
+        return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64", name, group);
+    return has_levels(plan) && c->cosine && !c->door.wants_raw
+               ? kvd_fail(err,
+                          "'%s' codes keys before RoPE, which the CUDA engine has in models without biases "
+                          "and norms of Q and K alone",
+                          name)
+               : 0;
+}
+
+bool kvd_serving_packed_takes(const kvd_plan *plan)
+{
+    return !plan->layers && !plan->tokens && !plan->maker && !plan->channels &&
+           (plan->bits == &kvd_bits_kivi || plan->bits == &kvd_bits_kvquant);
+}
+
+/* Attention of steps on codes, where there is a kernel; else they are restored. */
+static int choose_attention(packed *k, kvd_err *err)
+{
+    kvd_serving_method *const m = &k->method;
+    const kvd_serving_cache *const c = m->cache;
+    for (int l = 0; l < c->config->n_layers; l++)
+        if (!kvd_packed_decodes(&k->layer[l])) {
+            m->appended = appended;
+            return 0;
+        }
+    m->plan_steps = plan_steps;
+    m->attend_steps = attend_steps;
+    k->pages_before =
+        kvd_device_new(&k->memory, (c->batch->max_slices + 1) * sizeof *k->pages_before, what, err);
+    k->partial = k->pages_before
+                     ? kvd_device_new(&k->memory, kvd_packed_decode_bytes(&k->layer[0].map, c->n_sms),
+                                      "partial results of attention", err)
+                     : NULL;
+    return k->partial ? 0 : -1;
+}
+
+int kvd_serving_packed_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_serving_method **m,
+                            kvd_err *err)
+{
+    if (check(plan, cache, err))
+        return -1;
+    packed *const k = calloc(1, sizeof *k);
+    const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
+    if (!k || !(k->layer = calloc(1, bytes))) {
+        free(k);
+        return kvd_no_memory(err, what, bytes);
+    }
+    k->method = (kvd_serving_method){.cache = cache,
+                                     .plan = plan,
+                                     .one_layer = true,
+                                     .make = make,
+                                     .begin = begin,
+                                     .ended = ended,
+                                     .held = held,
+                                     .append = append,
+                                     .attended = attended,
+                                     .free = release};
+    for (int l = 0; l < cache->config->n_layers; l++)
+        describe_layer(k, plan, l);
+    if ((has_levels(plan) && copy_tables(k, plan, err)) || choose_attention(k, err)) {
+        release(&k->method);
+        return -1;
+    }
+    *m = &k->method;
+    return 0;
+}

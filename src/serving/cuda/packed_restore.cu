@@ -1,0 +1,254 @@
+/*
+ * Codes become bf16 rows of the working pages: all tokens of a request, the newest of them from the ring of its slot. Products and sums in
+ * float32, rounded once.
+ *
+ *   even steps   x = s code + zero
+ *   levels       x = middle + half width * level[code], outliers and first tokens in their place; keys that were coded before RoPE are turned
+ *
+ * Grid (KV heads, requests, pages side by side). Reads the codes once and writes 4 bytes per token and dim of K and V together, so it is bound
+ * by what it writes. Even steps: a warp takes a unit of 16 dims, whose fragments are rows of the page's blocks (of values after
+ * an exchange). Levels: a CTA takes a page in shared memory, since RoPE wants two dims that lie in different lanes.
+ */
+#include "serving/cuda/packed_words.cuh"
+
+namespace
+{
+
+enum { WARPS = 8, TILE_PITCH = KVD_WIDTH_MAX + 2 };
+
+struct page_of {
+    const kvd_packed_args &a;
+    int b, g, p;
+    const char *codes;
+    const uint16_t *ring;
+    uint16_t *rows;
+    kvd_packed_parts parts;
+    int left, keys, values; /* tokens of the page: all, and those that are coded */
+};
+
+__device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block, int c)
+{
+    return *reinterpret_cast<const uint4 *>(o.codes + part + 64 * block + 16 * c);
+}
+
+/* A row of 2 dims of a block into its place: `restored` when it is coded, of the ring, or zero beyond the last token. */
+__device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at, uint32_t restored)
+{
+    const uint32_t x = t < coded    ? restored
+                       : t < o.left ? *reinterpret_cast<const uint32_t *>(o.ring + at)
+                                    : 0;
+    *reinterpret_cast<uint32_t *>(o.rows + at) = x;
+}
+
+/* ---- even steps ------------------------------------------------------------------------------------- */
+
+__device__ void even_keys(const page_of &o, int u, int lane)
+{
+    const int d = o.a.map.d_qk[o.g], r = lane / 4, c = lane % 4, groups = o.a.form.k_group / 8;
+    uint32_t pair[16];
+    uint4 scale = make_uint4(0, 0, 0, 0);
+    load_pairs(reinterpret_cast<const uint32_t *>(o.codes) + kvd_packed_words(o.a.form.bits, u, lane),
+               o.a.form.bits, pair);
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (8 * j >= o.left)
+            break;
+        if (j % groups == 0 && 8 * j < o.keys)
+            scale = scales_of(o, o.parts.k_side, j / groups * (d / 16) + u, c);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t code = pair[2 * j + h], s = h ? scale.y : scale.x, z = h ? scale.w : scale.z;
+            put_row(o, 8 * j + r, o.keys, (size_t)(j * 8 * d + (2 * u + h) * 64 + r * 8 + 2 * c),
+                    bf16_pair(half_of(s, 0) * (float)(code & 0xffff) + half_of(z, 0),
+                              half_of(s, 1) * (float)(code >> 16) + half_of(z, 1)));
+        }
+    }
+}
+
+__device__ void even_values(const page_of &o, int u, int lane)
+{
+    const int d = o.a.map.d_v[o.g], r = lane / 4, c = lane % 4, group = 16 * u / o.a.form.v_group;
+    const size_t v = (size_t)KVD_PAGE_TOKENS * (size_t)o.a.map.d_qk[o.g];
+    uint32_t pair[16];
+    load_pairs(reinterpret_cast<const uint32_t *>(o.codes + o.parts.v) +
+                   kvd_packed_words(o.a.form.bits, u, lane),
+               o.a.form.bits, pair);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        if (16 * k >= o.left)
+            break;
+        const uint4 scale = scales_of(o, o.parts.v_side, 4 * group + k, c);
+#pragma unroll
+        for (int a = 0; a < 4; a++) {
+            const uint32_t code = pair[4 * k + a], s = a / 2 ? scale.y : scale.x,
+                           z = a / 2 ? scale.w : scale.z;
+            const uint32_t x = exchanged(bf16_pair(half_of(s, 0) * (float)(code & 0xffff) + half_of(z, 0),
+                                                   half_of(s, 1) * (float)(code >> 16) + half_of(z, 1)));
+            const int j = 2 * k + a / 2;
+            if (8 * j < o.left)
+                put_row(o, 8 * j + r, o.values,
+                        v + (size_t)(j * 8 * d + (2 * u + a % 2) * 64 + r * 8 + 2 * c), x);
+        }
+    }
+}
+
+/* ---- levels ----------------------------------------------------------------------------------------- */
+
+/* A side's codes as numbers in tile [64][TILE_PITCH]. level [2][2^bits]: the second half is read. */
+__device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile, int lane)
+{
+    const int bits = o.a.form.bits, r = lane / 4, c = lane % 4;
+    uint32_t pair[16];
+    load_pairs(reinterpret_cast<const uint32_t *>(o.codes + (side ? o.parts.v : 0)) +
+                   kvd_packed_words(bits, u, lane),
+               bits, pair);
+    const float *const read = level + (1 << bits);
+    if (side) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const uint4 scale = scales_of(o, o.parts.v_side, k, c);
+#pragma unroll
+            for (int a = 0; a < 4; a++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const uint32_t code = e ? pair[4 * k + a] >> 16 : pair[4 * k + a] & 0xffff;
+                    tile[(16 * k + a / 2 * 8 + 2 * c + e) * TILE_PITCH + 16 * u + a % 2 * 8 + r] =
+                        half_of(a / 2 ? scale.w : scale.z, e) +
+                        half_of(a / 2 ? scale.y : scale.x, e) * read[code];
+                }
+        }
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int i = 16 * u + 8 * h + 2 * c + e;
+            const float *const range = o.a.range + 2 * ((size_t)o.g * (size_t)o.a.range_width + (size_t)i);
+            const float middle = i < o.a.range_width ? range[0] : 0,
+                        half = i < o.a.range_width ? range[1] : 0;
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                const uint32_t code = e ? pair[2 * j + h] >> 16 : pair[2 * j + h] & 0xffff;
+                tile[(8 * j + r) * TILE_PITCH + i] = middle + half * read[code];
+            }
+        }
+}
+
+/* Outliers of the page's coded tokens, and its tokens that are float16, into the tile. */
+__device__ void put_exceptions(const page_of &o, int side, float *tile)
+{
+    const kvd_packed_args &a = o.a;
+    const int d = side ? a.map.d_v[o.g] : a.map.d_qk[o.g], coded = side ? o.values : o.keys,
+              t0 = KVD_PAGE_TOKENS * o.p, tid = (int)threadIdx.x;
+    const uint32_t *const v_list = reinterpret_cast<const uint32_t *>(o.codes + o.parts.v_list);
+    const uint32_t *const k_list = reinterpret_cast<const uint32_t *>(o.codes + o.parts.k_list);
+    const int n = side ? coded * a.form.v_apart : a.form.k_apart ? min((int)k_list[0], a.form.k_apart) : 0;
+    for (int i = tid; i < n; i += 32 * WARPS) {
+        const uint32_t one = side ? v_list[i] : k_list[4 + i];
+        const int at = (int)(one >> 16), t = side ? i / a.form.v_apart : at / KVD_WIDTH_MAX;
+        tile[t * TILE_PITCH + at % KVD_WIDTH_MAX] = half_of(one, 0);
+    }
+    const int sink = min(a.n_sink - t0, coded), wide = a.map.page_elements / KVD_PAGE_TOKENS;
+    if (sink <= 0)
+        return;
+    __syncthreads();
+    const uint16_t *const from = a.sink +
+                                 ((size_t)a.slot[o.b] * (size_t)a.n_sink + (size_t)t0) * (size_t)wide +
+                                 a.map.kv_offset[o.g] / KVD_PAGE_TOKENS + (side ? a.map.d_qk[o.g] : 0);
+    for (int i = tid; i < sink * d; i += 32 * WARPS)
+        tile[i / d * TILE_PITCH + i % d] = half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
+}
+
+/* A number of the tile; of keys before RoPE, turned. */
+__device__ __forceinline__ float number_of(const page_of &o, int side, const float *row, int t, int i)
+{
+    const kvd_packed_args &a = o.a;
+    if (side || !a.before_rope || !a.cosine)
+        return row[i];
+    const int half = a.d_head / 2, f = a.interleaved ? i / 2 : i % half;
+    const bool low = a.interleaved ? i % 2 == 0 : i < half;
+    const int other = a.interleaved ? i ^ 1 : low ? i + half : i - half;
+    const size_t at = (size_t)(KVD_PAGE_TOKENS * o.p + t) * (size_t)half + (size_t)f;
+    return row[i] * __ldg(a.cosine + at) + (low ? -row[other] : row[other]) * __ldg(a.sine + at);
+}
+
+__device__ void level_side(const page_of &o, int side, const float *level, float *tile)
+{
+    const int d = side ? o.a.map.d_v[o.g] : o.a.map.d_qk[o.g], coded = side ? o.values : o.keys;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const size_t first = side ? (size_t)KVD_PAGE_TOKENS * (size_t)o.a.map.d_qk[o.g] : 0;
+    for (int u = warp; coded && u < d / 16; u += WARPS)
+        level_unit(o, side, u, level + (side ? 2 << o.a.form.bits : 0), tile, lane);
+    __syncthreads();
+    if (coded)
+        put_exceptions(o, side, tile);
+    __syncthreads();
+    /* As they lie in memory: 4 pairs of dims, 8 tokens, blocks of 8 dims, groups of 8 tokens. */
+    for (int i = (int)threadIdx.x; i < (o.left + 7) / 8 * 4 * d; i += 32 * WARPS) {
+        const int t = i / (4 * d) * 8 + i / 4 % 8, dim = i / 32 % (d / 8) * 8 + i % 4 * 2;
+        const float *const row = tile + t * TILE_PITCH;
+        put_row(o, t, coded, first + (size_t)(2 * i),
+                t < coded ? bf16_pair(number_of(o, side, row, t, dim), number_of(o, side, row, t, dim + 1))
+                          : 0);
+    }
+    __syncthreads();
+}
+
+/* ---- pages ------------------------------------------------------------------------------------------ */
+
+template <bool LEVELS>
+__global__ void __launch_bounds__(32 * WARPS) restore_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    extern __shared__ float tile[];
+    __shared__ float level[4 << 8];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
+              lane = (int)threadIdx.x % 32;
+    /* The newest row has been stored, but nothing of it was coded yet. */
+    const int m = a.kv_len[b], keys = keys_coded(a, m - 1), values = values_coded(a, m - 1);
+    if (LEVELS)
+        for (int i = (int)threadIdx.x; i < 4 << a.form.bits; i += 32 * WARPS)
+            level[i] = a.level[i];
+    __syncthreads();
+    for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
+        const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p;
+        const page_of o = {a,
+                           b,
+                           g,
+                           p,
+                           in_codes(a, page, g),
+                           in_ring(a, b, p, g),
+                           in_rows(a, page, g),
+                           kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
+                           min(m - t0, (int)KVD_PAGE_TOKENS),
+                           min(max(keys - t0, 0), (int)KVD_PAGE_TOKENS),
+                           min(max(values - t0, 0), (int)KVD_PAGE_TOKENS)};
+        if (LEVELS) {
+            level_side(o, 0, level, tile);
+            level_side(o, 1, level, tile);
+        } else {
+            const int k_units = a.map.d_qk[g] / 16, v_units = a.map.d_v[g] / 16;
+            for (int u = warp; u < k_units + v_units; u += WARPS)
+                if (u < k_units)
+                    even_keys(o, u, lane);
+                else
+                    even_values(o, u - k_units, lane);
+        }
+    }
+}
+
+} // namespace
+
+cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
+{
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
+    if (a->form.bits < 1 || a->form.bits > 8 || a->n < 1 || a->n > 65535 || a->pages_side_by_side < 1)
+        return cudaErrorInvalidValue;
+    if (!a->level) {
+        restore_kernel<false><<<grid, 32 * WARPS, 0, stream>>>(*a);
+        return cudaGetLastError();
+    }
+    const int bytes = KVD_PAGE_TOKENS * TILE_PITCH * (int)sizeof(float);
+    restore_kernel<true><<<grid, 32 * WARPS, (size_t)bytes, stream>>>(*a);
+    return cudaGetLastError();
+}

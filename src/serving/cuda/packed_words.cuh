@@ -1,0 +1,119 @@
+/* What the kernels on codes share: words of a lane, pairs of numbers, fragments across a warp. Included by packed_*.cu alone. */
+#ifndef KVD_SERVING_CUDA_PACKED_WORDS_CUH
+#define KVD_SERVING_CUDA_PACKED_WORDS_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "serving/cuda/packed_codes.h"
+
+/* Tokens of keys and values that are coded, of m. */
+static __device__ __forceinline__ int keys_coded(const kvd_packed_args &a, int m)
+{
+    return m / a.k_block * a.k_block;
+}
+
+static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int m)
+{
+    return m > a.v_newest ? m - a.v_newest : 0;
+}
+
+/* K of KV head g in page p of request b: V follows. */
+static __device__ __forceinline__ const uint16_t *in_ring(const kvd_packed_args &a, int b, int p, int g)
+{
+    const size_t page = (size_t)a.slot[b] * (size_t)a.ring_pages + (size_t)(p % a.ring_pages);
+    return a.ring + page * (size_t)a.map.page_elements + a.map.kv_offset[g];
+}
+
+static __device__ __forceinline__ int page_number(const kvd_packed_args &a, int b, int p)
+{
+    return __ldg(a.page_table + (size_t)b * (size_t)a.max_pages + p);
+}
+
+static __device__ __forceinline__ uint16_t *in_rows(const kvd_packed_args &a, int page, int g)
+{
+    return a.rows + (size_t)page * (size_t)a.map.page_elements + a.map.kv_offset[g];
+}
+
+static __device__ __forceinline__ char *in_codes(const kvd_packed_args &a, int page, int g)
+{
+    return a.codes + (size_t)page * a.page_bytes + a.head_at[g];
+}
+
+template <int W>
+static __device__ __forceinline__ void add_plane(const uint32_t *words, int below, uint32_t (&pair)[16])
+{
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        const uint32_t word = words[i];
+#pragma unroll
+        for (int p = 0; p < 16 / W; p++)
+            pair[i * (16 / W) + p] |= (word >> (p * W) & ((1u << W) - 1) * 0x10001u) << below;
+    }
+}
+
+/* A lane's codes: numbers 2 p and 2 p + 1 in the lower and the upper half of pair[p]. */
+static __device__ __forceinline__ void load_pairs(const uint32_t *words, int bits, uint32_t (&pair)[16])
+{
+#pragma unroll
+    for (int p = 0; p < 16; p++)
+        pair[p] = 0;
+    if (bits == 8)
+        add_plane<8>(words, 0, pair);
+    if (bits & 4)
+        add_plane<4>(words, 0, pair);
+    if (bits & 2)
+        add_plane<2>(words + (bits & 4), bits & 4, pair);
+    if (bits & 1)
+        add_plane<1>(words + (bits & 6), bits & 6, pair);
+}
+
+/* An 8 x 8 fragment of 16-bit numbers, rows and columns exchanged. */
+static __device__ __forceinline__ uint32_t exchanged(uint32_t fragment)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(fragment));
+    return r;
+}
+
+static __device__ __forceinline__ float bf16_of(uint32_t pair, int e)
+{
+    return __uint_as_float(e ? pair & 0xffff0000u : pair << 16);
+}
+
+static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+static __device__ __forceinline__ float half_of(uint32_t pair, int e)
+{
+    return __half2float(__ushort_as_half((unsigned short)(e ? pair >> 16 : pair)));
+}
+
+static __device__ __forceinline__ float as_half(float x)
+{
+    return __half2float(__float2half_rn(x));
+}
+
+static __device__ __forceinline__ uint32_t half_bits(float x)
+{
+    return __half_as_ushort(__float2half_rn(x));
+}
+
+static __device__ __forceinline__ float min_of_rows(float x)
+{
+#pragma unroll
+    for (int i = 4; i < 32; i *= 2)
+        x = fminf(x, __shfl_xor_sync(~0u, x, i));
+    return x;
+}
+
+static __device__ __forceinline__ float max_of_rows(float x)
+{
+    return -min_of_rows(-x);
+}
+
+#endif

@@ -1,0 +1,522 @@
+/*
+ * Codes on the device (serving/cuda/packed_*.cu) against the method itself on the host: what is restored of prompts and, after every step, of
+ * running requests, bit for bit for even steps, within the rounding of RoPE for levels. Prompts end around groups, windows and pages.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "gpu_case.h"
+#include "methods/bits/kvquant.h"
+#include "methods/presets.h"
+#include "model/blocks.h"
+#include "serving/cuda/packed.h"
+#include "serving/cuda/packed_decode.h"
+
+enum { N_KV = 3, GROUP_HEADS = 4, N = 7 /* requests */ };
+
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s packed %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+typedef struct {
+    const char *method;
+    int d;
+    int length[N], steps;
+    double bar; /* of a number, relative to itself and the rms of 1 */
+} test_case;
+
+typedef struct {
+    const test_case *t;
+    kvd_config config;
+    kvd_plan plan;
+    kvd_packed_args a;
+    int most, max_pages, rope;
+    float *pre, *x[2]; /* [N][most][N_KV][d] keys before RoPE, keys, values; bf16 numbers */
+    float *cosine, *sine;
+    int32_t page[N][64], slot[N];
+    uint16_t *pages; /* host copy of the working pages */
+    size_t n_pages;
+    void *table, *len, *q_len, *start, *slots, *rows_x;
+} bench;
+
+static uint16_t bits_of(float x)
+{
+    uint16_t h;
+    kvd_from_f32(KVD_BF16, &x, &h, 1);
+    return h;
+}
+
+static float number(uint16_t h)
+{
+    float x;
+    kvd_to_f32(KVD_BF16, &h, &x, 1);
+    return x;
+}
+
+static size_t at(const bench *w, int b, int t, int g, int i)
+{
+    return (((size_t)b * (size_t)w->most + (size_t)t) * N_KV + (size_t)g) * (size_t)w->t->d + (size_t)i;
+}
+
+/* Element of a page. */
+static size_t place(const bench *w, int side, int g, int t, int i)
+{
+    const size_t d = (size_t)w->t->d;
+    return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * d : 0) +
+           kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, (size_t)i, d);
+}
+
+static void make_rows(bench *w)
+{
+    const int d = w->t->d;
+    const size_t n = at(w, N, 0, 0, 0);
+    kvd_rng r;
+    kvd_rng_seed(&r, 21, 0);
+    w->pre = need(n * sizeof(float));
+    for (int side = 0; side < 2; side++)
+        w->x[side] = need(n * sizeof(float));
+    for (size_t i = 0; i < n; i++) {
+        const double far = kvd_rng_below(&r, 300) ? 1 : 8; /* outliers */
+        w->pre[i] =
+            number(bits_of((float)(kvd_rng_normal(&r) * far + (w->rope ? 0 : (double)(i % (size_t)d % 5)))));
+        w->x[1][i] = number(bits_of((float)(kvd_rng_normal(&r) * far)));
+    }
+    memcpy(w->x[0], w->pre, n * sizeof(float));
+    for (int b = 0; b < N; b++)
+        for (int t = 0; t < w->most; t++)
+            for (int g = 0; w->rope && g < N_KV; g++) {
+                const uint32_t position = (uint32_t)t;
+                kvd_rope_apply(&w->config, w->cosine, w->sine, &position, 1, 1, w->x[0] + at(w, b, t, g, 0));
+            }
+    for (size_t i = 0; i < n; i++)
+        w->x[0][i] = number(bits_of(w->x[0][i]));
+}
+
+static int open_bench(bench *w, const test_case *t, kvd_err *err)
+{
+    kvd_method m;
+    *w = (bench){.t = t};
+    w->config = (kvd_config){.n_layers = 1,
+                             .n_heads = N_KV * GROUP_HEADS,
+                             .n_kv_heads = N_KV,
+                             .d_head = t->d,
+                             .d_model = N_KV * GROUP_HEADS * t->d,
+                             .positions = KVD_POSITIONS_ROPE,
+                             .rope_theta = 10000,
+                             .max_positions = 4096};
+    w->plan = (kvd_plan){.type = KVD_BF16, .prompt = 1};
+    const kvd_method_setup setup = {.config = &w->config, .drawn = true};
+    if (kvd_method_parse(t->method, &m, err))
+        return -1;
+    kvd_method_plan(&m, &w->plan);
+    if (kvd_plan_open(&w->plan, &setup, err))
+        return -1;
+    w->rope = w->plan.bits->keys_before_rope;
+    for (int b = 0; b < N; b++)
+        w->most = t->length[b] + t->steps > w->most ? t->length[b] + t->steps : w->most;
+    w->max_pages = (w->most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    kvd_attn_heads heads = {.n_heads = w->config.n_heads, .n_kv_heads = N_KV, .d_head = t->d};
+    kvd_attn_map map;
+    for (int g = 0; g < N_KV; g++)
+        heads.d_qk[g] = heads.d_v[g] = t->d;
+    if (kvd_attn_map_make(&heads, &map))
+        return kvd_fail(err, "map");
+    kvd_serving_packed_describe(&w->plan, &w->config, &map, &w->a);
+    w->cosine = need((size_t)w->most * (size_t)t->d / 2 * sizeof(float));
+    w->sine = need((size_t)w->most * (size_t)t->d / 2 * sizeof(float));
+    kvd_rope_tables(&w->config, (size_t)w->most, (size_t)w->most, w->cosine, w->sine);
+    make_rows(w);
+    return 0;
+}
+
+static void *zeros(size_t bytes)
+{
+    void *const host = need(bytes), *const p = on_device(host, bytes);
+    free(host);
+    return p;
+}
+
+static void make_device(bench *w)
+{
+    kvd_packed_args *const a = &w->a;
+    int32_t next = 3;
+    const size_t row = (size_t)a->map.page_elements / KVD_PAGE_TOKENS * 2, slots = 2 * N;
+    for (int b = 0; b < N; b++) {
+        w->slot[b] = (int32_t)((b * 3 + 1) % (2 * N));
+        for (int p = 0; p < w->max_pages; p++, next = (next + 5) % (N * w->max_pages * 2 + 1))
+            w->page[b][p] = next;
+    }
+    w->n_pages = (size_t)(N * w->max_pages * 2 + 1);
+    w->pages = need(w->n_pages * (size_t)a->map.page_elements * 2);
+    a->codes = zeros(w->n_pages * a->page_bytes);
+    a->ring = zeros(slots * (size_t)a->ring_pages * KVD_PAGE_TOKENS * row);
+    a->sink = zeros(slots * (size_t)a->n_sink * row + 16);
+    a->rows = on_device(NULL, w->n_pages * (size_t)a->map.page_elements * 2);
+    a->apart = zeros((slots + 1) * 4);
+    a->beyond = a->apart + slots;
+    a->max_pages = w->max_pages;
+    a->n = N;
+    int32_t *const table = need((size_t)N * (size_t)w->max_pages * 4);
+    for (int b = 0; b < N; b++)
+        memcpy(table + b * w->max_pages, w->page[b], (size_t)w->max_pages * 4);
+    a->page_table = w->table = on_device(table, (size_t)N * (size_t)w->max_pages * 4);
+    free(table);
+    a->slot = w->slots = on_device(w->slot, sizeof w->slot);
+    a->kv_len = w->len = zeros(N * 4);
+    w->q_len = zeros(N * 4);
+    w->start = zeros(N * 4);
+    if (w->rope) {
+        kvd_kvquant_tables t;
+        kvd_kvquant_tables_of(w->plan.bits_self, &t);
+        a->level = on_device(t.levels, ((size_t)4 << a->form.bits) * sizeof(float));
+        a->range = on_device(t.range, N_KV * t.range_width * 2 * sizeof(float));
+        a->range_width = (int32_t)t.range_width;
+        a->before_rope = true;
+        a->cosine = on_device(w->cosine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
+        a->sine = on_device(w->sine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
+    }
+    a->ld = (size_t)N_KV * (size_t)w->t->d + 16;
+    a->x_key = 16;
+}
+
+static void upload_lengths(bench *w, int step)
+{
+    int32_t len[N], start[N], total = 0;
+    for (int b = 0; b < N; b++) {
+        len[b] = w->t->length[b] + step;
+        start[b] = total;
+        total += w->t->length[b];
+    }
+    check(cudaMemcpy(w->len, len, sizeof len, cudaMemcpyHostToDevice), "lengths");
+    check(cudaMemcpy(w->q_len, len, sizeof len, cudaMemcpyHostToDevice), "lengths");
+    check(cudaMemcpy(w->start, start, sizeof start, cudaMemcpyHostToDevice), "starts");
+}
+
+/* Keys before RoPE of tokens first[b] .. first[b] + n[b] - 1, one request after another. */
+static void upload_x(bench *w, const int *first, const int *n)
+{
+    size_t total = 0, row = 0;
+    for (int b = 0; b < N; b++)
+        total += (size_t)n[b];
+    uint16_t *const x = need(total * w->a.ld * 2);
+    for (int b = 0; b < N; b++)
+        for (int t = first[b]; t < first[b] + n[b]; t++, row++)
+            for (int k = 0; k < N_KV * w->t->d; k++)
+                x[row * w->a.ld + 16 + (size_t)k] = bits_of(w->pre[at(w, b, t, 0, k)]);
+    check(cudaFree(w->rows_x), "cudaFree");
+    w->a.x = w->rows_x = on_device(x, total * w->a.ld * 2);
+    free(x);
+}
+
+/* Tokens of a request into pages [..][page_elements] of the host, token t into page number `page` (ring: place). */
+static void put_token(const bench *w, uint16_t *page, int b, int t)
+{
+    for (int side = 0; side < 2; side++)
+        for (int g = 0; g < N_KV; g++)
+            for (int i = 0; i < w->t->d; i++)
+                page[place(w, side, g, t, i)] = bits_of(w->x[side][at(w, b, t, g, i)]);
+}
+
+static void run_prompts(bench *w)
+{
+    const size_t elements = (size_t)w->a.map.page_elements;
+    const int first[N] = {0};
+    memset(w->pages, 0xff, w->n_pages * elements * 2);
+    for (int b = 0; b < N; b++) {
+        for (int t = 0; t < w->t->length[b]; t++)
+            put_token(w, w->pages + (size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements, b, t);
+    }
+    check(cudaMemcpy(w->a.rows, w->pages, w->n_pages * elements * 2, cudaMemcpyHostToDevice), "rows");
+    upload_lengths(w, 0);
+    upload_x(w, first, w->t->length);
+    kvd_packed_args a = w->a;
+    a.q_len = w->q_len;
+    a.start = w->start;
+    a.pages_side_by_side = 2;
+    check(kvd_packed_code(&a, NULL), "code");
+}
+
+/* The newest token of each request into the ring, as append does. */
+static void append_step(bench *w, int step)
+{
+    const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
+    uint16_t *const row = need(d * 2);
+    int first[N], one[N];
+    for (int b = 0; b < N; b++) {
+        const int t = w->t->length[b] + step - 1;
+        first[b] = t;
+        one[b] = 1;
+        uint16_t *const page = w->a.ring + ((size_t)w->slot[b] * (size_t)w->a.ring_pages +
+                                            (size_t)(t / KVD_PAGE_TOKENS % w->a.ring_pages)) *
+                                               elements;
+        for (int side = 0; side < 2; side++)
+            for (int g = 0; g < N_KV; g++) {
+                for (size_t i = 0; i < d; i++)
+                    row[i] = bits_of(w->x[side][at(w, b, t, g, (int)i)]);
+                check(cudaMemcpy2D(page + place(w, side, g, t, 0), 128, row, 16, 16, d / 8,
+                                   cudaMemcpyHostToDevice),
+                      "row");
+            }
+    }
+    free(row);
+    upload_lengths(w, step);
+    upload_x(w, first, one);
+}
+
+/* What a read finds of m tokens of a head, the newest of which was just stored, [m][d]; *coded: of how many it is codes. */
+static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
+{
+    const size_t d = (size_t)w->t->d;
+    const int before = m - 1, newest = before > w->a.v_newest ? before - w->a.v_newest : 0;
+    const int n = *coded = side ? newest : before / w->a.k_block * w->a.k_block;
+    float *const x = need(2 * (size_t)m * d * sizeof *x), *const y = x + (size_t)m * d;
+    uint8_t *const level = need((size_t)m);
+    uint32_t *const position = need((size_t)m * sizeof *position);
+    kvd_bits_count count;
+    kvd_err err = {""};
+    for (int t = 0; t < m; t++) {
+        position[t] = (uint32_t)t;
+        level[t] = KVD_LEVEL_HIGH;
+        memcpy(y + (size_t)t * d,
+               (t >= n ? w->x[side]
+                : side ? w->x[1]
+                       : w->pre) +
+                   at(w, b, t, g, 0),
+               d * sizeof *x);
+    }
+    const kvd_bits_block block = {.side = (kvd_side)side,
+                                  .kv_head = g,
+                                  .n = (size_t)n,
+                                  .d = d,
+                                  .x = y,
+                                  .level = level,
+                                  .position = position};
+    memcpy(x, y, (size_t)m * d * sizeof *x);
+    if (n && w->plan.bits->code(w->plan.bits_self, &block, x, &count, &err)) {
+        printf("not ok packed: %s\n", err.msg);
+        exit(1);
+    }
+    if (w->rope && side == 0)
+        kvd_rope_apply(&w->config, w->cosine, w->sine, position, (size_t)n, 1, x);
+    free(level);
+    free(position);
+    return x;
+}
+
+/* Numbers of the working pages that are off, of a head; zeros stand behind the last token. */
+static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
+                    double *worst)
+{
+    const size_t elements = (size_t)w->a.map.page_elements;
+    size_t n = 0;
+    for (int t = 0; t < (m + 7) / 8 * 8; t++)
+        for (int i = 0; i < w->t->d; i++) {
+            const float x = t < m ? want[t * w->t->d + i] : 0;
+            const float got = number(
+                w->pages[(size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements + place(w, side, g, t, i)]);
+            const double bar = t < coded ? w->t->bar * (1 + fabs((double)x)) : 0;
+            const double off = fabs((double)got - (double)number(bits_of(x))) / (1 + fabs((double)x));
+            n += !(off * (1 + fabs((double)x)) <= bar);
+            *worst = !(off <= *worst) ? off : *worst;
+        }
+    return n;
+}
+
+/* Distance of the output of a query head from softmax(q K^T / sqrt(d)) V in double, relative to its length. */
+static double attention_off(const bench *w, int m, const float *k, const float *v, const uint16_t *q,
+                            const uint16_t *o)
+{
+    const int d = w->t->d;
+    double *const p = need((size_t)m * sizeof *p), sum = 0, top = -INFINITY, error = 0, square = 0;
+    for (int t = 0; t < m; t++) {
+        for (int i = 0; i < d; i++)
+            p[t] += (double)number(q[i]) * (double)k[t * d + i] / sqrt(d);
+        top = p[t] > top ? p[t] : top;
+    }
+    for (int t = 0; t < m; t++)
+        sum += p[t] = exp(p[t] - top);
+    for (int i = 0; i < d; i++) {
+        double want = 0;
+        for (int t = 0; t < m; t++)
+            want += p[t] / sum * (double)v[t * d + i];
+        error += ((double)number(o[i]) - want) * ((double)number(o[i]) - want);
+        square += want * want;
+    }
+    free(p);
+    return sqrt(error / square);
+}
+
+typedef struct {
+    size_t bad, first_bad;
+    double worst, attention;
+} result;
+
+/* What was restored, and attention on the codes where there is a kernel (o NULL: there is none). */
+static void compare(const bench *w, int step, const uint16_t *q, const uint16_t *o, result *r)
+{
+    const size_t elements = (size_t)w->a.map.page_elements;
+    const int d = w->t->d;
+    size_t n = 0;
+    check(cudaMemcpy(w->pages, w->a.rows, w->n_pages * elements * 2, cudaMemcpyDeviceToHost), "rows");
+    for (int b = 0; b < N; b++)
+        for (int g = 0; g < N_KV; g++) {
+            const int m = w->t->length[b] + step;
+            float *x[2];
+            for (int side = 0; side < 2; side++) {
+                int coded;
+                x[side] = expected(w, side, b, g, m, &coded);
+                n += wrong(w, side, b, g, m, coded, x[side], &r->worst);
+            }
+            for (int h = g * GROUP_HEADS; o && h < (g + 1) * GROUP_HEADS; h++) {
+                const size_t row = (size_t)(b * N_KV * GROUP_HEADS + h) * (size_t)d;
+                const double e = attention_off(w, m, x[0], x[1], q + row, o + row);
+                r->attention = !(e <= r->attention) ? e : r->attention;
+            }
+            free(x[0]);
+            free(x[1]);
+        }
+    r->first_bad = n && !r->bad ? (size_t)step : r->first_bad;
+    r->bad += n;
+}
+
+static void close_bench(bench *w)
+{
+    void *const device[] = {w->a.codes,
+                            w->a.ring,
+                            w->a.sink,
+                            w->a.rows,
+                            w->a.apart,
+                            w->table,
+                            w->len,
+                            w->q_len,
+                            w->start,
+                            w->slots,
+                            w->rows_x,
+                            (void *)w->a.level,
+                            (void *)w->a.range,
+                            (void *)w->a.cosine,
+                            (void *)w->a.sine};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        check(cudaFree(device[i]), "cudaFree");
+    kvd_plan_close(&w->plan);
+    free(w->pre);
+    free(w->x[0]);
+    free(w->x[1]);
+    free(w->cosine);
+    free(w->sine);
+    free(w->pages);
+}
+
+typedef struct {
+    kvd_packed_decode_args args;
+    uint16_t *q, *o; /* host [N][heads][d] */
+    size_t bytes;
+} decoder;
+
+static decoder make_decoder(const bench *w)
+{
+    decoder x = {.bytes = (size_t)(N * N_KV * GROUP_HEADS * w->t->d) * 2};
+    kvd_rng r;
+    kvd_rng_seed(&r, 22, 0);
+    x.q = need(x.bytes);
+    x.o = need(x.bytes);
+    for (size_t i = 0; i < x.bytes / 2; i++)
+        x.q[i] = bits_of((float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01)));
+    x.args = (kvd_packed_decode_args){.q = on_device(x.q, x.bytes),
+                                      .o = on_device(NULL, x.bytes),
+                                      .pages_before = zeros((N + 1) * 4),
+                                      .partial = on_device(NULL, kvd_packed_decode_bytes(&w->a.map, 5)),
+                                      .n_ctas = 5};
+    return x;
+}
+
+static void free_decoder(decoder *x)
+{
+    check(cudaFree((void *)x->args.q), "cudaFree");
+    check(cudaFree(x->args.o), "cudaFree");
+    check(cudaFree(x->args.pages_before), "cudaFree");
+    check(cudaFree(x->args.partial), "cudaFree");
+    free(x->q);
+    free(x->o);
+}
+
+static void run_decoder(const bench *w, decoder *x, int step)
+{
+    x->args.n_ctas = 1 + step % 5;
+    check(cudaMemset(x->args.o, 0xff, x->bytes), "poison");
+    check(kvd_packed_decode_plan(w->a.kv_len, N, x->args.pages_before, NULL), "plan");
+    check(kvd_packed_decode(&w->a, &x->args, NULL), "attention");
+    check(cudaMemcpy(x->o, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
+}
+
+static void test(const test_case *t)
+{
+    kvd_err err = {""};
+    bench w;
+    result r = {0};
+    char name[128], text[256];
+    (void)snprintf(name, sizeof name, "%s, heads of %d", t->method, t->d);
+    if (open_bench(&w, t, &err)) {
+        report(0, name, err.msg);
+        return;
+    }
+    make_device(&w);
+    decoder x = make_decoder(&w);
+    const bool decodes = kvd_packed_decodes(&w.a);
+    run_prompts(&w);
+    for (int s = 1; s <= t->steps; s++) {
+        append_step(&w, s);
+        check(cudaMemset(w.a.rows, 0xff, w.n_pages * (size_t)w.a.map.page_elements * 2), "poison");
+        kvd_packed_args a = w.a;
+        a.pages_side_by_side = 1 + s % 3;
+        check(kvd_packed_restore(&a, NULL), "restore");
+        if (decodes)
+            run_decoder(&w, &x, s);
+        compare(&w, s, x.q, decodes ? x.o : NULL, &r);
+        a.pages_side_by_side = 1;
+        check(kvd_packed_code(&a, NULL), "code");
+        check(cudaDeviceSynchronize(), "code");
+    }
+    uint32_t beyond;
+    check(cudaMemcpy(&beyond, w.a.beyond, sizeof beyond, cudaMemcpyDeviceToHost), "outliers");
+    (void)snprintf(
+        text, sizeof text,
+        "%zu numbers off (first after step %zu), by %.2g at most; %u outliers without room; attention %s%.2g",
+        r.bad, r.first_bad, r.worst, beyond, decodes ? "on codes off by " : "of restored rows ", r.attention);
+    report(!r.bad && !beyond && r.attention <= 5e-3, name, text);
+    free_decoder(&x);
+    close_bench(&w);
+}
+
+/* usage: gpu_packed [quick]: a few small cases, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    static const test_case cases[] = {
+        {"kivi,bits=4,group=32,residual=128", 128, {1, 127, 128, 129, 200, 255, 64}, 9, 0},
+        {"kvquant,bits=4,outliers=0.1,sink=1", 64, {1, 2, 63, 64, 65, 8, 127}, 4, 0.02},
+        {"kivi,bits=2,group=16,residual=32", 64, {1, 15, 16, 31, 32, 33, 65}, 40, 0},
+        {"kivi,bits=8,group=64,residual=64", 64, {1, 63, 64, 65, 127, 129, 190}, 6, 0},
+        {"kivi,bits=3,group=32,residual=0", 48, {1, 31, 32, 33, 64, 65, 100}, 35, 0},
+        {"kivi,bits=1,group=16,residual=16", 16, {1, 7, 16, 17, 48, 63, 64}, 20, 0},
+        {"kivi,bits=5,group=16,residual=48", 80, {1, 47, 48, 49, 95, 96, 97}, 5, 0},
+        {"kivi,bits=6,group=32,residual=64", 32, {1, 64, 65, 66, 128, 129, 63}, 5, 0},
+        {"kivi,bits=7,group=64,residual=128", 112, {1, 64, 128, 129, 256, 257, 63}, 3, 0},
+        {"kvquant,bits=3,outliers=0.1,sink=5", 128, {1, 4, 5, 6, 64, 128, 77}, 4, 0.02},
+        {"kvquant,bits=2,outliers=0,sink=0", 32, {1, 7, 8, 9, 64, 66, 130}, 9, 0.02},
+        {"kvquant,bits=8,outliers=0.2,sink=70", 64, {1, 68, 69, 70, 71, 72, 130}, 4, 0.02},
+    };
+    int devices = 0;
+    const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 2 : sizeof cases / sizeof *cases;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip packed: no device\n");
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        test(&cases[i]);
+    return failures ? 1 : 0;
+}

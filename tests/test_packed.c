@@ -1,0 +1,141 @@
+/* Codes in words (serving/packed_layout.h): every number of a page has its own bits, and what comes back is what kvd_quantise_group makes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/half.h"
+#include "common/rng.h"
+#include "methods/bits/bits.h"
+#include "serving/packed_layout.h"
+
+enum { TOKENS = KVD_PAGE_TOKENS, D = 48, GROUP = 32 };
+
+static uint32_t *words_of(uint32_t *page, int bits, int side, int t, int i)
+{
+    const int lane = side ? kvd_packed_value_lane(t, i) : kvd_packed_key_lane(t, i);
+    return page + kvd_packed_words(bits, i / 16, lane);
+}
+
+static int number_of(int side, int t, int i)
+{
+    return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
+}
+
+static void every_number_has_its_bits(void **state)
+{
+    (void)state;
+    for (int bits = 1; bits <= 8; bits++)
+        for (int side = 0; side < 2; side++) {
+            uint32_t page[D / 16 * 32 * 8];
+            uint8_t want[TOKENS][D];
+            kvd_rng r;
+            kvd_rng_seed(&r, 5, (uint64_t)bits);
+            memset(page, 0xa5, sizeof page);
+            for (int pass = 0; pass < 2; pass++) /* the second over other bits */
+                for (int t = 0; t < TOKENS; t++)
+                    for (int i = 0; i < D; i++) {
+                        want[t][i] = (uint8_t)kvd_rng_below(&r, 1u << bits);
+                        kvd_packed_put(words_of(page, bits, side, t, i), bits, number_of(side, t, i),
+                                       want[t][i]);
+                    }
+            for (int t = 0; t < TOKENS; t++)
+                for (int i = 0; i < D; i++)
+                    assert_int_equal(
+                        kvd_packed_get(words_of(page, bits, side, t, i), bits, number_of(side, t, i)),
+                        want[t][i]);
+            for (size_t w = (size_t)(D / 16 * 32 * bits); w < sizeof page / sizeof *page; w++)
+                assert_int_equal(page[w], 0xa5a5a5a5u);
+        }
+}
+
+/* Pairs of numbers stand 16 bits apart, so that a mask makes two floats of them. */
+static void pairs_stand_in_halves(void **state)
+{
+    (void)state;
+    for (int w = 1; w <= 8; w *= 2)
+        for (int p = 0; p < 16; p++) {
+            uint32_t words[8] = {0};
+            kvd_packed_put(words, w, 2 * p, (1u << w) - 1);
+            kvd_packed_put(words, w, 2 * p + 1, (1u << w) - 1);
+            for (int i = 0; i < w; i++)
+                assert_int_equal(words[i],
+                                 i == p / (16 / w) ? ((1u << w) - 1) * 0x10001u << p % (16 / w) * w : 0);
+        }
+}
+
+static void scales_have_places_of_their_own(void **state)
+{
+    (void)state;
+    int seen[32] = {0};
+    for (int x = 0; x < 16; x++) {
+        seen[kvd_packed_scale(x)]++;
+        seen[kvd_packed_scale(x) + 4]++;
+        assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2); /* the lanes' own 16 bytes */
+    }
+    for (int i = 0; i < 32; i++)
+        assert_int_equal(seen[i], 1);
+    const kvd_packed_form f = {.bits = 4, .k_group = 32, .v_group = 32};
+    const kvd_packed_parts p = kvd_packed_parts_of(&f, 128, 128);
+    assert_int_equal(p.bytes,
+                     64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4); /* codes, scales of keys, of values */
+}
+
+static float as_half(float x)
+{
+    uint16_t h;
+    kvd_from_f32(KVD_F16, &x, &h, 1);
+    kvd_to_f32(KVD_F16, &h, &x, 1);
+    return x;
+}
+
+/* Codes of a group through the words, with scales as float16: what the quantiser gives, bit for bit. */
+static void groups_come_back(void **state)
+{
+    (void)state;
+    kvd_rng r;
+    kvd_rng_seed(&r, 6, 0);
+    for (int bits = 1; bits <= 8; bits++)
+        for (int c = 0; c < 50; c++) {
+            float x[GROUP], want[GROUP], lo, hi;
+            uint32_t page[2 * 32 * 8] = {0};
+            for (int i = 0; i < GROUP; i++)
+                x[i] = (float)(kvd_rng_normal(&r) * (c == 1 ? 0 : 1 + c) + (c % 3) * 10.0);
+            lo = hi = x[0];
+            for (int i = 0; i < GROUP; i++) {
+                lo = x[i] < lo ? x[i] : lo;
+                hi = x[i] > hi ? x[i] : hi;
+            }
+            (void)kvd_quantise_group(x, GROUP, 1, bits, want);
+            const float top = (float)((1 << bits) - 1), zero = as_half(lo), step = as_half((hi - lo) / top);
+            for (int i = 0; i < GROUP; i++) {
+                float q = step > 0 ? (x[i] - zero) / step : 0;
+                q = q - (float)(int)q > 0.5f || (q - (float)(int)q == 0.5f && (int)q % 2)
+                        ? (float)((int)q + 1)
+                        : (float)(int)q;
+                q = q < 0 ? 0 : q > top ? top : q;
+                kvd_packed_put(words_of(page, bits, 1, c, i), bits, number_of(1, c, i), (uint32_t)q);
+            }
+            for (int i = 0; i < GROUP; i++) {
+                const float q =
+                    (float)kvd_packed_get(words_of(page, bits, 1, c, i), bits, number_of(1, c, i));
+                const float got = step * q + zero;
+                assert_memory_equal(&got, &want[i], sizeof got);
+            }
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_number_has_its_bits),
+        cmocka_unit_test(pairs_stand_in_halves),
+        cmocka_unit_test(scales_have_places_of_their_own),
+        cmocka_unit_test(groups_come_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
