@@ -284,8 +284,7 @@ static void test(const char *path, const char *model, const char *method, const 
     const apart other = compare(&l, &beside, &want, 0);
     (void)snprintf(text, sizeof text, "prompts beside steps in 4 slots: off by %.2g, at most %.2g",
                    other.mean, other.worst);
-    report(other.mean < 2 * rounding.mean && other.worst < 3 * fmax(rounding.worst, prompt.worst), name,
-           text);
+    report(near(&other, &rounding, &does), name, text);
     outcome_free(&beside);
     outcome_free(&replayed);
     outcome_free(&got);
