@@ -230,9 +230,9 @@ static void make_dense(launch *x, const kvd_attn_map *map, int batch)
 
 static void free_dense(const launch *x)
 {
-    check(cudaFree((void *)(size_t)(const char *)x->dense.kv_len), "cudaFree");
-    check(cudaFree((void *)(size_t)(const char *)x->dense.page_table), "cudaFree");
-    check(cudaFree((void *)(size_t)(const char *)x->dense.pool), "cudaFree");
+    check(cudaFree((void *)x->dense.kv_len), "cudaFree");
+    check(cudaFree((void *)x->dense.page_table), "cudaFree");
+    check(cudaFree((void *)x->dense.pool), "cudaFree");
     check(cudaFree(x->dense.workspace), "cudaFree");
 }
 

@@ -540,7 +540,7 @@ static void free_steps(const kvd_leankv_steps *t)
     const void *const all[] = {t->slot,  t->at,          t->page_table, t->fresh,   t->q,      t->o,
                                t->score, t->fresh_score, t->lse2,       t->partial, t->arrived};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)(size_t)(const char *)all[i]), "cudaFree");
+        check(cudaFree((void *)all[i]), "cudaFree");
 }
 
 static void compare_out(const fixture *f, head_step *h, const float *got, const float *lse2, step_result *r)
@@ -577,16 +577,14 @@ static void one_step(fixture *f, int step, char *page, step_result *r)
     float *const lse2 = need(rows * kv * 8 * sizeof *lse2);
     head_step *const h = need(ROWS * kv * sizeof *h);
     kvd_pack_q_decode(&f->map, &batch, KVD_BF16, q, narrow);
-    check(cudaMemcpy((void *)(size_t)(const char *)f->t.q, narrow, rows * (size_t)f->map.q_pitch * 2,
-                     cudaMemcpyHostToDevice),
+    check(cudaMemcpy((void *)f->t.q, narrow, rows * (size_t)f->map.q_pitch * 2, cudaMemcpyHostToDevice),
           "queries");
     memset(narrow, 0xff, rows * (size_t)f->map.page_elements * 2);
     kvd_pack_kv(&f->map, &batch, KVD_BF16, k, v, table, 1, narrow);
-    check(cudaMemcpy((void *)(size_t)(const char *)f->t.fresh, narrow,
-                     rows * (size_t)f->map.page_elements * 2, cudaMemcpyHostToDevice),
+    check(cudaMemcpy((void *)f->t.fresh, narrow, rows * (size_t)f->map.page_elements * 2,
+                     cudaMemcpyHostToDevice),
           "new rows");
-    check(cudaMemcpy((void *)(size_t)(const char *)f->t.at, at, sizeof at, cudaMemcpyHostToDevice),
-          "positions");
+    check(cudaMemcpy((void *)f->t.at, at, sizeof at, cudaMemcpyHostToDevice), "positions");
     f->t.splits = step % 3 == 0 ? 1 : step % 3 == 1 ? kvd_leankv_splits((int)rows, s->kv, 132) : 3;
     check(kvd_leankv_grow(&f->pool, f->t.slot, (int)rows, 0, LAYERS, 1, 0), "grow");
     for (int row = 0; row < ROWS; row++)
@@ -616,7 +614,7 @@ static void one_step(fixture *f, int step, char *page, step_result *r)
             free(after.item);
             free(x->x.item);
             free(x->received);
-            free((void *)(size_t)(const char *)x->q);
+            free((void *)x->q);
         }
     free(q);
     free(k);
@@ -682,7 +680,7 @@ static void run(const setting *s, uint64_t seed)
                                f->p.q,        f->p.lse,     f->p.mass,     f->p.source,     f->pool.list,
                                f->pool.table, f->pool.head, f->pool.state, f->pool.page};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)(size_t)(const char *)all[i]), "cudaFree");
+        check(cudaFree((void *)all[i]), "cudaFree");
     free(f->q);
     free(f->k);
     free(f->v);

@@ -22,7 +22,7 @@ typedef struct {
     float *score, *fresh_score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    int32_t *host_leaving;  /* pinned [n_slots]                       */
+    int32_t *host_leaving;  /* pinned [2 n_slots]: left; begin anew    */
     uint32_t *known;        /* [n_slots] tokens that a slot has seen  */
     kvd_leankv_state *seen; /* pinned: at the end of the iteration    */
 } leankv;
@@ -42,14 +42,14 @@ static double value_of(const kvd_parameter *p, const kvd_values *v, const char *
 
 /* ---- iterations ------------------------------------------------------------------------------------------------ */
 
-/* Slots whose pages go back. */
-static int give_back(leankv *k, size_t n, kvd_err *err)
+/* Slots whose pages go back; slot is pinned, and stays as it is until the iteration has ended. */
+static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
         return 0;
-    return kvd_cuda_check(cudaMemcpyAsync(k->leaving, k->host_leaving, n * sizeof *k->leaving,
-                                          cudaMemcpyHostToDevice, k->stream),
-                          what, err) ||
+    return kvd_cuda_check(
+               cudaMemcpyAsync(k->leaving, slot, n * sizeof *k->leaving, cudaMemcpyHostToDevice, k->stream),
+               what, err) ||
                    kvd_cuda_check(kvd_leankv_give_back(&k->pool, k->leaving, (int)n, k->stream), what, err)
                ? -1
                : 0;
@@ -58,6 +58,8 @@ static int give_back(leankv *k, size_t n, kvd_err *err)
 static int begin(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
+    int32_t *const slot =
+        k->host_leaving + k->pool.n_slots; /* those that left last may still be on their way */
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
@@ -68,9 +70,9 @@ static int begin(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
                 "a prompt in one piece",
                 s->request, s->n, s->before, s->slot, k->known[s->slot]);
         if (s->before == 0 && k->known[s->slot])
-            k->host_leaving[n++] = (int32_t)s->slot;
+            slot[n++] = (int32_t)s->slot;
     }
-    return give_back(k, n, err);
+    return give_back(k, slot, n, err);
 }
 
 static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
@@ -87,7 +89,7 @@ static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             k->host_leaving[n++] = (int32_t)s->slot;
     }
-    return give_back(k, n, err);
+    return give_back(k, k->host_leaving, n, err);
 }
 
 /* Rows of steps hold the new token alone, a prompt all of its own. */
@@ -223,7 +225,7 @@ static int make(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t 
                    (p->state = kvd_device_new(d, sizeof *p->state, "leankv's state", err)) &&
                    (p->page = kvd_device_new(d, n * (size_t)p->layout.page_bytes, "leankv's pages", err)) &&
                    (k->leaving = kvd_device_new(d, slots * sizeof *k->leaving, what, err)) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&k->host_leaving, slots * sizeof *k->leaving),
+                   !kvd_cuda_check(cudaMallocHost((void **)&k->host_leaving, 2 * slots * sizeof *k->leaving),
                                    what, err) &&
                    !kvd_cuda_check(cudaMallocHost((void **)&k->seen, sizeof *k->seen), what, err) &&
                    !kvd_cuda_check(kvd_leankv_reset(p, stream), what, err)
