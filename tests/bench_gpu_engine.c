@@ -143,7 +143,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return median(second, PREFILLS);
 }
 
-/* Steps of n requests behind `context` tokens that nobody computed. */
+/* Steps of n requests up to `context` tokens, of which nobody computed those before. */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;
@@ -152,10 +152,12 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     double second[STEPS] = {0};
     uint32_t next[BATCH];
     for (size_t i = 0; i < n; i++)
-        slice[i] = (kvd_slice){.slot = (uint32_t)i, .before = (uint32_t)context - 1, .n = 1, .emits = 1};
+        slice[i] = (kvd_slice){.slot = (uint32_t)i, .n = 1, .emits = 1};
     *sum = (kvd_phase_times){0};
     for (int i = -3; i < STEPS; i++) {
         kvd_phase_times t;
+        for (size_t k = 0; k < n; k++)
+            slice[k].before = (uint32_t)(context - STEPS) + (uint32_t)i;
         end_on(e->step(e, &it, id, next, &t, &err), &err);
         if (i >= 0) {
             second[i] = t.total;

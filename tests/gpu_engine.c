@@ -475,10 +475,10 @@ static void test_refused(void)
     kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
     kvd_checkpoint *const window = open_or_end("tests/data/families/mistral-window");
     kvd_engine_spec s = spec_of(&set, 100);
-    if (kvd_method_parse("h2o", &m, &err))
+    if (kvd_method_parse("scissorhands", &m, &err))
         report(0, "refused", err.msg);
     kvd_method_plan(&m, &tokens);
-    refused(c, &tokens, &s, "h2o");
+    refused(c, &tokens, &s, "scissorhands");
     refused(c, &wide, &s, "f32");
     refused(window, &none, &s, "window of 7");
     s.limits.pages = (size_t)1 << 30;

@@ -41,6 +41,7 @@ if [ "$gpus" -gt 1 ]; then
   for gpu in 0 1; do
     lost "GPU $gpu of two, graphs" $gpu --gpus 2
     lost "GPU $gpu of two, no graphs" $gpu --gpus 2 --graphs off
+    lost "GPU $gpu of two, prompts by tokens" $gpu --gpus 2 --parallel sequence --input-len 64,1000 --output-len 1 --batch 1 --repeats 1001
   done
 else
   echo 'skip one of two GPUs lost: there is one'

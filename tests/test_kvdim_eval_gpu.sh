@@ -104,6 +104,11 @@ else
   echo "skip file of a GPU run: no h5py"
 fi
 
+# ---- a second model on the device, with weights of few bits ----------------------------------------
+few="--text $TEXT --tokens 2048 --seq-len 256 --spectrum $D/s.h5 --method zack,p.qk=0.5,p.v=0.3 --weights-bits 4 --weights-bits 8 -q --json"
+run wcpu $few --device cpu && run wcuda $few --device cuda && compare "weights of few bits, float32" "$D/wcpu.json" "$D/wcuda.json" 1e-5 1 1e-9
+run wbf16 $few --device cuda --compute bf16 && compare "weights of few bits, bf16" "$D/wcpu.json" "$D/wbf16.json" 3e-3 20 1e-3
+
 # ---- search and table ------------------------------------------------------------------------
 target="--text $TEXT --tokens 512 --seq-len 64 --spectrum $D/s.h5 --method uniform --method balanced --target 0.9 -q --json"
 run tcpu $target --device cpu && run tcuda $target --device cuda &&

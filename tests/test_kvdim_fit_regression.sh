@@ -57,7 +57,7 @@ for p in said["proposals"]:
         for pair, side in (("qk", "qk"), ("vw", "v")):
             kept = rates[pair + "/kept"][point]
             assert -1e-9 <= 1 - kept.mean() / 64 - p[level + side] < 0.01, (p, level, pair)
-assert said["proposals"][0]["extrapolated"] and said["proposals"][3]["extrapolated"] and said["same_model"]
+assert said["proposals"][0]["extrapolated"] and said["proposals"][3]["extrapolated"] and said["measured"] and said["n_models"] == 1
 assert rates.attrs["rule"] == b"eq6-by-pair" and np.isnan(rates["removal_rate"][:]).all()
 assert text(rates["rows"], "method") == [p["method"] for p in said["proposals"]]
 open(sys.argv[3] + ".method", "w").write(said["proposals"][2]["method"])
@@ -95,7 +95,7 @@ then ok "proposals beside the Oracle"; else bad "proposals beside the Oracle" "$
 
 # A model of 8 dimensions per head, which was never swept.
 if "$B/tests/tool_synthetic" moments "$D/om.h5" 300 1 && $B/bin/kvdim-spectrum "$D/om.h5" --pair qk,vw -q -o "$D/os.h5" &&
-   "$FIT" "$D/os.h5" --regression "$D/sweep.h5" --loss 0.1 -o "$D/o.h5" >"$D/log" 2>"$D/err" && grep -q "the sweep is of another model" "$D/log" &&
+   "$FIT" "$D/os.h5" --regression "$D/sweep.h5" --loss 0.1 -o "$D/o.h5" >"$D/log" 2>"$D/err" && grep -q "nothing was measured of" "$D/log" &&
    grep -q -- "--method zdc,g=" "$D/log"
 then ok "a proposal for another model"; else bad "a proposal for another model" "$(cat "$D/err" "$D/log")"; fi
 if "$FIT" "$D/s.h5" --regression "$D/sweep.h5" --regression "$D/few.h5" --loss 0.1 --json -q -o "$D/both.h5" >"$D/log" 2>"$D/err" && grep -q '"n_tried": 34' "$D/log"
@@ -111,7 +111,7 @@ refused() {
   "$FIT" "$D/s.h5" "$@" -o "$D/x.h5" >"$D/log" 2>"$D/err"; got=$?
   if [ $got -eq "$status" ] && grep -qF -- "$message" "$D/err" && [ ! -e "$D/x.h5" ]; then ok "$name"; else bad "$name" "status $got" "$(cat "$D/err")"; fi
 }
-refused "too few settings" 1 "a regression wants at least 4 settings" --regression "$D/few.h5" --loss 0.1
+refused "too few settings" 1 "a regression over 1 model wants at least 4 settings" --regression "$D/few.h5" --loss 0.1
 refused "no such rows" 1 "no row is of a method with two levels of tokens by importance" --regression "$D/none.h5" --loss 0.1
 refused "rows of two methods" 1 "differs from 'zdc' in more than rates, g and rise" --regression "$D/two.h5" --loss 0.1
 refused "sweeps of two methods" 1 "one method at a time" --regression "$D/sweep.h5" --regression "$D/twin.h5" --loss 0.1

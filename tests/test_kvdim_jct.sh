@@ -60,6 +60,7 @@ grep -q '"running": 2' "$tmp/log" && grep -q '"chunk": 16' "$tmp/log" && ok "and
 # ---- several GPUs: what is refused before one is asked for ----------------------------------------------
 refused "prompts by tokens of one GPU" 2 "--parallel sequence: give --gpus of 2 or more" "$jct" "$tmp/model" $small --parallel sequence --input-len 9 --output-len 1 -o "$tmp/no.h5"
 refused "prompts by tokens, and then steps" 2 "give --output-len 1" "$jct" "$tmp/model" $small --gpus 2 --parallel sequence --input-len 9 --output-len 1,2 -o "$tmp/no.h5"
+refused "prompts by tokens on stock attention" 2 "goes without --attention papers and stock" "$jct" "$tmp/model" $small --gpus 2 --parallel sequence --attention stock --input-len 9 --output-len 1 -o "$tmp/no.h5"
 refused "prompts by tokens in pieces" 2 "goes without --chunk" "$jct" "$tmp/model" $small --gpus 2 --parallel sequence --chunk 8 --input-len 9 --output-len 1 -o "$tmp/no.h5"
 refused "another way to share" 2 "--parallel: 'heads' is neither tensor nor sequence" "$jct" "$tmp/model" $small --gpus 2 --parallel heads --input-len 9 --output-len 1 -o "$tmp/no.h5"
 refused "two GPUs where none is used" 1 "--gpus 2: no GPU can be used here" "$jct" "$tmp/model" $small --gpus 2 --input-len 9 --output-len 1 -o "$tmp/no.h5"

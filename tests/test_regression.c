@@ -61,6 +61,8 @@ static void make(kvd_tried *t, double loss)
         t->set[j] = 0.3 + 0.05 * j + (0.02 * j - 0.04) * log(loss);
 }
 
+static const size_t one_model[64];
+
 /* Settings on lines give the lines; with noise the closed form of a straight line in double. */
 static void test_lines(void **state)
 {
@@ -77,7 +79,7 @@ static void test_lines(void **state)
         }
         t[3].loss = 0; /* no logarithm */
         t[8].loss = -0.01;
-        assert_int_equal(kvd_regression_fit(&r, t, N, &err), 0);
+        assert_int_equal(kvd_regression_fit(&r, t, one_model, N, 1, &err), 0);
         assert_int_equal(r.n, N - 2);
         for (int j = 0; j < KVD_N_SET; j++) {
             double n = 0, x = 0, y = 0, xx = 0, xy = 0, left = 0;
@@ -90,14 +92,57 @@ static void test_lines(void **state)
             for (int i = 0; i < N; i++)
                 if (t[i].loss > 0)
                     left += pow(t[i].set[j] - at_one - slope * log(t[i].loss), 2);
-            assert_true(fabs(r.slope[j] - slope) < 1e-11 && fabs(r.at_one[j] - at_one) < 1e-11);
+            assert_true(fabs(r.slope[j] - slope) < 1e-11 && fabs(r.at_one[0][j] - at_one) < 1e-11);
             assert_true(fabs(r.residual[j] - sqrt(left / n)) < 1e-11);
             if (!noisy) {
-                assert_true(fabs(r.at_one[j] - (0.3 + 0.05 * j)) < 1e-12);
+                assert_true(fabs(r.at_one[0][j] - (0.3 + 0.05 * j)) < 1e-12);
                 assert_true(fabs(r.slope[j] - (0.02 * j - 0.04)) < 1e-12);
             }
         }
     }
+}
+
+/* Models have one slope, that of the deviations from each one's means, and each its own constant; the mean of them stands for one without. */
+static void test_models(void **state)
+{
+    (void)state;
+    enum { N = 40, MODELS = 3 };
+    kvd_tried t[N];
+    size_t model[N];
+    kvd_regression r;
+    kvd_err err = {""};
+    for (int i = 0; i < N; i++) {
+        model[i] = i < 5 ? 2 : (size_t)i % 2; /* the last one has five settings */
+        make(&t[i], exp(-4 + 5 * uniform()));
+        for (int j = 0; j < KVD_N_SET; j++)
+            t[i].set[j] += 0.1 * (double)model[i] * j + 0.1 * (uniform() - 0.5);
+    }
+    assert_int_equal(kvd_regression_fit(&r, t, model, N, MODELS, &err), 0);
+    for (int j = 0; j < KVD_N_SET; j++) {
+        double n[MODELS] = {0}, x[MODELS] = {0}, y[MODELS] = {0}, xx = 0, xy = 0, mean = 0;
+        for (int i = 0; i < N; i++) {
+            n[model[i]]++;
+            x[model[i]] += log(t[i].loss);
+            y[model[i]] += t[i].set[j];
+        }
+        for (int i = 0; i < N; i++) {
+            const double dx = log(t[i].loss) - x[model[i]] / n[model[i]];
+            xx += dx * dx;
+            xy += dx * (t[i].set[j] - y[model[i]] / n[model[i]]);
+        }
+        assert_true(fabs(r.slope[j] - xy / xx) < 1e-11);
+        for (size_t m = 0; m < MODELS; m++) {
+            const double at_one = (y[m] - xy / xx * x[m]) / n[m];
+            assert_true(fabs(kvd_regression_at_one(&r, m, (kvd_set)j) - at_one) < 1e-11);
+            mean += at_one / MODELS;
+        }
+        assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
+    }
+    /* One setting is enough for a constant beside a model that has the slope. */
+    for (int i = 0; i < 7; i++)
+        model[i] = i == 6;
+    assert_int_equal(kvd_regression_fit(&r, t, model, 7, 2, &err), 0);
+    assert_true(fabs(r.at_one[1][2] + r.slope[2] * log(t[6].loss) - t[6].set[2]) < 1e-12);
 }
 
 static void test_refuses(void **state)
@@ -106,22 +151,27 @@ static void test_refuses(void **state)
     kvd_tried t[6];
     kvd_regression r;
     kvd_err err = {""};
+    const size_t second[6] = {0, 1, 1, 0, 0, 0};
     for (int i = 0; i < 6; i++)
         make(&t[i], 0.1 + i);
-    assert_int_equal(kvd_regression_fit(&r, t, 4, &err), 0);
-    assert_int_equal(kvd_regression_fit(&r, t, 3, &err), -1);
+    assert_int_equal(kvd_regression_fit(&r, t, one_model, 4, 1, &err), 0);
+    assert_int_equal(kvd_regression_fit(&r, t, one_model, 3, 1, &err), -1);
     assert_string_equal(err.msg,
-                        "a regression wants at least 4 settings that are optimal for some loss above 0, "
-                        "there are 3: sweep more settings");
+                        "a regression over 1 model wants at least 4 settings that are optimal for some loss "
+                        "above 0, there are 3: sweep more settings");
+    assert_int_equal(kvd_regression_fit(&r, t, second, 5, 2, &err), -1);
+    assert_non_null(strstr(err.msg, "over 2 models wants at least 6 settings"));
     t[1].loss = t[2].loss = 0;
-    assert_int_equal(kvd_regression_fit(&r, t, 5, &err), -1);
+    assert_int_equal(kvd_regression_fit(&r, t, one_model, 5, 1, &err), -1);
+    assert_int_equal(kvd_regression_fit(&r, t, second, 6, 2, &err), -1);
+    assert_string_equal(err.msg, "no setting of model 2 of 2 loses anything: sweep settings that do");
     for (int i = 0; i < 6; i++)
         make(&t[i], 0.25);
-    assert_int_equal(kvd_regression_fit(&r, t, 6, &err), -1);
-    assert_string_equal(err.msg, "all optimal settings lose the same 0.25");
+    assert_int_equal(kvd_regression_fit(&r, t, one_model, 6, 1, &err), -1);
+    assert_string_equal(err.msg, "all optimal settings of a model lose the same, 0.25");
     make(&t[0], 0.5);
     t[0].set[2] = NAN;
-    assert_int_equal(kvd_regression_fit(&r, t, 6, &err), -1);
+    assert_int_equal(kvd_regression_fit(&r, t, one_model, 6, 1, &err), -1);
 }
 
 /* Within bounds the line itself, and what is beyond the fitted losses says so. */
@@ -129,13 +179,13 @@ static void test_proposals(void **state)
 {
     (void)state;
     const double most = 1 - 1.0 / 64;
-    kvd_regression r = {.n = 9, .loss_lo = 0.01, .loss_hi = 1};
+    kvd_regression r = {.n = 9, .n_models = 1, .loss_lo = 0.01, .loss_hi = 1};
     kvd_proposal p = {.loss = 0};
     static const double at_one[KVD_N_SET] = {0.2, 0.1, 0.6, 0.5, 0.9, 0.8},
                         slope[KVD_N_SET] = {-0.1, -0.05, 0.1, 0.1, 0.02, 0.02};
-    memcpy(r.at_one, at_one, sizeof at_one);
+    memcpy(r.at_one[0], at_one, sizeof at_one);
     memcpy(r.slope, slope, sizeof slope);
-    kvd_regression_propose(&r, 0.1, most, &p);
+    kvd_regression_propose(&r, 0, 0.1, most, &p);
     assert_false(p.extrapolated);
     for (int j = 0; j < KVD_N_SET; j++)
         assert_true(!p.moved[j] && fabs(p.set[j] - (at_one[j] + slope[j] * log(0.1))) <= 0.5001e-4);
@@ -144,21 +194,21 @@ static void test_proposals(void **state)
     kvd_proposal_method(&like, &p, text, sizeof text);
     assert_string_equal(
         text, "zdc,g=0.4303,rise=0.2151,p.qk=0.3697,p.v=0.2697,p_u.qk=0.8539,p_u.v=0.7539,importance.mean=0");
-    kvd_regression_propose(&r, 2, most, &p);
+    kvd_regression_propose(&r, 0, 2, most, &p);
     assert_true(p.extrapolated);
-    kvd_regression_propose(&r, 0.005, most, &p);
+    kvd_regression_propose(&r, 0, 0.005, most, &p);
     assert_true(p.extrapolated);
     for (double loss = 1e-6; loss < 1000; loss *= 3)
         for (int turn = 0; turn < 2; turn++) {
             for (int j = 0; j < KVD_N_SET; j++)
                 r.slope[j] = turn ? -slope[j] : slope[j];
-            kvd_regression_propose(&r, loss, most, &p);
+            kvd_regression_propose(&r, 0, loss, most, &p);
             assert_true(p.set[0] >= 0 && p.set[1] >= 0 && p.set[0] + p.set[1] <= 1 + 1e-12);
             for (int pair = 0; pair < 2; pair++)
                 assert_true(p.set[2 + pair] >= 0 && p.set[4 + pair] >= p.set[2 + pair] &&
                             p.set[4 + pair] <= most);
             for (int j = 0; j < KVD_N_SET; j++) {
-                const double line = r.at_one[j] + r.slope[j] * log(loss);
+                const double line = r.at_one[0][j] + r.slope[j] * log(loss);
                 assert_true(p.moved[j] || fabs(p.set[j] - line) <= 1.5e-4);
             }
         }
@@ -167,6 +217,7 @@ static void test_proposals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_oracle), cmocka_unit_test(test_lines),
-                                       cmocka_unit_test(test_refuses), cmocka_unit_test(test_proposals)};
+                                       cmocka_unit_test(test_models), cmocka_unit_test(test_refuses),
+                                       cmocka_unit_test(test_proposals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,10 +22,24 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
     return 0;
 }
 
+/* Models by their content, and which of them the spectrum's is. */
+static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
+{
+    for (size_t i = 0; i < x->n_sweeps; i++) {
+        size_t k = 0;
+        while (k < i && strcmp(x->sweep[k].model.hash, x->sweep[i].model.hash))
+            k++;
+        x->model_of[i] = k < i ? x->model_of[k] : x->n_models++;
+    }
+    x->target = x->n_models;
+    for (size_t i = 0; i < x->n_sweeps; i++)
+        if (!strcmp(x->sweep[i].model.hash, s->model.hash))
+            x->target = x->model_of[i];
+}
+
 static int read_sweeps(kvd_fit_proposal *x, const char *const *path, size_t n, const kvd_spectrum *s,
                        kvd_err *err)
 {
-    x->same_model = true;
     for (size_t i = 0; i < n; i++, x->n_sweeps++) {
         kvd_sweep *const w = &x->sweep[i];
         if (kvd_sweep_read(w, path[i], err))
@@ -39,12 +53,18 @@ static int read_sweeps(kvd_fit_proposal *x, const char *const *path, size_t n, c
             kvd_sweep_release(w);
             return -1;
         }
-        x->same_model = x->same_model && !strcmp(w->model.hash, s->model.hash);
     }
-    if (!(x->best = malloc(x->n_tried * sizeof *x->best)))
-        return kvd_no_memory(err, "settings", x->n_tried * sizeof *x->best);
-    for (size_t i = 0; i < n; i++)
-        x->n_best += kvd_sweep_oracle(x->sweep[i].tried, x->sweep[i].n, x->best + x->n_best);
+    x->best = malloc(x->n_tried * sizeof *x->best);
+    x->best_model = malloc(x->n_tried * sizeof *x->best_model);
+    if (!x->best || !x->best_model)
+        return kvd_no_memory(err, "settings", x->n_tried * (sizeof *x->best + sizeof *x->best_model));
+    number_models(x, s);
+    for (size_t i = 0; i < n; i++) {
+        const size_t first = x->n_best;
+        x->n_best += kvd_sweep_oracle(x->sweep[i].tried, x->sweep[i].n, x->best + first);
+        for (size_t k = first; k < x->n_best; k++)
+            x->best_model[k] = x->model_of[i];
+    }
     return 0;
 }
 
@@ -94,14 +114,15 @@ static int put_points(const kvd_fit_proposal *x, size_t i, const kvd_spectrum *s
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths, const double *loss,
                           size_t n, const kvd_spectrum *s, kvd_rates *r, kvd_err *err)
 {
-    if (read_sweeps(x, path, n_paths, s, err) || kvd_regression_fit(&x->fit, x->best, x->n_best, err) ||
+    if (read_sweeps(x, path, n_paths, s, err) ||
+        kvd_regression_fit(&x->fit, x->best, x->best_model, x->n_best, x->n_models, err) ||
         alloc(x, n, r, err))
         return -1;
     snprintf(r->rule, sizeof r->rule, "%s", rule_by_pair);
     memcpy(r->pair, x->sweep[0].pair, sizeof r->pair);
     const double most = 1 - 1.0 / s->model.d_head; /* Eq. 6 keeps one dimension of every head */
     for (size_t i = 0; i < n; i++) {
-        kvd_regression_propose(&x->fit, loss[i], most, &x->proposal[i]);
+        kvd_regression_propose(&x->fit, x->target, loss[i], most, &x->proposal[i]);
         if (put_points(x, i, s, r, err))
             return kvd_in(err, "a loss of %g", loss[i]);
     }
@@ -113,6 +134,7 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
     for (size_t i = 0; i < x->n_sweeps; i++)
         kvd_sweep_release(&x->sweep[i]);
     free(x->best);
+    free(x->best_model);
     free(x->proposal);
     *x = (kvd_fit_proposal){.n = 0};
 }
@@ -149,13 +171,14 @@ void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const
     for (size_t i = 0; i < x->n_sweeps; i++)
         printf("%s%s on %s", i ? ", " : " on ", x->sweep[i].model.name, x->sweep[i].label);
     printf("; losses from %.3g to %.3g\n", x->fit.loss_lo, x->fit.loss_hi);
-    if (!x->same_model)
-        printf("the sweep is of another model: fractions of heads, layers and tokens are carried over as "
-               "they are\n");
+    if (x->target == x->n_models)
+        printf("nothing was measured of %s: it is given the mean of %zu other model%s, so the losses are not "
+               "its own\n",
+               r->model.name, x->n_models, x->n_models > 1 ? "s" : "");
     printf("%8s %8s\n", "number", "residual");
     for (int j = 0; j < KVD_N_SET; j++)
-        printf("%8s %8.4f   %+.4f %+.4f ln(loss)\n", kvd_set_name[j], x->fit.residual[j], x->fit.at_one[j],
-               x->fit.slope[j]);
+        printf("%8s %8.4f   %+.4f %+.4f ln(loss)\n", kvd_set_name[j], x->fit.residual[j],
+               kvd_regression_at_one(&x->fit, x->target, (kvd_set)j), x->fit.slope[j]);
     printf("%8s %10s\n", "loss", "p (prompt)");
     for (size_t i = 0; i < x->n; i++) {
         const kvd_proposal *const p = &x->proposal[i];
@@ -176,8 +199,9 @@ json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r)
     json_t *const fit = json_object(), *const all = json_array();
     for (int j = 0; j < KVD_N_SET; j++)
         json_object_set_new(fit, kvd_set_name[j],
-                            json_pack("{s:f, s:f, s:f}", "at_one", x->fit.at_one[j], "slope", x->fit.slope[j],
-                                      "residual", x->fit.residual[j]));
+                            json_pack("{s:f, s:f, s:f}", "at_one",
+                                      kvd_regression_at_one(&x->fit, x->target, (kvd_set)j), "slope",
+                                      x->fit.slope[j], "residual", x->fit.residual[j]));
     for (size_t i = 0; i < x->n; i++) {
         const kvd_proposal *const p = &x->proposal[i];
         char method[600], moved[100];
@@ -191,9 +215,10 @@ json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r)
             json_object_set_new(one, kvd_set_name[j], json_real(p->set[j]));
         json_array_append_new(all, one);
     }
-    return json_pack("{s:I, s:I, s:f, s:f, s:b, s:o, s:o}", "n_tried", (json_int_t)x->n_tried, "n_settings",
-                     (json_int_t)x->fit.n, "loss_lo", x->fit.loss_lo, "loss_hi", x->fit.loss_hi, "same_model",
-                     (int)x->same_model, "lines", fit, "proposals", all);
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:b, s:o, s:o}", "n_tried", (json_int_t)x->n_tried,
+                     "n_settings", (json_int_t)x->fit.n, "n_models", (json_int_t)x->n_models, "loss_lo",
+                     x->fit.loss_lo, "loss_hi", x->fit.loss_hi, "measured", (int)(x->target < x->n_models),
+                     "lines", fit, "proposals", all);
 }
 
 /* ---- into the file ---------------------------------------------------------------------------- */
@@ -253,7 +278,8 @@ static int write_regression(kvd_h5 *f, const kvd_fit_proposal *x, kvd_err *err)
         share[i] = x->best[i].share;
         memcpy(set + i * KVD_N_SET, x->best[i].set, sizeof x->best[i].set);
     }
-    memcpy(lines[0], x->fit.at_one, sizeof lines[0]);
+    for (int j = 0; j < KVD_N_SET; j++)
+        lines[0][j] = kvd_regression_at_one(&x->fit, x->target, (kvd_set)j);
     memcpy(lines[1], x->fit.slope, sizeof lines[1]);
     memcpy(lines[2], x->fit.residual, sizeof lines[2]);
     const struct {
@@ -285,7 +311,8 @@ static int write_regression(kvd_h5 *f, const kvd_fit_proposal *x, kvd_err *err)
           {"setting", "number"}},
          set},
         {{"/regression/lines",
-          "of each number its value at loss 1, its slope per ln(loss), the root mean square of what the line "
+          "of each number its value at loss 1 for this model, its slope per ln(loss), the root mean square "
+          "of what the lines "
           "leaves",
           "1",
           H5T_IEEE_F64LE,
@@ -306,7 +333,8 @@ int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates
     return write_rows(f, x, r, err) || write_regression(f, x, err) ||
                    kvd_h5_put_int(f, "/regression", "n_tried", (int64_t)x->n_tried, err) ||
                    kvd_h5_put_int(f, "/regression", "n_sweeps", (int64_t)x->n_sweeps, err) ||
-                   kvd_h5_put_int(f, "/regression", "same_model", x->same_model, err) ||
+                   kvd_h5_put_int(f, "/regression", "n_models", (int64_t)x->n_models, err) ||
+                   kvd_h5_put_int(f, "/regression", "measured", x->target < x->n_models, err) ||
                    kvd_h5_put_double(f, "/regression", "loss_lo", x->fit.loss_lo, err) ||
                    kvd_h5_put_double(f, "/regression", "loss_hi", x->fit.loss_hi, err)
                ? -1

@@ -7,17 +7,19 @@
 #include "analysis/regression.h"
 #include "formats/rates.h"
 
-enum { KVD_FIT_SWEEPS = 16 };
+enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
 
 typedef struct {
     kvd_sweep sweep[KVD_FIT_SWEEPS];
     size_t n_sweeps, n_tried;
-    kvd_tried *best; /* [n_best] optimal settings of all sweeps, sweep after sweep */
+    size_t model_of[KVD_FIT_SWEEPS], n_models; /* sweeps of the same model have the same number */
+    size_t target;                             /* that of the spectrum's model; n_models: it was not swept */
+    kvd_tried *best;    /* [n_best] optimal settings of all sweeps, sweep after sweep */
+    size_t *best_model; /* [n_best] */
     size_t n_best;
     kvd_regression fit;
     kvd_proposal *proposal; /* [n] */
     size_t n;
-    bool same_model; /* every sweep is of the spectrum's model */
 } kvd_fit_proposal;
 
 /*

@@ -1,5 +1,6 @@
 #include "analysis/regression.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,34 +8,52 @@
 
 #include "common/linalg.h"
 
-static int least_squares(kvd_regression *r, const kvd_tried *best, size_t n, kvd_err *err)
+/* A row per setting: which model it is of, and ln Q_d; columns n_models + 1. */
+static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models, double *a,
+                          double *y)
 {
-    double *const a = malloc(r->n * 2 * sizeof *a), *const y = malloc(r->n * KVD_N_SET * sizeof *y);
-    double c[2 * KVD_N_SET];
-    int status = -1;
-    if (!a || !y) {
-        kvd_no_memory(err, "a regression", r->n * (2 + KVD_N_SET) * sizeof *a);
-        goto done;
-    }
+    const size_t cols = n_models + 1;
     for (size_t i = 0, k = 0; i < n; i++) {
         if (!(best[i].loss > 0))
             continue;
-        a[2 * k] = 1;
-        a[2 * k + 1] = log(best[i].loss);
+        for (size_t m = 0; m < n_models; m++)
+            a[k * cols + m] = model[i] == m;
+        a[k * cols + n_models] = log(best[i].loss);
         memcpy(y + k++ * KVD_N_SET, best[i].set, sizeof best[i].set);
     }
-    if (kvd_least_squares(a, r->n, 2, y, KVD_N_SET, c, err))
-        goto done;
-    for (int j = 0; j < KVD_N_SET; j++) {
-        double sum = 0;
-        r->at_one[j] = c[j];
-        r->slope[j] = c[KVD_N_SET + j];
-        for (size_t k = 0; k < r->n; k++) {
-            const double left = y[k * KVD_N_SET + (size_t)j] - r->at_one[j] - r->slope[j] * a[2 * k + 1];
-            sum += left * left;
-        }
-        r->residual[j] = sqrt(sum / (double)r->n);
+}
+
+static double left(const kvd_regression *r, const double *a, const double *y, int number)
+{
+    double sum = 0;
+    for (size_t k = 0; k < r->n; k++) {
+        double line = r->slope[number] * a[k * (r->n_models + 1) + r->n_models];
+        for (size_t m = 0; m < r->n_models; m++)
+            line += r->at_one[m][number] * a[k * (r->n_models + 1) + m];
+        const double off = y[k * KVD_N_SET + (size_t)number] - line;
+        sum += off * off;
     }
+    return sqrt(sum / (double)r->n);
+}
+
+static int least_squares(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
+                         kvd_err *err)
+{
+    const size_t cols = r->n_models + 1;
+    double *const a = malloc(r->n * cols * sizeof *a), *const y = malloc(r->n * KVD_N_SET * sizeof *y);
+    double c[(KVD_REGRESSION_MODELS + 1) * KVD_N_SET];
+    int status = -1;
+    if (!a || !y) {
+        kvd_no_memory(err, "a regression", r->n * (cols + KVD_N_SET) * sizeof *a);
+        goto done;
+    }
+    put_equations(best, model, n, r->n_models, a, y);
+    if (kvd_least_squares(a, r->n, cols, y, KVD_N_SET, c, err))
+        goto done;
+    memcpy(r->at_one, c, r->n_models * sizeof *r->at_one);
+    memcpy(r->slope, c + r->n_models * KVD_N_SET, sizeof r->slope);
+    for (int j = 0; j < KVD_N_SET; j++)
+        r->residual[j] = left(r, a, y, j);
     status = 0;
 done:
     free(a);
@@ -42,24 +61,50 @@ done:
     return status;
 }
 
-int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, size_t n, kvd_err *err)
+int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
+                       size_t n_models, kvd_err *err)
 {
-    *r = (kvd_regression){.loss_lo = INFINITY, .loss_hi = -INFINITY};
+    double lo[KVD_REGRESSION_MODELS], hi[KVD_REGRESSION_MODELS];
+    bool spread = false;
+    *r = (kvd_regression){.n_models = n_models, .loss_lo = INFINITY, .loss_hi = -INFINITY};
+    assert(n_models >= 1 && n_models <= KVD_REGRESSION_MODELS);
+    for (size_t m = 0; m < n_models; m++) {
+        lo[m] = INFINITY;
+        hi[m] = -INFINITY;
+    }
     for (size_t i = 0; i < n; i++)
         if (best[i].loss > 0) {
-            r->loss_lo = fmin(r->loss_lo, best[i].loss);
-            r->loss_hi = fmax(r->loss_hi, best[i].loss);
+            lo[model[i]] = fmin(lo[model[i]], best[i].loss);
+            hi[model[i]] = fmax(hi[model[i]], best[i].loss);
             r->n++;
         }
-    if (r->n < KVD_REGRESSION_LEAST)
-        return kvd_fail(
-            err,
-            "a regression wants at least %d settings that are optimal for some loss above 0, there are "
-            "%zu: sweep more settings",
-            (int)KVD_REGRESSION_LEAST, r->n);
-    if (!(r->loss_hi > r->loss_lo))
-        return kvd_fail(err, "all optimal settings lose the same %g", r->loss_lo);
-    return least_squares(r, best, n, err);
+    for (size_t m = 0; m < n_models; m++) {
+        if (hi[m] < 0)
+            return kvd_fail(err, "no setting of model %zu of %zu loses anything: sweep settings that do",
+                            m + 1, n_models);
+        spread = spread || hi[m] > lo[m];
+        r->loss_lo = fmin(r->loss_lo, lo[m]);
+        r->loss_hi = fmax(r->loss_hi, hi[m]);
+    }
+    if (r->n < 2 * (n_models + 1))
+        return kvd_fail(err,
+                        "a regression over %zu model%s wants at least %zu settings that are optimal for some "
+                        "loss above 0, "
+                        "there are %zu: sweep more settings",
+                        n_models, n_models > 1 ? "s" : "", 2 * (n_models + 1), r->n);
+    if (!spread)
+        return kvd_fail(err, "all optimal settings of a model lose the same, %g", r->loss_lo);
+    return least_squares(r, best, model, n, err);
+}
+
+double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number)
+{
+    double sum = 0;
+    if (model < r->n_models)
+        return r->at_one[model][number];
+    for (size_t m = 0; m < r->n_models; m++)
+        sum += r->at_one[m][number];
+    return sum / (double)r->n_models;
 }
 
 /* Into lo .. hi, to four digits behind the point; whether that moved it by more than rounding. */
@@ -72,14 +117,15 @@ static bool put(double *x, double lo, double hi)
     return fabs(within - wanted) > 0;
 }
 
-void kvd_regression_propose(const kvd_regression *r, double loss, double most, kvd_proposal *out)
+void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
+                            kvd_proposal *out)
 {
     double *const x = out->set;
     bool *const moved = out->moved;
     out->loss = loss;
     out->extrapolated = loss < r->loss_lo || loss > r->loss_hi;
     for (int j = 0; j < KVD_N_SET; j++)
-        x[j] = r->at_one[j] + r->slope[j] * log(loss);
+        x[j] = kvd_regression_at_one(r, model, (kvd_set)j) + r->slope[j] * log(loss);
     moved[KVD_SET_G] = put(&x[KVD_SET_G], 0, 1);
     moved[KVD_SET_RISE] = put(&x[KVD_SET_RISE], 0, 1 - x[KVD_SET_G]);
     for (int pair = 0; pair < 2; pair++) {

@@ -222,28 +222,52 @@ static int run_blocks(kvd_cache *c, const kvd_attention_in *in, float *out, kvd_
 
 /* ---- row by row --------------------------------------------------------------------------------- */
 
-static int step_sequence(kvd_cache *c, const kvd_attention_in *in, size_t s, float *out, kvd_err *err)
+/* Whether one set of tables serves both sequences. */
+static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size_t b)
 {
-    const size_t n = in->offset[s + 1] - in->offset[s];
-    int status = 0;
-    if (make_tables(c, in->config, n, err))
-        return -1;
+    return !c->door.wants_pre || in->offset[a + 1] - in->offset[a] == in->offset[b + 1] - in->offset[b];
+}
+
+/* Sequences from .. to-1, all their KV heads side by side. Their accounts are added in order, so that equal runs give equal bits. */
+static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to, float *out,
+                          kvd_err *err)
+{
+    const size_t n_kv = (size_t)in->config->n_kv_heads, n = (to - from) * n_kv;
+    size_t failed = n;
+    kvd_stepwise_account *const account = calloc(n, sizeof *account);
+    if (!account)
+        return kvd_no_memory(err, "accounts of heads", n * sizeof *account);
 #pragma omp parallel for schedule(dynamic)
-    for (int g = 0; g < in->config->n_kv_heads; g++) {
-        kvd_stepwise_account account = {0};
+    for (size_t i = 0; i < n; i++) {
         kvd_err mine;
-        const int failed =
-            kvd_stepwise_head(c->plan, c->prompts, in, s, g, c->cosine, c->sine, out, &account, &mine);
+        if (!kvd_stepwise_head(c->plan, c->prompts, in, from + i / n_kv, (int)(i % n_kv), c->cosine, c->sine,
+                               out, &account[i], &mine))
+            continue;
 #pragma omp critical(kvd_cache_step)
-        {
-            if (failed)
-                *err = mine;
-            status = status || failed;
-            kvd_stepwise_account_add(&c->account.steps, &account);
+        if (i < failed) {
+            *err = mine;
+            failed = i;
         }
     }
-    c->account.calls++;
-    c->account.tokens += n;
+    for (size_t i = 0; i < n; i++)
+        kvd_stepwise_account_add(&c->account.steps, &account[i]);
+    free(account);
+    c->account.calls += to - from;
+    c->account.tokens += in->offset[to] - in->offset[from];
+    return failed < n ? -1 : 0;
+}
+
+static int run_steps(kvd_cache *c, const kvd_attention_in *in, float *out, kvd_err *err)
+{
+    int status = 0;
+    const int saved = kvd_blas_serial();
+    for (size_t s = 0, to; !status && s < in->n_sequences; s = to) {
+        for (to = s + 1; to < in->n_sequences && alike(c, in, s, to);)
+            to++;
+        status = make_tables(c, in->config, in->offset[s + 1] - in->offset[s], err) ||
+                 step_sequences(c, in, s, to, out, err);
+    }
+    kvd_blas_restore(saved);
     return status ? -1 : 0;
 }
 
@@ -251,14 +275,7 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
 {
     kvd_cache *c = (kvd_cache *)(void *)self; /* door is the first member */
     assert(!in->start);                       /* whole sequences; running ones: running.h */
-    if (!kvd_plan_stepwise(c->plan))
-        return run_blocks(c, in, out, err);
-    int status = 0;
-    const int saved = kvd_blas_serial();
-    for (size_t s = 0; !status && s < in->n_sequences; s++)
-        status = step_sequence(c, in, s, out, err);
-    kvd_blas_restore(saved);
-    return status;
+    return kvd_plan_stepwise(c->plan) ? run_steps(c, in, out, err) : run_blocks(c, in, out, err);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------ */

@@ -4,7 +4,7 @@
  *
  * With plan.prompt = 0 every row is a step: it attends to what is stored, itself included (ZACK leaves this open, Z-19). Plans that
  * change nothing but the dims axis (latents too) do not depend on the order of rows and run in blocks; the others go row by row
- * (stepwise.h), KV heads side by side.
+ * (stepwise.h), sequences and KV heads side by side.
  */
 #ifndef KVD_METHODS_CACHE_H
 #define KVD_METHODS_CACHE_H

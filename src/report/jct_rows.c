@@ -73,8 +73,9 @@ static void describe(kvd_jct_entry *e)
         snprintf(batch, sizeof batch, "; batch %.0f", n);
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
-    snprintf(e->place, sizeof e->place, "%.50s on %.*s%s%s%s", e->file->model.name,
-             (int)strcspn(engine, ",;"), engine, by_tokens, batch, chunk);
+    const char *const stock = strstr(engine, ", stock attention") ? "; stock attention" : "";
+    snprintf(e->place, sizeof e->place, "%.50s on %.*s%s%s%s%s", e->file->model.name,
+             (int)strcspn(engine, ",;"), engine, stock, by_tokens, batch, chunk);
     snprintf(e->series, sizeof e->series, "%.100s%s", kvd_jct_text(e, "method"),
              kvd_jct_real(e, "phases") > 0 ? "" : " (total alone)");
     kvd_series_clean(e->place);

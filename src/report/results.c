@@ -159,10 +159,11 @@ static int load_spectrum(kvd_result *r, kvd_err *err)
 
 static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
 {
-    int64_t same;
-    if (!(r->proposals = kvd_rows_load(f, err)) || kvd_h5_get_int(f, "/regression", "same_model", &same, err))
+    int64_t measured;
+    if (!(r->proposals = kvd_rows_load(f, err)) ||
+        kvd_h5_get_int(f, "/regression", "measured", &measured, err))
         return -1;
-    r->proposals_same_model = same != 0;
+    r->proposals_measured = measured != 0;
     return 0;
 }
 

@@ -105,8 +105,8 @@ typedef struct {
     kvd_spectrum spectrum; /* without bases: R and right are NULL */
     kvd_similarity similarity;
     kvd_rates rates;
-    kvd_rows *proposals;       /* of a rates file of kvdim-fit --regression; else NULL */
-    bool proposals_same_model; /* its sweeps were of its model */
+    kvd_rows *proposals;     /* of a rates file of kvdim-fit --regression; else NULL */
+    bool proposals_measured; /* some sweep was of its model */
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
     kvd_kernels_result kernels;

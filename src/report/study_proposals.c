@@ -32,7 +32,7 @@ static kvd_table *begin(kvd_section *s, kvd_err *err)
     return t;
 }
 
-static void row(kvd_table *t, const kvd_judged_proposal *p, bool same_model)
+static void row(kvd_table *t, const kvd_judged_proposal *p, bool measured)
 {
     const kvd_rows *const rows = p->accuracy->accuracy.rows;
     const bool beyond = kvd_row_real(p->file->proposals, p->proposal, "extrapolated") > 0;
@@ -48,10 +48,10 @@ static void row(kvd_table *t, const kvd_judged_proposal *p, bool same_model)
     kvd_table_real(t, p->oracle_asked);
     kvd_table_real(t, p->oracle_measured);
     kvd_table_real(t, 100 * (p->share / p->oracle_measured - 1));
-    kvd_table_text(t, beyond && !same_model ? "extrapolated; sweep of another model"
-                      : beyond              ? "extrapolated"
-                      : same_model          ? ""
-                                            : "sweep of another model");
+    kvd_table_text(t, beyond && !measured ? "extrapolated; sweeps of other models alone"
+                      : beyond            ? "extrapolated"
+                      : measured          ? ""
+                                          : "sweeps of other models alone");
 }
 
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err)
@@ -63,7 +63,7 @@ int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err)
     if (!status && n && !(t = begin(s, err)))
         status = -1;
     for (size_t i = 0; t && i < n; i++)
-        row(t, &all[i], all[i].file->proposals_same_model);
+        row(t, &all[i], all[i].file->proposals_measured);
     free(all);
     return status;
 }

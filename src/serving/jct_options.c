@@ -159,11 +159,12 @@ static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)
         return kvd_fail(err, "--parallel sequence: give --gpus of 2 or more");
-    if (cfg->requests || cfg->iterations || cfg->chunk)
+    if (cfg->requests || cfg->iterations || cfg->chunk || cfg->attention != KVD_ATTENTION_OURS)
         return kvd_fail(err, "--parallel sequence goes without %s",
                         cfg->requests     ? "--requests"
                         : cfg->iterations ? "--iterations"
-                                          : "--chunk");
+                        : cfg->chunk      ? "--chunk"
+                                          : "--attention papers and stock");
     for (size_t i = 0; i < cfg->n_outputs; i++)
         if (cfg->output[i] != 1)
             return kvd_fail(err, "--parallel sequence computes prompts alone: give --output-len 1");

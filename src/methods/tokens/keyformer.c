@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/tokens/gumbel.h"
 #include "methods/tokens/tokens.h"
 
 enum { KEYS, RECENT, TAU0, TAU1 };
@@ -27,26 +28,11 @@ typedef struct {
     uint64_t seed;
 } keyformer;
 
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
-/* A standard Gumbel number that depends on its arguments alone. */
-static double gumbel(uint64_t seed, int layer, int head, uint32_t token)
-{
-    const uint64_t bits = mix(mix(seed ^ mix((uint64_t)layer << 32 | (uint64_t)head)) ^ token);
-    return -log(-log(((double)(bits >> 11) + 0.5) * 0x1p-53));
-}
-
 static double regularise(const kvd_values *v, uint64_t seed, int layer, int head, uint32_t token,
                          double score, double progress)
 {
     const double tau = v->value[TAU0] + (v->value[TAU1] - v->value[TAU0]) * progress;
-    return (score + gumbel(seed, layer, head, token)) / tau;
+    return (score + kvd_gumbel(kvd_gumbel_head(seed, layer, head), token)) / tau;
 }
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)

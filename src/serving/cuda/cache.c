@@ -374,6 +374,7 @@ static int attend_steps(const kvd_serving_cache *c, const kvd_serving_rows *r, v
     kvd_decode_args a = decode_args(c, c->work_of[r->layer], r->steps);
     a.pool = kvd_serving_cache_pool(c, r->layer);
     a.o = out;
+    a.lse = c->method ? c->method->lse_steps : NULL;
     return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err);
 }
 

@@ -409,7 +409,8 @@ static int check_pieces(const kvd_cuda_engine *e, kvd_err *err)
 {
     const kvd_serving_method *const m = e->cache.method;
     return m && m->whole_prompts && e->spec.limits.chunk
-               ? kvd_fail(err, "a method that compresses a prompt in one piece: it goes without chunks")
+               ? kvd_fail(err, "method '%s' compresses a prompt in one piece: it goes without chunks",
+                          m->plan->tokens ? m->plan->tokens->name : m->plan->channels->name)
                : 0;
 }
 

@@ -70,15 +70,27 @@ __host__ __device__ constexpr int pitch_of(int rank)
     return rank + 8;
 }
 
-/* A warp takes T times 16 tokens at a time, for which it reads B^T once. */
-template <int W16, int T>
-__global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_latent_restore_args a)
+enum { AHEAD = 4 /* steps of 16 ranks that a warp fetches at once */ };
+
+/* 16 tokens of AHEAD steps from step k on, as operands of mma.sync; zeros behind the last. */
+__device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps, uint32_t (&x)[AHEAD][4])
+{
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            x[i][e] = k + i < steps ? __ldg(from + (k + i) * 512 + e / 2 * 256 + e % 2 * 32) : 0;
+}
+
+template <int W16>
+__global__ void __launch_bounds__(THREADS, 2) restore(const __grid_constant__ kvd_latent_restore_args a)
 {
     extern __shared__ __align__(16) uint16_t b_smem[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int b = static_cast<int>(blockIdx.y), side = static_cast<int>(blockIdx.z) % 2, d = 16 * W16;
     const kvd_latent_head h = a.head[blockIdx.z / 2];
-    const int rank = h.rank[side], length = __ldg(a.kv_len + b), units = (length + 16 * T - 1) / (16 * T);
+    const int rank = h.rank[side], steps = rank / 16, length = __ldg(a.kv_len + b),
+              units = (length + 15) / 16;
     const bool turns = side == 0 && a.cosine;
     const int pitch = pitch_of(rank);
     if (static_cast<int>(blockIdx.x) * WARPS >= units)
@@ -97,7 +109,7 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_l
                           static_cast<uint32_t>(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
     for (int u = static_cast<int>(blockIdx.x) * WARPS + warp; u < units;
          u += WARPS * static_cast<int>(gridDim.x)) {
-        const int token = 16 * T * u, octet = token % KVD_PAGE_TOKENS / 8;
+        const int token = 16 * u, octet = u % 4 * 2;
         const size_t page = page_of(a.page_table, a.max_pages, b, token);
         const uint32_t *const from =
             reinterpret_cast<const uint32_t *>(static_cast<const uint16_t *>(a.latents) +
@@ -107,54 +119,43 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_l
         uint32_t *const to = reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.pages) + page * a.page +
                                                           h.page[side] + octet * 8 * width) +
                              lane;
-        bool there[2 * T]; /* by octet */
-#pragma unroll
-        for (int i = 0; i < 2 * T; i++)
-            there[i] = token + lane / 4 + 8 * i < length;
+        const bool there[2] = {token + lane / 4 < length, token + lane / 4 + 8 < length};
         if (h.matrix[side] < 0) {
-            for (int r = 0; r < rank / 8; r++)
-#pragma unroll
-                for (int i = 0; i < 2 * T; i++) {
-                    const uint32_t x = from[r * 256 + i * 32];
-                    to[i * 4 * width + r * 32] = there[i] ? x : 0;
-                }
+#pragma unroll 4
+            for (int r = 0; r < rank / 8; r++) {
+                const uint32_t x = __ldg(from + r * 256), y = __ldg(from + r * 256 + 32);
+                to[r * 32] = there[0] ? x : 0;
+                to[4 * width + r * 32] = there[1] ? y : 0;
+            }
             continue;
         }
-        float c[T][2 * W16][4] = {};
-        uint32_t next[T][4];
+        float c[2 * W16][4] = {};
+        uint32_t next[AHEAD][4];
+        fetch(from, 0, steps, next);
+        for (int first = 0; first < steps; first += AHEAD) {
+            uint32_t x[AHEAD][4];
 #pragma unroll
-        for (int i = 0; i < 4 * T; i++)
-            next[i / 4][i % 4] = from[i / 4 * 64 + i % 4 / 2 * 256 + i % 2 * 32];
-        for (int k = 0; k < rank / 16; k++) {
-            uint32_t x[T][4];
-#pragma unroll
-            for (int i = 0; i < 4 * T; i++)
+            for (int i = 0; i < 4 * AHEAD; i++)
                 x[i / 4][i % 4] = next[i / 4][i % 4];
-            if (k + 1 < rank / 16) {
+            fetch(from, first + AHEAD, steps, next);
 #pragma unroll
-                for (int i = 0; i < 4 * T; i++)
-                    next[i / 4][i % 4] = from[(k + 1) * 512 + i / 4 * 64 + i % 4 / 2 * 256 + i % 2 * 32];
-            }
+            for (int i = 0; i < AHEAD; i++)
+                if (first + i < steps) {
 #pragma unroll
-            for (int n = 0; n < W16; n++) {
-                uint32_t y[4];
-                ldmatrix(smem + static_cast<uint32_t>((n * 16 * pitch + k * 16) * 2), y);
-#pragma unroll
-                for (int t = 0; t < T; t++) {
-                    mma<true>(c[t][2 * n], x[t], y[0], y[1]);
-                    mma<true>(c[t][2 * n + 1], x[t], y[2], y[3]);
+                    for (int n = 0; n < W16; n++) {
+                        uint32_t y[4];
+                        ldmatrix(smem + static_cast<uint32_t>((n * 16 * pitch + (first + i) * 16) * 2), y);
+                        mma<true>(c[2 * n], x[i], y[0], y[1]);
+                        mma<true>(c[2 * n + 1], x[i], y[2], y[3]);
+                    }
                 }
-            }
         }
+        if (turns)
+            turn<W16>(a, c, token, length, lane);
 #pragma unroll
-        for (int t = 0; t < T; t++) {
-            if (turns)
-                turn<W16>(a, c[t], token + 16 * t, length, lane);
-#pragma unroll
-            for (int n = 0; n < 2 * W16; n++) {
-                to[t * 8 * d + n * 32] = there[2 * t] ? pack<true>(c[t][n][0], c[t][n][1]) : 0;
-                to[t * 8 * d + 4 * d + n * 32] = there[2 * t + 1] ? pack<true>(c[t][n][2], c[t][n][3]) : 0;
-            }
+        for (int n = 0; n < 2 * W16; n++) {
+            to[n * 32] = there[0] ? pack<true>(c[n][0], c[n][1]) : 0;
+            to[4 * d + n * 32] = there[1] ? pack<true>(c[n][2], c[n][3]) : 0;
         }
     }
 }
@@ -368,14 +369,13 @@ __global__ void leading(const float *vectors, int d, int width, int rank, uint16
 
 typedef void (*restore_kernel)(kvd_latent_restore_args);
 
-/* High ranks are bound by what shared memory gives out: more tokens share it there. Low ones by memory, for which more warps wait. */
-template <int W16> restore_kernel restore_of(int w16, bool high)
+template <int W16> restore_kernel restore_of(int w16)
 {
     if constexpr (W16 > 1) {
         if (w16 < W16)
-            return restore_of<W16 - 1>(w16, high);
+            return restore_of<W16 - 1>(w16);
     }
-    return high ? restore<W16, 2> : restore<W16, 1>;
+    return restore<W16>;
 }
 
 /* Octets of the longest slice, but no more CTAs than keep the device busy. */
@@ -409,7 +409,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     if (a->n < 1 || a->n > 65535 || a->n_kv_heads < 1 || a->d_head % 16 || w16 < 1 ||
         w16 > KVD_WIDTH_MAX / 16 || a->max_rank > RANK_MAX || a->n_sms < 1)
         return cudaErrorInvalidValue;
-    const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, a->max_rank > KVD_WIDTH_MAX);
+    const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16);
     const int bytes = a->d_head * pitch_of(a->max_rank) * 2;
     const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)

@@ -52,6 +52,7 @@ struct kvd_serving_method {
     int (*make)(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
     float *lse; /* device [n_heads][rows of blocked Q]: what attention of prompts gives out, natural log */
+    float *lse_steps; /* device [steps][n_heads]: the same of attention of steps                        */
 
     /* Host, before an iteration and after it has ended. begin may refuse it. */
     int (*begin)(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err);

@@ -16,7 +16,7 @@ typedef struct {
     int32_t *table;            /* device [max_slices][max_pages] places in the ring of the steps' pages */
     uint32_t *counts;          /* device [slots] outliers of keys; behind them what did not fit */
     uint32_t *host_counts;     /* pinned, the same                                          */
-    int32_t *pages_before;     /* device [max_slices + 1], of attention on codes; NULL: they are restored */
+    int32_t *pages_before;     /* device [max_slices + 2], of attention on codes; NULL: they are restored */
     float *partial;            /* device, of the same                                     */
     size_t slots;
     uint32_t *tokens; /* [slots] that a request has; 0: none */
@@ -137,7 +137,7 @@ static kvd_packed_args steps_of(const kvd_serving_method *m, const kvd_serving_r
     a.rows = kvd_serving_cache_pool(c, r->layer);
     a.x = r->x;
     a.ld = r->ld;
-    a.pages_side_by_side = 1;
+    a.pages_side_by_side = 2; /* keys of a window and the value that leaves it lie in few pages */
     return a;
 }
 
@@ -182,22 +182,29 @@ static int appended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *e
                : 0;
 }
 
+static kvd_packed_decode_args decode_args(const kvd_serving_method *m, void *out)
+{
+    const packed *const k = of(m);
+    return (kvd_packed_decode_args){.q = m->cache->q_steps,
+                                    .o = out,
+                                    .pages_before = k->pages_before,
+                                    .partial = k->partial,
+                                    .n_ctas = m->cache->n_sms};
+}
+
 static int plan_steps(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
-    return kvd_cuda_check(
-        kvd_packed_decode_plan(m->cache->batch->device.kv_len, (int32_t)n, of(m)->pages_before, stream), what,
-        err);
+    const kvd_packed_decode_args d = decode_args(m, NULL);
+    kvd_packed_args a = of(m)->layer[0];
+    a.n = (int32_t)n;
+    a.kv_len = m->cache->batch->device.kv_len;
+    return kvd_cuda_check(kvd_packed_decode_plan(&a, &d, stream), what, err);
 }
 
 static int attend_steps(kvd_serving_method *m, const kvd_serving_rows *r, void *out, kvd_err *err)
 {
-    const packed *const k = of(m);
     const kvd_packed_args a = steps_of(m, r);
-    const kvd_packed_decode_args d = {.q = m->cache->q_steps,
-                                      .o = out,
-                                      .pages_before = k->pages_before,
-                                      .partial = k->partial,
-                                      .n_ctas = m->cache->n_sms};
+    const kvd_packed_decode_args d = decode_args(m, out);
     return kvd_cuda_check(kvd_packed_decode(&a, &d, r->stream), "attention of steps", err);
 }
 
@@ -394,11 +401,29 @@ bool kvd_serving_packed_takes(const kvd_plan *plan)
            (plan->bits == &kvd_bits_kivi || plan->bits == &kvd_bits_kvquant);
 }
 
+/* Turns of keys that were coded before RoPE, the same in all layers. */
+static int make_turns(packed *k, kvd_err *err)
+{
+    const kvd_serving_cache *const c = k->method.cache;
+    const int d = c->config->d_head;
+    if (!k->layer[0].before_rope || d % 32)
+        return 0;
+    uint32_t *const turn = kvd_device_new(&k->memory, kvd_packed_turns_bytes(d), what, err);
+    if (!turn || kvd_cuda_check(kvd_packed_turns(c->cosine, c->sine, d, turn, NULL), what, err) ||
+        kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        return -1;
+    for (int l = 0; l < c->config->n_layers; l++)
+        k->layer[l].turn = turn;
+    return 0;
+}
+
 /* Attention of steps on codes, where there is a kernel; else they are restored. */
 static int choose_attention(packed *k, kvd_err *err)
 {
     kvd_serving_method *const m = &k->method;
     const kvd_serving_cache *const c = m->cache;
+    if (make_turns(k, err))
+        return -1;
     for (int l = 0; l < c->config->n_layers; l++)
         if (!kvd_packed_decodes(&k->layer[l])) {
             m->appended = appended;
@@ -407,11 +432,10 @@ static int choose_attention(packed *k, kvd_err *err)
     m->plan_steps = plan_steps;
     m->attend_steps = attend_steps;
     k->pages_before =
-        kvd_device_new(&k->memory, (c->batch->max_slices + 1) * sizeof *k->pages_before, what, err);
-    k->partial = k->pages_before
-                     ? kvd_device_new(&k->memory, kvd_packed_decode_bytes(&k->layer[0].map, c->n_sms),
-                                      "partial results of attention", err)
-                     : NULL;
+        kvd_device_new(&k->memory, (c->batch->max_slices + 2) * sizeof *k->pages_before, what, err);
+    k->partial = k->pages_before ? kvd_device_new(&k->memory, kvd_packed_decode_bytes(c->n_sms),
+                                                  "partial results of attention", err)
+                                 : NULL;
     return k->partial ? 0 : -1;
 }
 
@@ -429,6 +453,7 @@ int kvd_serving_packed_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_
     k->method = (kvd_serving_method){.cache = cache,
                                      .plan = plan,
                                      .one_layer = true,
+                                     .anywhere = true,
                                      .make = make,
                                      .begin = begin,
                                      .ended = ended,

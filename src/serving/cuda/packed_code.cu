@@ -22,21 +22,17 @@ struct page_of {
     const uint16_t *rows; /* K; V behind it */
     char *codes;
     kvd_packed_parts parts;
-    const float *level; /* [2][2][2^bits] */
-    int before;         /* tokens before this iteration */
+    const float *middle; /* [2][2^bits] between neighbouring levels, of keys and of values */
+    int before;          /* tokens before this iteration */
 };
 
-__device__ __noinline__ int nearest(const float *level, int n, float x)
+/* Of n levels, a power of 2: how many middles between neighbours lie below x. */
+__device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
-    int lo = 0, hi = n - 1;
-    while (lo < hi) {
-        const int mid = (lo + hi) / 2;
-        if (x > (level[mid] + level[mid + 1]) / 2)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    int at = 0;
+    for (int step = n / 2; step; step /= 2)
+        at += x > middle[at + step - 1] ? step : 0;
+    return (uint32_t)at;
 }
 
 __device__ __forceinline__ uint32_t even_code(float x, float zero, float step, float top)
@@ -163,8 +159,7 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
                 put_apart(o, t, i, x[j][e]);
                 apart++;
             }
-            code[4 * j + e] =
-                half > 0 ? (uint32_t)nearest(o.level, 1 << a.form.bits, (x[j][e] - middle) / half) : 0;
+            code[4 * j + e] = half > 0 ? nearest(o.middle, 1 << a.form.bits, (x[j][e] - middle) / half) : 0;
             put |= 1u << (4 * j + e);
         }
     }
@@ -318,6 +313,9 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
     for (int he = 0; he < 4; he++) {
         const int h = he / 2, e = he % 2, t = 16 * k + 8 * h + lane % 4 * 2 + e;
         const bool here = t >= from && t < to;
+        zero[he] = step[he] = 0;
+        if (!__any_sync(~0u, here)) /* of a step one token, in one he */
+            continue;
         mine |= here ? 0x5u << (4 * h + e) : 0;
         uint32_t taken = 0;
         uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
@@ -348,12 +346,14 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
             const int h = r / 4, db = r / 2 % 2, e = r % 2, he = 2 * h + e;
             const float x = value_of(s, i, db, h, e);
             const int t = KVD_PAGE_TOKENS * o.p + 16 * k + 8 * h + lane % 4 * 2 + e;
-            if (mine >> r & 1 && t < a.n_sink)
+            code[r] = 0;
+            if (!(mine >> r & 1))
+                continue;
+            if (t < a.n_sink)
                 in_sink(o, t)[a.map.d_qk[o.g] + dim_of(s, i, db, lane)] = (uint16_t)half_bits(x);
-            code[r] = !a.level ? even_code(x, zero[he], step[he], top)
-                      : step[he] > 0
-                          ? (uint32_t)nearest(o.level + (2 << bits), 1 << bits, (x - zero[he]) / step[he])
-                          : 0;
+            code[r] = !a.level       ? even_code(x, zero[he], step[he], top)
+                      : step[he] > 0 ? nearest(o.middle + (1 << bits), 1 << bits, (x - zero[he]) / step[he])
+                                     : 0;
         }
         uint32_t *const at =
             reinterpret_cast<uint32_t *>(o.codes + o.parts.v) + kvd_packed_words(bits, s.u0 + i, lane);
@@ -366,6 +366,137 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
         if (bits & 1)
             put_values<1>(at + (bits & 6), bits & 6, k, code, mine);
     }
+}
+
+/* ---- a token ---------------------------------------------------------------------------------------- */
+
+/*
+ * What a step codes when no keys wait for their group: one token of values, with levels one of keys too. A lane has dims 4 lane .. + 3. Little code, since it runs
+ * once and waits for its instructions; words are changed by atomics, as lanes share them.
+ */
+__device__ __forceinline__ void put_bits(uint32_t *words, int bits, int n, uint32_t code)
+{
+    int below = 0;
+#pragma unroll 1
+    for (int w = 8; w; w /= 2)
+        if (bits & w) {
+            const int m = n % (32 / w), shift = m % 2 * 16 + m / 2 * w;
+            const uint32_t mask = (1u << w) - 1;
+            uint32_t *const word = words + below + n / (32 / w);
+            atomicAnd(word, ~(mask << shift));
+            atomicOr(word, (code >> below & mask) << shift);
+            below += w;
+        }
+}
+
+/* The smallest (sign 1) or largest (-1) of a token's numbers that are left, of equals that of the smallest dim; it is taken. */
+__device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
+{
+    float best = INFINITY;
+    int at = INT32_MAX;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (there && !(taken >> k & 1) && (sign * x[k] < best || at == INT32_MAX)) {
+            best = sign * x[k];
+            at = 4 * lane + k;
+        }
+#pragma unroll 1
+    for (int i = 1; i < 32; i *= 2) {
+        const float y = __shfl_xor_sync(~0u, best, i);
+        const int dim = __shfl_xor_sync(~0u, at, i);
+        if (dim != INT32_MAX && (y < best || (y == best && dim < at) || at == INT32_MAX)) {
+            best = y;
+            at = dim;
+        }
+    }
+    if (at / 4 == lane)
+        taken |= 1u << at % 4;
+    return half_bits(sign * best) | (uint32_t)at << 16;
+}
+
+__device__ void code_value(const page_of &o, int t, int lane)
+{
+    const kvd_packed_args &a = o.a;
+    const int d = a.map.d_v[o.g], bits = a.form.bits, n_apart = a.form.v_apart / 2,
+              whole = KVD_PAGE_TOKENS * o.p + t;
+    const bool there = 4 * lane < d;
+    float x[4] = {}, lo = INFINITY, hi = -INFINITY;
+    if (there) {
+        const uint2 v =
+            *reinterpret_cast<const uint2 *>(o.rows + KVD_PAGE_TOKENS * a.map.d_qk[o.g] + t / 8 * 8 * d +
+                                             lane / 2 * 64 + t % 8 * 8 + lane % 2 * 4);
+        x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0), x[3] = bf16_of(v.y, 1);
+    }
+    uint32_t taken = 0;
+    uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
+#pragma unroll 1
+    for (int i = 0; i < 2 * n_apart; i++) {
+        const uint32_t one = take_of(x, there, i < n_apart ? 1.0f : -1.0f, lane, taken);
+        if (lane == 0)
+            list[i] = one;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (there && !(taken >> k & 1)) {
+            lo = fminf(lo, x[k]);
+            hi = fmaxf(hi, x[k]);
+        }
+#pragma unroll 1
+    for (int i = 1; i < a.form.v_group / 4; i *= 2) {
+        lo = fminf(lo, __shfl_xor_sync(~0u, lo, i));
+        hi = fmaxf(hi, __shfl_xor_sync(~0u, hi, i));
+    }
+    if (!there)
+        return;
+    const float top = (float)((1 << bits) - 1), zero = as_half(a.level ? (lo + hi) / 2 : lo),
+                step = as_half(a.level ? (hi - lo) / 2 : (hi - lo) / top);
+    if (4 * lane % a.form.v_group == 0) {
+        uint16_t *const side = reinterpret_cast<uint16_t *>(o.codes + o.parts.v_side) +
+                               32 * (4 * (4 * lane / a.form.v_group) + t / 16) + kvd_packed_scale(t);
+        side[0] = (uint16_t)half_bits(step);
+        side[4] = (uint16_t)half_bits(zero);
+    }
+    uint32_t *const words = reinterpret_cast<uint32_t *>(o.codes + o.parts.v);
+#pragma unroll 1
+    for (int k = 0; k < 4; k++) {
+        const int i = 4 * lane + k;
+        const float y = k == 0 ? x[0] : k == 1 ? x[1] : k == 2 ? x[2] : x[3];
+        if (whole < a.n_sink)
+            in_sink(o, whole)[a.map.d_qk[o.g] + i] = (uint16_t)half_bits(y);
+        put_bits(words + kvd_packed_words(bits, i / 16, kvd_packed_value_lane(t, i)), bits,
+                 kvd_packed_value_number(t, i),
+                 !a.level   ? even_code(y, zero, step, top)
+                 : step > 0 ? nearest(o.middle + (1 << bits), 1 << bits, (y - zero) / step)
+                            : 0);
+    }
+}
+
+__device__ void code_key(const page_of &o, int t, int lane)
+{
+    const kvd_packed_args &a = o.a;
+    const int bits = a.form.bits, whole = KVD_PAGE_TOKENS * o.p + t;
+    uint32_t *const words = reinterpret_cast<uint32_t *>(o.codes);
+    uint32_t apart = 0;
+#pragma unroll 1
+    for (int i = 4 * lane; i < min(4 * lane + 4, (int)a.map.d_qk[o.g]); i++) {
+        const float x = bf16_of(key_pair(o, i / 16, i % 16 / 8, t, i % 8 / 2), i % 2);
+        const float *const range = a.range + 2 * ((size_t)o.g * (size_t)a.range_width + (size_t)i);
+        const float middle = i < a.range_width ? range[0] : 0, half = i < a.range_width ? range[1] : 0;
+        if (whole < a.n_sink) {
+            in_sink(o, whole)[i] = (uint16_t)half_bits(x);
+            continue;
+        }
+        if (a.form.k_apart && fabsf(x - middle) > half) {
+            put_apart(o, t, i, x);
+            apart++;
+        }
+        put_bits(words + kvd_packed_words(bits, i / 16, kvd_packed_key_lane(t, i)), bits,
+                 kvd_packed_key_number(t, i),
+                 half > 0 ? nearest(o.middle, 1 << bits, (x - middle) / half) : 0);
+    }
+    apart = __reduce_add_sync(~0u, apart);
+    if (lane == 0 && apart)
+        atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
 /* ---- pages ------------------------------------------------------------------------------------------ */
@@ -393,15 +524,20 @@ __device__ __forceinline__ int clamped(int t, int p)
 
 __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
-    __shared__ float level[4 << 8];
+    __shared__ float middle[2 << 8];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
     const int k_from = keys_coded(a, before), k_to = keys_coded(a, m);
     const int v_from = values_coded(a, before), v_to = values_coded(a, m);
-    for (int i = (int)threadIdx.x; a.level && i < 4 << a.form.bits; i += 32 * WARPS)
-        level[i] = a.level[i];
+    const int levels = 1 << a.form.bits;
+    for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += 32 * WARPS) {
+        const float *const level = a.level + i / levels * 2 * levels + i % levels;
+        middle[i] = i % levels + 1 < levels ? (level[0] + level[1]) / 2 : INFINITY;
+    }
     __syncthreads();
+    /* A token of values, and one of keys where each has its code alone. */
+    const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     const int units = a.map.d_qk[g] / 16, groups = kvd_packed_groups(&a.form, a.map.d_v[g]);
     for (int p = (k_to > k_from ? min(k_from, v_to > v_from ? v_from : k_from) : v_from) / KVD_PAGE_TOKENS +
@@ -416,12 +552,19 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
                            a.q_len ? in_rows(a, page, g) : in_ring(a, b, p, g),
                            in_codes(a, page, g),
                            kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
-                           level,
+                           middle,
                            before};
         if (a.form.k_apart) { /* the page's first tokens begin its list */
             if (threadIdx.x == 0 && k_from <= KVD_PAGE_TOKENS * p && k_to > KVD_PAGE_TOKENS * p)
                 *reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list) = 0;
             __syncthreads();
+        }
+        if (single) {
+            if (warp == 0 && v_to > v_from && v_from / KVD_PAGE_TOKENS == p)
+                code_value(o, v_from % KVD_PAGE_TOKENS, lane);
+            if (warp == 1 && k_to > k_from && k_from / KVD_PAGE_TOKENS == p)
+                code_key(o, k_from % KVD_PAGE_TOKENS, lane);
+            continue;
         }
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);

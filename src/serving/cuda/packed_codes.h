@@ -49,6 +49,7 @@ typedef struct {
     int32_t x_key, d_head, interleaved;
     bool before_rope;
     const float *cosine, *sine; /* NULL: no RoPE */
+    const uint32_t *turn;       /* device, kvd_packed_turns of the tables; NULL: not made */
 } kvd_packed_args;
 
 /* What has to be coded by now: prompts from `rows`, steps from the ring. A prompt's newest rows go to the ring. */

@@ -62,10 +62,25 @@ void kvd_pages_give_back(kvd_pages *p, size_t slot)
     s->serial = 0;
 }
 
+static size_t pages_of(size_t tokens)
+{
+    return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+}
+
+void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
+{
+    kvd_page_slot *const s = &p->slot[slot];
+    if (s->held <= pages_of(tokens))
+        return;
+    while (s->held > pages_of(tokens))
+        p->free[p->n_free++] = s->page[--s->held];
+    s->serial = ++p->serial; /* rows that stand for it may have other pages as soon as it has as many again */
+}
+
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err)
 {
     kvd_page_slot *const s = &p->slot[slot];
-    const size_t need = (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    const size_t need = pages_of(tokens);
     if (fresh || s->serial == 0) {
         kvd_pages_give_back(p, slot);
         s->serial = ++p->serial;

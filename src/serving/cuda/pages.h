@@ -43,6 +43,8 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages); /* on the device */
 /* Slot holds pages for `tokens` tokens; fresh: it is another request's from now on. Fails when no page is left, or when the slot would
  * have more than max_pages. */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
+/* Slot needs pages for `tokens` tokens from now on; those behind them go back. */
+void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
 /* Row of the table: the pages of a slot, or the idle page. */

@@ -1,0 +1,360 @@
+/* Methods of the tokens axis that drop entries, in the CUDA engine: budgets of requests, memory, launches (evict.h). */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/tokens/tokens.h"
+#include "serving/cuda/cache.h"
+#include "serving/cuda/evict.h"
+#include "serving/cuda/evict_method.h"
+
+static const char what[] = "eviction";
+
+/* A request in a slot, as the host knows it. */
+typedef struct {
+    size_t tokens, entries;
+    double held; /* entries at the end of the latest iteration, of a request that left then too */
+} evict_slot;
+
+typedef struct {
+    kvd_serving_method method; /* first */
+    kvd_evict_rule rule;
+    kvd_evict_state state;
+    const char *name;
+    bool steps; /* entries leave behind steps too */
+    size_t n_slots, max_len, n_q8;
+    evict_slot *slot;         /* [n_slots]                     */
+    kvd_evict_budget *budget; /* pinned [n_slots]              */
+    kvd_evict_budget *there;  /* the same on the device        */
+    float *mass, *score, *lse, *lse_steps, *work;
+    int32_t *kept;
+    double entry_bytes; /* of an entry in all heads and layers */
+    cudaStream_t stream;
+    kvd_device_memory memory;
+} evict;
+
+static evict *of(kvd_serving_method *m)
+{
+    return (evict *)(void *)m;
+}
+
+static const evict *of_const(const kvd_serving_method *m)
+{
+    return (const evict *)(const void *)m;
+}
+
+/* ---- budgets ---------------------------------------------------------------------------------------- */
+
+/* Numbers of the methods' keys, in the order in which their files declare them. */
+enum { FIRST, RECENT, TAU0, TAU1 };
+enum { WINDOW = 1, KERNEL = 2 /* of snapkv */ };
+
+static int32_t as_count(size_t n)
+{
+    return n < INT32_MAX ? (int32_t)n : INT32_MAX;
+}
+
+/* Of a request of `whole` tokens with a prompt of n. */
+static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
+{
+    const double *const v = p->tokens_values.value;
+    if (p->tokens == &kvd_tokens_snapkv)
+        return (kvd_evict_budget){.keep_new = as_count((size_t)v[WINDOW]),
+                                  .keep_old = as_count(kvd_tokens_budget(v[FIRST], n)),
+                                  .limit = INT32_MAX};
+    const size_t old = kvd_tokens_budget(v[FIRST], whole), recent = kvd_tokens_budget(v[RECENT], whole);
+    return (kvd_evict_budget){.keep_new = as_count(recent),
+                              .keep_old = as_count(old),
+                              .limit = as_count(old + recent),
+                              .recent = as_count(recent),
+                              .prompt = as_count(n),
+                              .steps = as_count(whole - n)};
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of a prompt of n tokens so many stay. */
+static size_t kept_of(const kvd_evict_budget *b, size_t n)
+{
+    const size_t newest = smaller(n, (size_t)b->keep_new);
+    return newest + smaller(n - newest, (size_t)b->keep_old);
+}
+
+/* ---- an iteration ----------------------------------------------------------------------------------- */
+
+static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
+{
+    const size_t whole = s->whole ? s->whole : e->max_len;
+    if (whole > e->max_len || whole < (size_t)s->before + s->n)
+        return kvd_fail(err, "request %u has %u tokens of %zu, the engine was made for %zu", s->request,
+                        s->before + s->n, whole, e->max_len);
+    e->budget[s->slot] = budget_of(e->method.plan, prompt, whole);
+    return 0;
+}
+
+static int begin(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    evict *const e = of(m);
+    bool changed = false;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        evict_slot *const slot = &e->slot[s->slot];
+        if (i < it->n_steps && slot->tokens == s->before)
+            continue;
+        /* A step behind tokens that were never computed finds as many entries as if they had been a prompt. */
+        if (i >= it->n_steps && s->before)
+            return kvd_fail(err, "method '%s' compresses a prompt in one piece: it goes without chunks",
+                            e->name);
+        if (set_budget(e, s, s->before ? s->before : s->n, err))
+            return -1;
+        *slot = (evict_slot){.tokens = s->before, .entries = kept_of(&e->budget[s->slot], s->before)};
+        changed = true;
+    }
+    return changed ? kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget, e->n_slots * sizeof *e->budget,
+                                                    cudaMemcpyHostToDevice, e->stream),
+                                    what, err)
+                   : 0;
+}
+
+static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    evict *const e = of(m);
+    (void)err;
+    for (size_t i = 0; i < e->n_slots; i++)
+        e->slot[i].held = (double)e->slot[i].entries;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        evict_slot *const slot = &e->slot[s->slot];
+        const kvd_evict_budget *const b = &e->budget[s->slot];
+        slot->entries = i < it->n_steps ? smaller(slot->entries + 1, (size_t)b->limit) : kept_of(b, s->n);
+        slot->tokens += s->n;
+        slot->held = (double)slot->entries;
+        if (s->last)
+            slot->tokens = slot->entries = 0;
+        else /* the place of the next step's entry is kept */
+            kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
+    }
+    return 0;
+}
+
+static size_t entries(const kvd_serving_method *m, size_t slot, size_t before)
+{
+    return before ? of_const(m)->slot[slot].entries : 0;
+}
+
+static double held(const kvd_serving_method *m)
+{
+    const evict *const e = of_const(m);
+    double n = 0;
+    for (size_t i = 0; i < e->n_slots; i++)
+        n += e->slot[i].held;
+    return n * e->entry_bytes;
+}
+
+/* ---- a layer ---------------------------------------------------------------------------------------- */
+
+static int after_steps(evict *e, const kvd_serving_rows *r, kvd_err *err)
+{
+    const kvd_serving_cache *const c = e->method.cache;
+    const kvd_attn_map *const map = &c->layer[r->layer].map;
+    const kvd_evict_steps_args a = {
+        .map = *map,
+        .rule = e->rule,
+        .state = e->state,
+        .budget = e->there,
+        .layer = r->layer,
+        .batch = (int32_t)r->steps,
+        .max_pages = (int32_t)c->pages->max_pages,
+        .splits = c->hopper ? kvd_evict_splits(map, r->steps, (size_t)e->state.room, c->n_sms) : 1,
+        .kv_len = c->batch->device.kv_len,
+        .slot = c->batch->device.slot,
+        .at = c->batch->device.step_at,
+        .page_table = c->pages->device,
+        .q = c->q_steps,
+        .pool = kvd_serving_cache_pool(c, r->layer),
+        .lse = e->method.lse_steps,
+        .work = e->work};
+    return kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err);
+}
+
+static int after_prompts(evict *e, const kvd_serving_rows *r, kvd_err *err)
+{
+    const kvd_serving_cache *const c = e->method.cache;
+    const kvd_step_batch *const b = c->batch;
+    kvd_evict_prompts_args a = {.map = c->layer[r->layer].map,
+                                .rule = e->rule,
+                                .state = e->state,
+                                .budget = e->there,
+                                .hopper = c->hopper,
+                                .layer = r->layer,
+                                .batch = (int32_t)r->prompts,
+                                .n_q8 = (int32_t)b->n_q8,
+                                .max_pages = (int32_t)c->pages->max_pages,
+                                .q_start = b->device.q_start + r->steps,
+                                .q_len = b->device.q_len + r->steps,
+                                .slot = b->device.slot + r->steps,
+                                .page_table = c->pages->device + r->steps * c->pages->max_pages,
+                                .q = c->q_prompts,
+                                .pool = kvd_serving_cache_pool(c, r->layer),
+                                .lse = e->lse,
+                                .mass = e->mass,
+                                .score = e->score,
+                                .kept = e->kept};
+    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
+        a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
+    return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
+}
+
+static int attended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    evict *const e = of(m);
+    return (r->steps && e->steps && after_steps(e, r, err)) || (r->prompts && after_prompts(e, r, err)) ? -1
+                                                                                                        : 0;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------- */
+
+static void release(kvd_serving_method *m)
+{
+    evict *const e = of(m);
+    kvd_device_release(&e->memory);
+    (void)cudaFreeHost(e->budget);
+    free(e->slot);
+    free(e);
+}
+
+/* What is of slots. Scores and positions are 0 until a prompt sets them, as behind tokens that were never computed. */
+static int make(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    evict *const e = of(m);
+    const size_t bytes = slots * m->slot_bytes / 2;
+    (void)pages;
+    e->stream = stream;
+    e->n_slots = slots - 1; /* the last one is that of rows which fill a batch up */
+    e->state.n_slots = (int32_t)e->n_slots;
+    if (!(e->slot = calloc(slots, sizeof *e->slot)))
+        return kvd_no_memory(err, what, slots * sizeof *e->slot);
+    if (kvd_cuda_check(cudaMallocHost((void **)&e->budget, slots * sizeof *e->budget), what, err) ||
+        !(e->there = kvd_device_new(&e->memory, slots * sizeof *e->there, "budgets", err)))
+        return -1;
+    memset(e->budget, 0, slots * sizeof *e->budget);
+    if (e->steps && (!(e->state.score = kvd_device_new(&e->memory, bytes, "scores of entries", err)) ||
+                     !(e->state.position = kvd_device_new(&e->memory, bytes, "positions of entries", err)) ||
+                     kvd_cuda_check(cudaMemsetAsync(e->state.score, 0, bytes, stream), what, err) ||
+                     kvd_cuda_check(cudaMemsetAsync(e->state.position, 0, bytes, stream), what, err)))
+        return -1;
+    return kvd_cuda_check(cudaMemsetAsync(e->there, 0, slots * sizeof *e->there, stream), what, err);
+}
+
+/* Work arrays of an iteration. */
+static int make_work(evict *e, kvd_err *err)
+{
+    const kvd_serving_cache *const c = e->method.cache;
+    const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices;
+    const size_t heads = (size_t)c->share->n_heads, kv = (size_t)c->share->n_kv_heads;
+    const size_t work =
+        e->rule.tau0 > 0 ? kvd_evict_steps_bytes(&c->layer[0].map, slices, (size_t)e->state.room) : 0;
+    kvd_device_memory *const m = &e->memory;
+    return (e->mass = kvd_device_new(m, heads * rows * sizeof *e->mass, what, err)) &&
+                   (e->lse = kvd_device_new(m, heads * rows * sizeof *e->lse, what, err)) &&
+                   (e->lse_steps = kvd_device_new(m, slices * heads * sizeof *e->lse, what, err)) &&
+                   (e->score = kvd_device_new(m, kv * rows * sizeof *e->score, what, err)) &&
+                   (e->kept = kvd_device_new(m, kv * rows * sizeof *e->kept, what, err)) &&
+                   (e->work = kvd_device_new(m, work, what, err))
+               ? 0
+               : -1;
+}
+
+static void describe(evict *e, const kvd_plan *plan)
+{
+    const kvd_serving_cache *const c = e->method.cache;
+    const double *const v = plan->tokens_values.value;
+    const kvd_evict_budget most = budget_of(plan, 1, e->max_len);
+    const size_t heads = (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
+    e->name = plan->tokens->name;
+    e->steps = plan->tokens->step != NULL;
+    e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
+    if (plan->tokens == &kvd_tokens_keyformer) {
+        e->rule.tau0 = (float)v[TAU0];
+        e->rule.tau1 = (float)v[TAU1];
+    }
+    if (plan->tokens == &kvd_tokens_snapkv) {
+        e->rule.window = (int32_t)v[WINDOW];
+        e->rule.smooth = (int32_t)v[KERNEL];
+    }
+    e->state.n_layers = c->config->n_layers;
+    e->state.room = as_count(smaller(e->max_len, (size_t)most.limit) + 1);
+    if (e->steps)
+        e->method.slot_bytes = heads * (size_t)e->state.room * (sizeof(float) + sizeof(uint32_t));
+    for (int l = 0; l < c->config->n_layers; l++)
+        e->entry_bytes += (double)c->layer[l].map.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
+    e->entry_bytes += e->steps ? (double)heads * (sizeof(float) + sizeof(uint32_t)) : 0;
+}
+
+bool kvd_serving_evicts(const kvd_plan *p)
+{
+    return p->tokens == &kvd_tokens_h2o || p->tokens == &kvd_tokens_keyformer ||
+           p->tokens == &kvd_tokens_snapkv;
+}
+
+/* What stands beside it in the plan and does not go with it; NULL: nothing. */
+static const char *other_member(const kvd_plan *p)
+{
+    return p->layers     ? p->layers->name
+           : p->maker    ? p->maker->name
+           : p->channels ? p->channels->name
+           : p->bits     ? p->bits->name
+           : p->dims_low ? "widths of a low level"
+                         : NULL;
+}
+
+int kvd_serving_evict_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_serving_method **m,
+                           kvd_err *err)
+{
+    if (other_member(plan))
+        return kvd_fail(err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
+                        plan->tokens->name, other_member(plan));
+    evict *const e = calloc(1, sizeof *e);
+    if (!e)
+        return kvd_no_memory(err, what, sizeof *e);
+    *m = &e->method;
+    e->max_len = cache->max_len;
+    e->method = (kvd_serving_method){.cache = cache,
+                                     .plan = plan,
+                                     .anywhere = true,
+                                     .whole_prompts = true,
+                                     .make = make,
+                                     .begin = begin,
+                                     .ended = ended,
+                                     .entries = entries,
+                                     .held = held,
+                                     .attended = attended,
+                                     .free = release};
+    describe(e, plan);
+    if (make_work(e, err))
+        return -1;
+    e->method.lse = e->rule.tau0 > 0 ? NULL : e->lse; /* with a temperature it is another one */
+    e->method.lse_steps = e->rule.tau0 > 0 || !e->steps ? NULL : e->lse_steps;
+    return 0;
+}
+
+int kvd_serving_evict_read(const kvd_serving_method *m, size_t slot, int layer, int kv_head, float *score,
+                           uint32_t *position, size_t *n, kvd_err *err)
+{
+    const evict *const e = of_const(m);
+    const size_t at =
+        ((slot * (size_t)e->state.n_layers + (size_t)layer) * (size_t)m->cache->share->n_kv_heads +
+         (size_t)kv_head) *
+        (size_t)e->state.room;
+    *n = e->slot[slot].entries;
+    return kvd_cuda_check(cudaMemcpy(score, e->state.score + at, *n * sizeof *score, cudaMemcpyDeviceToHost),
+                          what, err) ||
+                   kvd_cuda_check(cudaMemcpy(position, e->state.position + at, *n * sizeof *position,
+                                             cudaMemcpyDeviceToHost),
+                                  what, err)
+               ? -1
+               : 0;
+}

@@ -1,0 +1,265 @@
+/*
+ * What a prompt's rows thought of its tokens, a query head at a time:
+ *
+ *   mass[k] = sum over rows t >= k of exp(s_tk - lse_t),  s = q k / sqrt(d_head), with a temperature (s + noise_k) / tau and the lse of these
+ *
+ * The attention kernels keep no probabilities, so Q K^T is computed again, and with a temperature twice: its lse is another one.
+ * FLOP of one pass: 2 d_qk per (row, visible key, head), half of an attention at d_qk = d_v, and one exponential.
+ *
+ * A CTA holds 128 tokens of one side as fragments in registers, 32 to a warp, and tiles of 64 tokens of the other come through shared memory
+ * in two stages: rows past keys for the sums, keys past rows for the lse. The layout's blocks of 8 x 8 are fragments as they lie. Sums of a
+ * tile are added up before they meet the total, so that a total of thousands loses nothing.
+ *
+ * Grid: query heads x blocks of 128 tokens (those with most work first) x prompts.
+ */
+#include "kernels/cuda/mma.cuh"
+#include "methods/tokens/gumbel.h"
+#include "serving/cuda/evict.h"
+
+namespace
+{
+
+enum { HELD = 128, TILE = KVD_PAGE_TOKENS, THREADS = 128, STEPS = KVD_WIDTH_MAX / 16 };
+constexpr float LOG2E = 1.4426950408889634f;
+
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+/* The same of 4 bytes. */
+__device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copies_done()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Rows or keys of one head of one prompt: where a group of 8 tokens lies. */
+struct side {
+    const uint16_t *first; /* rows: of the prompt; keys: of the pool, at the head */
+    const int32_t *page;   /* NULL: one piece                                     */
+    int page_elements, d;
+    __device__ __forceinline__ const uint16_t *group(int t8) const
+    {
+        return page ? first + (size_t)page[t8 / 8] * (size_t)page_elements + t8 % 8 * 8 * d
+                    : first + (size_t)t8 * (size_t)(8 * d);
+    }
+};
+
+/* 32 tokens of a warp as two fragments of 16 to each step of 16 dims; of groups beyond the prompt zeros. */
+__device__ __forceinline__ void hold(const side &s, int from, int n, int lane, uint32_t (&a)[2][STEPS][4])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int t8 = (from + 16 * i) / 8 + half;
+            const bool there = t8 * 8 < n;
+            const uint32_t *const p =
+                reinterpret_cast<const uint32_t *>(there ? s.group(t8) : s.first) + lane;
+#pragma unroll
+            for (int k = 0; k < STEPS; k++)
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    a[i][k][2 * c + half] = there && 16 * k < s.d ? p[(2 * k + c) * 32] : 0;
+        }
+}
+
+/* A tile of 64 tokens, one piece on both sides, on its way into shared memory. */
+__device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t to)
+{
+    const uint16_t *const from = s.group(tile * (TILE / 8));
+    const int there = min(TILE / 8, (n - tile * TILE + 7) / 8) * s.d; /* pieces of 16 bytes */
+    for (int i = (int)threadIdx.x; i < TILE / 8 * s.d; i += THREADS)
+        copy16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there);
+}
+
+/* Products of the held tokens with 16 of the tile: four chains, so that one's latency hides the others'. */
+__device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from, int d,
+                                         float (&acc)[2][2][4])
+{
+    const uint32_t next = from + 16u * (uint32_t)d;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                acc[j][i][e] = 0;
+#pragma unroll
+    for (int k = 0; k < STEPS; k += 2)
+        if (16 * k < d) {
+            uint32_t b[4], c[4];
+            ldmatrix(from + 256u * (uint32_t)k, b);
+            ldmatrix(next + 256u * (uint32_t)k, c);
+#pragma unroll
+            for (int step = 0; step < 2; step++)
+                if (16 * (k + step) < d) {
+                    mma<true>(acc[0][0], a[0][k + step], b[2 * step], b[2 * step + 1]);
+                    mma<true>(acc[0][1], a[1][k + step], b[2 * step], b[2 * step + 1]);
+                    mma<true>(acc[1][0], a[0][k + step], c[2 * step], c[2 * step + 1]);
+                    mma<true>(acc[1][1], a[1][k + step], c[2 * step], c[2 * step + 1]);
+                }
+        }
+}
+
+struct params {
+    kvd_evict_prompts_args a;
+    float factor;     /* of products: scale * log2(e) / tau                    */
+    float noise;      /* of noise: log2(e) / tau, 0: none                      */
+    float lse_factor; /* of lse as it stands: log2(e), or 1 of one in powers of 2 */
+};
+
+/* Two products of each of the lane's four tokens, with tokens other and other + 1 of the other side. */
+template <bool SUMS, bool MASKED>
+__device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4], float2 c,
+                                    float lse_factor, int first, int other, int from_row, int n,
+                                    float (&part)[4], float (&total)[4], float (&top)[4])
+{
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const float a0 = acc[r / 2][r % 2 * 2], a1 = acc[r / 2][r % 2 * 2 + 1];
+        const int token = first + 8 * r;
+        if (SUMS) {
+            float y0 = exp2_approx(fmaf(a0, factor, fmaf(-c.x, lse_factor, noise[r]))),
+                  y1 = exp2_approx(fmaf(a1, factor, fmaf(-c.y, lse_factor, noise[r])));
+            if (MASKED) {
+                y0 = other >= token && other < n && other >= from_row ? y0 : 0;
+                y1 = other + 1 >= token && other + 1 < n && other + 1 >= from_row ? y1 : 0;
+            }
+            part[r] += y0 + y1;
+        } else {
+            float y0 = fmaf(a0, factor, c.x), y1 = fmaf(a1, factor, c.y);
+            if (MASKED) {
+                y0 = other <= token ? y0 : -INFINITY;
+                y1 = other + 1 <= token ? y1 : -INFINITY;
+            }
+            const float most = fmaxf(y0, y1);
+            if (most > top[r]) {
+                part[r] *= exp2_approx(top[r] - most);
+                total[r] *= exp2_approx(top[r] - most);
+                top[r] = most;
+            }
+            part[r] += exp2_approx(y0 - top[r]) + exp2_approx(y1 - top[r]);
+        }
+    }
+}
+
+/* SUMS: keys are held and rows pass; else rows are held and keys pass, for their lse. */
+template <bool SUMS>
+__global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)
+{
+    __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_MAX + 128]; /* what ldmatrix reads beyond */
+    __shared__ float column[2][TILE];
+    const kvd_evict_prompts_args &a = p.a;
+    const int h = (int)blockIdx.x, g = h / a.map.group, b = (int)blockIdx.z;
+    const int n = a.q_len[b], d = a.map.d_qk[g], blocks = (n + HELD - 1) / HELD;
+    if ((int)blockIdx.y >= blocks)
+        return;
+    const int block = SUMS ? (int)blockIdx.y : blocks - 1 - (int)blockIdx.y;
+    const int lane = (int)threadIdx.x % 32, base = block * HELD, mine = base + (int)threadIdx.x / 32 * 32;
+    const size_t row0 = (size_t)h * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const side rows = {static_cast<const uint16_t *>(a.q) + (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
+                           (size_t)a.q_start[b] * (size_t)d,
+                       nullptr, 0, d};
+    const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
+                       a.page_table + (size_t)b * (size_t)a.max_pages, a.map.page_elements, d};
+    const side &held = SUMS ? keys : rows, &moves = SUMS ? rows : keys;
+    const int from_row = a.rule.window && n > a.rule.window ? n - a.rule.window : 0;
+    const int first = SUMS ? max(base, from_row) / TILE : 0,
+              last = (SUMS ? n - 1 : min(n - 1, base + HELD - 1)) / TILE;
+    const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, h);
+
+    uint32_t x[2][STEPS][4];
+    hold(held, mine, n, lane, x);
+    float total[4] = {0, 0, 0, 0}, top[4], noise[4];
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        top[r] = -1e30f;
+        noise[r] =
+            SUMS && p.noise != 0 ? p.noise * kvd_gumbelf(head, (uint32_t)(mine + lane / 4 + 8 * r)) : 0;
+    }
+    const auto bring = [&](int tile, int stage) {
+        fetch(moves, tile, n, (uint32_t)__cvta_generic_to_shared(tiles[stage]));
+        const int t = tile * TILE + (int)threadIdx.x;
+        if (SUMS && threadIdx.x < TILE)
+            copy4((uint32_t)__cvta_generic_to_shared(&column[stage][threadIdx.x]),
+                  a.lse + row0 + (size_t)(t < n ? t : 0), t < n);
+        if (!SUMS && threadIdx.x < TILE)
+            column[stage][threadIdx.x] = p.noise * kvd_gumbelf(head, (uint32_t)t);
+    };
+    if (first <= last)
+        bring(first, 0);
+    for (int tile = first, stage = 0; tile <= last; tile++, stage ^= 1) {
+        copies_done();
+        __syncthreads();
+        if (tile < last)
+            bring(tile + 1, stage ^ 1);
+        const int at = tile * TILE;
+        const bool masked = SUMS ? at < base + HELD || at + TILE > n || at < from_row : at + TILE > base;
+        const uint32_t from = (uint32_t)__cvta_generic_to_shared(tiles[stage]) + 16u * (uint32_t)lane;
+        float part[4] = {0, 0, 0, 0};
+#pragma unroll 1
+        for (int j = 0; j < TILE / 8; j += 2) {
+            float acc[2][2][4];
+            products(x, from + (uint32_t)(j * 16 * d), d, acc);
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                const int pair = 8 * (j + u) + lane % 4 * 2;
+                const float2 c = *reinterpret_cast<const float2 *>(&column[stage][pair]);
+                if (masked)
+                    add<SUMS, true>(acc[u], p.factor, noise, c, p.lse_factor, mine + lane / 4, at + pair,
+                                    from_row, n, part, total, top);
+                else
+                    add<SUMS, false>(acc[u], p.factor, noise, c, p.lse_factor, mine + lane / 4, at + pair,
+                                     from_row, n, part, total, top);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            total[r] += part[r];
+    }
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const int token = mine + lane / 4 + 8 * r;
+        float most = top[r];
+        if (!SUMS) {
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+            total[r] *= exp2_approx(top[r] - most);
+        }
+        total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
+        total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
+        if (lane % 4 == 0 && token < n)
+            (SUMS ? a.mass : a.lse)[row0 + (size_t)token] = SUMS ? total[r] : most + log2f(total[r]);
+    }
+}
+
+} // namespace
+
+extern "C" cudaError_t kvd_evict_score(const kvd_evict_prompts_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass)
+        return cudaErrorInvalidValue;
+    const int tempered = a->rule.tau0 > 0;
+    const float inverse = tempered ? LOG2E / a->rule.tau0 : LOG2E;
+    const params p = {*a, a->map.scale * inverse, tempered ? inverse : 0, tempered ? 1 : LOG2E};
+    const dim3 grid((unsigned)a->map.n_heads, ((unsigned)a->longest + HELD - 1) / HELD, (unsigned)a->batch);
+    if (tempered)
+        pass_kernel<false><<<grid, THREADS, 0, stream>>>(p);
+    pass_kernel<true><<<grid, THREADS, 0, stream>>>(p);
+    return cudaGetLastError();
+}

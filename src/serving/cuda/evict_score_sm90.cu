@@ -1,0 +1,274 @@
+/*
+ * evict_score.cu with Hopper's own instructions: the same sums, products by wgmma, tiles by bulk copies.
+ *
+ * A CTA holds 128 tokens of one side in shared memory, 64 to a warpgroup; tiles of 128 tokens of the other side come in two stages, keys as two
+ * pages. A row of the product is a held token, so its sum stays in a thread and needs three neighbours at the end. Tensor cores and
+ * the unit of exponentials take about as long for a tile; two CTAs of an SM, four warpgroups, keep both busy.
+ *
+ * Grid: query heads x blocks of 128 tokens (those with most work first) x prompts.
+ */
+#include "kernels/cuda/sm90.cuh"
+#include "methods/tokens/gumbel.h"
+#include "serving/cuda/evict.h"
+
+namespace
+{
+
+enum { HELD = 128, TILE = 128, THREADS = 256, WARPS = THREADS / 32, PAGE = KVD_PAGE_TOKENS, SLOTS = 4 };
+constexpr float LOG2E = 1.4426950408889634f;
+
+struct params {
+    kvd_evict_prompts_args a;
+    float factor;     /* of products: scale * log2(e) / tau                    */
+    float noise;      /* of noise: log2(e) / tau, 0: none                      */
+    float lse_factor; /* of lse as it stands: log2(e), or 1 of one in powers of 2 */
+};
+
+struct shared {
+    uint16_t held[HELD * KVD_WIDTH_MAX];
+    uint16_t tile[2][TILE * KVD_WIDTH_MAX];
+    float column[SLOTS][TILE]; /* of the tiles' tokens: lse of rows            */
+    float noise[2][2][TILE];   /* [warpgroup][tile % 2] noise of keys          */
+    unsigned long long full[2], empty[2], held_full;
+};
+
+/* Rows or keys of one head of one prompt. */
+struct side {
+    const uint16_t *first; /* rows: of the prompt; keys: of the pool, at the head */
+    const int32_t *page;   /* NULL: one piece                                     */
+    int page_elements, d, n;
+
+    /* Bytes of the 64 tokens from t on that are there, in groups of 8. */
+    __device__ __forceinline__ uint32_t bytes(int t) const
+    {
+        return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
+    }
+    __device__ __forceinline__ void copy(int t, uint32_t to, uint32_t bar) const
+    {
+        if (t < n)
+            bulk_copy(to,
+                      page ? first + (size_t)page[t / PAGE] * (size_t)page_elements
+                           : first + (size_t)t * (size_t)d,
+                      bytes(t), bar);
+    }
+};
+
+/* 128 tokens, and of rows their lse, on their way into shared memory. One thread. */
+__device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column, uint32_t bar)
+{
+    const uint32_t floats = lse ? (uint32_t)(min(TILE, s.n - t + 7) / 8 * 32) : 0;
+    mbar_arrive_expect(bar, s.bytes(t) + s.bytes(t + PAGE) + floats);
+    s.copy(t, to, bar);
+    s.copy(t + PAGE, to + (uint32_t)(PAGE * 2 * s.d), bar);
+    if (lse)
+        bulk_copy(column, lse + t, floats, bar);
+}
+
+/* What a thread has of two held tokens, 8 apart. */
+struct totals {
+    float sum[2], top[2], noise[2];
+};
+
+/* Of a tile: x [token][pair of the tile's tokens]. other: the tile's token that the thread's first number belongs to. */
+template <bool SUMS, bool MASKED>
+__device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p, const float *column,
+                                    int token, int other, int from_row, int n, totals &t)
+{
+    float part[2] = {0, 0};
+    const int quad = (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < TILE / 8; j++) {
+        const float2 c = *reinterpret_cast<const float2 *>(&column[8 * j + quad]);
+        const float c0 = SUMS ? c.x * p.lse_factor : c.x, c1 = SUMS ? c.y * p.lse_factor : c.y;
+        const int o = other + 8 * j;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int me = token + 8 * r;
+            if (SUMS) {
+                float y0 = exp2_fast(fmaf(x[4 * j + 2 * r], p.factor, t.noise[r] - c0)),
+                      y1 = exp2_fast(fmaf(x[4 * j + 2 * r + 1], p.factor, t.noise[r] - c1));
+                if (MASKED) {
+                    y0 = o >= me && o < n && o >= from_row ? y0 : 0;
+                    y1 = o + 1 >= me && o + 1 < n && o + 1 >= from_row ? y1 : 0;
+                }
+                part[r] += y0 + y1;
+            } else {
+                float y0 = fmaf(x[4 * j + 2 * r], p.factor, c0),
+                      y1 = fmaf(x[4 * j + 2 * r + 1], p.factor, c1);
+                if (MASKED) {
+                    y0 = o <= me ? y0 : -INFINITY;
+                    y1 = o + 1 <= me ? y1 : -INFINITY;
+                }
+                const float most = fmaxf(y0, y1);
+                if (most > t.top[r]) {
+                    const float down = exp2_fast(t.top[r] - most);
+                    part[r] *= down;
+                    t.sum[r] *= down;
+                    t.top[r] = most;
+                }
+                part[r] += exp2_fast(y0 - t.top[r]) + exp2_fast(y1 - t.top[r]);
+            }
+        }
+    }
+    t.sum[0] += part[0];
+    t.sum[1] += part[1];
+}
+
+/* STEPS: d_qk / 16. */
+template <bool SUMS, int STEPS>
+__device__ __forceinline__ void pass(const params &p, shared &s, const side &held, const side &moves,
+                                     int block, const float *lse, uint64_t head, totals &t)
+{
+    enum { D = 16 * STEPS };
+    const int n = held.n, base = block * HELD, warp = (int)threadIdx.x / 32, group = warp / 4,
+              lane = (int)threadIdx.x % 32;
+    const int from_row = p.a.rule.window && n > p.a.rule.window ? n - p.a.rule.window : 0;
+    const int first = SUMS ? max(base, from_row) / TILE : 0, last = SUMS ? (n - 1) / TILE : block;
+    const int token = base + group * 64 + warp % 4 * 16 + lane / 4;
+    const auto start = [&](int tile) {
+        const int k = tile - first;
+        bring(moves, tile * TILE, kvd_smem(s.tile[k % 2]), SUMS ? lse : nullptr,
+              kvd_smem(s.column[k % SLOTS]), kvd_smem(&s.full[k % 2]));
+    };
+    if (threadIdx.x == 0) {
+        bring(held, base, kvd_smem(s.held), nullptr, 0, kvd_smem(&s.held_full));
+        start(first);
+        if (first < last)
+            start(first + 1);
+    }
+    mbar_wait(kvd_smem(&s.held_full), 0);
+    const uint64_t a = wgmma_desc(kvd_smem(s.held) + (uint32_t)(group * 64 * D * 2), 128, D * 16);
+    for (int tile = first; tile <= last; tile++) {
+        const int k = tile - first, at = tile * TILE;
+        float x[TILE / 2];
+        const float *column = s.column[k % SLOTS];
+        if (!SUMS) {
+            float *const mine = s.noise[group][k % 2];
+            mine[threadIdx.x % 128] = p.noise * kvd_gumbelf(head, (uint32_t)(at + (int)threadIdx.x % 128));
+            bar_sync(1 + group, 128);
+            column = mine;
+        }
+        mbar_wait(kvd_smem(&s.full[k % 2]), (uint32_t)(k / 2 % 2));
+        const uint64_t b = wgmma_desc(kvd_smem(s.tile[k % 2]), 128, D * 16);
+        hold(x);
+        wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+            wgmma_ss<true>(x, a + (uint64_t)(i * 256 >> 4), b + (uint64_t)(i * 256 >> 4), i);
+        wgmma_commit();
+        wgmma_wait<0>();
+        hold(x);
+        if (lane == 0)
+            mbar_arrive(kvd_smem(&s.empty[k % 2]));
+        const int other = at + lane % 4 * 2;
+        if (SUMS ? at < base + HELD || at + TILE > n || at < from_row : at + TILE > base)
+            add<SUMS, true>(x, p, column, token, other, from_row, n, t);
+        else
+            add<SUMS, false>(x, p, column, token, other, from_row, n, t);
+        if (threadIdx.x == 0 && tile + 2 <= last) {
+            mbar_wait(kvd_smem(&s.empty[k % 2]), (uint32_t)(k / 2 % 2));
+            start(tile + 2);
+        }
+        __syncwarp();
+    }
+}
+
+/* SUMS: keys are held and rows pass; else rows are held and keys pass, for their lse. */
+template <bool SUMS>
+__global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ params p)
+{
+    extern __shared__ __align__(128) char memory[];
+    shared &s = *reinterpret_cast<shared *>(memory);
+    const kvd_evict_prompts_args &a = p.a;
+    const int h = (int)blockIdx.x, g = h / a.map.group, b = (int)blockIdx.z;
+    const int n = a.q_len[b], d = a.map.d_qk[g], blocks = (n + HELD - 1) / HELD;
+    if ((int)blockIdx.y >= blocks)
+        return;
+    const int block = SUMS ? (int)blockIdx.y : blocks - 1 - (int)blockIdx.y;
+    const int lane = (int)threadIdx.x % 32, token = block * HELD + (int)threadIdx.x / 32 * 16 + lane / 4;
+    const size_t row0 = (size_t)h * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const side rows = {static_cast<const uint16_t *>(a.q) + (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
+                           (size_t)a.q_start[b] * (size_t)d,
+                       nullptr, 0, d, n};
+    const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
+                       a.page_table + (size_t)b * (size_t)a.max_pages, a.map.page_elements, d, n};
+    const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, h);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) {
+            mbar_init(kvd_smem(&s.full[i]), 1);
+            mbar_init(kvd_smem(&s.empty[i]), WARPS);
+        }
+        mbar_init(kvd_smem(&s.held_full), 1);
+        fence_mbar_init();
+    }
+    __syncthreads();
+    totals t = {{0, 0}, {-1e30f, -1e30f}, {0, 0}};
+    for (int r = 0; r < 2 && SUMS && p.noise != 0; r++)
+        t.noise[r] = p.noise * kvd_gumbelf(head, (uint32_t)(token + 8 * r));
+    const side &held = SUMS ? keys : rows, &moves = SUMS ? rows : keys;
+    const float *const lse = a.lse + row0;
+    switch (d / 16) {
+    case 1:
+        pass<SUMS, 1>(p, s, held, moves, block, lse, head, t);
+        break;
+    case 2:
+        pass<SUMS, 2>(p, s, held, moves, block, lse, head, t);
+        break;
+    case 3:
+        pass<SUMS, 3>(p, s, held, moves, block, lse, head, t);
+        break;
+    case 4:
+        pass<SUMS, 4>(p, s, held, moves, block, lse, head, t);
+        break;
+    case 5:
+        pass<SUMS, 5>(p, s, held, moves, block, lse, head, t);
+        break;
+    case 6:
+        pass<SUMS, 6>(p, s, held, moves, block, lse, head, t);
+        break;
+    case 7:
+        pass<SUMS, 7>(p, s, held, moves, block, lse, head, t);
+        break;
+    default:
+        pass<SUMS, 8>(p, s, held, moves, block, lse, head, t);
+        break;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float most = t.top[r], sum = t.sum[r];
+        if (!SUMS) {
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+            sum *= exp2_fast(t.top[r] - most);
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (lane % 4 == 0 && token + 8 * r < n)
+            (SUMS ? a.mass : a.lse)[row0 + (size_t)(token + 8 * r)] = SUMS ? sum : most + log2f(sum);
+    }
+}
+
+template <bool SUMS> cudaError_t launch(const params &p, cudaStream_t stream)
+{
+    const dim3 grid((unsigned)p.a.map.n_heads, ((unsigned)p.a.longest + HELD - 1) / HELD,
+                    (unsigned)p.a.batch);
+    const cudaError_t e = cudaFuncSetAttribute(pass_kernel<SUMS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)sizeof(shared));
+    if (e != cudaSuccess)
+        return e;
+    pass_kernel<SUMS><<<grid, THREADS, sizeof(shared), stream>>>(p);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+extern "C" cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass)
+        return cudaErrorInvalidValue;
+    const int tempered = a->rule.tau0 > 0;
+    const float inverse = tempered ? LOG2E / a->rule.tau0 : LOG2E;
+    const params p = {*a, a->map.scale * inverse, tempered ? inverse : 0, tempered ? 1 : LOG2E};
+    const cudaError_t e = tempered ? launch<false>(p, stream) : cudaSuccess;
+    return e == cudaSuccess ? launch<true>(p, stream) : e;
+}

@@ -1,0 +1,438 @@
+/*
+ * Behind the attention of steps: what this step's probabilities add to the scores of the entries, and which entry leaves.
+ *
+ * The attention kernel keeps no probabilities, so q k is computed again: bytes 2 d_qk per entry and KV head, from L2 where a layer's keys fit.
+ * A warp takes 16 entries at a time. A lane reads 16 bytes of an entry, 8 dims that lie together, and gives them to two products in
+ * whatever order, for queries are read in the same one.
+ *
+ * The entries of a head are divided among the CTAs of a cluster, which tell each other what they found through shared memory: the least score
+ * of those that may leave and, with a temperature, whose softmax is not that of the attention kernel, its denominators, for which scores
+ * wait in a work array. The same numbers give the same bits in every run; a cluster of another size rounds those denominators otherwise.
+ *
+ * Grid: splits (one cluster) x KV heads x rows. Before sm_90 there are no clusters, and a CTA has a head.
+ */
+#include <cooperative_groups.h>
+
+#include "kernels/cuda/mma.cuh"
+#include "methods/tokens/gumbel.h"
+#include "serving/cuda/evict.h"
+
+namespace
+{
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / 32,
+    ENTRIES = 16,
+    BLOCKS = KVD_WIDTH_MAX / 32,
+    SPLITS = 8,
+    AHEAD = 4
+};
+constexpr float LOG2E = 1.4426950408889634f;
+
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* All CTAs of a head are here, and what they wrote is seen. */
+__device__ __forceinline__ void head_barrier()
+{
+#if __CUDA_ARCH__ >= 900
+    cooperative_groups::this_cluster().sync();
+#else
+    __syncthreads();
+#endif
+}
+
+/* What CTA number `rank` of the head has in this shared array. */
+template <typename T> __device__ __forceinline__ const T *of_rank(T *x, int rank)
+{
+#if __CUDA_ARCH__ >= 900
+    return cooperative_groups::this_cluster().map_shared_rank(x, (unsigned)rank);
+#else
+    (void)rank;
+    return x;
+#endif
+}
+
+struct candidate {
+    unsigned long long key; /* score above position */
+    int place;
+};
+
+struct shared {
+    float2 warp_sum[WARPS][KVD_GROUP_MAX]; /* largest, sum of powers from there */
+    float2 sum[KVD_GROUP_MAX];
+    candidate warp_least[WARPS], least;
+};
+
+/* A head of a row, and what of its entries this CTA has. */
+struct head {
+    int b, g, n, first, end, wide;
+    uint32_t now;
+    const int32_t *page;
+    uint16_t *pool; /* of the KV head */
+    float *x;       /* [n][wide] scores in powers of 2, with noise and temperature */
+    float *score;
+    uint32_t *position;
+    kvd_evict_budget budget;
+};
+
+/* Temperature of a step (keyformer.c). */
+__device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head &w)
+{
+    const float progress =
+        w.budget.steps > 1 ? (float)((int)w.now - w.budget.prompt) / (float)(w.budget.steps - 1) : 0;
+    return r.tau0 + (r.tau1 - r.tau0) * progress;
+}
+
+/* The queries of the group as fragments. HALVES: of 8 query heads. */
+template <int HALVES> struct queries {
+    uint4 q[HALVES][BLOCKS];
+
+    __device__ __forceinline__ queries(const kvd_evict_steps_args &a, const head &w)
+    {
+        const int lane = (int)threadIdx.x % 32, d = a.map.d_qk[w.g], group = a.map.group;
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int k = 0; k < BLOCKS; k++) {
+                const int j = 8 * h + lane / 4, at = (4 * k + lane % 4) * 8;
+                q[h][k] = make_uint4(0, 0, 0, 0);
+                if (j < group && at < d)
+                    q[h][k] = *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.q) +
+                                                               (size_t)w.b * (size_t)a.map.q_pitch +
+                                                               (size_t)a.map.q_offset[w.g * group + j] + at);
+            }
+    }
+};
+
+/* Products with entries e .. e + 15: acc [half][c], of entry lane / 4 (c / 2 = 0) or 8 behind it, and head 8 half + 2 (lane % 4) + c % 2. */
+template <int HALVES>
+__device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
+                                         const queries<HALVES> &q, int e, float (&acc)[HALVES][4])
+{
+    const int d = a.map.d_qk[w.g], lane = (int)threadIdx.x % 32, quad = lane % 4;
+    const uint16_t *const k0 = w.pool + (size_t)w.page[e / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+                               e % KVD_PAGE_TOKENS / 8 * 8 * d + quad * 64 + lane / 4 * 8;
+    uint4 lo[BLOCKS], hi[BLOCKS];
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) {
+        lo[k] = hi[k] = make_uint4(0, 0, 0, 0);
+        if ((4 * k + quad) * 8 < d) {
+            lo[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256);
+            hi[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256 + 8 * d);
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < HALVES; h++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            acc[h][c] = 0;
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) {
+        const uint32_t front[4] = {lo[k].x, hi[k].x, lo[k].y, hi[k].y},
+                       back[4] = {lo[k].z, hi[k].z, lo[k].w, hi[k].w};
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            mma<true>(acc[h], front, q.q[h][k].x, q.q[h][k].y);
+            mma<true>(acc[h], back, q.q[h][k].z, q.q[h][k].w);
+        }
+    }
+}
+
+/* Scores with noise and temperature into the work array. */
+template <int HALVES> __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &w)
+{
+    const int group = a.map.group, lane = (int)threadIdx.x % 32;
+    const float inverse = LOG2E / temperature(a.rule, w), factor = a.map.scale * inverse;
+    const queries<HALVES> q(a, w);
+    for (int e = w.first + (int)threadIdx.x / 32 * ENTRIES; e < w.end; e += WARPS * ENTRIES) {
+        float acc[HALVES][4];
+        products(a, w, q, e, acc);
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const int i = e + lane / 4 + c / 2 * 8, j = 8 * h + lane % 4 * 2 + c % 2;
+                if (i < w.end && j < group)
+                    w.x[(size_t)i * (size_t)w.wide + (size_t)j] =
+                        acc[h][c] * factor +
+                        inverse * kvd_gumbelf(kvd_gumbel_head(a.rule.seed, a.layer, w.g * group + j),
+                                              i == w.n - 1 ? w.now : w.position[i]);
+            }
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ void join(float2 &a, float2 b)
+{
+    const float most = fmaxf(a.x, b.x);
+    a.y = a.y * exp2_approx(a.x - most) + b.y * exp2_approx(b.x - most);
+    a.x = most;
+}
+
+/* Logarithm of the softmax's denominator, in powers of 2, of query head j = threadIdx.x % wide. */
+__device__ __forceinline__ float denominator(const head &w, int group, shared &s)
+{
+    const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
+    float2 sum = make_float2(-1e30f, 0);
+    for (int i = w.first + (int)threadIdx.x / w.wide; j < group && i < w.end; i += AHEAD * each) {
+        float x[AHEAD], most = sum.x;
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++)
+            x[u] = i + u * each < w.end ? w.x[(size_t)(i + u * each) * (size_t)w.wide + (size_t)j] : -1e30f;
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++)
+            most = fmaxf(most, x[u]);
+        sum.y *= exp2_approx(sum.x - most);
+        sum.x = most;
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++)
+            sum.y += i + u * each < w.end ? exp2_approx(x[u] - most) : 0;
+    }
+    for (int step = w.wide; step < 32; step *= 2)
+        join(sum, make_float2(__shfl_xor_sync(0xffffffffu, sum.x, step),
+                              __shfl_xor_sync(0xffffffffu, sum.y, step)));
+    if ((int)threadIdx.x % 32 < w.wide)
+        s.warp_sum[threadIdx.x / 32][j] = sum;
+    __syncthreads();
+    if ((int)threadIdx.x < w.wide) {
+        for (int i = 1; i < WARPS; i++)
+            join(sum, s.warp_sum[i][j]);
+        s.sum[j] = sum;
+    }
+    head_barrier();
+    sum = make_float2(-1e30f, 0);
+    for (int rank = 0; rank < (int)gridDim.x; rank++)
+        join(sum, of_rank(s.sum, rank)[j]);
+    return j < group ? sum.x + log2f(sum.y) : 0;
+}
+
+__device__ __forceinline__ void take_less(candidate &c, const candidate &other)
+{
+    if (other.key < c.key)
+        c = other;
+}
+
+/* An entry's probabilities of this step are added to its score before; it is a candidate if it may leave. */
+__device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
+                                    candidate &least)
+{
+    const float sum = score + p;
+    w.score[i] = sum;
+    if (i == w.n - 1)
+        w.position[i] = w.now;
+    if ((unsigned long long)position + (unsigned)w.budget.recent <= w.now)
+        take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
+}
+
+/* With a temperature: from the work array. */
+__device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
+{
+    const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
+    const float lse = denominator(w, group, s);
+    candidate least = {~0ull, -1};
+    for (int first = w.first; first < w.end; first += AHEAD * each) {
+        float p[AHEAD], score[AHEAD];
+        uint32_t position[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            const int i = first + u * each + (int)threadIdx.x / w.wide;
+            const bool old = i < w.end && i < w.n - 1 && j == 0;
+            p[u] = i < w.end && j < group ? w.x[(size_t)i * (size_t)w.wide + (size_t)j] : -INFINITY;
+            score[u] = old ? w.score[i] : 0;
+            position[u] = old ? w.position[i] : w.now;
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            const int i = first + u * each + (int)threadIdx.x / w.wide;
+            float sum = exp2_approx(p[u] - lse);
+            for (int step = 1; step < w.wide; step *= 2)
+                sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            if (i < w.end && j == 0)
+                add(w, i, sum, score[u], position[u], least);
+        }
+    }
+    return least;
+}
+
+/* Without: probabilities follow from the lse of attention, as products come. */
+template <int HALVES>
+__device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
+{
+    const int group = a.map.group, lane = (int)threadIdx.x % 32, quad = lane % 4;
+    const float factor = a.map.scale * LOG2E;
+    const queries<HALVES> q(a, w);
+    float lse[HALVES][2];
+    candidate least = {~0ull, -1};
+#pragma unroll
+    for (int h = 0; h < HALVES; h++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const int j = 8 * h + 2 * quad + c;
+            lse[h][c] = j < group
+                            ? LOG2E * a.lse[(size_t)w.b * (size_t)a.map.n_heads + (size_t)(w.g * group + j)]
+                            : INFINITY;
+        }
+    for (int e = w.first + (int)threadIdx.x / 32 * ENTRIES; e < w.end; e += WARPS * ENTRIES) {
+        const int i = e + lane / 4 + 8 * quad; /* of lanes with quad < 2 */
+        const bool mine = quad < 2 && i < w.end, old = mine && i < w.n - 1;
+        const float score = old ? w.score[i] : 0;
+        const uint32_t position = old ? w.position[i] : w.now;
+        float acc[HALVES][4], p[2] = {0, 0};
+        products(a, w, q, e, acc);
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                p[c / 2] += exp2_approx(fmaf(acc[h][c], factor, -lse[h][c % 2]));
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            p[c] += __shfl_xor_sync(0xffffffffu, p[c], 1);
+            p[c] += __shfl_xor_sync(0xffffffffu, p[c], 2);
+        }
+        if (mine)
+            add(w, i, quad ? p[1] : p[0], score, position, least);
+    }
+    return least;
+}
+
+/* The least of all threads of all CTAs of the head; all know it. */
+__device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
+{
+    __syncwarp();
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        const candidate other = {__shfl_xor_sync(0xffffffffu, least.key, step),
+                                 __shfl_xor_sync(0xffffffffu, least.place, step)};
+        take_less(least, other);
+    }
+    if (threadIdx.x % 32 == 0)
+        s.warp_least[threadIdx.x / 32] = least;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < WARPS; i++)
+            take_less(least, s.warp_least[i]);
+        s.least = least;
+    }
+    head_barrier();
+    for (int rank = 0; rank < (int)gridDim.x; rank++)
+        take_less(least, *of_rank(&s.least, rank));
+    return least;
+}
+
+/* The newest entry moves to a place. */
+__device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const head &w, int place)
+{
+    const int from = w.n - 1, d_k = a.map.d_qk[w.g], d_v = a.map.d_v[w.g], c = (int)threadIdx.x;
+    if (c < (d_k + d_v) / 8) {
+        const int d = c < d_k / 8 ? d_k : d_v, block = c < d_k / 8 ? c : c - d_k / 8;
+        uint16_t *const x = w.pool + (c < d_k / 8 ? 0 : KVD_PAGE_TOKENS * d_k) + block * 64;
+        const auto at = [&](int i) {
+            return reinterpret_cast<uint4 *>(
+                x + (size_t)w.page[i / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+                i % KVD_PAGE_TOKENS / 8 * 8 * d + i % 8 * 8);
+        };
+        *at(place) = *at(from);
+    }
+    if (threadIdx.x == THREADS - 1) {
+        w.score[place] = w.score[from];
+        w.position[place] = w.now;
+    }
+}
+
+template <int HALVES, bool TEMPERED>
+__global__ void __launch_bounds__(THREADS)
+    steps_kernel(const __grid_constant__ kvd_evict_steps_args a, int wide)
+{
+    __shared__ shared s;
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, slot = a.slot[b];
+    if (slot >= a.state.n_slots)
+        return;
+    const size_t number = (size_t)b * (size_t)a.map.n_kv_heads + (size_t)g, room = (size_t)a.state.room;
+    const size_t state =
+        (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.layer) * (size_t)a.map.n_kv_heads + (size_t)g) *
+        room;
+    const int n = a.kv_len[b],
+              each = ((n + (int)gridDim.x - 1) / (int)gridDim.x + ENTRIES - 1) / ENTRIES * ENTRIES;
+    const int first = min(n, (int)blockIdx.x * each);
+    const head w = {b,
+                    g,
+                    n,
+                    first,
+                    min(n, first + each),
+                    wide,
+                    a.at[b],
+                    a.page_table + (size_t)b * (size_t)a.max_pages,
+                    static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g],
+                    a.work + number * room * (size_t)wide,
+                    a.state.score + state,
+                    a.state.position + state,
+                    a.budget[slot]};
+    candidate mine;
+    if (TEMPERED) {
+        note<HALVES>(a, w);
+        mine = add_noted(w, a.map.group, s);
+    } else {
+        mine = add_products<HALVES>(a, w);
+    }
+    const candidate least = least_of_head(mine, s);
+    if (blockIdx.x == 0 && n > w.budget.limit && least.place >= 0 && least.place != n - 1)
+        replace(a, w, least.place);
+    head_barrier(); /* nobody leaves while others read its shared memory */
+}
+
+/* Numbers that an entry has in the work array: query heads of a group, rounded up to a power of 2. */
+int width_of(const kvd_attn_map *m)
+{
+    int wide = 1;
+    while (wide < m->group)
+        wide *= 2;
+    return wide;
+}
+
+} // namespace
+
+extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, size_t room)
+{
+    return batch * (size_t)m->n_kv_heads * room * (size_t)width_of(m) * sizeof(float);
+}
+
+/* As many as fill the device, of at least 64 entries each. */
+extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
+{
+    const size_t heads = batch * (size_t)m->n_kv_heads;
+    int splits = 1;
+    while (splits < SPLITS && 2 * (size_t)splits * heads <= 8 * (size_t)n_sms && 128 * (size_t)splits <= room)
+        splits *= 2;
+    return splits;
+}
+
+extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || a->splits < 1 || a->splits > SPLITS ||
+        a->map.group > KVD_GROUP_MAX || !a->state.score)
+        return cudaErrorInvalidValue;
+    cudaLaunchAttribute cluster;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = (unsigned)a->splits;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)a->splits, (unsigned)a->map.n_kv_heads, (unsigned)a->batch);
+    config.blockDim = dim3(THREADS);
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = a->splits > 1 ? 1 : 0;
+    const int wide = width_of(&a->map), tempered = a->rule.tau0 > 0;
+    if (!tempered && !a->lse)
+        return cudaErrorInvalidValue;
+    return a->map.group > 8
+               ? cudaLaunchKernelEx(&config, tempered ? steps_kernel<2, true> : steps_kernel<2, false>, *a,
+                                    wide)
+               : cudaLaunchKernelEx(&config, tempered ? steps_kernel<1, true> : steps_kernel<1, false>, *a,
+                                    wide);
+}

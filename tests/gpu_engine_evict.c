@@ -1,0 +1,514 @@
+/*
+ * Eviction in the CUDA engine against the CPU engine, which runs the same plans row by row: logits of every token that comes out, how many entries are
+ * held, and which. The CUDA engine rounds to bf16, so near ties fall otherwise now and then: kept sets are compared by what they share, logits by
+ * their median beside that of the same two engines without a method. With budgets that nothing exceeds the bits must be those of
+ * no method. Ragged requests that share the batch and reuse slots, prompts and steps apart and in one iteration, budgets at page edges,
+ * graphs on and off, compressed heads, and what is refused.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "dims_fixture.h"
+#include "expected.h"
+#include "gpu_case.h"
+#include "gpu_forward_case.h"
+#include "serving/cuda/engine_parts.h"
+#include "serving/cuda/evict_method.h"
+
+enum { MOST = 8, LONGEST = 512 };
+
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s evicting engine, %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t input, output;
+} request;
+
+static const request requests[MOST] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
+                                       {200, 40}, {63, 30}, {5, 100}, {440, 33}};
+
+/* Every token is known beforehand, so that all engines see the same ones. A row of logits for every token out. */
+typedef struct {
+    size_t n, first[MOST + 1], row[MOST + 1], vocab;
+    uint32_t *id;
+} load;
+
+typedef struct {
+    float *logits;      /* [row[n]][vocab] */
+    double *entries;    /* [row[n]] that the request had then, in every KV head */
+    uint32_t *position; /* [n][heads of all layers][LONGEST] kept, before the last token; positions 0 .. */
+    size_t *kept;       /* [n][heads] */
+} result;
+
+static load load_make(size_t n, size_t vocab)
+{
+    load l = {.n = n, .vocab = vocab};
+    for (size_t r = 0; r < n; r++) {
+        l.first[r + 1] = l.first[r] + requests[r].input + requests[r].output;
+        l.row[r + 1] = l.row[r] + requests[r].output;
+    }
+    l.id = some_ids(l.first[n], vocab, 41);
+    return l;
+}
+
+static size_t heads_of(const kvd_config *c)
+{
+    return (size_t)c->n_layers * (size_t)c->n_kv_heads;
+}
+
+static result result_make(const load *l, const kvd_config *c)
+{
+    const size_t heads = l->n * heads_of(c);
+    return (result){need(l->row[l->n] * l->vocab * sizeof(float)), need(l->row[l->n] * sizeof(double)),
+                    need(heads * LONGEST * sizeof(uint32_t)), need(heads * sizeof(size_t))};
+}
+
+static void result_release(result *r)
+{
+    free(r->logits);
+    free(r->entries);
+    free(r->position);
+    free(r->kept);
+}
+
+/* Tokens before .. of a request; the last one when they reach its end. */
+static kvd_slice slice_of(size_t r, size_t slot, size_t before)
+{
+    const size_t n = before ? 1 : requests[r].input;
+    return (kvd_slice){.request = (uint32_t)r,
+                       .slot = (uint32_t)slot,
+                       .before = (uint32_t)before,
+                       .n = (uint32_t)n,
+                       .whole = (uint32_t)(requests[r].input + requests[r].output),
+                       .emits = 1,
+                       .last = before + n == requests[r].input + requests[r].output - 1};
+}
+
+/* Behind which token kept sets are compared: that in front of the last. */
+static int compared(size_t r, size_t tokens)
+{
+    return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
+}
+
+/* ---- the CPU engine, a request at a time ------------------------------------------------------------------ */
+
+static struct {
+    const kvd_tokens_method *method;
+    const kvd_config *config;
+    result *to;
+    size_t request;
+} watched;
+
+/* The method's step; what it keeps is noted. */
+static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level, kvd_err *err)
+{
+    const int status = watched.method->step(self, state, a, level, err);
+    if (status || !compared(watched.request, a->now + 1))
+        return status;
+    const size_t head = watched.request * heads_of(watched.config) +
+                        (size_t)a->layer * (size_t)watched.config->n_kv_heads + (size_t)a->kv_head;
+    watched.to->kept[head] = 0;
+    for (size_t i = 0; i < a->n; i++)
+        if (level[i] != KVD_LEVEL_DROPPED)
+            watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
+    return 0;
+}
+
+static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, result *to, kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    const kvd_engine_spec spec = {
+        .limits = {.max_batch = 1, .max_tokens = LONGEST}, .max_len = LONGEST, .type = KVD_BF16};
+    kvd_tokens_method method;
+    kvd_plan mine = *plan;
+    if (plan->tokens && plan->tokens->step) {
+        method = *plan->tokens;
+        method.step = watch;
+        mine.tokens = &method;
+    }
+    kvd_engine *const e = kvd_engine_open_cpu(c, &mine, &spec, err);
+    int status = e ? 0 : -1;
+    watched.method = plan->tokens;
+    watched.config = config;
+    watched.to = to;
+    for (size_t r = 0; !status && r < l->n; r++)
+        for (size_t i = 0; !status && i < requests[r].output; i++) {
+            const size_t before = i ? requests[r].input + i - 1 : 0, row = l->row[r] + i;
+            const kvd_slice s = slice_of(r, 0, before);
+            const kvd_iteration it = {.n_slices = 1, .n_steps = before > 0, .slice = &s, .n_tokens = s.n};
+            kvd_phase_times t;
+            uint32_t token;
+            watched.request = r;
+            status = e->step(e, &it, l->id + l->first[r] + before, &token, &t, err) ||
+                     e->logits(e, 0, to->logits + row * l->vocab, err);
+            to->entries[row] =
+                e->held ? e->held(e) / (4.0 * (double)config->d_head * (double)heads_of(config)) : 0;
+        }
+    if (e)
+        e->free(e);
+    return status;
+}
+
+/* ---- the CUDA engine ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    size_t max_batch;
+    bool mixed, graphs, phases; /* mixed: prompts and steps in one iteration */
+} setting;
+
+static const setting apart = {"apart, graphs", 3, false, true, true},
+                     together = {"together", 5, true, false, false},
+                     plain = {"apart, no graphs", 3, false, false, false};
+
+static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to, kvd_err *err)
+{
+    const kvd_serving_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
+    float score[LONGEST];
+    int status = 0;
+    for (size_t h = 0; !status && h < heads_of(c); h++) {
+        const size_t head = r * heads_of(c) + h;
+        status = kvd_serving_evict_read(m, slot, (int)(h / (size_t)c->n_kv_heads),
+                                        (int)(h % (size_t)c->n_kv_heads), score,
+                                        to->position + head * LONGEST, &to->kept[head], err);
+    }
+    return status;
+}
+
+typedef struct {
+    size_t done[MOST], arrived;
+    int slot[MOST], owner[MOST];
+    kvd_slice slice[MOST];
+    uint32_t id[MOST * LONGEST];
+} schedule;
+
+static kvd_iteration next(schedule *s, const load *l, const setting *set)
+{
+    kvd_iteration it = {.slice = s->slice};
+    bool prompts = false;
+    for (size_t slot = 0; slot < set->max_batch && s->arrived < l->n; slot++)
+        if (!s->owner[slot]) {
+            s->owner[slot] = (int)s->arrived + 1;
+            s->slot[s->arrived++] = (int)slot;
+        }
+    for (size_t r = 0; r < s->arrived; r++)
+        prompts = prompts || (s->slot[r] >= 0 && !s->done[r]);
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t r = 0; r < s->arrived; r++)
+            if (s->slot[r] >= 0 && (s->done[r] == 0) == (pass == 1) && (pass || set->mixed || !prompts)) {
+                const kvd_slice x = slice_of(r, (size_t)s->slot[r], s->done[r]);
+                memcpy(s->id + it.n_tokens, l->id + l->first[r] + x.before, x.n * sizeof *s->id);
+                s->slice[it.n_slices++] = x;
+                it.n_tokens += x.n;
+            }
+        it.n_steps = pass ? it.n_steps : it.n_slices;
+    }
+    for (size_t i = 0; i < it.n_slices; i++) {
+        s->done[s->slice[i].request] += s->slice[i].n;
+        if (s->slice[i].last) {
+            s->owner[s->slice[i].slot] = 0;
+            s->slot[s->slice[i].request] = -1;
+        }
+    }
+    return it;
+}
+
+/* want: entries of every row, which must add up to what the engine says it holds; NULL: of no method. */
+static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
+                   const double *want, result *to, size_t *wrong, kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    const kvd_engine_spec spec = {.limits = {.max_batch = set->max_batch, .max_tokens = 4 * LONGEST},
+                                  .max_len = LONGEST,
+                                  .type = KVD_BF16,
+                                  .n_gpus = 1,
+                                  .graphs = set->graphs,
+                                  .phases = set->phases};
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
+    schedule *const s = need(sizeof *s);
+    int status = e ? 0 : -1;
+    *wrong = 0;
+    for (size_t r = 0; r < MOST; r++)
+        s->slot[r] = -1;
+    const bool steps = plan->tokens && plan->tokens->step;
+    const double entry = e ? e->facts.bytes_per_token + (steps ? 8.0 * (double)heads_of(config) : 0) : 0;
+    double here[MOST] = {0};
+    while (!status) {
+        const kvd_iteration it = next(s, l, set);
+        kvd_phase_times t;
+        uint32_t token[MOST];
+        double sum = 0;
+        if (!it.n_slices || (status = e->step(e, &it, s->id, token, &t, err)) != 0)
+            break;
+        for (size_t i = 0; i < it.n_slices && !status; i++) {
+            const kvd_slice *const x = &it.slice[i];
+            const size_t r = x->request, row = l->row[r] + s->done[r] - requests[r].input;
+            status = e->logits(e, i, to->logits + row * l->vocab, err) ||
+                     (steps && compared(r, s->done[r]) && read_kept(e, config, r, x->slot, to, err));
+            here[r] = want ? want[row] : 0;
+        }
+        for (size_t r = 0; want && r < l->n; r++)
+            sum += here[r];
+        *wrong += want && fabs(e->held(e) - sum * entry) > 0.5;
+        for (size_t i = 0; i < it.n_slices; i++)
+            here[it.slice[i].request] *= !it.slice[i].last;
+    }
+    free(s);
+    if (e)
+        e->free(e);
+    return status;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------------------- */
+
+static int rising(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median and largest distance of the rows of two results. */
+static void distances(const load *l, const result *a, const result *b, double *median, double *most)
+{
+    const size_t n = l->row[l->n];
+    double *const d = need(n * sizeof *d);
+    for (size_t i = 0; i < n; i++)
+        d[i] = distance(a->logits + i * l->vocab, b->logits + i * l->vocab, l->vocab);
+    qsort(d, n, sizeof *d, rising);
+    *median = d[n / 2];
+    *most = d[n - 1];
+    free(d);
+}
+
+/* What two sets of positions share, of the larger one; least over all heads, and the mean. */
+static double overlap(const load *l, const kvd_config *c, const result *a, const result *b, double *mean)
+{
+    double least = 1, sum = 0;
+    size_t n = 0;
+    for (size_t h = 0; h < l->n * heads_of(c); h++) {
+        if (!a->kept[h] && !b->kept[h])
+            continue;
+        size_t both = 0;
+        for (size_t i = 0; i < a->kept[h]; i++)
+            for (size_t k = 0; k < b->kept[h]; k++)
+                both += a->position[h * LONGEST + i] == b->position[h * LONGEST + k];
+        const size_t larger = a->kept[h] > b->kept[h] ? a->kept[h] : b->kept[h];
+        least = fmin(least, (double)both / (double)larger);
+        sum += (double)both / (double)larger;
+        n++;
+    }
+    *mean = n ? sum / (double)n : 1;
+    return least;
+}
+
+static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
+{
+    static kvd_method m; /* plans borrow its values */
+    const kvd_method_setup setup = {.config = c, .seed = 3};
+    if (kvd_method_parse(text, &m, err))
+        return -1;
+    *plan = (kvd_plan){.type = KVD_BF16, .seed = 3, .prompt = LONGEST};
+    kvd_method_plan(&m, plan);
+    return kvd_plan_open(plan, &setup, err);
+}
+
+/* bar: median distance of the engines without a method. */
+static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    kvd_err err = {""};
+    kvd_plan plan;
+    result want = result_make(l, config), got = result_make(l, config), again = result_make(l, config);
+    char name[160], detail[300];
+    if (plan_of(text, config, &plan, &err) || by_cpu(c, l, &plan, &want, &err)) {
+        report(0, text, err.msg);
+        return;
+    }
+    const setting *const set[] = {&apart, &together, &plain};
+    for (size_t i = 0; i < 3; i++) {
+        double median = 0, most = 0, mean = 0, least = 0;
+        size_t wrong = 0;
+        const int status = by_cuda(c, l, &plan, set[i], want.entries, &got, &wrong, &err);
+        if (!status) {
+            distances(l, &got, &want, &median, &most);
+            least = overlap(l, config, &got, &want, &mean);
+        }
+        (void)snprintf(name, sizeof name, "%s, %s", text, set[i]->name);
+        (void)snprintf(detail, sizeof detail,
+                       "median %.2g (%.2g without a method), most %.2g; kept sets share %.3f, least %.3f; "
+                       "%zu wrong counts",
+                       median, bar, most, mean, least, wrong);
+        report(!status && median < 3 * bar && mean > 0.95 && !wrong, name, status ? err.msg : detail);
+        if (i == 0)
+            memcpy(again.logits, got.logits, l->row[l->n] * l->vocab * sizeof(float));
+        if (i == 2)
+            report(!status && !memcmp(again.logits, got.logits, l->row[l->n] * l->vocab * sizeof(float)),
+                   text, "the same bits with and without graphs");
+    }
+    kvd_plan_close(&plan);
+    result_release(&want);
+    result_release(&got);
+    result_release(&again);
+}
+
+/* Nothing leaves: the bits are those without a method, whose plan has the same dims. */
+static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, const kvd_dims *dims)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    kvd_err err = {""};
+    kvd_plan plan, none = {.type = KVD_BF16, .dims = dims};
+    result want = result_make(l, config), got = result_make(l, config);
+    char name[160];
+    size_t wrong = 0;
+    int status = plan_of(text, config, &plan, &err);
+    plan.dims = dims;
+    status = status || by_cuda(c, l, &none, &together, NULL, &want, &wrong, &err) ||
+             by_cuda(c, l, &plan, &together, NULL, &got, &wrong, &err);
+    (void)snprintf(name, sizeof name, "%s%s", text, dims ? " with compressed heads" : "");
+    report(!status && !memcmp(want.logits, got.logits, l->row[l->n] * l->vocab * sizeof(float)), name,
+           status ? err.msg : "nothing leaves: the same bits as without");
+    kvd_plan_close(&plan);
+    result_release(&want);
+    result_release(&got);
+}
+
+/* With compressed heads: as many entries as the CPU engine counts, and graphs change no bit. */
+static void with_dims(const kvd_checkpoint *c, const load *l, const char *text, const kvd_dims *dims)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    kvd_err err = {""};
+    kvd_plan plan;
+    result want = result_make(l, config), got = result_make(l, config), again = result_make(l, config);
+    char name[160], detail[200];
+    size_t wrong[2] = {0};
+    double mean = 0;
+    int status = plan_of(text, config, &plan, &err) || by_cpu(c, l, &plan, &want, &err);
+    plan.dims = dims;
+    status = status || by_cuda(c, l, &plan, &apart, want.entries, &got, &wrong[0], &err) ||
+             by_cuda(c, l, &plan, &plain, want.entries, &again, &wrong[1], &err);
+    const double least = overlap(l, config, &got, &again, &mean);
+    const bool same = !status && !memcmp(again.logits, got.logits, l->row[l->n] * l->vocab * sizeof(float));
+    (void)snprintf(name, sizeof name, "%s with compressed heads", text);
+    (void)snprintf(detail, sizeof detail, "%zu and %zu wrong counts, %s bits with and without graphs",
+                   wrong[0], wrong[1], same ? "the same" : "other");
+    report(same && !wrong[0] && !wrong[1] && least > 0.999, name, status ? err.msg : detail);
+    kvd_plan_close(&plan);
+    result_release(&want);
+    result_release(&got);
+    result_release(&again);
+}
+
+static void refused(const kvd_checkpoint *c)
+{
+    kvd_err err = {""};
+    kvd_plan plan;
+    const kvd_engine_spec chunk = {
+        .limits = {.max_batch = 1, .chunk = 48}, .max_len = 100, .type = KVD_BF16, .n_gpus = 1};
+    const kvd_engine_spec whole = {
+        .limits = {.max_batch = 1, .max_tokens = 100}, .max_len = 100, .type = KVD_BF16, .n_gpus = 1};
+    const kvd_slice piece = {.before = 10, .n = 5}, step = {.before = 90, .n = 1, .emits = 1};
+    const kvd_iteration first = {.n_slices = 1, .n_steps = 1, .slice = &step, .n_tokens = 1};
+    const kvd_iteration it = {.n_slices = 1, .slice = &piece, .n_tokens = 5};
+    const uint32_t id[5] = {1, 2, 3, 4, 5};
+    uint32_t token;
+    if (plan_of("h2o,heavy=8,recent=8", kvd_checkpoint_config(c), &plan, &err)) {
+        report(0, "refused", err.msg);
+        return;
+    }
+    kvd_engine *e = kvd_engine_open_cuda(c, &plan, &chunk, &err);
+    report(!e && strstr(err.msg, "'h2o' compresses a prompt in one piece"), "refused", err.msg);
+    kvd_plan_close(&plan);
+    kvd_plan both;
+    if (plan_of("snapkv+kivi,bits=4,group=32", kvd_checkpoint_config(c), &both, &err) == 0) {
+        e = kvd_engine_open_cuda(c, &both, &whole, &err);
+        report(!e && strstr(err.msg, "not with 'kivi'"), "refused", err.msg);
+        kvd_plan_close(&both);
+    } else {
+        report(0, "refused", err.msg);
+    }
+    if (plan_of("h2o,heavy=8,recent=8", kvd_checkpoint_config(c), &plan, &err)) {
+        report(0, "refused", err.msg);
+        return;
+    }
+    e = kvd_engine_open_cuda(c, &plan, &whole, &err);
+    const int status = !e || e->step(e, &first, id, &token, NULL, &err);
+    report(!status, "a context that was never computed", status ? err.msg : "a step behind it");
+    report(e && e->step(e, &it, id, &token, NULL, &err) && strstr(err.msg, "in one piece"), "refused",
+           err.msg);
+    if (e)
+        e->free(e);
+    kvd_plan_close(&plan);
+}
+
+/* usage: gpu_engine_evict [quick]: few requests and methods, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    static const char *const text[] = {"h2o",
+                                       "h2o,heavy=40,recent=24",
+                                       "h2o,heavy=1,recent=62",
+                                       "h2o,heavy=30,recent=35",
+                                       "h2o,heavy=100,recent=28",
+                                       "h2o,heavy=0,recent=1",
+                                       "keyformer",
+                                       "keyformer,keys=40,recent=24",
+                                       "snapkv,window=16,budget=48",
+                                       "snapkv,window=32,budget=0.2"};
+    static const kvd_plan none = {.type = KVD_BF16};
+    const int quick = argc > 1 && !strcmp(argv[1], "quick");
+    int devices = 0;
+    kvd_err err = {""};
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip evicting engine: no device\n");
+        return 0;
+    }
+    kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
+    if (!c) {
+        printf("not ok %s\n", err.msg);
+        return 1;
+    }
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    load l = load_make(quick ? 3 : MOST, (size_t)config->vocab_size);
+    result want = result_make(&l, config), got = result_make(&l, config);
+    size_t wrong;
+    double median = 0, most = 0;
+    if (by_cpu(c, &l, &none, &want, &err) || by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
+        report(0, "none", err.msg);
+    distances(&l, &got, &want, &median, &most);
+    for (size_t i = 0; i < (quick ? 1 : sizeof text / sizeof *text); i++)
+        against_cpu(c, &l, text[i], median);
+    kvd_spectrum s = {0};
+    kvd_widths w = {0};
+    kvd_dims d = {0};
+    if (fixture_spectrum(&s, config, 7, &err) ||
+        kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err)) {
+        report(0, "compressed heads", err.msg);
+        return 1;
+    }
+    for (int i = 0; i < config->n_layers * config->n_kv_heads; i++)
+        for (int side = 0; side < 2; side++)
+            w.kept[side][i] = config->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
+    if (kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err)) {
+        report(0, "compressed heads", err.msg);
+        return 1;
+    }
+    all_stay(c, &l, "h2o,heavy=400,recent=400", NULL);
+    all_stay(c, &l, "keyformer,keys=400,recent=400", quick ? NULL : &d);
+    if (!quick)
+        with_dims(c, &l, "keyformer,keys=40,recent=24", &d);
+    refused(c);
+    kvd_dims_release(&d);
+    kvd_widths_release(&w);
+    kvd_spectrum_release(&s);
+    result_release(&want);
+    result_release(&got);
+    free(l.id);
+    kvd_checkpoint_close(c);
+    return failures ? 1 : 0;
+}

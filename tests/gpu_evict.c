@@ -1,0 +1,666 @@
+/*
+ * Eviction on the device (serving/cuda/evict.h) against double references on the same bf16 numbers: scores of prompts with and without a temperature,
+ * over all rows and over the last ones; which tokens stay, and that their rows are what stood at their places; then steps, one after
+ * another, each from the state that the device left. Prompts of one token, page edges, every group size, mixed widths, budgets at their
+ * ends. Where two scores are closer than rounding the device may choose either; what it chose is then the state that goes on.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "common/rng.h"
+#include "gpu_case.h"
+#include "methods/tokens/gumbel.h"
+#include "methods/tokens/tokens.h"
+#include "serving/cuda/evict.h"
+
+enum { BATCH = 6, LAYER = 1, LAYERS = 2 };
+
+typedef struct {
+    const char *name;
+    int n_heads, n_kv_heads;
+    int len[BATCH], n_len;
+    int width[4][2], n_width;
+    kvd_evict_rule rule;
+    kvd_evict_budget budget; /* prompt and steps are set for every slot */
+    int steps;
+} test_case;
+
+#define H2O                                                                                                  \
+    {                                                                                                        \
+        .smooth = 1                                                                                          \
+    }
+#define KEYS(a, b)                                                                                           \
+    {                                                                                                        \
+        .tau0 = a, .tau1 = b, .seed = 5, .smooth = 1                                                         \
+    }
+static const test_case cases[] = {
+    {"sums", 8, 2, {1, 7, 64, 65, 130, 300}, 6, {{64, 48}, {16, 128}}, 2, H2O, {20, 12, 32, 20, 0, 0}, 40},
+    {"sums, group 1", 4, 4, {130, 9, 64}, 3, {{128, 128}, {48, 64}}, 2, H2O, {5, 59, 64, 5, 0, 0}, 20},
+    {"sums, group 3", 6, 2, {200, 33, 129}, 3, {{80, 64}, {32, 96}}, 2, H2O, {63, 1, 64, 63, 0, 0}, 20},
+    {"sums, group 16", 32, 2, {100, 70}, 2, {{128, 112}, {16, 16}}, 2, H2O, {10, 55, 65, 10, 0, 0}, 20},
+    {"no window", 8, 2, {100, 3}, 2, {{64, 64}}, 1, H2O, {0, 17, 17, 0, 0, 0}, 30},
+    {"window alone", 8, 2, {100, 3}, 2, {{64, 64}}, 1, H2O, {17, 0, 17, 17, 0, 0}, 30},
+    {"one entry", 8, 2, {100, 1}, 2, {{64, 64}}, 1, H2O, {1, 0, 1, 1, 0, 0}, 10},
+    {"all stay", 8, 2, {100, 64, 1}, 3, {{64, 64}}, 1, H2O, {500, 500, 1000, 500, 0, 0}, 10},
+    {"long", 4, 1, {2500, 1100}, 2, {{128, 64}}, 1, H2O, {300, 333, 633, 300, 0, 0}, 4},
+    {"noise",
+     8,
+     2,
+     {1, 7, 64, 65, 130, 300},
+     6,
+     {{64, 48}, {16, 128}},
+     2,
+     KEYS(1, 2),
+     {20, 12, 32, 20, 0, 0},
+     40},
+    {"noise, group 10", 20, 2, {90, 140}, 2, {{96, 32}}, 1, KEYS(1, 2), {9, 30, 39, 9, 0, 0}, 20},
+    {"noise, cold", 8, 2, {300, 31}, 2, {{64, 48}}, 1, KEYS(0.05F, 0.3F), {9, 30, 39, 9, 0, 0}, 20},
+    {"last rows",
+     8,
+     2,
+     {1, 7, 64, 65, 130, 300},
+     6,
+     {{64, 48}, {16, 128}},
+     2,
+     {.window = 16, .smooth = 5},
+     {16, 30, INT32_MAX, 0, 0, 0},
+     0},
+    {"last rows, all",
+     8,
+     2,
+     {15, 16, 17, 40},
+     4,
+     {{64, 48}},
+     1,
+     {.window = 16, .smooth = 7},
+     {16, 0, INT32_MAX, 0, 0, 0},
+     0},
+};
+
+static int failures;
+static kvd_rng rng;
+
+/* One layer of a batch: numbers as float32, which bf16 has. */
+typedef struct {
+    const test_case *c;
+    kvd_attn_map map;
+    int batch, max_pages, n_q8, room;
+    int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH]; /* n: entries */
+    int32_t *table;
+    size_t pool_n;
+    uint16_t *pool; /* what the device has */
+    uint16_t *q;    /* blocked, of the prompts */
+    float *score;   /* state */
+    uint32_t *position;
+    kvd_evict_budget budget[BATCH + 1];
+    size_t state_n;
+    double worst;
+    size_t near; /* choices that rounding made */
+} fixture;
+
+static float narrow(double x)
+{
+    const float y = (float)x;
+    uint16_t h;
+    float z;
+    kvd_from_f32(KVD_BF16, &y, &h, 1);
+    kvd_to_f32(KVD_BF16, &h, &z, 1);
+    return z;
+}
+
+static uint16_t bits(float x)
+{
+    uint16_t h;
+    kvd_from_f32(KVD_BF16, &x, &h, 1);
+    return h;
+}
+
+static float wide(uint16_t h)
+{
+    float z;
+    kvd_to_f32(KVD_BF16, &h, &z, 1);
+    return z;
+}
+
+/* Element (place, i) of K or V of a KV head of request b. */
+static uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place, int i)
+{
+    const int d_k = f->map.d_qk[g], d = side ? f->map.d_v[g] : d_k;
+    const size_t page = (size_t)f->table[b * f->max_pages + place / 64] * (size_t)f->map.page_elements;
+    return pool + page + (size_t)f->map.kv_offset[g] + (size_t)(side ? 64 * d_k : 0) +
+           kvd_blocked_index((size_t)place % 64, (size_t)i, (size_t)d);
+}
+
+static const uint16_t *query(const fixture *f, int b, int h, int t, int i)
+{
+    const int d = f->map.d_qk[h / f->map.group];
+    return f->q + (size_t)f->map.q_offset[h] * (size_t)f->n_q8 + (size_t)f->start[b] * (size_t)d +
+           kvd_blocked_index((size_t)t, (size_t)i, (size_t)d);
+}
+
+static void make(fixture *f, const test_case *c)
+{
+    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
+    *f = (fixture){.c = c, .batch = c->n_len};
+    for (int g = 0; g < c->n_kv_heads; g++) {
+        heads.d_qk[g] = c->width[g % c->n_width][0];
+        heads.d_v[g] = c->width[g % c->n_width][1];
+    }
+    if (kvd_attn_map_make(&heads, &f->map))
+        exit(1);
+    kvd_rng_seed(&rng, 3, (uint64_t)c->n_heads);
+    int longest = 0;
+    for (int b = 0; b < f->batch; b++) {
+        f->len[b] = f->n[b] = c->len[b];
+        f->start[b] = f->n_q8;
+        f->slot[b] = f->batch - 1 - b;
+        f->n_q8 += (c->len[b] + 7) / 8 * 8;
+        longest = c->len[b] > longest ? c->len[b] : longest;
+        f->budget[f->slot[b]] = c->budget;
+        f->budget[f->slot[b]].prompt = c->len[b];
+        f->budget[f->slot[b]].steps = c->steps;
+    }
+    f->max_pages = (longest + c->steps) / 64 + 2;
+    f->room = longest + c->steps + 1;
+    const int pages = f->batch * f->max_pages;
+    f->table = need((size_t)pages * sizeof *f->table);
+    for (int i = 0; i < pages; i++) /* any order; those that no token needs are far outside */
+        f->table[i] =
+            i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps ? (i * 7 + 3) % pages : 0x3fffffff;
+    for (int i = 0; pages % 7 == 0 && i < pages; i++)
+        f->table[i] = f->table[i] == 0x3fffffff ? 0x3fffffff : pages - 1 - i;
+    f->pool_n = (size_t)pages * (size_t)f->map.page_elements;
+    f->pool = need(f->pool_n * 2);
+    memset(f->pool, 0xff, f->pool_n * 2);
+    const size_t q_n = (size_t)f->map.q_pitch * (size_t)f->n_q8;
+    f->q = need(q_n * 2);
+    memset(f->q, 0xff, q_n * 2);
+    for (int b = 0; b < f->batch; b++) {
+        for (int h = 0; h < c->n_heads; h++)
+            for (int t = 0; t < f->len[b]; t++)
+                for (int i = 0; i < f->map.d_qk[h / f->map.group]; i++)
+                    *(uint16_t *)query(f, b, h, t, i) = bits((float)(2.5 * kvd_rng_normal(&rng)));
+        for (int g = 0; g < c->n_kv_heads; g++)
+            for (int t = 0; t < (f->len[b] + 7) / 8 * 8; t++)
+                for (int side = 0; side < 2; side++)
+                    for (int i = 0; i < (side ? f->map.d_v[g] : f->map.d_qk[g]); i++)
+                        *cell(f, f->pool, b, g, side, t, i) =
+                            t < f->len[b] ? bits((float)kvd_rng_normal(&rng)) : 0;
+    }
+    f->state_n = (size_t)f->batch * LAYERS * (size_t)c->n_kv_heads * (size_t)f->room;
+    f->score = need(f->state_n * sizeof *f->score);
+    f->position = need(f->state_n * sizeof *f->position);
+}
+
+static size_t state_at(const fixture *f, int b, int g)
+{
+    return (((size_t)f->slot[b] * LAYERS + LAYER) * (size_t)f->map.n_kv_heads + (size_t)g) * (size_t)f->room;
+}
+
+/* Row t of a query head over keys 0 .. t: probabilities, with the temperature of the prompt; *lse of the plain scores. */
+static void row_of(const fixture *f, int b, int h, int t, double *p, double *lse)
+{
+    const int g = h / f->map.group, d = f->map.d_qk[g];
+    const double tau = (double)f->c->rule.tau0;
+    double sum = 0, plain = 0, top = -INFINITY, high = -INFINITY;
+    double *const s = need((size_t)(t + 1) * sizeof *s);
+    for (int k = 0; k <= t; k++) {
+        for (int i = 0; i < d; i++)
+            s[k] += (double)wide(*query(f, b, h, t, i)) * (double)wide(*cell(f, f->pool, b, g, 0, k, i));
+        s[k] *= (double)f->map.scale;
+        p[k] = tau > 0 ? (s[k] + kvd_gumbel(kvd_gumbel_head(f->c->rule.seed, LAYER, h), (uint32_t)k)) / tau
+                       : s[k];
+        top = fmax(top, p[k]);
+        high = fmax(high, s[k]);
+    }
+    for (int k = 0; k <= t; k++) {
+        sum += p[k] = exp(p[k] - top);
+        plain += exp(s[k] - high);
+    }
+    for (int k = 0; k <= t; k++)
+        p[k] /= sum;
+    *lse = high + log(fmax(plain, 1)); /* the largest is in it */
+    free(s);
+}
+
+static void note(fixture *f, double got, double want)
+{
+    const double e = fabs(got - want) / (fabs(want) + 1e-4);
+    f->worst = !(e <= f->worst) ? e : f->worst;
+}
+
+/* What stays of a prompt: of the device's scores the right ones; of the reference's but for near ties. */
+static int check_choice(fixture *f, const double *want, const float *rank, int n, const int32_t *kept)
+{
+    const kvd_evict_budget *const b = &f->c->budget;
+    const int newest = n < b->keep_new ? n : b->keep_new, old = n - newest;
+    const int k = old < b->keep_old ? old : b->keep_old;
+    uint8_t *const level = need((size_t)n + 1);
+    double *const x = need((size_t)(n + 1) * sizeof *x);
+    kvd_err err;
+    int wrong = 0;
+    for (int t = 0; t < old; t++)
+        x[t] = (double)rank[t];
+    memset(level, KVD_LEVEL_HIGH, (size_t)n);
+    wrong = kvd_tokens_keep_top(x, (size_t)old, (size_t)k, level, &err);
+    for (int t = 0, i = 0; t < n; t++)
+        if (level[t] != KVD_LEVEL_DROPPED)
+            wrong += kept[i++] != t;
+    memset(level, KVD_LEVEL_HIGH, (size_t)n);
+    wrong += kvd_tokens_keep_top(want, (size_t)old, (size_t)k, level, &err);
+    double least = INFINITY, most = -INFINITY;
+    size_t differs = 0;
+    for (int i = 0; i < k; i++)
+        if (level[kept[i]] == KVD_LEVEL_DROPPED) {
+            differs++;
+            least = fmin(least, want[kept[i]]);
+        }
+    for (int t = 0, i = 0; t < old && differs; t++) {
+        const int stays = i < k && kept[i] == t;
+        i += stays;
+        if (!stays && level[t] != KVD_LEVEL_DROPPED)
+            most = fmax(most, want[t]);
+    }
+    f->near += differs;
+    wrong += differs && most - least > 2e-4 * (fabs(most) + 1e-4);
+    free(level);
+    free(x);
+    return wrong;
+}
+
+static void report(const fixture *f, const char *part, int wrong)
+{
+    const int ok = !wrong && f->worst < 2e-4;
+    printf("%s evict %s, %s: scores off by %.2g, %zu choices by rounding, %d wrong\n", ok ? "ok" : "not ok",
+           f->c->name, part, f->worst, f->near, wrong);
+    failures += !ok;
+}
+
+/* ---- prompts -------------------------------------------------------------------------------------------- */
+
+static int check_rows(const fixture *f, const uint16_t *after, int b, int g, const int32_t *kept, int m)
+{
+    int wrong = 0;
+    for (int i = 0; i < (m + 7) / 8 * 8; i++)
+        for (int side = 0; side < 2; side++)
+            for (int c = 0; c < (side ? f->map.d_v[g] : f->map.d_qk[g]); c++)
+                wrong += *cell(f, (uint16_t *)after, b, g, side, i, c) !=
+                         (i < m ? *cell(f, f->pool, b, g, side, kept[i], c) : 0);
+    return wrong;
+}
+
+static int check_prompt(fixture *f, int b, int g, const float *mass, const float *score, const int32_t *kept,
+                        const uint16_t *after)
+{
+    const kvd_evict_rule *const r = &f->c->rule;
+    const int n = f->len[b], group = f->map.group;
+    const size_t at = (size_t)g * (size_t)f->n_q8 + (size_t)f->start[b];
+    const int from = r->window && n > r->window ? n - r->window : 0;
+    double *const want = need((size_t)n * sizeof *want), *const p = need((size_t)n * sizeof *p), lse;
+    for (int j = 0; j < group; j++)
+        for (int t = from; t < n; t++) {
+            row_of(f, b, g * group + j, t, p, &lse);
+            for (int k = 0; k <= t; k++)
+                want[k] += p[k];
+        }
+    for (int t = 0; t < n; t++)
+        note(f, (double)score[at + (size_t)t], want[t]);
+    const int newest = n < f->c->budget.keep_new ? n : f->c->budget.keep_new, old = n - newest;
+    const float *rank = score + at;
+    if (r->smooth > 1) {
+        for (int t = 0; t < old; t++) {
+            p[t] = 0;
+            for (int i = t - r->smooth / 2; i <= t + r->smooth / 2; i++)
+                p[t] += i >= 0 && i < old ? want[i] : 0;
+        }
+        memcpy(want, p, (size_t)old * sizeof *want);
+        rank = mass + (size_t)(g * group) * (size_t)f->n_q8 + (size_t)f->start[b];
+        for (int t = 0; t < old; t++)
+            note(f, (double)rank[t], want[t]);
+    }
+    int wrong = check_choice(f, want, rank, n, kept + at);
+    const int m = newest + (old < f->c->budget.keep_old ? old : f->c->budget.keep_old);
+    f->n[b] = m;
+    wrong += check_rows(f, after, b, g, kept + at, m);
+    for (int i = 0; i < m && f->c->steps; i++)
+        wrong += f->position[state_at(f, b, g) + (size_t)i] != (uint32_t)kept[at + (size_t)i] ||
+                 f->score[state_at(f, b, g) + (size_t)i] != score[at + (size_t)kept[at + (size_t)i]];
+    free(want);
+    free(p);
+    return wrong;
+}
+
+static void fetch(void *to, const void *from, size_t bytes)
+{
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
+}
+
+static int on_hopper(void)
+{
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
+    return major == 9;
+}
+
+/* Sums over the heads of a group in `mass` that are not those in `score`. */
+static size_t differences(const fixture *f, const float *mass, const float *score)
+{
+    size_t n = 0;
+    for (int b = 0; b < f->batch; b++)
+        for (int g = 0; g < f->map.n_kv_heads; g++)
+            for (int t = 0; t < f->len[b]; t++) {
+                double sum = 0;
+                for (int j = 0; j < f->map.group; j++)
+                    sum += (double)mass[(size_t)((g * f->map.group + j) * f->n_q8 + f->start[b] + t)];
+                n += !(fabs(sum - (double)score[g * f->n_q8 + f->start[b] + t]) < 2e-4 * (sum + 1e-4));
+            }
+    return n;
+}
+
+static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
+{
+    const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads, rows = (size_t)f->n_q8;
+    float *const lse = need(heads * rows * sizeof *lse);
+    int longest = 0, wrong = 0;
+    for (int b = 0; b < f->batch; b++) {
+        double *const p = need((size_t)f->len[b] * sizeof *p), x;
+        longest = f->len[b] > longest ? f->len[b] : longest;
+        for (int h = 0; h < f->map.n_heads; h++)
+            for (int t = 0; t < f->len[b]; t++) {
+                row_of(f, b, h, t, p, &x);
+                lse[(size_t)h * rows + (size_t)(f->start[b] + t)] = (float)x;
+            }
+        free(p);
+    }
+    kvd_evict_prompts_args a = {.map = f->map,
+                                .rule = f->c->rule,
+                                .state = *state,
+                                .budget = on_device(f->budget, sizeof f->budget),
+                                .layer = LAYER,
+                                .batch = f->batch,
+                                .n_q8 = f->n_q8,
+                                .max_pages = f->max_pages,
+                                .longest = longest,
+                                .q_start = on_device(f->start, sizeof f->start),
+                                .q_len = on_device(f->len, sizeof f->len),
+                                .slot = on_device(f->slot, sizeof f->slot),
+                                .page_table =
+                                    on_device(f->table, (size_t)(f->batch * f->max_pages) * sizeof *f->table),
+                                .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
+                                .pool = pool,
+                                .lse = on_device(lse, heads * rows * sizeof *lse),
+                                .mass = on_device(NULL, heads * rows * sizeof *lse),
+                                .score = on_device(NULL, kv * rows * sizeof *lse),
+                                .kept = on_device(NULL, kv * rows * sizeof *a.kept)};
+    a.hopper = on_hopper();
+    kvd_evict_prompts_args other = a; /* by mma.sync, which sm_90 has too */
+    other.lse = on_device(lse, heads * rows * sizeof *lse);
+    other.mass = on_device(NULL, heads * rows * sizeof *lse);
+    check(kvd_evict_score(&other, NULL), "kvd_evict_score");
+    check(kvd_evict_prompts(&a, NULL), "kvd_evict_prompts");
+    check(cudaDeviceSynchronize(), "prompts");
+    float *const mass = need(heads * rows * sizeof *mass), *const score = need(kv * rows * sizeof *score);
+    int32_t *const kept = need(kv * rows * sizeof *kept);
+    uint16_t *const after = need(f->pool_n * 2);
+    fetch(mass, a.mass, heads * rows * sizeof *mass);
+    fetch(score, a.score, kv * rows * sizeof *score);
+    fetch(lse, other.mass, heads * rows * sizeof *lse);
+    wrong += (int)differences(f, lse, score);
+    check(cudaFree(other.lse), "cudaFree");
+    check(cudaFree(other.mass), "cudaFree");
+    fetch(kept, a.kept, kv * rows * sizeof *kept);
+    fetch(after, pool, f->pool_n * 2);
+    fetch(f->score, state->score, f->state_n * sizeof *f->score);
+    fetch(f->position, state->position, f->state_n * sizeof *f->position);
+    for (int b = 0; b < f->batch; b++)
+        for (int g = 0; g < f->map.n_kv_heads; g++)
+            wrong += check_prompt(f, b, g, mass, score, kept, after);
+    memcpy(f->pool, after, f->pool_n * 2);
+    report(f, "prompts", wrong);
+    const void *const all[] = {a.budget, a.q_start, a.q_len, a.slot,  a.page_table,
+                               a.q,      a.lse,     a.mass,  a.score, a.kept};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check(cudaFree((void *)all[i]), "cudaFree");
+    free(lse);
+    free(mass);
+    free(score);
+    free(kept);
+    free(after);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------- */
+
+/* Scores after the step of one head in double, from the state before; want [n]. */
+static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n, double *want)
+{
+    const kvd_evict_rule *const r = &f->c->rule;
+    const int d = f->map.d_qk[g];
+    const double steps = f->c->steps > 1 ? f->c->steps - 1 : 1;
+    const double tau =
+        (double)r->tau0 + ((double)r->tau1 - (double)r->tau0) * ((double)now - f->len[b]) / steps;
+    double *const x = need((size_t)n * sizeof *x);
+    for (int i = 0; i < n; i++)
+        want[i] = i < n - 1 ? (double)f->score[state_at(f, b, g) + (size_t)i] : 0;
+    for (int j = 0; j < f->map.group; j++) {
+        const int h = g * f->map.group + j;
+        double top = -INFINITY, sum = 0;
+        for (int i = 0; i < n; i++) {
+            const uint32_t t = i < n - 1 ? f->position[state_at(f, b, g) + (size_t)i] : now;
+            x[i] = 0;
+            for (int c = 0; c < d; c++)
+                x[i] +=
+                    (double)wide(q[f->map.q_offset[h] + c]) * (double)wide(*cell(f, f->pool, b, g, 0, i, c));
+            x[i] *= (double)f->map.scale;
+            if (r->tau0 > 0)
+                x[i] = (x[i] + kvd_gumbel(kvd_gumbel_head(r->seed, LAYER, h), t)) / tau;
+            top = fmax(top, x[i]);
+        }
+        for (int i = 0; i < n; i++)
+            sum += x[i] = exp(x[i] - top);
+        for (int i = 0; i < n; i++)
+            want[i] += x[i] / sum;
+    }
+    free(x);
+}
+
+/* What attention of the steps gives out, [rows][n_heads]. */
+static float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
+{
+    float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);
+    double *const x = need((size_t)f->room * sizeof *x);
+    for (int b = 0; b < f->batch; b++)
+        for (int h = 0; h < f->map.n_heads; h++) {
+            const int g = h / f->map.group;
+            const uint16_t *const row = q + (size_t)b * (size_t)f->map.q_pitch + f->map.q_offset[h];
+            double top = -INFINITY, sum = 0;
+            for (int i = 0; i < kv_len[b]; i++) {
+                x[i] = 0;
+                for (int c = 0; c < f->map.d_qk[g]; c++)
+                    x[i] += (double)wide(row[c]) * (double)wide(*cell(f, f->pool, b, g, 0, i, c));
+                x[i] *= (double)f->map.scale;
+                top = fmax(top, x[i]);
+            }
+            for (int i = 0; i < kv_len[b]; i++)
+                sum += exp(x[i] - top);
+            lse[b * f->map.n_heads + h] = (float)(top + log(fmax(sum, 1)));
+        }
+    free(x);
+    return lse;
+}
+
+/* One head of one request after a step: what the device did to its state and its rows. */
+static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n, const float *score,
+                      const uint32_t *position, const uint16_t *after)
+{
+    const kvd_evict_budget *const budget = &f->c->budget;
+    const size_t at = state_at(f, b, g);
+    double *const want = need((size_t)n * sizeof *want);
+    int wrong = 0, least = -1, victim = -1;
+    step_scores(f, b, g, q, now, n, want);
+    f->position[at + (size_t)n - 1] = now;
+    for (int i = 0; i < n; i++)
+        if (f->position[at + (size_t)i] + (uint32_t)budget->recent <= now &&
+            (least < 0 || want[i] < want[least]))
+            least = i;
+    const int evicts = n > budget->limit && least >= 0;
+    if (evicts) { /* whose place has the newest now */
+        for (int i = 0; i < n - 1; i++)
+            victim = position[at + (size_t)i] == now ? i : victim;
+        victim = victim < 0 ? n - 1 : victim;
+        f->near += victim != least;
+        wrong += want[victim] - want[least] > 2e-4 * (want[least] + 1e-4) ||
+                 f->position[at + (size_t)victim] + (uint32_t)budget->recent > now;
+    }
+    const int m = n - evicts;
+    for (int i = 0; i < m; i++) {
+        const int from = i == victim ? n - 1 : i;
+        note(f, (double)score[at + (size_t)i], want[from]);
+        wrong += position[at + (size_t)i] != f->position[at + (size_t)from];
+        for (int side = 0; side < 2; side++)
+            for (int c = 0; c < (side ? f->map.d_v[g] : f->map.d_qk[g]); c++)
+                wrong +=
+                    *cell(f, (uint16_t *)after, b, g, side, i, c) != *cell(f, f->pool, b, g, side, from, c);
+    }
+    f->n[b] = g == f->map.n_kv_heads - 1 ? m : f->n[b];
+    free(want);
+    return wrong;
+}
+
+/* The new rows behind the entries; the writer of a group's first row zeroes the others. */
+static void append(fixture *f)
+{
+    for (int b = 0; b < f->batch; b++)
+        for (int g = 0; g < f->map.n_kv_heads; g++)
+            for (int side = 0; side < 2; side++)
+                for (int i = 0; i < (side ? f->map.d_v[g] : f->map.d_qk[g]); i++) {
+                    for (int t = f->n[b] + 1; f->n[b] % 8 == 0 && t < f->n[b] + 8; t++)
+                        *cell(f, f->pool, b, g, side, t, i) = 0;
+                    *cell(f, f->pool, b, g, side, f->n[b], i) = bits((float)kvd_rng_normal(&rng));
+                }
+}
+
+static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
+{
+    const size_t rows = (size_t)f->batch + 1; /* one idle row */
+    const size_t q_n = rows * (size_t)f->map.q_pitch;
+    int32_t kv_len[BATCH + 1], slot[BATCH + 1];
+    uint32_t now[BATCH + 1];
+    uint16_t *const q = need(q_n * 2), *const after = need(f->pool_n * 2);
+    float *const score = need(f->state_n * sizeof *score);
+    uint32_t *const position = need(f->state_n * sizeof *position);
+    int32_t *const table = need(rows * (size_t)f->max_pages * sizeof *table);
+    memcpy(table, f->table, (size_t)(f->batch * f->max_pages) * sizeof *table);
+    int wrong = 0;
+    kvd_evict_steps_args a = {.map = f->map,
+                              .rule = f->c->rule,
+                              .state = *state,
+                              .budget = on_device(f->budget, sizeof f->budget),
+                              .layer = LAYER,
+                              .batch = (int32_t)rows,
+                              .max_pages = f->max_pages,
+                              .page_table = on_device(table, rows * (size_t)f->max_pages * sizeof *table),
+                              .pool = pool,
+                              .work = on_device(NULL, kvd_evict_steps_bytes(&f->map, rows, (size_t)f->room))};
+    const int clusters = on_hopper();
+    f->worst = 0;
+    f->near = 0;
+    for (int s = 0; s < f->c->steps; s++) {
+        append(f);
+        for (size_t i = 0; i < q_n; i++)
+            q[i] = bits(narrow(2.5 * kvd_rng_normal(&rng)));
+        for (int b = 0; b <= f->batch; b++) {
+            kv_len[b] = b < f->batch ? f->n[b] + 1 : 1;
+            slot[b] = b < f->batch ? f->slot[b] : f->batch;
+            now[b] = b < f->batch ? (uint32_t)(f->len[b] + s) : 0;
+        }
+        a.splits = clusters ? 1 << s % 4 : 1;
+        a.kv_len = on_device(kv_len, sizeof kv_len);
+        a.slot = on_device(slot, sizeof slot);
+        a.at = on_device(now, sizeof now);
+        a.q = on_device(q, q_n * 2);
+        check(cudaMemcpy(pool, f->pool, f->pool_n * 2, cudaMemcpyHostToDevice), "pool");
+        float *const lse = step_denominators(f, q, kv_len);
+        a.lse = on_device(lse, rows * (size_t)f->map.n_heads * sizeof *lse);
+        free(lse);
+        check(kvd_evict_steps(&a, NULL), "kvd_evict_steps");
+        check(cudaDeviceSynchronize(), "steps");
+        fetch(after, pool, f->pool_n * 2);
+        fetch(score, state->score, f->state_n * sizeof *score);
+        fetch(position, state->position, f->state_n * sizeof *position);
+        for (int b = 0; b < f->batch; b++)
+            for (int g = 0; g < f->map.n_kv_heads; g++)
+                wrong += check_step(f, b, g, q + (size_t)b * (size_t)f->map.q_pitch, now[b], kv_len[b], score,
+                                    position, after);
+        memcpy(f->pool, after, f->pool_n * 2);
+        memcpy(f->score, score, f->state_n * sizeof *score);
+        memcpy(f->position, position, f->state_n * sizeof *position);
+        check(cudaFree((void *)a.kv_len), "cudaFree");
+        check(cudaFree((void *)a.slot), "cudaFree");
+        check(cudaFree((void *)a.at), "cudaFree");
+        check(cudaFree((void *)a.q), "cudaFree");
+        check(cudaFree((void *)a.lse), "cudaFree");
+    }
+    for (int b = 0; b < f->batch; b++) {
+        const int left =
+            f->len[b] + f->c->steps < f->c->budget.limit ? f->len[b] + f->c->steps : f->c->budget.limit;
+        wrong += f->n[b] != left;
+    }
+    report(f, "steps", wrong);
+    check(cudaFree((void *)a.budget), "cudaFree");
+    check(cudaFree((void *)a.page_table), "cudaFree");
+    check(cudaFree(a.work), "cudaFree");
+    free(q);
+    free(after);
+    free(score);
+    free(position);
+    free(table);
+}
+
+/* The noise in float32 is that in double. */
+static void test_noise(void)
+{
+    double worst = 0;
+    const uint64_t head = kvd_gumbel_head(9, 3, 4);
+    for (uint32_t t = 0; t < 1u << 20; t++)
+        worst = fmax(worst, fabs((double)kvd_gumbelf(head, t) - kvd_gumbel(head, t)));
+    printf("%s evict noise: off by %.2g\n", worst < 4e-6 ? "ok" : "not ok", worst);
+    failures += !(worst < 4e-6);
+}
+
+/* usage: gpu_evict [CASE]: cases whose name contains it; "quick": all but the long one, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    test_noise();
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip evict: no device\n");
+        return failures ? 1 : 0;
+    }
+    const int quick = argc > 1 && !strcmp(argv[1], "quick");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fixture f;
+        if (quick ? !strcmp(cases[i].name, "long") : argc > 1 && !strstr(cases[i].name, argv[1]))
+            continue;
+        make(&f, &cases[i]);
+        kvd_evict_state state = {.score = on_device(NULL, f.state_n * sizeof(float)),
+                                 .position = on_device(NULL, f.state_n * sizeof(uint32_t)),
+                                 .n_slots = f.batch,
+                                 .n_layers = LAYERS,
+                                 .room = f.room};
+        uint16_t *const pool = on_device(f.pool, f.pool_n * 2);
+        run_prompts(&f, &state, pool);
+        if (cases[i].steps)
+            run_steps(&f, &state, pool);
+        check(cudaFree(state.score), "cudaFree");
+        check(cudaFree(state.position), "cudaFree");
+        check(cudaFree(pool), "cudaFree");
+        free(f.table);
+        free(f.pool);
+        free(f.q);
+        free(f.score);
+        free(f.position);
+    }
+    return failures ? 1 : 0;
+}

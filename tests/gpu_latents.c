@@ -1,0 +1,452 @@
+/*
+ * Kernels of latents (serving/cuda/latents.h) against sums in double: rows into pages and back, queries turned, pages restored, a step's row cut, leading
+ * eigenvectors; ragged lengths, pages in any order, groups of heads, latents that are read as they are, matrices of slots. What must not be
+ * read holds NaN, what must not be written stays.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "common/rng.h"
+#include "gpu_case.h"
+#include "serving/cuda/latents.h"
+
+enum { MOST = 6, PAGES = 60, MAX_PAGES = 10 };
+static int failures;
+
+static void report(int ok, const char *name, const char *what, double off, double bar)
+{
+    printf("%s latents %s, %s: off by %.3g of %.3g\n", ok ? "ok" : "not ok", name, what, off, bar);
+    failures += !ok;
+}
+
+typedef struct {
+    const char *name;
+    int d, kv, group, heads, rank[2], direct, turns, interleaved, slots, n;
+    int32_t kv_len[MOST], q_len[MOST];
+} latent_case;
+
+/* A case on the host and the device. Everything 16-bit is bf16. */
+typedef struct {
+    const latent_case *c;
+    kvd_attn_map map;
+    kvd_latent_head head[16], *device_head;
+    int32_t table[MOST * MAX_PAGES], start[MOST], slot[MOST];
+    int32_t *device_table, *device_start, *device_q_len, *device_kv_len, *device_slot;
+    size_t latent_page, page, matrix_n, rows;
+    uint16_t *latents, *matrix;
+    void *device_latents, *device_matrix, *pages;
+    float *cosine, *sine, *device_cosine, *device_sine;
+} problem;
+
+static kvd_rng rng;
+
+static float wide(uint16_t x)
+{
+    float y;
+    kvd_to_f32(KVD_BF16, &x, &y, 1);
+    return y;
+}
+
+static uint16_t *random_bf16(size_t n, double scale)
+{
+    uint16_t *const x = need(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        const float y = (float)(scale * kvd_rng_normal(&rng));
+        kvd_from_f32(KVD_BF16, &y, x + i, 1);
+    }
+    return x;
+}
+
+static size_t latent_index(const problem *p, int b, int t, int g, int side, int r)
+{
+    return (size_t)p->table[b * MAX_PAGES + t / 64] * p->latent_page + (size_t)p->head[g].latent[side] +
+           (size_t)(r / 8 * 512 + t % 64 / 8 * 64 + t % 8 * 8 + r % 8);
+}
+
+static size_t page_index(const problem *p, int b, int t, int g, int side, int i)
+{
+    const size_t w = (size_t)(side ? p->map.d_v[g] : p->map.d_qk[g]);
+    return (size_t)p->table[b * MAX_PAGES + t / 64] * p->page + (size_t)p->head[g].page[side] +
+           kvd_blocked_index((size_t)(t % 64), (size_t)i, w);
+}
+
+static void make(problem *p, const latent_case *c)
+{
+    kvd_attn_heads widths = {c->heads, c->kv, c->d, {0}, {0}};
+    int32_t order[PAGES];
+    size_t at = 0, m = 0;
+    memset(p, 0, sizeof *p);
+    p->c = c;
+    for (int g = 0; g < c->kv; g++) {
+        widths.d_qk[g] = c->d;
+        widths.d_v[g] = c->direct ? c->rank[1] : c->d;
+    }
+    if (kvd_attn_map_make(&widths, &p->map)) {
+        printf("not ok latents %s: no such heads\n", c->name);
+        exit(1);
+    }
+    for (int g = 0; g < c->kv; g++)
+        for (int side = 0; side < 2; side++) {
+            kvd_latent_head *const h = &p->head[g];
+            h->latent[side] = (int32_t)(g % c->group ? p->head[g - 1].latent[side] : (int)at);
+            at += g % c->group ? 0 : (size_t)(64 * c->rank[side]);
+            h->page[side] = p->map.kv_offset[g] + (side ? 64 * p->map.d_qk[g] : 0);
+            h->rank[side] = c->rank[side];
+            h->matrix[side] = side && c->direct ? -1 : (int32_t)m;
+            m += (size_t)(c->d * c->rank[side]);
+        }
+    p->latent_page = at;
+    p->matrix_n = m;
+    p->page = (size_t)p->map.page_elements;
+    for (int i = 0; i < PAGES; i++)
+        order[i] = i;
+    for (int i = PAGES - 1; i > 0; i--) {
+        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1), x = order[i];
+        order[i] = order[j];
+        order[j] = x;
+    }
+    for (int b = 0, rows = 0; b < c->n; b++) {
+        for (int i = 0; i < MAX_PAGES; i++)
+            p->table[b * MAX_PAGES + i] = i * 64 < c->kv_len[b] ? order[b * MAX_PAGES + i] : 1 << 30;
+        p->start[b] = rows;
+        p->slot[b] = c->slots ? (b * 5 + 2) % c->slots : 0;
+        rows += c->q_len[b];
+        p->rows = (size_t)rows;
+    }
+    const size_t half = (size_t)c->d / 2, most = MAX_PAGES * 64;
+    p->cosine = need(2 * most * half * sizeof *p->cosine);
+    p->sine = p->cosine + most * half;
+    size_t longest = 0; /* the table ends with the longest request */
+    for (int b = 0; b < c->n; b++)
+        longest = (size_t)c->kv_len[b] > longest ? (size_t)c->kv_len[b] : longest;
+    for (size_t t = 0; t < longest; t++)
+        for (size_t i = 0; i < half; i++) {
+            p->cosine[t * half + i] = (float)cos((double)t * pow(1e4, -(double)i / (double)half));
+            p->sine[t * half + i] = (float)sin((double)t * pow(1e4, -(double)i / (double)half));
+        }
+    p->latents = random_bf16(PAGES * p->latent_page, 1);
+    p->matrix = random_bf16((size_t)(c->slots ? c->slots : 1) * m, 1 / sqrt((double)c->rank[0]));
+    p->device_latents = on_device(p->latents, PAGES * p->latent_page * 2);
+    p->device_matrix = on_device(p->matrix, (size_t)(c->slots ? c->slots : 1) * m * 2);
+    p->pages = on_device(NULL, PAGES * p->page * 2);
+    p->device_cosine = on_device(p->cosine, longest * half * sizeof(float));
+    p->device_sine = on_device(p->sine, longest * half * sizeof(float));
+    p->device_head = on_device(p->head, sizeof p->head);
+    p->device_table = on_device(p->table, sizeof p->table);
+    p->device_start = on_device(p->start, sizeof p->start);
+    p->device_q_len = on_device(c->q_len, sizeof c->q_len);
+    p->device_kv_len = on_device(c->kv_len, sizeof c->kv_len);
+    p->device_slot = on_device(p->slot, sizeof p->slot);
+}
+
+static void release(problem *p)
+{
+    void *const device[] = {p->device_latents, p->device_matrix, p->pages,        p->device_cosine,
+                            p->device_sine,    p->device_head,   p->device_table, p->device_start,
+                            p->device_q_len,   p->device_kv_len, p->device_slot};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        check(cudaFree(device[i]), "cudaFree");
+    free(p->latents);
+    free(p->matrix);
+    free(p->cosine);
+}
+
+static kvd_latent_slices slices(const problem *p)
+{
+    int32_t most = 1;
+    for (int b = 0; b < p->c->n; b++)
+        most = p->c->q_len[b] > most ? p->c->q_len[b] : most;
+    return (kvd_latent_slices){p->c->n,         MAX_PAGES,        most,           p->device_start,
+                               p->device_q_len, p->device_kv_len, p->device_table};
+}
+
+static kvd_latent_restore_args restored(const problem *p)
+{
+    const latent_case *const c = p->c;
+    return (kvd_latent_restore_args){.n = c->n,
+                                     .max_pages = MAX_PAGES,
+                                     .n_kv_heads = c->kv,
+                                     .d_head = c->d,
+                                     .max_rank = c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1],
+                                     .kv_len = p->device_kv_len,
+                                     .page_table = p->device_table,
+                                     .slot = c->slots ? p->device_slot : NULL,
+                                     .matrix_slot = p->matrix_n,
+                                     .head = p->device_head,
+                                     .latents = p->device_latents,
+                                     .matrix = p->device_matrix,
+                                     .latent_page = p->latent_page,
+                                     .page = p->page,
+                                     .cosine = c->turns ? p->device_cosine : NULL,
+                                     .sine = c->turns ? p->device_sine : NULL,
+                                     .interleaved = c->interleaved,
+                                     .pages = p->pages,
+                                     .n_sms = 5};
+}
+
+static const uint16_t *matrix_of(const problem *p, int b, int g, int side)
+{
+    return p->matrix + (size_t)p->slot[b] * (p->c->slots ? p->matrix_n : 0) + p->head[g].matrix[side];
+}
+
+/* x [d] turned to position t. */
+static void turn(const problem *p, int t, double *x)
+{
+    const int half = p->c->d / 2;
+    for (int i = 0; i < half; i++) {
+        const int a = p->c->interleaved ? 2 * i : i, b = p->c->interleaved ? 2 * i + 1 : i + half;
+        const double cs = (double)p->cosine[t * half + i], sn = (double)p->sine[t * half + i], x0 = x[a];
+        x[a] = x0 * cs - x[b] * sn;
+        x[b] = x[b] * cs + x0 * sn;
+    }
+}
+
+static uint16_t *fetch(const void *from, size_t n)
+{
+    uint16_t *const x = need(n * sizeof *x);
+    check(cudaDeviceSynchronize(), "the kernel");
+    check(cudaMemcpy(x, from, n * sizeof *x, cudaMemcpyDeviceToHost), "copy");
+    return x;
+}
+
+/* ---- restore -------------------------------------------------------------------------------------------- */
+
+static void test_restore(const problem *p)
+{
+    const latent_case *const c = p->c;
+    const kvd_latent_restore_args a = restored(p);
+    check(kvd_latent_restore(&a, NULL), "restore");
+    uint16_t *const got = fetch(p->pages, PAGES * p->page);
+    double off = 0, square = 0, n = 0, y[KVD_WIDTH_MAX];
+    int zeros = 1;
+    for (int b = 0; b < c->n; b++)
+        for (int g = 0; g < c->kv; g++)
+            for (int side = 0; side < 2; side++)
+                for (int t = 0; t < (c->kv_len[b] + 7) / 8 * 8; t++) {
+                    const int w = side ? p->map.d_v[g] : c->d;
+                    for (int i = 0; i < w; i++) {
+                        y[i] = p->head[g].matrix[side] < 0
+                                   ? (double)wide(p->latents[latent_index(p, b, t, g, side, i)])
+                                   : 0;
+                        for (int r = 0; p->head[g].matrix[side] >= 0 && r < c->rank[side]; r++)
+                            y[i] += (double)wide(p->latents[latent_index(p, b, t, g, side, r)]) *
+                                    (double)wide(matrix_of(p, b, g, side)[i * c->rank[side] + r]);
+                    }
+                    if (side == 0 && c->turns && t < c->kv_len[b])
+                        turn(p, t, y);
+                    for (int i = 0; i < w; i++) {
+                        const double x = (double)wide(got[page_index(p, b, t, g, side, i)]);
+                        if (t >= c->kv_len[b]) {
+                            zeros = zeros && x >= 0 && x <= 0;
+                            continue;
+                        }
+                        const double e = fabs(x - y[i]) / (1 + fabs(y[i]));
+                        off = !(e <= off) ? e : off;
+                        square += y[i] * y[i];
+                        n++;
+                    }
+                }
+    report(off < 0x1p-8 && zeros && square > 0.1 * n, c->name, "restore", off, 0x1p-8);
+    free(got);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------- */
+
+/* New rows into pages, queries of a prompt in blocks or of steps row-major; then what stands in the cache's pages back into rows. */
+static void test_put(problem *p)
+{
+    const latent_case *const c = p->c;
+    const size_t q = (size_t)(c->heads * c->d), groups = (size_t)(c->kv / c->group),
+                 ld = q + groups * (size_t)(c->rank[0] + c->rank[1]), old_n = PAGES * p->latent_page;
+    int32_t run[512], q_start[MOST], n_runs = 0, n_q8 = 0;
+    bool steps = true;
+    for (int side = 0; side < 2; side++)
+        for (int g = 0; g < c->kv; g += c->group)
+            for (int r = 0; r < c->rank[side]; r += 8)
+                run[n_runs++] = p->head[g].latent[side] + r * 64;
+    for (int b = 0; b < c->n; b++) {
+        q_start[b] = n_q8;
+        n_q8 += (c->q_len[b] + 7) / 8 * 8;
+        steps = steps && c->q_len[b] == 1;
+    }
+    uint16_t *const x = random_bf16(p->rows * ld, 1);
+    void *const device_x = on_device(x, p->rows * ld * 2), *const device_run = on_device(run, sizeof run),
+                *const device_start = on_device(q_start, sizeof q_start),
+                *const to = on_device(NULL, (size_t)n_q8 * q * 2);
+    const kvd_latent_put_args a = {.s = slices(p),
+                                   .n_heads = c->heads,
+                                   .d_head = c->d,
+                                   .q = device_x,
+                                   .ld_q = ld,
+                                   .cosine = c->turns ? p->device_cosine : NULL,
+                                   .sine = c->turns ? p->device_sine : NULL,
+                                   .interleaved = c->interleaved,
+                                   .q_start = steps ? NULL : device_start,
+                                   .n_q8 = n_q8,
+                                   .to_q = to,
+                                   .latent = (uint16_t *)device_x + q,
+                                   .ld_latent = ld,
+                                   .run = device_run,
+                                   .n_runs = n_runs,
+                                   .pool = p->device_latents,
+                                   .page_elements = p->latent_page};
+    check(kvd_latent_put(&a, NULL), "put");
+    uint16_t *const got = fetch(p->device_latents, old_n), *const queries = fetch(to, (size_t)n_q8 * q);
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < c->q_len[b]; t++)
+            for (int side = 0, column = 0; side < 2; side++)
+                for (int g = 0; g < c->kv; g += c->group)
+                    for (int r = 0; r < c->rank[side]; r++, column++)
+                        p->latents[latent_index(p, b, c->kv_len[b] - c->q_len[b] + t, g, side, r)] =
+                            x[(size_t)(p->start[b] + t) * ld + q + (size_t)column];
+    report(!memcmp(got, p->latents, old_n * sizeof *got), c->name,
+           "latents in their places, others as they were", 0, 0);
+    double off = 0;
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < c->q_len[b]; t++)
+            for (int h = 0; h < c->heads; h++) {
+                double y[KVD_WIDTH_MAX];
+                for (int i = 0; i < c->d; i++)
+                    y[i] = (double)wide(x[(size_t)(p->start[b] + t) * ld + (size_t)(h * c->d + i)]);
+                if (c->turns)
+                    turn(p, c->kv_len[b] - c->q_len[b] + t, y);
+                for (int i = 0; i < c->d; i++) {
+                    const size_t at =
+                        steps ? (size_t)b * q + (size_t)(h * c->d + i)
+                              : (size_t)(h * c->d) * (size_t)n_q8 +
+                                    kvd_blocked_index((size_t)(q_start[b] + t), (size_t)i, (size_t)c->d);
+                    const double e = fabs((double)wide(queries[at]) - y[i]) / (1 + fabs(y[i]));
+                    off = !(e <= off) ? e : off;
+                }
+            }
+    report(off < 0x1p-8, c->name, steps ? "queries of steps" : "queries of prompts", off, 0x1p-8);
+    free(x);
+    free(got);
+    free(queries);
+    check(cudaFree(device_x), "cudaFree");
+    check(cudaFree(device_run), "cudaFree");
+    check(cudaFree(device_start), "cudaFree");
+    check(cudaFree(to), "cudaFree");
+}
+
+static void test_gather(const problem *p)
+{
+    const latent_case *const c = p->c;
+    const size_t ld = 2 * (size_t)(c->kv * c->d);
+    const kvd_latent_slices s = slices(p);
+    uint16_t *const pages = random_bf16(PAGES * p->page, 1);
+    void *const device = on_device(pages, PAGES * p->page * 2), *const rows =
+                                                                    on_device(NULL, p->rows * ld * 2);
+    check(kvd_latent_gather(&s, p->device_head, c->kv, c->d, device, p->page, rows, NULL), "gather");
+    uint16_t *const got = fetch(rows, p->rows * ld);
+    size_t wrong = 0;
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < c->q_len[b]; t++)
+            for (int side = 0; side < 2; side++)
+                for (int g = 0; g < c->kv; g++)
+                    for (int i = 0; i < c->d; i++)
+                        wrong +=
+                            got[(size_t)(p->start[b] + t) * ld + (size_t)((side * c->kv + g) * c->d + i)] !=
+                            pages[page_index(p, b, c->kv_len[b] - c->q_len[b] + t, g, side, i)];
+    report(!wrong, c->name, "rows gathered", (double)wrong, 0);
+    free(pages);
+    free(got);
+    check(cudaFree(device), "cudaFree");
+    check(cudaFree(rows), "cudaFree");
+}
+
+/* The last row of every slice through the matrices of its slot. */
+static void test_cut(const problem *p)
+{
+    const latent_case *const c = p->c;
+    uint16_t *const pages = random_bf16(PAGES * p->page, 1);
+    void *const device = on_device(pages, PAGES * p->page * 2), *const to = on_device(
+                                                                    NULL, PAGES * p->latent_page * 2);
+    kvd_latent_restore_args a = restored(p);
+    a.pages = device;
+    check(kvd_latent_cut(&a, to, NULL), "cut");
+    uint16_t *const got = fetch(to, PAGES * p->latent_page);
+    double off = 0;
+    for (int b = 0; b < c->n; b++)
+        for (int g = 0; g < c->kv; g++)
+            for (int side = 0; side < 2; side++)
+                for (int r = 0; r < c->rank[side]; r++) {
+                    const int t = c->kv_len[b] - 1;
+                    double y = 0;
+                    for (int i = 0; i < c->d; i++)
+                        y += (double)wide(pages[page_index(p, b, t, g, side, i)]) *
+                             (double)wide(matrix_of(p, b, g, side)[i * c->rank[side] + r]);
+                    const double e =
+                        fabs((double)wide(got[latent_index(p, b, t, g, side, r)]) - y) / (1 + fabs(y));
+                    off = !(e <= off) ? e : off;
+                }
+    report(off < 0x1p-8, c->name, "steps cut", off, 0x1p-8);
+    free(pages);
+    free(got);
+    check(cudaFree(device), "cudaFree");
+    check(cudaFree(to), "cudaFree");
+}
+
+static void test_leading(void)
+{
+    enum { N = 3, D = 48, WIDTH = 19, RANK = 32 };
+    float *const v = need(N * D * D * sizeof *v);
+    for (int i = 0; i < N * D * D; i++)
+        v[i] = (float)kvd_rng_normal(&rng);
+    void *const from = on_device(v, N * D * D * sizeof *v), *const to = on_device(NULL, N * D * RANK * 2);
+    check(kvd_latent_leading(from, N, D, WIDTH, RANK, to, NULL), "leading");
+    uint16_t *const got = fetch(to, N * D * RANK);
+    size_t wrong = 0;
+    for (int m = 0; m < N; m++)
+        for (int i = 0; i < D; i++)
+            for (int j = 0; j < RANK; j++) {
+                uint16_t want = 0;
+                if (j < WIDTH) /* column D - 1 - j of a column-major matrix */
+                    kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
+                wrong += got[(m * D + i) * RANK + j] != want;
+            }
+    report(!wrong, "48 dims", "leading eigenvectors", (double)wrong, 0);
+    free(v);
+    free(got);
+    check(cudaFree(from), "cudaFree");
+    check(cudaFree(to), "cudaFree");
+}
+
+static const latent_case cases[] = {
+    {"a token", 64, 2, 1, 4, {32, 48}, 0, 1, 0, 0, 1, {1}, {1}},
+    {"groups", 128, 8, 4, 16, {256, 192}, 0, 1, 0, 0, 4, {1, 64, 200, 577}, {1, 64, 31, 5}},
+    {"values as latents", 128, 4, 2, 4, {80, 112}, 1, 1, 0, 0, 3, {65, 7, 130}, {65, 7, 100}},
+    {"pairs", 96, 2, 2, 6, {144, 96}, 0, 1, 1, 0, 3, {100, 15, 17}, {9, 15, 16}},
+    {"no RoPE", 80, 3, 1, 3, {16, 64}, 0, 0, 0, 0, 5, {33, 1, 8, 9, 300}, {1, 1, 1, 1, 1}},
+    {"a narrow head", 16, 2, 1, 2, {16, 16}, 0, 1, 0, 0, 2, {40, 41}, {40, 3}},
+    {"slots", 128, 2, 1, 4, {64, 64}, 0, 0, 0, 5, 4, {63, 129, 400, 2}, {1, 1, 1, 1}},
+    {"slots of other ranks", 64, 4, 1, 4, {112, 96}, 0, 0, 0, 3, 3, {63, 129, 5}, {63, 2, 5}},
+};
+
+/* usage: gpu_latents [CASE] */
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip latents: no device\n");
+        return 0;
+    }
+    kvd_rng_seed(&rng, 9, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        problem p;
+        if (argc > 1 && strcmp(argv[1], cases[i].name) != 0)
+            continue;
+        make(&p, &cases[i]);
+        test_restore(&p);
+        test_put(&p);
+        if (!p.c->direct && p.c->group == 1)
+            test_gather(&p);
+        if (p.c->slots)
+            test_cut(&p);
+        release(&p);
+    }
+    test_leading();
+    return failures ? 1 : 0;
+}
