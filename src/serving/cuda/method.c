@@ -1,8 +1,8 @@
 #include "serving/cuda/method.h"
 
 #include "serving/cuda/cache.h"
-#include "serving/cuda/leankv_method.h"
 #include "serving/cuda/evict_method.h"
+#include "serving/cuda/leankv_method.h"
 #include "serving/cuda/packed.h"
 #include "serving/cuda/palu.h"
 #include "serving/cuda/strawman.h"
