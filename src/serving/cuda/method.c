@@ -2,6 +2,7 @@
 
 #include "serving/cuda/cache.h"
 #include "serving/cuda/evict_method.h"
+#include "serving/cuda/leankv_method.h"
 #include "serving/cuda/packed.h"
 #include "serving/cuda/palu.h"
 #include "serving/cuda/strawman.h"
@@ -33,6 +34,8 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
         return kvd_serving_palu_open(plan, cache, m, err);
     if (plan->channels && plan->channels->project)
         return kvd_serving_strawman_open(plan, cache, m, err);
+    if (kvd_serving_is_leankv(plan))
+        return kvd_serving_leankv_open(plan, cache, m, err);
     if (kvd_serving_evicts(plan))
         return kvd_serving_evict_open(plan, cache, m, err);
     if (kvd_serving_packed_takes(plan))

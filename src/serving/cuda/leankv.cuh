@@ -1,0 +1,207 @@
+/* What the kernels over LeanKV's pages share: where an entry stands, and the quantiser of methods/bits/hetero.c. */
+#ifndef KVD_SERVING_CUDA_LEANKV_CUH
+#define KVD_SERVING_CUDA_LEANKV_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "serving/cuda/leankv.h"
+
+namespace leankv
+{
+
+/* -1: of no request. */
+__device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
+{
+    return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
+}
+
+/* Page k of a precision of a head. */
+__device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int level, int k)
+{
+    const int at = level == KVD_LEANKV_HIGH ? k : p.table_length - 1 - k;
+    const int32_t id = p.table[(size_t)head * (size_t)p.table_length + (size_t)at];
+    return p.page + (size_t)id * (size_t)p.layout.page_bytes;
+}
+
+/* An entry of a head. */
+struct entry {
+    char *page;
+    int at; /* in the page */
+};
+
+__device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, int head, int level, int i)
+{
+    const int tokens = p.layout.level[level].tokens;
+    return entry{page_of(p, head, level, i / tokens), i % tokens};
+}
+
+__device__ __forceinline__ float *score_of(const kvd_leankv_precision &l, const entry &e)
+{
+    return reinterpret_cast<float *>(e.page + l.score) + e.at;
+}
+
+__device__ __forceinline__ int32_t *position_of(const kvd_leankv_precision &l, const entry &e)
+{
+    return reinterpret_cast<int32_t *>(e.page + l.position) + e.at;
+}
+
+/* Words of the tile of an entry. */
+__device__ __forceinline__ uint32_t *keys_of(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
+                                             const entry &e)
+{
+    return reinterpret_cast<uint32_t *>(e.page +
+                                        e.at / KVD_LEANKV_TILE * (KVD_LEANKV_TILE * y.d * l.k_bits / 8));
+}
+
+__device__ __forceinline__ uint32_t *values_of(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
+                                               const entry &e)
+{
+    return reinterpret_cast<uint32_t *>(e.page + l.v +
+                                        e.at / KVD_LEANKV_TILE * (KVD_LEANKV_TILE * y.d * l.v_bits / 8));
+}
+
+__device__ __forceinline__ __half2 *key_meta_of(const kvd_leankv_precision &l, const entry &e)
+{
+    return reinterpret_cast<__half2 *>(e.page + l.k_meta) + e.at;
+}
+
+__device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l, const entry &e)
+{
+    return reinterpret_cast<__half2 *>(e.page + l.v_meta) + e.at;
+}
+
+/* Scale and zero point of a vector, of which each lane of the warp has N numbers. The divisions are IEEE's, so codes are those of kvd_quantise_group. */
+template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
+{
+    float lo = x[0], hi = x[0];
+#pragma unroll
+    for (int i = 1; i < N; i++) {
+        lo = fminf(lo, x[i]);
+        hi = fmaxf(hi, x[i]);
+    }
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        lo = fminf(lo, __shfl_xor_sync(~0u, lo, step));
+        hi = fmaxf(hi, __shfl_xor_sync(~0u, hi, step));
+    }
+    const float top = (float)((1 << bits) - 1);
+    return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
+}
+
+/* The rounded scale may put the largest number one code too high. */
+__device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
+{
+    const float step = __low2float(scale), zero = __high2float(scale), top = (float)((1 << bits) - 1);
+    const float q = step > 0 ? rintf(__fdiv_rn(x - zero, step)) : 0.0f;
+    return (uint32_t)fminf(fmaxf(q, 0.0f), top);
+}
+
+/* Features lane, lane + 32 ... of a row of a BLOCKED page: row r, K or V at `from`. */
+template <int N>
+__device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int lane, float (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int f = lane + 32 * i;
+        x[i] = __bfloat162float(from[r / 8 * 8 * (32 * N) + f / 8 * 64 + r % 8 * 8 + f % 8]);
+    }
+}
+
+/* Of a CTA of WARPS warps: sum of x over the threads before this one; *all: over all. */
+template <int WARPS> __device__ int scan(int x, int *all)
+{
+    __shared__ int sum[WARPS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int upto = x;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(~0u, upto, step);
+        upto += lane >= step ? below : 0;
+    }
+    __syncthreads(); /* sums of the call before have been read */
+    if (lane == 31)
+        sum[warp] = upto;
+    __syncthreads();
+    int before = 0, total = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        before += w < warp ? sum[w] : 0;
+        total += sum[w];
+    }
+    *all = total;
+    return before + upto - x;
+}
+
+/* Sums of a CTA, the same in every thread; in a fixed order. */
+template <int WARPS, int N> __device__ void sums(double (&x)[N])
+{
+    __shared__ double part[WARPS][N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int step = 16; step; step /= 2)
+            x[i] += __shfl_xor_sync(~0u, x[i], step);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        for (int i = 0; i < N; i++)
+            part[threadIdx.x / 32][i] = x[i];
+    __syncthreads();
+    for (int i = 0; i < N; i++) {
+        x[i] = 0;
+        for (int w = 0; w < WARPS; w++)
+            x[i] += part[w][i];
+    }
+}
+
+/* Word w of a lane's keys in a tile; code [tokens][F]. */
+template <int F>
+__device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c, int at)
+{
+    const int steps = 8 / bits;
+    uint32_t word = 0;
+    for (int s = 0; s < steps; s++)
+        for (int e = 0; e < 4; e++) {
+            const int feature = 16 * (at * steps + s) + 4 * c + e;
+            word |= (uint32_t)code[row][feature] << kvd_leankv_key_place(F, bits, 0, feature).shift;
+        }
+    return word;
+}
+
+/* Features of word w of a lane's values are n of them, 8 apart from the first on. */
+__device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
+{
+    *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;
+    return 8 / bits;
+}
+
+/* Codes of one token into row r of a tile: one warp. */
+template <int F> __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
+{
+    const int per = F * bits / 128;
+    for (int i = lane; i < 4 * per; i += 32)
+        tile[kvd_leankv_word(2 * per, r % 8 * 4 + i % 4, r / 8 * per + i / 4)] =
+            key_word<F>(code, bits, 0, i % 4, i / 4);
+}
+
+template <int F>
+__device__ void put_value(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
+{
+    const int words = F * bits / 64;
+    for (int i = lane; i < 8 * words; i += 32) {
+        const int owner = i % 8 * 4 + r % 8 / 2;
+        uint32_t *const at = tile + kvd_leankv_word(words, owner, i / 8);
+        uint32_t word = *at;
+        int first;
+        const int n = value_features(bits, owner, i / 8, &first);
+        for (int k = 0; k < n; k++) {
+            const int shift = kvd_leankv_value_place(F, bits, r, first + 8 * k).shift;
+            word = (word & ~(((1u << bits) - 1) << shift)) | (uint32_t)code[0][first + 8 * k] << shift;
+        }
+        *at = word;
+    }
+}
+
+} // namespace leankv
+
+#endif

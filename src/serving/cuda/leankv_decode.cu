@@ -1,0 +1,659 @@
+/*
+ * Attention of a step over LeanKV's pages: every head of every request has its own number of entries at the high and at the low precision.
+ *
+ *   O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
+ *
+ * with codes c, c' of value and key, scale s and zero point z of each. Codes go into the products as they are: integers up to 255 are exact in
+ * float16 and bf16, and scales and zero points act on results, q . k = s' (q . c') + z' sum(q), or on probabilities, p_j s_j. A code becomes
+ * a number by standing in the last bits of 1024 (float16) or 128 (bf16), whose share goes with the zero points. So two codes cost a
+ * shift and a mask, and nothing is rounded that the plain formula would not round.
+ *
+ * Bound by the bytes of codes and scales. Grid: `splits` CTAs per (row, KV head), 8 warps each. Tiles of 16 tokens go round the warps of all
+ * splits, all high ones first and then the low ones (section 6), so no warp mixes precisions in a tile, and no CTA has more
+ * than a tile a warp more than another whatever the head's sparsity. A tile is
+ *
+ *   S^T = K Q^T, tokens as rows and the up to 8 query heads as columns; its accumulator, packed and transposed by movmatrix, is
+ *   the B operand of O^T += V^T (p s)^T, features as rows.
+ *
+ * Warps merge through shared memory, splits by the last of them to arrive, both in a fixed order.
+ */
+#include "kernels/cuda/mma.cuh"
+#include "serving/cuda/leankv.cuh"
+
+namespace
+{
+
+enum {
+    WARPS = 8,
+    THREADS = 32 * WARPS,
+    HEADS = 8,
+    STAGES = 3, /* tiles of a warp in shared memory                */
+    LAZY = 8    /* log2 by which p may pass 1 before rescaling */
+};
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ uint32_t transpose(uint32_t x)
+{
+    uint32_t y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* ---- codes to numbers --------------------------------------------------------------------------------------- */
+
+/* Keys are 1024 + c in float16, values of fewer than 8 bits 128 + c in bf16. */
+template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
+
+/* Pair b (0, 1) of step s of a row's words of keys, float16. */
+template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
+{
+    if (BITS == 8)
+        return __byte_perm(row[s], 0x64646464u, b ? 0x4342 : 0x4140);
+    return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
+}
+
+/* Codes of two bytes of a word as bf16: the upper halves of floats. */
+__device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
+{
+    const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
+    const float y = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7443 : 0x7441)) - 8388608.0f;
+    return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
+}
+
+/* Tokens of pair b, features of half u of tile m, of a lane's words of values, bf16. */
+template <int BITS> __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
+{
+    if (BITS == 8)
+        return byte_pair(word[2 * m + u], b);
+    if (BITS == 4)
+        return (word[m] >> (4 * (2 * u + b)) & 0x000f000fu) | 0x43004300u;
+    return (word[m / 2] >> (2 * (4 * (m % 2) + 2 * u + b)) & 0x00030003u) | 0x43004300u;
+}
+
+/* ---- a tile ------------------------------------------------------------------------------------------------- */
+
+/* Words of a lane, of a tile in shared memory. */
+template <int N> __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t (&w)[N])
+{
+    constexpr int VEC = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
+#pragma unroll
+    for (int i = 0; i < N / VEC; i++) {
+        const char *const from = tile + (i * 32 + lane) * VEC * 4;
+        if (VEC == 4) {
+            const uint4 x = *reinterpret_cast<const uint4 *>(from);
+            w[i * VEC] = x.x, w[i * VEC + 1 % VEC] = x.y, w[i * VEC + 2 % VEC] = x.z,
+                  w[i * VEC + 3 % VEC] = x.w;
+        } else if (VEC == 2) {
+            const uint2 x = *reinterpret_cast<const uint2 *>(from);
+            w[i * VEC] = x.x, w[i * VEC + 1 % VEC] = x.y;
+        } else {
+            w[i] = *reinterpret_cast<const uint32_t *>(from);
+        }
+    }
+}
+
+/* What a lane knows: columns 2c and 2c + 1 are heads. */
+template <int F> struct state {
+    uint32_t q[F / 16][2]; /* B fragments of Q^T */
+    float factor[2], q_sum[2];
+    float most[2], sum[2], zeros[2];
+    float o[F / 16][4];
+};
+
+/* Largest of a column over the rows of a tile. */
+__device__ __forceinline__ float most_of_column(float x)
+{
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+
+/* Scores s of a tile, of rows 0 and 8 beyond: they become probabilities against the largest so far. */
+template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
+{
+    const bool high = s[0] > a.most[0] + LAZY || s[2] > a.most[0] + LAZY || s[1] > a.most[1] + LAZY ||
+                      s[3] > a.most[1] + LAZY;
+    if (__any_sync(~0u, high)) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float most = fmaxf(a.most[i], most_of_column(fmaxf(s[i], s[2 + i])));
+            const float less = most == -INFINITY ? 1.0f : exp2_fast(a.most[i] - most);
+            a.most[i] = most;
+            a.sum[i] *= less;
+            a.zeros[i] *= less;
+#pragma unroll
+            for (int m = 0; m < F / 16; m++) {
+                a.o[m][i] *= less;
+                a.o[m][2 + i] *= less;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        s[i] = s[i] == -INFINITY ? 0.0f : exp2_fast(s[i] - a.most[i % 2]);
+}
+
+/* A tile in shared memory: keys, values, scales and zero points of keys, of values. rows: those of it that are entries. score: of its first
+ * row, or NULL for columns that are no heads. */
+template <int F, int KB, int VB>
+__device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a, float *score,
+                                          int step)
+{
+    constexpr int K = KVD_LEANKV_TILE * F * KB / 8, V = KVD_LEANKV_TILE * F * VB / 8;
+    float s[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
+    {
+        uint32_t word[F * KB / 64];
+        load_words(tile, lane, word);
+        const uint32_t *const lower = word + F * KB / 128;
+#pragma unroll
+        for (int i = 0; i < F / 16; i++) {
+            const uint32_t k[4] = {key_pair<KB>(word, i, 0), key_pair<KB>(lower, i, 0),
+                                   key_pair<KB>(word, i, 1), key_pair<KB>(lower, i, 1)};
+            mma<false>(i % 2 ? odd : s, k, a.q[i][0], a.q[i][1]);
+        }
+    }
+    const __half2 *const k_meta = reinterpret_cast<const __half2 *>(tile + K + V) + lane / 4,
+                         *const v_meta = k_meta + KVD_LEANKV_TILE;
+    float v_step[2], v_zero[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const bool is = lane / 4 + 8 * r < rows;
+        const float2 k = __half22float2(k_meta[8 * r]), v = __half22float2(v_meta[8 * r]);
+        v_step[r] = is ? v.x : 0.0f;
+        v_zero[r] = is ? v.y : 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            s[2 * r + i] = is ? a.factor[i] * (k.x * (s[2 * r + i] + odd[2 * r + i] - 1024 * a.q_sum[i]) +
+                                               k.y * a.q_sum[i])
+                              : -INFINITY;
+        if (score && is)
+            *reinterpret_cast<float2 *>(score + (lane / 4 + 8 * r) * step) =
+                make_float2(s[2 * r], s[2 * r + 1]);
+    }
+    take_scores<F>(a, s);
+    uint32_t word[F * VB / 64];
+    load_words(tile + K, lane, word);
+    const uint32_t p[2] = {pack<true>(s[0] * v_step[0], s[1] * v_step[0]),
+                           pack<true>(s[2] * v_step[1], s[3] * v_step[1])};
+    const float2 upper = unpack<true>(p[0]), lower = unpack<true>(p[1]);
+    const float offset = value_offset<VB>;
+    a.sum[0] += s[0] + s[2];
+    a.sum[1] += s[1] + s[3];
+    a.zeros[0] += s[0] * v_zero[0] + s[2] * v_zero[1] - offset * (upper.x + lower.x);
+    a.zeros[1] += s[1] * v_zero[0] + s[3] * v_zero[1] - offset * (upper.y + lower.y);
+    const uint32_t p0 = transpose(p[0]), p1 = transpose(p[1]);
+#pragma unroll
+    for (int m = 0; m < F / 16; m++) {
+        const uint32_t v[4] = {value_pair<VB>(word, m, 0, 0), value_pair<VB>(word, m, 1, 0),
+                               value_pair<VB>(word, m, 0, 1), value_pair<VB>(word, m, 1, 1)};
+        mma<true>(a.o[m], v, p0, p1);
+    }
+}
+
+/* ---- the tiles of a warp -------------------------------------------------------------------------------------- */
+
+/* A warp's tiles, first, first + stride ... of the high entries, then of the low ones; they pass through a ring of its own. */
+struct tiles {
+    const kvd_leankv_layout *layout;
+    const char *pages;
+    const int32_t *table;                    /* of the head: high pages, then from low_pages on low ones */
+    int first, stride, high, low, low_pages; /* high, low: how many    */
+    uint32_t part_of[KVD_LEANKV_LEVELS];     /* 2^32 / tiles of a page */
+    char *ring;
+    int stage_bytes;
+    uint32_t full; /* barriers of the ring's stages */
+};
+
+/* Part k of a tile: keys, values, scales and zero points of keys, of values; where in a page, and bytes. */
+__device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l, int k,
+                                       int in, int *bytes)
+{
+    const int bits = k == 0 ? l.k_bits : l.v_bits;
+    *bytes = k < 2 ? 2 * y.d * bits : 4 * KVD_LEANKV_TILE;
+    return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
+}
+
+/* Copies of a tile to `to`, complete for whoever has waited for it. Every lane comes here. */
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
+                                          const char *page, int in, uint32_t to, uint32_t full, int lane)
+{
+    if (lane >= 4)
+        return;
+    const int keys = 2 * y.d * l.k_bits, values = 2 * y.d * l.v_bits, meta = 4 * KVD_LEANKV_TILE;
+    int bytes;
+    const char *const from = page + part_at(y, l, lane, in, &bytes);
+    if (lane == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full),
+                     "r"(keys + values + 2 * meta)
+                     : "memory");
+    to += (uint32_t)((lane > 0 ? keys : 0) + (lane > 1 ? values : 0) + (lane > 2 ? meta : 0));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(full)
+        : "memory");
+}
+
+__device__ __forceinline__ void make_barriers(uint64_t *full, int lane)
+{
+    if (lane < STAGES)
+        asm volatile(
+            "mbarrier.init.shared.b64 [%0], 1;" ::"r"((uint32_t)__cvta_generic_to_shared(full + lane))
+            : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_tile(uint32_t full, uint32_t parity)
+{
+    uint32_t done;
+    do
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(full), "r"(parity)
+            : "memory");
+    while (!done);
+}
+#else
+__device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
+                                          const char *page, int in, uint32_t to, uint32_t, int lane)
+{
+    for (int k = 0; k < 4; k++) {
+        int bytes;
+        const char *const from = page + part_at(y, l, k, in, &bytes);
+        for (int i = 16 * lane; i < bytes; i += 512)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i), "l"(from + i)
+                         : "memory");
+        to += (uint32_t)bytes;
+    }
+}
+
+__device__ __forceinline__ void make_barriers(uint64_t *, int)
+{
+}
+
+__device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncwarp();
+}
+#endif
+
+/* Puts tile `at` of the warp on its way; beyond the last nothing. */
+__device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
+{
+    if (at < x.high + x.low) {
+        const int level = at < x.high ? KVD_LEANKV_HIGH : KVD_LEANKV_LOW;
+        const kvd_leankv_precision &l = x.layout->level[level];
+        const int i = x.first + (at - (level == KVD_LEANKV_HIGH ? 0 : x.high)) * x.stride;
+        const int page = (int)__umulhi((uint32_t)i, level == KVD_LEANKV_HIGH ? x.part_of[0] : x.part_of[1]);
+        const int32_t id = x.table[page + (level == KVD_LEANKV_HIGH ? 0 : x.low_pages)];
+        copy_tile(*x.layout, l, x.pages + (size_t)id * (size_t)x.layout->page_bytes,
+                  i - page * (l.tokens / KVD_LEANKV_TILE),
+                  (uint32_t)__cvta_generic_to_shared(x.ring + at % STAGES * x.stage_bytes),
+                  x.full + 8u * (uint32_t)(at % STAGES), lane);
+    }
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/* The tiles of one precision, number `at` of the warp first; score: of the section's first entry, `step` floats to the next. */
+template <int F, int KB, int VB>
+__device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries, float *score,
+                                             int step, int lane, state<F> &a)
+{
+    for (int k = 0; k < n; k++) {
+        const int first = (x.first + k * x.stride) * KVD_LEANKV_TILE;
+        wait_tile(x.full + 8u * (uint32_t)((at + k) % STAGES), (uint32_t)((at + k) / STAGES) & 1);
+        __syncwarp(); /* the tile before has been read: the next one goes there */
+        fetch(x, at + k + STAGES - 1, lane);
+        take_tile<F, KB, VB>(x.ring + (at + k) % STAGES * x.stage_bytes, entries - first, lane, a,
+                             score ? score + first * step : NULL, step);
+    }
+}
+
+template <int F>
+__device__ __forceinline__ void take_any(const tiles &x, int level, int at, int n, int entries, float *score,
+                                         int step, int lane, state<F> &a)
+{
+    switch (x.layout->level[level].k_bits * 16 + x.layout->level[level].v_bits) {
+    case 8 * 16 + 8:
+        return take_section<F, 8, 8>(x, at, n, entries, score, step, lane, a);
+    case 8 * 16 + 4:
+        return take_section<F, 8, 4>(x, at, n, entries, score, step, lane, a);
+    case 8 * 16 + 2:
+        return take_section<F, 8, 2>(x, at, n, entries, score, step, lane, a);
+    case 4 * 16 + 8:
+        return take_section<F, 4, 8>(x, at, n, entries, score, step, lane, a);
+    case 4 * 16 + 4:
+        return take_section<F, 4, 4>(x, at, n, entries, score, step, lane, a);
+    default:
+        return take_section<F, 4, 2>(x, at, n, entries, score, step, lane, a);
+    }
+}
+
+/* ---- a CTA -------------------------------------------------------------------------------------------------- */
+
+/* Of a warp or a split, per head. */
+struct part {
+    float most, sum, zeros;
+};
+
+/* The query of head j: float16 times a power of 2, which loses no bit that matters, in q [F]; its numbers in x. */
+template <int F>
+__device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q, float *factor,
+                              float *q_sum, float (&x)[F / 32])
+{
+    float most = 0, sum = 0;
+#pragma unroll
+    for (int i = 0; i < F / 32; i++) {
+        x[i] = from ? __bfloat162float(from[lane + 32 * i]) : 0.0f;
+        most = fmaxf(most, fabsf(x[i]));
+    }
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    const int e = most > 0 ? max(min(ilogbf(most), 120), -100) : 0;
+#pragma unroll
+    for (int i = 0; i < F / 32; i++) {
+        const __half h = __float2half_rn(scalbnf(x[i], -e));
+        q[lane + 32 * i] = h;
+        sum += __half2float(h);
+    }
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        sum += __shfl_xor_sync(~0u, sum, step);
+    if (lane == 0) {
+        *factor = scalbnf(scale, e);
+        *q_sum = sum;
+    }
+}
+
+/* O of head j of n parts whose O stand `pitch` floats apart, and their common sum. */
+template <int F>
+__device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch, int lane,
+                                      float (&out)[F / 32])
+{
+    part all = {-INFINITY, 0, 0};
+#pragma unroll
+    for (int i = 0; i < F / 32; i++)
+        out[i] = 0;
+    for (int k = 0; k < n; k++)
+        all.most = fmaxf(all.most, x[k * x_pitch].most);
+    for (int k = 0; k < n; k++) {
+        const part p = x[k * x_pitch];
+        const float share = p.most == -INFINITY ? 0.0f : exp2_fast(p.most - all.most);
+        all.sum += share * p.sum;
+        if (share > 0)
+#pragma unroll
+            for (int i = 0; i < F / 32; i++)
+                out[i] += share * (o[(size_t)k * (size_t)pitch + (size_t)(lane + 32 * i)] + p.zeros);
+    }
+    return all;
+}
+
+/* The new token, exact: score of head j against it; and what it adds. */
+template <int F>
+__device__ __forceinline__ float add_fresh(const __nv_bfloat16 *k, const __nv_bfloat16 *v, float scale,
+                                           const float (&q)[F / 32], int lane, part *all,
+                                           float (&out)[F / 32])
+{
+    float x[F / 32], s = 0;
+    leankv::load_row<F / 32>(k, 0, lane, x);
+#pragma unroll
+    for (int i = 0; i < F / 32; i++)
+        s += q[i] * x[i];
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        s += __shfl_xor_sync(~0u, s, step);
+    s *= scale;
+    const float most = fmaxf(all->most, s), p = exp2_fast(s - most);
+    const float less = all->most == -INFINITY ? 0.0f : exp2_fast(all->most - most);
+    leankv::load_row<F / 32>(v, 0, lane, x);
+#pragma unroll
+    for (int i = 0; i < F / 32; i++)
+        out[i] = less * out[i] + p * x[i];
+    all->sum = less * all->sum + p;
+    all->most = most;
+    return s;
+}
+
+template <int F>
+__device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, int g, int j, int lane,
+                                          const part &all, const float (&out)[F / 32])
+{
+    __nv_bfloat16 *const o = static_cast<__nv_bfloat16 *>(s.o) +
+                             ((size_t)(row * s.pool.n_kv_heads + g) * (size_t)s.group + (size_t)j) * F;
+#pragma unroll
+    for (int i = 0; i < F / 32; i++)
+        o[lane + 32 * i] = __float2bfloat16_rn(out[i] / all.sum);
+    if (lane == 0)
+        s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + (size_t)j] = all.most + log2f(all.sum);
+}
+
+/* What this split found, for the last to arrive; true in that one. */
+template <int F>
+__device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
+                           const float (&out)[F / 32])
+{
+    __shared__ bool last;
+    float *const to =
+        s.partial + ((head * (size_t)s.splits + blockIdx.x) * HEADS + (size_t)j) * (size_t)(F + 2);
+    if (j < s.group) {
+#pragma unroll
+        for (int i = 0; i < F / 32; i++)
+            to[lane + 32 * i] = out[i];
+        if (lane == 0) {
+            to[F] = all.most;
+            to[F + 1] = all.sum;
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&s.arrived[head], 1u) == (uint32_t)s.splits - 1;
+        if (last)
+            s.arrived[head] = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+template <int F>
+__device__ void merge_splits(const kvd_leankv_steps &s, size_t head, int j, int lane, part *all,
+                             float (&out)[F / 32])
+{
+    const size_t pitch = HEADS * (F + 2);
+    const float *const from = s.partial + (head * (size_t)s.splits * HEADS + (size_t)j) * (size_t)(F + 2);
+    all->most = -INFINITY;
+    all->sum = 0;
+    for (int k = 0; k < s.splits; k++)
+        all->most = fmaxf(all->most, __ldcg(from + (size_t)k * pitch + F));
+#pragma unroll
+    for (int i = 0; i < F / 32; i++)
+        out[i] = 0;
+    for (int k = 0; k < s.splits; k++) {
+        const float *const o = from + (size_t)k * pitch;
+        const float most = __ldcg(o + F), share = most == -INFINITY ? 0.0f : exp2_fast(most - all->most);
+        all->sum += share * __ldcg(o + F + 1);
+#pragma unroll
+        for (int i = 0; i < F / 32; i++)
+            out[i] += share * __ldcg(o + lane + 32 * i);
+    }
+}
+
+template <int F>
+__global__ void __launch_bounds__(THREADS, 2)
+    attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
+{
+    extern __shared__ __align__(
+        16) float dynamic[]; /* rings, afterwards O [WARPS][HEADS][F]; then page numbers */
+    __shared__ __align__(16) __half q[HEADS][F];
+    __shared__ float factor[HEADS], q_sum[HEADS];
+    __shared__ uint64_t full[WARPS][STAGES];
+    __shared__ part parts[WARPS][HEADS];
+    int32_t *const table = reinterpret_cast<int32_t *>(reinterpret_cast<char *>(dynamic) + table_at);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = (int)blockIdx.y,
+              row = (int)blockIdx.z;
+    const kvd_leankv_pool &p = s.pool;
+    const size_t at = (size_t)(row * p.n_kv_heads + g);
+    const int head = leankv::head_of(p, s.slot[row], s.layer, g);
+    const kvd_leankv_head h = head < 0 ? kvd_leankv_head{} : p.head[head];
+    const int n_pages = h.pages[KVD_LEANKV_HIGH] + h.pages[KVD_LEANKV_LOW];
+    for (int i = (int)threadIdx.x; i < n_pages; i += THREADS)
+        table[i] = p.table[(size_t)head * (size_t)p.table_length +
+                           (size_t)(i < h.pages[KVD_LEANKV_HIGH]
+                                        ? i
+                                        : p.table_length - 1 - (i - h.pages[KVD_LEANKV_HIGH]))];
+    make_barriers(full[warp], lane);
+    float mine[F / 32]; /* of the query of head `warp` */
+    const __nv_bfloat16 *const query =
+        static_cast<const __nv_bfloat16 *>(s.q) + (at * (size_t)s.group + (size_t)warp) * F;
+    const float scale_log2 = s.scale * 1.44269504088896340736f;
+    prepare_query<F>(warp < s.group ? query : NULL, scale_log2, lane, q[warp], &factor[warp], &q_sum[warp],
+                     mine);
+    __syncthreads();
+
+    state<F> a;
+#pragma unroll
+    for (int i = 0; i < F / 16; i++) {
+        const uint2 w = *reinterpret_cast<const uint2 *>(&q[lane / 4][16 * i + lane % 4 * 4]);
+        a.q[i][0] = w.x;
+        a.q[i][1] = w.y;
+        a.o[i][0] = a.o[i][1] = a.o[i][2] = a.o[i][3] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        a.factor[i] = factor[lane % 4 * 2 + i];
+        a.q_sum[i] = q_sum[lane % 4 * 2 + i];
+        a.most[i] = -INFINITY;
+        a.sum[i] = a.zeros[i] = 0;
+    }
+    tiles x = {&p.layout,
+               p.page,
+               table,
+               (int)blockIdx.x * WARPS + warp,
+               s.splits * WARPS,
+               0,
+               0,
+               h.pages[KVD_LEANKV_HIGH],
+               {0, 0},
+               reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
+               stage_bytes,
+               (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) /* of i below 2^16 tiles exact */
+        x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
+    const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];
+    x.high = max((n_high + KVD_LEANKV_TILE - 1) / KVD_LEANKV_TILE - x.first + x.stride - 1, 0) / x.stride;
+    x.low = max((n_low + KVD_LEANKV_TILE - 1) / KVD_LEANKV_TILE - x.first + x.stride - 1, 0) / x.stride;
+    for (int i = 0; i < STAGES - 1; i++)
+        fetch(x, i, lane);
+    const int columns = (s.group + 1) / 2 * 2;
+    float *const scores =
+        lane % 4 * 2 < columns ? s.score + at * (size_t)s.room * (size_t)columns + lane % 4 * 2 : NULL;
+#pragma unroll 1
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
+        const bool high = l == KVD_LEANKV_HIGH;
+        take_any<F>(x, l, high ? 0 : x.high, high ? x.high : x.low, high ? n_high : n_low,
+                    !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
+                    high ? columns : -columns, lane, a);
+    }
+    __syncthreads(); /* the rings become O */
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) {
+            a.sum[i] += __shfl_xor_sync(~0u, a.sum[i], step);
+            a.zeros[i] += __shfl_xor_sync(~0u, a.zeros[i], step);
+        }
+        const int j = lane % 4 * 2 + i;
+        if (lane < 4)
+            parts[warp][j] = part{a.most[i], a.sum[i], a.zeros[i]};
+#pragma unroll
+        for (int m = 0; m < F / 16; m++) {
+            float *const to = dynamic + (warp * HEADS + j) * F + 16 * m + lane / 4;
+            to[0] = a.o[m][i];
+            to[8] = a.o[m][2 + i];
+        }
+    }
+    __syncthreads();
+
+    const int j = warp;
+    float out[F / 32];
+    part all = {-INFINITY, 0, 0};
+    if (j < s.group) {
+        all = merge<F>(dynamic + j * F, &parts[0][j], HEADS, WARPS, HEADS * F, lane, out);
+        if (blockIdx.x == 0) {
+            const __nv_bfloat16 *const k =
+                static_cast<const __nv_bfloat16 *>(s.fresh) +
+                ((size_t)s.page_table[(size_t)row * (size_t)s.max_pages] * (size_t)p.n_kv_heads + (size_t)g) *
+                    (64 * 2 * F);
+            const float score = add_fresh<F>(k, k + 64 * F, scale_log2, mine, lane, &all, out);
+            if (lane == 0)
+                s.fresh_score[at * HEADS + (size_t)j] = score;
+        }
+    }
+    if (s.splits > 1) {
+        if (!leave_part<F>(s, at, j, lane, all, out))
+            return;
+        if (j < s.group)
+            merge_splits<F>(s, at, j, lane, &all, out);
+    }
+    if (j < s.group)
+        write_out<F>(s, row, g, j, lane, all, out);
+}
+
+template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stream)
+{
+    int stage = 0;
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
+        const kvd_leankv_precision *const x = &s->pool.layout.level[l];
+        const int tile = KVD_LEANKV_TILE * (F * (x->k_bits + x->v_bits) / 8 + 8);
+        stage = tile > stage ? tile : stage;
+    }
+    const int rings = WARPS * STAGES * stage, merged = WARPS * HEADS * F * (int)sizeof(float);
+    const int table_at = rings > merged ? rings : merged;
+    const size_t bytes = (size_t)table_at + (size_t)s->pool.table_length * sizeof(int32_t);
+    const cudaError_t e =
+        cudaFuncSetAttribute(attend_kernel<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess)
+        return e;
+    attend_kernel<F>
+        <<<dim3((unsigned)s->splits, (unsigned)s->pool.n_kv_heads, (unsigned)s->n), THREADS, bytes, stream>>>(
+            *s, stage, table_at);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+/* As many CTAs as two rounds of two an SM take, or one a head. */
+extern "C" int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms)
+{
+    const int most = 4 * n_sms / (rows * n_kv_heads);
+    return most < 1 ? 1 : most > 32 ? 32 : most;
+}
+
+extern "C" cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream)
+{
+    if (s->group < 1 || s->group > HEADS)
+        return cudaErrorInvalidValue;
+    switch (s->pool.layout.d) {
+    case 32:
+        return launch<32>(s, stream);
+    case 64:
+        return launch<64>(s, stream);
+    case 128:
+        return launch<128>(s, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}

@@ -1,0 +1,340 @@
+/*
+ * LeanKV at the end of a prompt (section 4.2): the probability that every token received, which tokens are dropped, lowered and kept, and
+ * their codes in pages.
+ *
+ * Masses are a second pass over Q K^T with the denominators of the first: n^2 / 2 * 2 d FLOP a head, and as many exponentials, which bound it.
+ * Everything behind them is bound by latency, a CTA per KV head, but for the codes, which read K and V once.
+ */
+#include "kernels/cuda/mma.cuh"
+#include "serving/cuda/leankv.cuh"
+
+namespace
+{
+
+enum {
+    PAGE = 64 /* tokens of a page of bf16 */,
+    MASS_WARPS = 4,
+    WARP_KEYS = 32,
+    RANK_WARPS = 32,
+    CODE_WARPS = 4
+};
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* K of tokens of page `page` of a prompt; V follows PAGE * F elements later. */
+__device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt, int g,
+                                                           int page)
+{
+    const int32_t id = p.page_table[(size_t)prompt * (size_t)p.max_pages + (size_t)page];
+    return static_cast<const __nv_bfloat16 *>(p.fresh) +
+           ((size_t)id * (size_t)p.pool.n_kv_heads + (size_t)g) * (size_t)(PAGE * 2 * p.pool.layout.d);
+}
+
+/* ---- masses --------------------------------------------------------------------------------------------------- */
+
+/* Fragments of 8 rows of a BLOCKED matrix, F / 8 of them side by side. */
+template <int F>
+__device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint32_t (&r)[F / 8])
+{
+#pragma unroll
+    for (int i = 0; i < F / 8; i++)
+        r[i] = block[i * 32 + lane];
+}
+
+/* A warp has 32 keys, and goes over all queries that see one of them. CTAs with early keys, which have most to do, come first. */
+template <int F> __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, head = (int)blockIdx.x,
+              prompt = (int)blockIdx.z;
+    const int n = p.q_len[prompt], first = ((int)blockIdx.y * MASS_WARPS + warp) * WARP_KEYS;
+    if (first >= n)
+        return;
+    const int start = p.q_start[prompt];
+    const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
+    uint32_t k[4][F / 8];
+#pragma unroll
+    for (int i = 0; i < 4; i++) /* rows beyond the prompt may hold anything: their sums are thrown away */
+        load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane, k[i]);
+    const __nv_bfloat16 *const q =
+        static_cast<const __nv_bfloat16 *>(p.q) + ((size_t)head * (size_t)p.n_q8 + (size_t)start) * F;
+    const float *const lse = p.lse + (size_t)head * (size_t)p.n_q8 + (size_t)start;
+    const float log2_e = 1.44269504088896340736f, scale = p.scale * log2_e;
+    float mass[4] = {0, 0, 0, 0};
+    for (int i = first; i < n; i += 8) {
+        uint32_t b[F / 8];
+        load_rows<F>(reinterpret_cast<const uint32_t *>(q + (size_t)i * F), lane, b);
+        const int row = i + lane % 4 * 2;
+        const float less0 = row < n ? lse[row] * log2_e : 0.0f,
+                    less1 = row + 1 < n ? lse[row + 1] * log2_e : 0.0f;
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            float s[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int j = 0; j < F / 16; j++) {
+                const uint32_t a[4] = {k[2 * t][2 * j], k[2 * t + 1][2 * j], k[2 * t][2 * j + 1],
+                                       k[2 * t + 1][2 * j + 1]};
+                mma<true>(s, a, b[2 * j], b[2 * j + 1]);
+            }
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int query = row + e % 2, key = first + 16 * t + 8 * (e / 2) + lane / 4;
+                const float x = exp2_fast(s[e] * scale - (e % 2 ? less1 : less0));
+                mass[2 * t + e / 2] += query < n && key <= query ? x : 0.0f;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        mass[i] += __shfl_xor_sync(~0u, mass[i], 1);
+        mass[i] += __shfl_xor_sync(~0u, mass[i], 2);
+        const int key = first + 8 * i + lane / 4;
+        if (lane % 4 == 0 && key < n)
+            p.mass[(size_t)head * (size_t)p.n_q8 + (size_t)(start + key)] = mass[i];
+    }
+}
+
+/* ---- levels --------------------------------------------------------------------------------------------------- */
+
+/*
+ * Where the sum over values in rising order first reaches a target: values below `value` are all before that, of those equal to it the
+ * first `ties` in the order of tokens.
+ */
+struct border {
+    uint32_t value; /* bits of a float that is not negative */
+    int ties;
+};
+
+/* By halves: of all floats, which order as their bits do. The same for all threads. */
+__device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
+{
+    uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u}; /* the sum up to hi is enough */
+    for (int round = 0; round < 31; round++) {
+        const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
+        double sum[2] = {0, 0};
+        for (int t = (int)threadIdx.x; t < n; t += (int)blockDim.x) {
+            const float x = value[t];
+            sum[0] += __float_as_uint(x) <= mid[0] ? (double)x : 0;
+            sum[1] += __float_as_uint(x) <= mid[1] ? (double)x : 0;
+        }
+        leankv::sums<RANK_WARPS>(sum);
+        for (int k = 0; k < 2; k++) {
+            const bool enough = sum[k] >= target[k];
+            hi[k] = enough ? mid[k] : hi[k];
+            lo[k] = enough || lo[k] == hi[k] ? lo[k] : mid[k] + 1;
+        }
+    }
+    double below[2] = {0, 0};
+    for (int t = (int)threadIdx.x; t < n; t += (int)blockDim.x)
+        for (int k = 0; k < 2; k++)
+            below[k] += __float_as_uint(value[t]) < hi[k] ? (double)value[t] : 0;
+    leankv::sums<RANK_WARPS>(below);
+    for (int k = 0; k < 2; k++) {
+        const double x = (double)__uint_as_float(hi[k]);
+        out[k].value = hi[k];
+        out[k].ties = x > 0 && target[k] > below[k] ? (int)ceil((target[k] - below[k]) / x) - 1 : 0;
+    }
+}
+
+__global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
+{
+    __shared__ uint32_t most[KVD_LEANKV_LEVELS]; /* of what is dropped; of what is not high */
+    const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt], start = p.q_start[prompt];
+    const int body = max(n - p.window, 0);
+    float *const value = p.mass + (size_t)(g * p.group) * (size_t)p.n_q8 + (size_t)start;
+    int32_t *const source = p.source + (size_t)g * (size_t)p.n_q8 + (size_t)start;
+    double total[1] = {0};
+    for (int t = (int)threadIdx.x; t < n; t += (int)blockDim.x) {
+        double sum = 0;
+        for (int j = 0; j < p.group; j++)
+            sum += (double)value[(size_t)j * (size_t)p.n_q8 + (size_t)t];
+        value[t] = (float)(sum / p.group / (n - t));
+        total[0] += t < body ? (double)value[t] : 0;
+    }
+    leankv::sums<RANK_WARPS>(total);
+    border at[2];
+    const double target[2] = {p.tl * total[0], p.th * total[0]};
+    find_borders(value, body, target, at);
+    if (threadIdx.x < 2)
+        most[threadIdx.x] = 0;
+    __syncthreads();
+    int n_high = 0, n_low = 0, seen[2] = {0, 0};
+    for (int t0 = 0; t0 < n; t0 += 32 * RANK_WARPS) {
+        const int t = t0 + (int)threadIdx.x;
+        const uint32_t x = t < body ? __float_as_uint(value[t]) : ~0u;
+        int all, level = t < n ? KVD_LEANKV_HIGH : -1;
+        const int ties = leankv::scan<RANK_WARPS>((x == at[0].value) | (x == at[1].value) << 16, &all);
+        const bool low = x < at[1].value || (x == at[1].value && seen[1] + (ties >> 16) < at[1].ties);
+        const bool dropped = x < at[0].value || (x == at[0].value && seen[0] + (ties & 0xffff) < at[0].ties);
+        seen[0] += all & 0xffff;
+        seen[1] += all >> 16;
+        level = dropped ? -1 : low ? KVD_LEANKV_LOW : level;
+        if (dropped)
+            atomicMax(&most[KVD_LEANKV_LOW], x);
+        if (dropped || low)
+            atomicMax(&most[KVD_LEANKV_HIGH], x);
+        const int to =
+            leankv::scan<RANK_WARPS>((level == KVD_LEANKV_HIGH) | (level == KVD_LEANKV_LOW) << 16, &all);
+        if (level == KVD_LEANKV_HIGH)
+            source[n_high + (to & 0xffff)] = t;
+        else if (level == KVD_LEANKV_LOW)
+            source[n - 1 - n_low - (to >> 16)] = t;
+        n_high += all & 0xffff;
+        n_low += all >> 16;
+    }
+    __syncthreads();
+    const int head = leankv::head_of(p.pool, p.slot[prompt], p.layer, g);
+    if (threadIdx.x || head < 0)
+        return;
+    kvd_leankv_head *const h = p.pool.head + head;
+    h->n[KVD_LEANKV_HIGH] = n_high;
+    h->n[KVD_LEANKV_LOW] = n_low;
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
+        h->cut[l] = total[0] > 0 ? (float)((double)__uint_as_float(most[l]) * body / total[0]) : 0.0f;
+    atomicAdd((unsigned long long *)&p.pool.state->entries[KVD_LEANKV_HIGH], (unsigned long long)n_high);
+    atomicAdd((unsigned long long *)&p.pool.state->entries[KVD_LEANKV_LOW], (unsigned long long)n_low);
+}
+
+/* ---- codes ---------------------------------------------------------------------------------------------------- */
+
+template <int F> struct staged {
+    uint8_t key[KVD_LEANKV_TILE][F], value[KVD_LEANKV_TILE][F];
+};
+
+/* Codes of one token of a tile, and what stands beside them. */
+template <int F>
+__device__ void code_token(const kvd_leankv_prompts &p, const kvd_leankv_precision &l, int prompt, int g,
+                           int t, int r, const leankv::entry &e, int lane, staged<F> *to)
+{
+    constexpr int N = F / 32;
+    const __nv_bfloat16 *const k = fresh_page(p, prompt, g, t / PAGE);
+    float x[N], y[N];
+    leankv::load_row<N>(k, t % PAGE, lane, x);
+    leankv::load_row<N>(k + PAGE * F, t % PAGE, lane, y);
+    const __half2 k_scale = leankv::scale_of<N>(x, l.k_bits), v_scale = leankv::scale_of<N>(y, l.v_bits);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        to->key[r][lane + 32 * i] = (uint8_t)leankv::code_of(x[i], k_scale, l.k_bits);
+        to->value[r][lane + 32 * i] = (uint8_t)leankv::code_of(y[i], v_scale, l.v_bits);
+    }
+    if (lane)
+        return;
+    const int start = p.q_start[prompt], n = p.q_len[prompt];
+    *leankv::key_meta_of(l, e) = k_scale;
+    *leankv::value_meta_of(l, e) = v_scale;
+    *leankv::position_of(l, e) = t;
+    *leankv::score_of(l, e) =
+        p.mass[(size_t)(g * p.group) * (size_t)p.n_q8 + (size_t)(start + t)] * (float)(n - t);
+}
+
+/* A warp a tile of 16 entries, of the high precision first. */
+template <int F> __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_prompts p)
+{
+    __shared__ staged<F> all[CODE_WARPS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = (int)blockIdx.y,
+              prompt = (int)blockIdx.z, head = leankv::head_of(p.pool, p.slot[prompt], p.layer, g);
+    if (head < 0)
+        return;
+    const kvd_leankv_head h = p.pool.head[head];
+    const int high = (h.n[KVD_LEANKV_HIGH] + KVD_LEANKV_TILE - 1) / KVD_LEANKV_TILE;
+    int tile = (int)blockIdx.x * CODE_WARPS + warp;
+    const int level = tile < high ? KVD_LEANKV_HIGH : KVD_LEANKV_LOW;
+    tile -= level == KVD_LEANKV_HIGH ? 0 : high;
+    const int first = tile * KVD_LEANKV_TILE, rows = min(h.n[level] - first, (int)KVD_LEANKV_TILE);
+    const kvd_leankv_precision &l = p.pool.layout.level[level];
+    if (rows <= 0 || first / l.tokens >= h.pages[level])
+        return;
+    const int32_t *const source = p.source + (size_t)g * (size_t)p.n_q8 + (size_t)p.q_start[prompt];
+    const int last = p.q_len[prompt] - 1;
+    leankv::entry e = leankv::entry_of(p.pool, head, level, first);
+    const int at = e.at;
+    staged<F> *const to = &all[warp];
+    for (int r = 0; r < rows; r++) {
+        e.at = at + r;
+        const int i = first + r;
+        code_token<F>(p, l, prompt, g, source[level == KVD_LEANKV_HIGH ? i : last - i], r, e, lane, to);
+    }
+    for (int r = rows; r < KVD_LEANKV_TILE; r++)
+        for (int f = lane; f < F; f += 32)
+            to->key[r][f] = to->value[r][f] = 0;
+    __syncwarp();
+    e.at = at;
+    uint32_t *const keys = leankv::keys_of(p.pool.layout, l, e), *const values =
+                                                                     leankv::values_of(p.pool.layout, l, e);
+    const int per = F * l.k_bits / 128, words = F * l.v_bits / 64;
+    for (int w = 0; w < 2 * per; w++)
+        keys[kvd_leankv_word(2 * per, lane, w)] =
+            leankv::key_word<F>(to->key, l.k_bits, lane / 4 + w / per * 8, lane % 4, w % per);
+    for (int w = 0; w < words; w++) {
+        int f;
+        uint32_t word = 0;
+        const int n = leankv::value_features(l.v_bits, lane, w, &f);
+        for (int k = 0; k < n; k++)
+            for (int i = 0; i < 4; i++) {
+                const int r = lane % 4 * 2 + i % 2 + i / 2 * 8;
+                word |= (uint32_t)to->value[r][f + 8 * k]
+                        << kvd_leankv_value_place(F, l.v_bits, r, f + 8 * k).shift;
+            }
+        values[kvd_leankv_word(words, lane, w)] = word;
+    }
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------- */
+
+template <int F> cudaError_t masses(const kvd_leankv_prompts *p, cudaStream_t stream)
+{
+    const int keys = MASS_WARPS * WARP_KEYS;
+    mass_kernel<F><<<dim3((unsigned)(p->pool.n_kv_heads * p->group),
+                          (unsigned)((p->longest + keys - 1) / keys), (unsigned)p->n),
+                     32 * MASS_WARPS, 0, stream>>>(*p);
+    return cudaGetLastError();
+}
+
+template <int F> cudaError_t codes(const kvd_leankv_prompts *p, cudaStream_t stream)
+{
+    const int tiles = p->longest / KVD_LEANKV_TILE + 2;
+    code_kernel<F><<<dim3((unsigned)((tiles + CODE_WARPS - 1) / CODE_WARPS), (unsigned)p->pool.n_kv_heads,
+                          (unsigned)p->n),
+                     32 * CODE_WARPS, 0, stream>>>(*p);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+extern "C" cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream)
+{
+    switch (p->pool.layout.d) {
+    case 32:
+        return masses<32>(p, stream);
+    case 64:
+        return masses<64>(p, stream);
+    case 128:
+        return masses<128>(p, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+extern "C" cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream)
+{
+    rank_kernel<<<dim3((unsigned)p->pool.n_kv_heads, (unsigned)p->n), 32 * RANK_WARPS, 0, stream>>>(*p);
+    cudaError_t e = cudaGetLastError();
+    if (e == cudaSuccess)
+        e = kvd_leankv_grow(&p->pool, p->slot, p->n, p->layer, 1, 0, stream);
+    if (e != cudaSuccess)
+        return e;
+    switch (p->pool.layout.d) {
+    case 32:
+        return codes<32>(p, stream);
+    case 64:
+        return codes<64>(p, stream);
+    case 128:
+        return codes<128>(p, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}

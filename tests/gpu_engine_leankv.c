@@ -1,0 +1,353 @@
+/*
+ * LeanKV in the CUDA engine against the CPU engine, whose cache is the plain definition of what a plan does: logits of every token that comes
+ * out, and the bytes held, of ragged requests that share the batch and reuse slots; prompts alone and beside steps, with and without graphs.
+ * Both code numbers and choose levels by their own rounding; what that may cost is measured against what bf16 alone does to the same rows
+ * without a method, and against what the method itself does. To the bit: tests/gpu_leankv.c.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "expected.h"
+#include "gpu_case.h"
+#include "gpu_forward_case.h"
+#include "serving/engine.h"
+
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s engine leankv %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+/* ---- requests --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t input, output;
+} request;
+
+enum { MOST = 16 };
+
+typedef struct {
+    const request *r;
+    size_t n, offset[MOST + 1], vocab;
+    uint32_t *id; /* every token is known beforehand, so that both sides see the same ones */
+} load;
+
+typedef struct {
+    size_t max_batch;
+    bool mixed; /* steps of the running ones beside prompts; else before them nothing else runs */
+    bool graphs, phases;
+} setting;
+
+typedef struct {
+    size_t done[MOST], arrived;
+    int slot[MOST], owner[MOST];
+    kvd_slice slice[MOST];
+    uint32_t *id;
+} schedule;
+
+static void take(schedule *s, const load *l, size_t r, size_t n, kvd_iteration *it)
+{
+    const size_t before = s->done[r], end = before + n;
+    s->slice[it->n_slices++] = (kvd_slice){.request = (uint32_t)r,
+                                           .slot = (uint32_t)s->slot[r],
+                                           .before = (uint32_t)before,
+                                           .n = (uint32_t)n,
+                                           .whole = (uint32_t)(l->r[r].input + l->r[r].output),
+                                           .emits = 1,
+                                           .last = end == l->r[r].input + l->r[r].output - 1};
+    memcpy(s->id + it->n_tokens, l->id + l->offset[r] + before, n * sizeof *s->id);
+    it->n_tokens += n;
+    s->done[r] = end;
+}
+
+static kvd_iteration next(schedule *s, const load *l, const setting *set)
+{
+    kvd_iteration it = {.slice = s->slice};
+    int prompts = 0;
+    for (size_t slot = 0; slot < set->max_batch && s->arrived < l->n; slot++)
+        if (!s->owner[slot]) {
+            s->owner[slot] = 1;
+            s->slot[s->arrived++] = (int)slot;
+        }
+    for (size_t r = 0; r < l->n; r++)
+        prompts = prompts || (s->slot[r] >= 0 && !s->done[r]);
+    for (size_t r = 0; r < l->n && (set->mixed || !prompts); r++)
+        if (s->slot[r] >= 0 && s->done[r])
+            take(s, l, r, 1, &it);
+    it.n_steps = it.n_slices;
+    for (size_t r = 0; r < l->n; r++)
+        if (s->slot[r] >= 0 && !s->done[r])
+            take(s, l, r, l->r[r].input, &it);
+    for (size_t i = 0; i < it.n_slices; i++)
+        if (s->slice[i].last) {
+            s->owner[s->slice[i].slot] = 0;
+            s->slot[s->slice[i].request] = -1;
+        }
+    return it;
+}
+
+/* ---- a run ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    float *logits; /* [offset[n]][vocab] of rows that gave out a token */
+    double *held;  /* bytes behind each iteration */
+    size_t iterations;
+    kvd_phase_times sum;
+} outcome;
+
+static outcome outcome_new(const load *l)
+{
+    return (outcome){.logits = need(l->offset[l->n] * l->vocab * sizeof(float)),
+                     .held = need(l->offset[l->n] * sizeof(double))};
+}
+
+static void outcome_free(outcome *o)
+{
+    free(o->logits);
+    free(o->held);
+}
+
+static int serve(kvd_engine *e, const load *l, const setting *set, outcome *o, kvd_err *err)
+{
+    schedule s = {.id = need(l->offset[l->n] * sizeof *s.id)};
+    uint32_t token[MOST];
+    int status = 0;
+    for (size_t r = 0; r < MOST; r++)
+        s.slot[r] = -1;
+    o->iterations = 0;
+    for (;;) {
+        const kvd_iteration it = next(&s, l, set);
+        kvd_phase_times t;
+        if (it.n_slices == 0 || (status = e->step(e, &it, s.id, token, &t, err)) != 0)
+            break;
+        kvd_phase_add(&o->sum, &t);
+        o->held[o->iterations++] = e->held ? e->held(e) : 0;
+        for (size_t i = 0; i < it.n_slices && !status; i++) {
+            const kvd_slice *const c = &it.slice[i];
+            status =
+                e->logits(e, i, o->logits + (l->offset[c->request] + c->before + c->n - 1) * l->vocab, err);
+        }
+    }
+    free(s.id);
+    return status;
+}
+
+static kvd_engine_spec spec_of(const load *l, const setting *set)
+{
+    size_t max_len = 0;
+    for (size_t r = 0; r < l->n; r++)
+        max_len = l->offset[r + 1] - l->offset[r] > max_len ? l->offset[r + 1] - l->offset[r] : max_len;
+    return (kvd_engine_spec){.limits = {.max_batch = set->max_batch, .max_tokens = 4 * max_len},
+                             .max_len = max_len,
+                             .type = KVD_BF16,
+                             .n_gpus = 1,
+                             .graphs = set->graphs,
+                             .phases = set->phases};
+}
+
+/* Runs a load `times` times on one engine; the last run is what comes back. */
+static outcome run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set, bool gpu,
+                   int times)
+{
+    const kvd_engine_spec spec = spec_of(l, set);
+    kvd_err err = {""};
+    outcome o = outcome_new(l);
+    kvd_engine *const e =
+        gpu ? kvd_engine_open_cuda(c, plan, &spec, &err) : kvd_engine_open_cpu(c, plan, &spec, &err);
+    int status = !e;
+    for (int i = 0; i < times && !status; i++)
+        status = serve(e, l, set, &o, &err);
+    if (status) {
+        printf("not ok engine leankv: %s\n", err.msg);
+        exit(1);
+    }
+    e->free(e);
+    return o;
+}
+
+/* ---- comparisons ------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    double mean, worst;
+} apart;
+
+static apart compare(const load *l, const outcome *x, const outcome *y, int steps_only)
+{
+    apart a = {0, 0};
+    size_t n = 0;
+    for (size_t r = 0; r < l->n; r++)
+        for (size_t t = l->r[r].input - 1 + (size_t)steps_only; t + 1 < l->r[r].input + l->r[r].output; t++) {
+            const size_t at = (l->offset[r] + t) * l->vocab;
+            const double e = distance(x->logits + at, y->logits + at, l->vocab);
+            a.mean += e;
+            a.worst = !(e <= a.worst) ? e : a.worst;
+            n++;
+        }
+    a.mean /= (double)n;
+    return a;
+}
+
+/*
+ * A number that bf16 has moved falls on another code where it was near a border: of some hundredths of all codes, with steps of a few tenths of
+ * the numbers' deviation, that is up to half of what the codes themselves do. A cache that is wrong is off by more than they.
+ */
+static bool near(const apart *is, const apart *rounding, const apart *does)
+{
+    return is->mean < 2 * rounding->mean + does->mean / 2 && is->worst < 3 * rounding->worst + does->worst;
+}
+
+static bool same(const load *l, const outcome *x, const outcome *y)
+{
+    return x->iterations == y->iterations && !memcmp(x->held, y->held, x->iterations * sizeof *x->held) &&
+           !memcmp(x->logits, y->logits, l->offset[l->n] * l->vocab * sizeof(float));
+}
+
+static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_config *config, kvd_err *err)
+{
+    const kvd_method_setup setup = {.config = config};
+    *plan = (kvd_plan){.type = KVD_BF16, .prompt = SIZE_MAX};
+    if (kvd_method_parse(text, m, err))
+        return -1;
+    kvd_method_plan(m, plan);
+    return kvd_plan_open(plan, &setup, err);
+}
+
+/* An entry here has 2 bytes more than the plan counts: scores are float32, so that they go on growing. */
+static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d, size_t k,
+                        size_t v)
+{
+    const double plain = (double)(d * (k + v)) / 8 + 8 + 6, ratio = (plain + 2) / plain;
+    const double low = (double)(d * (k + v)) / 16 + 8 + 6, low_ratio = (low + 2) / low;
+    double least = INFINITY, most = 0;
+    char text[160];
+    for (size_t i = 0; i < gpu->iterations; i++) {
+        least = fmin(least, gpu->held[i] / cpu->held[i]);
+        most = fmax(most, gpu->held[i] / cpu->held[i]);
+    }
+    (void)snprintf(text, sizeof text,
+                   "%.4f to %.4f of what the CPU holds; scores of 32 bits make it %.4f to %.4f", least, most,
+                   ratio, low_ratio);
+    report(gpu->iterations == cpu->iterations && least > 0.97 * ratio && most < 1.03 * low_ratio, name, text);
+}
+
+static void test(const char *path, const char *model, const char *method, const request *r, size_t n,
+                 int quick)
+{
+    static const setting plain = {5, false, false, false}, graphs = {5, false, true, true},
+                         mixed = {4, true, true, false};
+    static const kvd_plan none = {.type = KVD_BF16};
+    kvd_err err = {""};
+    kvd_method m;
+    kvd_plan plan;
+    char name[200], text[300];
+    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
+    if (!c || plan_of(method, &m, &plan, kvd_checkpoint_config(c), &err)) {
+        report(0, model, err.msg);
+        return;
+    }
+    load l = {.r = r, .n = n, .vocab = (size_t)kvd_checkpoint_config(c)->vocab_size};
+    for (size_t i = 0; i < n; i++)
+        l.offset[i + 1] = l.offset[i] + r[i].input + r[i].output;
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 23, 0);
+    l.id = need(l.offset[n] * sizeof *l.id);
+    for (size_t i = 0; i < l.offset[n]; i++)
+        l.id[i] = (uint32_t)kvd_rng_below(&rng, l.vocab);
+    outcome dense = run(c, &l, &none, &plain, false, 1), dense_gpu = run(c, &l, &none, &plain, true, 1);
+    outcome want = run(c, &l, &plan, &plain, false, 1), got = run(c, &l, &plan, &plain, true, 1);
+    const apart rounding = compare(&l, &dense_gpu, &dense, 1), does = compare(&l, &want, &dense, 1),
+                is = compare(&l, &got, &want, 1), there = compare(&l, &got, &dense, 1);
+    (void)snprintf(name, sizeof name, "%s, %s", model, method);
+    (void)snprintf(text, sizeof text,
+                   "steps off by %.2g, at most %.2g; bf16 alone %.2g, at most %.2g; the method %.2g, at most "
+                   "%.2g, here %.2g",
+                   is.mean, is.worst, rounding.mean, rounding.worst, does.mean, does.worst, there.mean);
+    report(near(&is, &rounding, &does) && there.mean > does.mean / 2 && there.mean < 2 * does.mean, name,
+           text);
+    check_bytes(name, &got, &want, (size_t)kvd_checkpoint_config(c)->d_head, 8, 4);
+    if (!quick) {
+        outcome again = run(c, &l, &plan, &plain, true, 2);
+        report(same(&l, &again, &got), name,
+               "the same bits in a second run, whose pages are others' that went");
+        outcome_free(&again);
+    }
+    outcome replayed = run(c, &l, &plan, &graphs, true, 1);
+    (void)snprintf(text, sizeof text,
+                   "the same bits with graphs; compress %.2g s, decode %.2g s, schedule %.2g s",
+                   replayed.sum.part[KVD_PHASE_COMPRESS], replayed.sum.part[KVD_PHASE_DECODE],
+                   replayed.sum.part[KVD_PHASE_SCHEDULE]);
+    report(same(&l, &replayed, &got) && replayed.sum.part[KVD_PHASE_COMPRESS] > 0, name, text);
+    outcome beside = run(c, &l, &plan, &mixed, true, 1);
+    const apart other = compare(&l, &beside, &want, 0);
+    (void)snprintf(text, sizeof text, "prompts beside steps in 4 slots: off by %.2g, at most %.2g",
+                   other.mean, other.worst);
+    report(near(&other, &rounding, &does), name, text);
+    outcome_free(&beside);
+    outcome_free(&replayed);
+    outcome_free(&got);
+    outcome_free(&want);
+    outcome_free(&dense_gpu);
+    outcome_free(&dense);
+    free(l.id);
+    kvd_plan_close(&plan);
+    kvd_checkpoint_close(c);
+}
+
+/* ---- what is refused -------------------------------------------------------------------------------------- */
+
+static void refused(const char *path, const char *method, size_t chunk, const char *why)
+{
+    kvd_err err = {""};
+    kvd_method m;
+    kvd_plan plan;
+    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
+    const kvd_engine_spec spec = {.limits = {.max_batch = 2, .max_tokens = 64, .chunk = chunk},
+                                  .max_len = 64,
+                                  .type = KVD_BF16,
+                                  .n_gpus = 1};
+    kvd_engine *e = NULL;
+    if (c && !plan_of(method, &m, &plan, kvd_checkpoint_config(c), &err)) {
+        e = kvd_engine_open_cuda(c, &plan, &spec, &err);
+        kvd_plan_close(&plan);
+    }
+    report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
+    if (e)
+        e->free(e);
+    kvd_checkpoint_close(c);
+}
+
+static void test_refused(void)
+{
+    static const char demo[] = "data/models/kvdim-6m";
+    refused(demo, "leankv", 32, "one piece");
+    refused(demo, "leankv,lk=2", 0, "K2V2");
+    refused("tests/data/families/llama-biases", "leankv", 0, "heads of 16");
+    refused(demo, "leankv,window=0", 0, "window");
+    refused(demo, "sparsity", 0, "sparsity");
+}
+
+/* usage: gpu_engine_leankv [quick]: a small case, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    static const request long_ones[] = {{70, 9},  {1, 30},  {300, 3}, {64, 12}, {13, 70}, {129, 1},
+                                        {200, 8}, {63, 20}, {40, 40}, {5, 64},  {1, 1},   {448, 33}};
+    static const request short_ones[] = {{40, 9}, {1, 20}, {60, 3}, {28, 12}, {33, 11}, {25, 1}};
+    const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip engine leankv: no device\n");
+        return 0;
+    }
+    test("tests/data/families/qwen3-gqa", "qwen3-gqa", "leankv,th=0.3,tl=0.05,window=8", short_ones, 6,
+         quick);
+    if (quick)
+        return failures ? 1 : 0;
+    test("tests/data/families/qwen2-gqa", "qwen2-gqa", "leankv,th=0.5,tl=0.2,window=4", short_ones, 6, 0);
+    test("data/models/kvdim-6m", "kvdim-6m", "leankv,th=0.3,tl=0.03,window=16", long_ones, 12, 0);
+    test("data/models/kvdim-6m", "kvdim-6m", "leankv", long_ones, 12, 0);
+    test_refused();
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,712 @@
+/*
+ * LeanKV's kernels against plain ones in double and the CPU's own method: what prompts' tokens received, their levels (kvd_tokens_leankv), codes
+ * (kvd_quantise_group, to the bit), attention of steps over pages of two precisions, and Algorithm 1 behind it, step by step from the state that
+ * the device has. Widths, groups, bits, lengths, splits; heads that differ; idle rows.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "common/rng.h"
+#include "gpu_case.h"
+#include "kernels/attention_ref.h"
+#include "methods/bits/bits.h"
+#include "methods/tokens/tokens.h"
+#include "serving/cuda/leankv.h"
+
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s leankv %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+enum { ROWS = 3 /* requests */, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
+
+typedef struct {
+    const char *name;
+    int d, kv, group, k_bits[KVD_LEANKV_LEVELS], v_bits[KVD_LEANKV_LEVELS];
+    int32_t n[ROWS]; /* prompts */
+    int steps, window;
+    double th, tl;
+} setting;
+
+typedef struct {
+    const setting *s;
+    kvd_rng rng;
+    kvd_attn_heads heads;
+    kvd_attn_map map;
+    int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
+    int max_pages, n_q8;
+    float *q, *k, *v; /* PLAIN, of prompts */
+    double *mass;     /* [n_heads][tokens] */
+    kvd_leankv_pool pool;
+    size_t bytes_of_pages;
+    uint16_t *fresh; /* device */
+    kvd_leankv_prompts p;
+    kvd_leankv_steps t;
+} fixture;
+
+static float rounded(double x)
+{
+    const float y = (float)x;
+    uint16_t h;
+    float z;
+    kvd_from_f32(KVD_BF16, &y, &h, 1);
+    kvd_to_f32(KVD_BF16, &h, &z, 1);
+    return z;
+}
+
+/* Numbers with a mean that differs from channel to channel, as keys have. */
+static float *numbers(fixture *f, size_t n, double spread)
+{
+    float *const x = need(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = rounded(spread * kvd_rng_normal(&f->rng) + 0.5 * cos((double)(i % (size_t)f->s->d)));
+    return x;
+}
+
+static size_t all_tokens(const fixture *f)
+{
+    size_t n = 0;
+    for (int i = 0; i < ROWS; i++)
+        n += (size_t)f->s->n[i];
+    return n;
+}
+
+static size_t first_token(const fixture *f, int row)
+{
+    size_t n = 0;
+    for (int i = 0; i < row; i++)
+        n += (size_t)f->s->n[i];
+    return n;
+}
+
+/* ---- prompts on both sides ------------------------------------------------------------------------------------ */
+
+static void make_masses(fixture *f, double *lse)
+{
+    const setting *const s = f->s;
+    const size_t tokens = all_tokens(f), d = (size_t)s->d;
+    double *const p = need(tokens * sizeof *p);
+    for (int h = 0; h < s->kv * s->group; h++)
+        for (int r = 0; r < ROWS; r++) {
+            const float *const q = f->q + ((size_t)h * tokens + first_token(f, r)) * d,
+                               *const k = f->k + ((size_t)(h / s->group) * tokens + first_token(f, r)) * d;
+            double *const to = f->mass + (size_t)h * tokens + first_token(f, r);
+            for (size_t i = 0; i < (size_t)s->n[r]; i++) {
+                double sum = 0;
+                for (size_t j = 0; j <= i; j++) {
+                    double x = 0;
+                    for (size_t e = 0; e < d; e++)
+                        x += (double)q[i * d + e] * (double)k[j * d + e];
+                    sum += p[j] = exp(x * (double)f->map.scale);
+                }
+                for (size_t j = 0; j <= i; j++)
+                    to[j] += p[j] / sum;
+                lse[(size_t)h * tokens + first_token(f, r) + i] = log(sum);
+            }
+        }
+    free(p);
+}
+
+static void make_pool(fixture *f)
+{
+    const setting *const s = f->s;
+    kvd_leankv_pool *const p = &f->pool;
+    int32_t longest = 0;
+    for (int i = 0; i < ROWS; i++)
+        longest = s->n[i] > longest ? s->n[i] : longest;
+    *p = (kvd_leankv_pool){.n_slots = ROWS + 1,
+                           .n_layers = LAYERS,
+                           .n_kv_heads = s->kv,
+                           .table_length = (longest + s->steps) / KVD_LEANKV_PAGE_TOKENS + 2};
+    if (kvd_leankv_layout_make(s->d, s->k_bits, s->v_bits, &p->layout)) {
+        printf("not ok leankv %s: layout\n", s->name);
+        exit(1);
+    }
+    const size_t heads = (size_t)(p->n_slots * LAYERS * s->kv);
+    p->n_pages = (int32_t)heads * p->table_length;
+    f->bytes_of_pages = (size_t)p->n_pages * (size_t)p->layout.page_bytes;
+    p->list = on_device(NULL, (size_t)p->n_pages * sizeof *p->list);
+    p->table = on_device(NULL, heads * (size_t)p->table_length * sizeof *p->table);
+    p->head = on_device(NULL, heads * sizeof *p->head);
+    p->state = on_device(NULL, sizeof *p->state);
+    p->page = on_device(NULL, f->bytes_of_pages); /* what was never written is NaN */
+    check(kvd_leankv_reset(p, 0), "reset");
+}
+
+static void make_prompts(fixture *f)
+{
+    const setting *const s = f->s;
+    const size_t tokens = all_tokens(f), d = (size_t)s->d, n_heads = (size_t)(s->kv * s->group);
+    const kvd_attn_batch batch = {ROWS, s->n, s->n};
+    int32_t longest = 0;
+    for (int i = 0; i < ROWS; i++)
+        longest = s->n[i] > longest ? s->n[i] : longest;
+    f->max_pages = (longest + 63) / 64;
+    f->n_q8 = (int)kvd_blocked_rows(&batch, f->q_start);
+    f->q = numbers(f, n_heads * tokens * d, 1.5);
+    f->k = numbers(f, (size_t)s->kv * tokens * d, 1);
+    f->v = numbers(f, (size_t)s->kv * tokens * d, 1);
+    f->mass = need(n_heads * tokens * sizeof *f->mass);
+    double *const lse = need(n_heads * tokens * sizeof *lse);
+    make_masses(f, lse);
+    const size_t page_elements = (size_t)f->map.page_elements, pages = (size_t)(ROWS * f->max_pages);
+    uint16_t *const q = need(n_heads * (size_t)f->n_q8 * d * 2), *const kv = need(pages * page_elements * 2);
+    int32_t *const table = need(pages * sizeof *table);
+    float *const narrow = need(n_heads * (size_t)f->n_q8 * sizeof *narrow);
+    for (size_t i = 0; i < pages; i++)
+        table[i] = (int32_t)(pages - 1 - i);
+    memset(kv, 0xff, pages * page_elements * 2);
+    kvd_pack_q(&f->map, &batch, KVD_BF16, f->q, q);
+    kvd_pack_kv(&f->map, &batch, KVD_BF16, f->k, f->v, table, f->max_pages, kv);
+    for (size_t h = 0; h < n_heads; h++)
+        for (int r = 0; r < ROWS; r++)
+            for (int i = 0; i < s->n[r]; i++)
+                narrow[h * (size_t)f->n_q8 + (size_t)(f->q_start[r] + i)] =
+                    (float)lse[h * tokens + first_token(f, r) + (size_t)i];
+    f->p = (kvd_leankv_prompts){.pool = f->pool,
+                                .layer = LAYER,
+                                .n = ROWS,
+                                .group = s->group,
+                                .n_q8 = f->n_q8,
+                                .longest = longest,
+                                .window = s->window,
+                                .scale = f->map.scale,
+                                .th = s->th,
+                                .tl = s->tl,
+                                .slot = on_device(f->slot, sizeof f->slot),
+                                .q_start = on_device(f->q_start, sizeof f->q_start),
+                                .q_len = on_device(s->n, sizeof s->n),
+                                .page_table = on_device(table, pages * sizeof *table),
+                                .max_pages = f->max_pages,
+                                .fresh = f->fresh = on_device(kv, pages * page_elements * 2),
+                                .q = on_device(q, n_heads * (size_t)f->n_q8 * d * 2),
+                                .lse = on_device(narrow, n_heads * (size_t)f->n_q8 * sizeof *narrow),
+                                .mass = on_device(NULL, n_heads * (size_t)f->n_q8 * sizeof(float)),
+                                .source = on_device(NULL, (size_t)s->kv * (size_t)f->n_q8 * sizeof(int32_t))};
+    free(lse);
+    free(q);
+    free(kv);
+    free(table);
+    free(narrow);
+}
+
+static void check_masses(fixture *f)
+{
+    const size_t tokens = all_tokens(f), n_heads = (size_t)(f->s->kv * f->s->group);
+    float *const got = need(n_heads * (size_t)f->n_q8 * sizeof *got);
+    double worst = 0;
+    char text[160];
+    check(kvd_leankv_masses(&f->p, 0), "masses");
+    check(cudaMemcpy(got, f->p.mass, n_heads * (size_t)f->n_q8 * sizeof *got, cudaMemcpyDeviceToHost),
+          "masses");
+    for (size_t h = 0; h < n_heads; h++)
+        for (int r = 0; r < ROWS; r++)
+            for (int i = 0; i < f->s->n[r]; i++) {
+                const double want = f->mass[h * tokens + first_token(f, r) + (size_t)i];
+                const double e =
+                    fabs((double)got[h * (size_t)f->n_q8 + (size_t)(f->q_start[r] + i)] - want) / want;
+                worst = !(e <= worst) ? e : worst;
+            }
+    (void)snprintf(text, sizeof text, "masses of %zu tokens in %zu heads off by %.2g", tokens, n_heads,
+                   worst);
+    report(worst < 2e-5, f->s->name, text);
+    free(got);
+}
+
+/* ---- what the device has ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int level, position;
+    float score, k[D_MAX], v[D_MAX];
+} item;
+
+typedef struct {
+    kvd_leankv_head head;
+    int n;
+    item *item; /* high ones, then low ones */
+} section;
+
+static void read_side(const kvd_leankv_layout *y, const kvd_leankv_precision *l, const char *page, int at,
+                      bool keys, float *x)
+{
+    const int bits = keys ? l->k_bits : l->v_bits, tile = KVD_LEANKV_TILE * y->d * bits / 8;
+    const uint32_t *const words = (const uint32_t *)(const void *)(page + (keys ? 0 : l->v) + at / 16 * tile);
+    const uint16_t *const meta =
+        (const uint16_t *)(const void *)(page + (keys ? l->k_meta : l->v_meta)) + 2 * at;
+    float scale[2];
+    kvd_to_f32(KVD_F16, meta, scale, 2);
+    for (int e = 0; e < y->d; e++) {
+        const kvd_leankv_place w = keys ? kvd_leankv_key_place(y->d, bits, at % 16, e)
+                                        : kvd_leankv_value_place(y->d, bits, at % 16, e);
+        x[e] = scale[0] * (float)(words[w.word] >> w.shift & ((1u << bits) - 1)) + scale[1];
+    }
+}
+
+static section read_head(const fixture *f, int row, int g, char *page)
+{
+    const kvd_leankv_pool *const p = &f->pool;
+    const size_t at = (size_t)((f->slot[row] * LAYERS + LAYER) * f->s->kv + g);
+    section x = {.n = 0};
+    int32_t *const table = need((size_t)p->table_length * sizeof *table);
+    check(cudaMemcpy(&x.head, p->head + at, sizeof x.head, cudaMemcpyDeviceToHost), "head");
+    check(cudaMemcpy(table, p->table + at * (size_t)p->table_length, (size_t)p->table_length * sizeof *table,
+                     cudaMemcpyDeviceToHost),
+          "table");
+    x.item = need((size_t)(x.head.n[0] + x.head.n[1] + 1) * sizeof *x.item);
+    for (int level = 0; level < KVD_LEANKV_LEVELS; level++)
+        for (int i = 0; i < x.head.n[level]; i++) {
+            const kvd_leankv_precision *const l = &p->layout.level[level];
+            const int at_page = i % l->tokens, k = i / l->tokens;
+            if (at_page == 0)
+                check(cudaMemcpy(page,
+                                 p->page + (size_t)table[level ? p->table_length - 1 - k : k] *
+                                               (size_t)p->layout.page_bytes,
+                                 (size_t)p->layout.page_bytes, cudaMemcpyDeviceToHost),
+                      "page");
+            item *const e = &x.item[x.n++];
+            e->level = level;
+            memcpy(&e->position, page + l->position + 4 * at_page, 4);
+            memcpy(&e->score, page + l->score + 4 * at_page, 4);
+            read_side(&p->layout, l, page, at_page, true, e->k);
+            read_side(&p->layout, l, page, at_page, false, e->v);
+        }
+    free(table);
+    return x;
+}
+
+static const item *at_position(const section *x, int position)
+{
+    for (int i = 0; i < x->n; i++)
+        if (x->item[i].position == position)
+            return &x->item[i];
+    return NULL;
+}
+
+/* Numbers that differ from the quantiser's. */
+static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
+{
+    const size_t d = (size_t)f->s->d;
+    float want[D_MAX];
+    int other = 0;
+    kvd_quantise_group(k, d, 1, f->s->k_bits[e->level], want);
+    for (size_t i = 0; i < d; i++)
+        other += want[i] != e->k[i];
+    kvd_quantise_group(v, d, 1, f->s->v_bits[e->level], want);
+    for (size_t i = 0; i < d; i++)
+        other += want[i] != e->v[i];
+    return other;
+}
+
+/* ---- a prompt's end --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int codes, levels, counts; /* that are wrong; levels: of entries beyond a hair of a border */
+    double score;
+    int64_t n[KVD_LEANKV_LEVELS];
+    int dropped;
+} prompt_result;
+
+static void check_prompt_head(fixture *f, int row, int g, char *page, prompt_result *out)
+{
+    const setting *const s = f->s;
+    const size_t tokens = all_tokens(f), n = (size_t)s->n[row], d = (size_t)s->d;
+    const size_t first = ((size_t)g * tokens + first_token(f, row)) * d;
+    double *const mass = need(n * sizeof *mass);
+    uint8_t *const level = need(n);
+    kvd_values values = {.value = {s->th, s->tl, (double)s->window}};
+    void *const state = need(kvd_tokens_leankv.state_bytes(&values, n));
+    kvd_err err;
+    for (int j = 0; j < s->group; j++)
+        for (size_t t = 0; t < n; t++)
+            mass[t] += f->mass[(size_t)(g * s->group + j) * tokens + first_token(f, row) + t];
+    memset(level, KVD_LEVEL_HIGH, n);
+    const kvd_prompt_attention a = {.group = s->group, .n = n, .n_expected = n, .mass = mass};
+    (void)kvd_tokens_leankv.prompt(&values, state, &a, level, &err);
+    const section x = read_head(f, row, g, page);
+    double total = 0, cut[KVD_LEANKV_LEVELS] = {0, 0};
+    const size_t body = n > (size_t)s->window ? n - (size_t)s->window : 0;
+    for (size_t t = 0; t < body; t++)
+        total += mass[t] / s->group / (double)(n - t);
+    for (size_t t = 0; t < n; t++) {
+        const item *const e = at_position(&x, (int)t);
+        const int is = !e ? KVD_LEVEL_DROPPED : e->level == KVD_LEANKV_HIGH ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW;
+        const double relative = mass[t] / s->group / (double)(n - t) * (double)body / total;
+        out->levels += is != level[t];
+        out->dropped += is == KVD_LEVEL_DROPPED;
+        if (is != KVD_LEVEL_HIGH && relative > cut[KVD_LEANKV_HIGH])
+            cut[KVD_LEANKV_HIGH] = relative;
+        if (is == KVD_LEVEL_DROPPED && relative > cut[KVD_LEANKV_LOW])
+            cut[KVD_LEANKV_LOW] = relative;
+        if (!e)
+            continue;
+        out->codes += other_codes(f, e, f->k + first + t * d, f->v + first + t * d);
+        out->score = fmax(out->score, fabs((double)e->score - mass[t] / s->group) / (mass[t] / s->group));
+    }
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
+        out->counts += !(fabs((double)x.head.cut[l] - cut[l]) <= 1e-4 * cut[l]);
+        out->n[l] += x.head.n[l];
+    }
+    out->counts += x.n != x.head.n[0] + x.head.n[1];
+    free(x.item);
+    free(mass);
+    free(level);
+    free(state);
+}
+
+static void check_prompts(fixture *f, char *page)
+{
+    prompt_result r = {0};
+    kvd_leankv_state state;
+    char text[256];
+    check(kvd_leankv_compress(&f->p, 0), "compress");
+    check(cudaDeviceSynchronize(), "compress");
+    for (int row = 0; row < ROWS; row++)
+        for (int g = 0; g < f->s->kv; g++)
+            check_prompt_head(f, row, g, page, &r);
+    check(cudaMemcpy(&state, f->pool.state, sizeof state, cudaMemcpyDeviceToHost), "state");
+    (void)snprintf(
+        text, sizeof text,
+        "prompts: %lld high, %lld low, %d dropped; %d codes, %d levels, %d counts other, scores off by %.2g",
+        (long long)r.n[0], (long long)r.n[1], r.dropped, r.codes, r.levels, r.counts, r.score);
+    /* a token within rounding of a border may fall on its other side */
+    report(!r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
+               state.entries[1] == r.n[1] && !state.wanted,
+           f->s->name, text);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double out, lse, score; /* worst errors */
+    int wrong, codes, lost; /* entries at another level; codes; counts */
+    int kept, lowered, dropped, replaced, close;
+} step_result;
+
+/* Of one head before its update. */
+typedef struct {
+    section x;
+    const float *q, *k, *v; /* [group][d], new [d] */
+    double *received;       /* [n + 1] means over the group, the new token last */
+} head_step;
+
+static void attend_in_double(const fixture *f, head_step *h, int j, double *out, double *lse)
+{
+    const int d = f->s->d, n = h->x.n;
+    double *const p = need((size_t)(n + 1) * sizeof *p), most = -INFINITY, sum = 0;
+    for (int i = 0; i <= n; i++) {
+        const float *const k = i < n ? h->x.item[i].k : h->k;
+        double x = 0;
+        for (int e = 0; e < d; e++)
+            x += (double)h->q[j * d + e] * (double)k[e];
+        p[i] = x * (double)f->map.scale;
+        most = fmax(most, p[i]);
+    }
+    for (int i = 0; i <= n; i++)
+        sum += p[i] = exp(p[i] - most);
+    for (int e = 0; e < d; e++)
+        out[e] = 0;
+    for (int i = 0; i <= n; i++) {
+        const float *const v = i < n ? h->x.item[i].v : h->v;
+        for (int e = 0; e < d; e++)
+            out[e] += p[i] / sum * (double)v[e];
+        h->received[i] += p[i] / sum / f->s->group;
+    }
+    *lse = most + log(sum);
+    free(p);
+}
+
+/* What Algorithm 1 makes of a head, level by position; KVD_LEVEL_* in to [n + 1], the new token last. Near a border anything goes: 0. */
+static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
+{
+    const int n = h->x.n, window = f->s->window;
+    int leaving = -1, least[KVD_LEANKV_LEVELS] = {-1, -1};
+    double mean = 0, *const sig = need((size_t)(n + 1) * sizeof *sig);
+    for (int i = 0; i < n; i++) {
+        const item *const e = &h->x.item[i];
+        to[i] = e->level == KVD_LEANKV_HIGH ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW;
+        sig[i] = ((double)e->score + h->received[i]) / (double)(now + 1 - e->position);
+        if (e->position + window > now)
+            continue;
+        mean += sig[i] / (double)(n + 1 - window);
+        leaving = e->position + window == now ? i : leaving;
+        if (least[e->level] < 0 || sig[i] < sig[least[e->level]])
+            least[e->level] = i;
+    }
+    to[n] = KVD_LEVEL_HIGH;
+    int sure = 1;
+    if (leaving >= 0) {
+        const double low = (double)h->x.head.cut[KVD_LEANKV_LOW],
+                     high = (double)h->x.head.cut[KVD_LEANKV_HIGH];
+        const double its = sig[leaving] / mean;
+        sure = fabs(its - low) > 1e-4 * low && fabs(its - high) > 1e-4 * high;
+        to[leaving] = its < low ? KVD_LEVEL_DROPPED : its < high ? KVD_LEVEL_LOW : KVD_LEVEL_HIGH;
+        int victim = to[leaving] == KVD_LEVEL_DROPPED
+                         ? -1
+                         : least[to[leaving] == KVD_LEVEL_LOW ? KVD_LEANKV_LOW : KVD_LEANKV_HIGH];
+        if (to[leaving] == KVD_LEVEL_LOW && (victim < 0 || sig[leaving] < sig[victim]))
+            victim = leaving;
+        const double of_victim = victim < 0 ? INFINITY : sig[victim] / mean;
+        if (victim >= 0) {
+            sure = sure && fabs(of_victim - low) > 1e-4 * low && fabs(of_victim - high) > 1e-4 * high;
+            if (of_victim < low)
+                to[victim] = KVD_LEVEL_DROPPED;
+            else if (to[leaving] == KVD_LEVEL_HIGH && of_victim < high)
+                to[victim] = KVD_LEVEL_LOW;
+        }
+    }
+    free(sig);
+    return sure;
+}
+
+static void check_update(const fixture *f, const head_step *h, int now, const section *after, step_result *r)
+{
+    const int n = h->x.n, d = f->s->d;
+    uint8_t *const to = need((size_t)(n + 1));
+    if (!expected_levels(f, h, now, to)) {
+        r->close++;
+        free(to);
+        return;
+    }
+    int left = 0;
+    for (int i = 0; i <= n; i++) {
+        const int position = i < n ? h->x.item[i].position : now;
+        const item *const e = at_position(after, position);
+        const int is = !e ? KVD_LEVEL_DROPPED : e->level == KVD_LEANKV_HIGH ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW;
+        r->wrong += is != to[i];
+        left += is != KVD_LEVEL_DROPPED;
+        if (!e || is != to[i]) {
+            r->dropped += !e;
+            continue;
+        }
+        const double want = (i < n ? (double)h->x.item[i].score : 0) + h->received[i];
+        r->score = fmax(r->score, fabs((double)e->score - want) / want);
+        if (i == n) {
+            r->codes += other_codes(f, e, h->k, h->v);
+        } else if (h->x.item[i].level == e->level) {
+            r->codes += memcmp(h->x.item[i].k, e->k, (size_t)d * sizeof(float)) != 0 ||
+                        memcmp(h->x.item[i].v, e->v, (size_t)d * sizeof(float)) != 0;
+        } else {
+            float k[D_MAX], v[D_MAX];
+            for (int j = 0; j < d; j++) {
+                k[j] = rounded((double)h->x.item[i].k[j]);
+                v[j] = rounded((double)h->x.item[i].v[j]);
+            }
+            r->codes += other_codes(f, e, k, v);
+            r->lowered++;
+        }
+    }
+    r->lost += left != after->n;
+    free(to);
+}
+
+static void make_steps(fixture *f)
+{
+    const setting *const s = f->s;
+    const size_t rows = ROWS + 1, kv = (size_t)s->kv, columns = (size_t)(s->group + 1) / 2 * 2;
+    int32_t table[ROWS + 1], longest = 0;
+    for (int i = 0; i <= ROWS; i++)
+        table[i] = ROWS - i;
+    for (int i = 0; i < ROWS; i++)
+        longest = s->n[i] > longest ? s->n[i] : longest;
+    f->t =
+        (kvd_leankv_steps){.pool = f->pool,
+                           .layer = LAYER,
+                           .n = ROWS + 1,
+                           .group = s->group,
+                           .room = longest + s->steps,
+                           .scale = f->map.scale,
+                           .slot = on_device(f->slot, sizeof f->slot),
+                           .at = on_device(NULL, rows * sizeof(uint32_t)),
+                           .page_table = on_device(table, sizeof table),
+                           .max_pages = 1,
+                           .fresh = on_device(NULL, rows * (size_t)f->map.page_elements * 2),
+                           .q = on_device(NULL, rows * (size_t)f->map.q_pitch * 2),
+                           .o = on_device(NULL, rows * (size_t)f->map.o_pitch * 2),
+                           .score = on_device(NULL, rows * kv * (size_t)(longest + s->steps) * columns * 4),
+                           .fresh_score = on_device(NULL, rows * kv * 8 * 4),
+                           .lse2 = on_device(NULL, rows * kv * 8 * 4),
+                           .partial = on_device(NULL, rows * kv * 32 * 8 * (size_t)(s->d + 2) * 4),
+                           .arrived = on_device(NULL, rows * kv * 4),
+                           .window = s->window};
+    check(cudaMemset(f->t.arrived, 0, rows * kv * 4), "counters");
+}
+
+static void free_steps(const kvd_leankv_steps *t)
+{
+    const void *const all[] = {t->slot,  t->at,          t->page_table, t->fresh,   t->q,      t->o,
+                               t->score, t->fresh_score, t->lse2,       t->partial, t->arrived};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check(cudaFree((void *)all[i]), "cudaFree");
+}
+
+static void compare_out(const fixture *f, head_step *h, const float *got, const float *lse2, step_result *r)
+{
+    double out[D_MAX], lse;
+    for (int j = 0; j < f->s->group; j++) {
+        double worst = 0, largest = 0;
+        attend_in_double(f, h, j, out, &lse);
+        for (int e = 0; e < f->s->d; e++) {
+            const double x = fabs((double)got[j * f->s->d + e] - out[e]);
+            worst = !(x <= worst) ? x : worst;
+            largest = fmax(largest, fabs(out[e]));
+        }
+        r->out = fmax(r->out, worst / largest);
+        r->lse = fmax(r->lse, fabs((double)lse2[j] * log(2) - lse));
+    }
+}
+
+static void one_step(fixture *f, int step, char *page, step_result *r)
+{
+    const setting *const s = f->s;
+    const size_t rows = ROWS + 1, d = (size_t)s->d, kv = (size_t)s->kv, group = (size_t)s->group;
+    int32_t one[ROWS + 1], table[ROWS + 1];
+    uint32_t at[ROWS + 1] = {0};
+    for (int i = 0; i <= ROWS; i++) {
+        one[i] = 1;
+        table[i] = ROWS - i;
+        at[i] = i < ROWS ? (uint32_t)(s->n[i] + step) : 0;
+    }
+    const kvd_attn_batch batch = {ROWS + 1, one, one};
+    float *const q = numbers(f, kv * group * rows * d, 1.5), *const k = numbers(f, kv * rows * d, 1),
+                 *const v = numbers(f, kv * rows * d, 1), *const o = need(rows * kv * group * d * sizeof *o);
+    uint16_t *const narrow = need(rows * (size_t)f->map.page_elements * 2);
+    float *const lse2 = need(rows * kv * 8 * sizeof *lse2);
+    head_step *const h = need(ROWS * kv * sizeof *h);
+    kvd_pack_q_decode(&f->map, &batch, KVD_BF16, q, narrow);
+    check(cudaMemcpy((void *)f->t.q, narrow, rows * (size_t)f->map.q_pitch * 2, cudaMemcpyHostToDevice),
+          "queries");
+    memset(narrow, 0xff, rows * (size_t)f->map.page_elements * 2);
+    kvd_pack_kv(&f->map, &batch, KVD_BF16, k, v, table, 1, narrow);
+    check(cudaMemcpy((void *)f->t.fresh, narrow, rows * (size_t)f->map.page_elements * 2,
+                     cudaMemcpyHostToDevice),
+          "new rows");
+    check(cudaMemcpy((void *)f->t.at, at, sizeof at, cudaMemcpyHostToDevice), "positions");
+    f->t.splits = step % 3 == 0 ? 1 : step % 3 == 1 ? kvd_leankv_splits((int)rows, s->kv, 132) : 3;
+    check(kvd_leankv_grow(&f->pool, f->t.slot, (int)rows, 0, LAYERS, 1, 0), "grow");
+    for (int row = 0; row < ROWS; row++)
+        for (size_t g = 0; g < kv; g++) {
+            head_step *const x = &h[(size_t)row * kv + g];
+            float *const mine = need(group * d * sizeof *mine);
+            for (size_t j = 0; j < group; j++)
+                memcpy(mine + j * d, q + ((g * group + j) * rows + (size_t)row) * d, d * sizeof *mine);
+            *x = (head_step){.x = read_head(f, row, (int)g, page),
+                             .q = mine,
+                             .k = k + (g * rows + (size_t)row) * d,
+                             .v = v + (g * rows + (size_t)row) * d};
+            x->received = need((size_t)(x->x.n + 1) * sizeof *x->received);
+        }
+    check(kvd_leankv_attend(&f->t, 0), "attend");
+    check(kvd_leankv_update(&f->t, 0), "update");
+    check(cudaMemcpy(narrow, f->t.o, rows * (size_t)f->map.o_pitch * 2, cudaMemcpyDeviceToHost), "out");
+    check(cudaMemcpy(lse2, f->t.lse2, rows * kv * 8 * sizeof *lse2, cudaMemcpyDeviceToHost), "lse");
+    kvd_to_f32(KVD_BF16, narrow, o, rows * kv * group * d);
+    for (int row = 0; row < ROWS; row++)
+        for (size_t g = 0; g < kv; g++) {
+            head_step *const x = &h[(size_t)row * kv + g];
+            const size_t i = (size_t)row * kv + g;
+            compare_out(f, x, o + i * group * d, lse2 + i * 8, r);
+            const section after = read_head(f, row, (int)g, page);
+            check_update(f, x, (int)at[row], &after, r);
+            free(after.item);
+            free(x->x.item);
+            free(x->received);
+            free((void *)x->q);
+        }
+    free(q);
+    free(k);
+    free(v);
+    free(o);
+    free(narrow);
+    free(lse2);
+    free(h);
+}
+
+static void check_steps(fixture *f, char *page)
+{
+    step_result r = {0};
+    char text[320];
+    make_steps(f);
+    for (int i = 0; i < f->s->steps; i++)
+        one_step(f, i, page, &r);
+    kvd_leankv_state state;
+    check(cudaMemcpy(&state, f->pool.state, sizeof state, cudaMemcpyDeviceToHost), "state");
+    int64_t n[KVD_LEANKV_LEVELS] = {0, 0};
+    for (int row = 0; row < ROWS; row++)
+        for (int g = 0; g < f->s->kv; g++) {
+            const section x = read_head(f, row, g, page);
+            n[0] += x.head.n[0];
+            n[1] += x.head.n[1];
+            free(x.item);
+        }
+    (void)snprintf(text, sizeof text,
+                   "%d steps: out off by %.2g, lse %.2g, scores %.2g; %d entries at another level, %d codes, "
+                   "%d counts other; "
+                   "%d lowered, %d dropped, %d on a border",
+                   f->s->steps, r.out, r.lse, r.score, r.wrong, r.codes, r.lost, r.lowered, r.dropped,
+                   r.close);
+    report(r.out < 1e-2 && r.lse < 1e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
+               r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
+               n[1] == state.entries[1] && !state.wanted,
+           f->s->name, text);
+    free_steps(&f->t);
+}
+
+static void run(const setting *s, uint64_t seed)
+{
+    fixture *const f = need(sizeof *f);
+    f->s = s;
+    kvd_rng_seed(&f->rng, seed, 0);
+    f->heads = (kvd_attn_heads){.n_heads = s->kv * s->group, .n_kv_heads = s->kv, .d_head = s->d};
+    for (int g = 0; g < s->kv; g++)
+        f->heads.d_qk[g] = f->heads.d_v[g] = s->d;
+    if (kvd_attn_map_make(&f->heads, &f->map)) {
+        report(0, s->name, "map");
+        return;
+    }
+    for (int i = 0; i < ROWS; i++)
+        f->slot[i] = (i + 2) % (ROWS + 1);
+    f->slot[ROWS] = ROWS + 1; /* idle */
+    make_pool(f);
+    make_prompts(f);
+    char *const page = need((size_t)f->pool.layout.page_bytes);
+    check_masses(f);
+    check_prompts(f, page);
+    check_steps(f, page);
+    const void *const all[] = {f->p.slot,     f->p.q_start, f->p.q_len,    f->p.page_table, f->p.fresh,
+                               f->p.q,        f->p.lse,     f->p.mass,     f->p.source,     f->pool.list,
+                               f->pool.table, f->pool.head, f->pool.state, f->pool.page};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check(cudaFree((void *)all[i]), "cudaFree");
+    free(f->q);
+    free(f->k);
+    free(f->v);
+    free(f->mass);
+    free(page);
+    free(f);
+}
+
+/* usage: gpu_leankv [quick]: a few small cases, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    static const setting all[] = {
+        {"K8V4 K4V2, d 64", 64, 2, 2, {8, 4}, {4, 2}, {150, 37, 90}, 12, 16, 0.3, 0.05},
+        {"K8V4 K4V2, d 128, group 4", 128, 2, 4, {8, 4}, {4, 2}, {700, 1, 331}, 40, 64, 0.2, 0.02},
+        {"K8V8 K4V4, d 32, group 1", 32, 3, 1, {8, 4}, {8, 4}, {200, 130, 64}, 40, 8, 0.5, 0.1},
+        {"K8V8 K8V2, d 64, group 8", 64, 1, 8, {8, 8}, {8, 2}, {129, 300, 65}, 30, 32, 0.4, 0},
+        {"K4V4 K4V2, d 128, group 7", 128, 1, 7, {4, 4}, {4, 2}, {260, 100, 17}, 30, 16, 0.3, 0.3},
+        {"K4V8 K4V8, d 32, group 3", 32, 2, 3, {4, 4}, {8, 8}, {90, 310, 200}, 60, 1, 0.6, 0.5},
+    };
+    const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip leankv: no device\n");
+        return 0;
+    }
+    for (size_t i = 0; i < (quick ? 1 : sizeof all / sizeof *all); i++)
+        run(&all[i], 3 + i);
+    return failures ? 1 : 0;
+}
