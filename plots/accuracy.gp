@@ -1,6 +1,7 @@
 # Quality against overall p. csv: series, overall_p, top1_share, _lo, _hi, perplexity_ratio, _lo, _hi, kl, _lo, _hi
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
+do for [i=1:n] { found = 0; stats csv skip 1 using (tally(strcol(1) eq word(names, i))) nooutput; is_grid = is_grid.(found > 40 ? ' 1' : ' 0') }
 rows = ceil(n/3.0)
 foot = 0.16 + 0.055*rows
 set xrange [0:*]
@@ -25,7 +26,8 @@ do for [c=1:3] {
   stats csv skip 1 using ((c == 1 || column(k) > 0) ? count(0) : 0) nooutput
   if (ok > 0) {
     plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k+1:(0):(column(k+2) - column(k+1)) with vectors nohead lt i lw 0.8 dt 1 notitle, \
-         for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with linespoints lt i title word(names, i)
+         for [i=1:n] csv skip 1 using (line(i) && strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with linespoints lt i title (line(i) ? word(names, i) : ''), \
+         for [i=1:n] csv skip 1 using (!line(i) && strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with points lt i title (line(i) ? '' : word(names, i))
   } else {
     unset logscale
     set label 9 'no values to draw' at graph 0.5, graph 0.5 center

@@ -41,6 +41,12 @@ set palette defined (0 '#00224e', 0.25 '#3b496c', 0.5 '#7d7c78', 0.75 '#bcae6c',
 names = ''
 note(s) = (strstrt(names, '"'.s.'"') ? 0 : (names = names.' "'.s.'"', 1))
 
+# Where a series has many points it is a grid of settings, whose order means nothing: points without a line. After note():
+#   do for [i=1:n] { found = 0; stats csv skip 1 using (tally(strcol(1) eq word(names, i))) nooutput; is_grid = is_grid.(found > 40 ? ' 1' : ' 0') }
+is_grid = ''
+tally(hit) = (found = found + (hit ? 1 : 0), found)
+line(i) = word(is_grid, i) eq '0'
+
 # A pair as the papers write it.
 pair_title(p) = p eq 'qk' ? 'Q-K pair' : p eq 'vw' ? 'V-W_O pair' : p eq 'q' ? 'Q' : p eq 'k' ? 'K' : \
                 p eq 'v' ? 'V' : p eq 'wv' ? 'W_V' : p

@@ -1,6 +1,7 @@
 # Quality against stored bytes. csv: series, cache_share, kl, _lo, _hi, top1_share, _lo, _hi, perplexity_ratio, _lo, _hi, fronts, rate_key, rate_value
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
+do for [i=1:n] { found = 0; stats csv skip 1 using (tally(strcol(1) eq word(names, i))) nooutput; is_grid = is_grid.(found > 40 ? ' 1' : ' 0') }
 cols = 5
 rows = ceil(n/(1.0*cols))
 foot = 0.15 + 0.038*rows
@@ -32,7 +33,8 @@ do for [c=1:3] {
   ok = 0
   stats csv skip 1 using ((c != 1 || column(k) > 0) && column(k) == column(k) ? count(0) : 0) nooutput
   if (ok > 0) {
-    plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 2 || column(k) > 0) ? $2 : NaN):k with linespoints lc rgb colour(i) pt shape(i) ps 0.55 dt dash(i) lw 1 title word(names, i), \
+    plot for [i=1:n] csv skip 1 using (line(i) && strcol(1) eq word(names, i) && (c == 2 || column(k) > 0) ? $2 : NaN):k with linespoints lc rgb colour(i) pt shape(i) ps 0.55 dt dash(i) lw 1 title (line(i) ? word(names, i) : ''), \
+         for [i=1:n] csv skip 1 using (!line(i) && strcol(1) eq word(names, i) && (c == 2 || column(k) > 0) ? $2 : NaN):k with points lc rgb colour(i) pt shape(i) ps 0.4 title (line(i) ? '' : word(names, i)), \
          csv skip 1 using (front($12) && (c == 2 || column(k) > 0) ? $2 : NaN):k+1:(0):(column(k+2) - column(k+1)) with vectors nohead lc rgb '#000000' lw 0.9 notitle, \
          csv skip 1 using (front($12) && (c == 2 || column(k) > 0) ? $2 : NaN):k with points pt 6 ps ring lc rgb '#000000' lw 1.2 notitle
   } else {

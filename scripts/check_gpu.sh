@@ -64,6 +64,7 @@ sanitize gpu_prefill_plan
 for case in mixed_half_f16 mixed_pairs steps; do sanitize gpu_append $case; done
 for case in 'rank 80' 'ragged fp16'; do sanitize gpu_palu "$case"; done
 sanitize gpu_fill
+sanitize gpu_packed quick
 sanitize gpu_few_rows
 sanitize gpu_leankv_pages
 sanitize gpu_leankv quick

@@ -44,8 +44,9 @@ static kvd_rng rng;
 
 static float wide(uint16_t x)
 {
+    const uint32_t bits = (uint32_t)x << 16;
     float y;
-    kvd_to_f32(KVD_BF16, &x, &y, 1);
+    memcpy(&y, &bits, sizeof y);
     return y;
 }
 

@@ -68,20 +68,15 @@ static int check_low(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/* Of the bits method, what it cannot make up. */
-static unsigned bits_needs(const kvd_bits_method *b, const kvd_method_setup *s)
-{
-    return b->drawn && s->drawn ? b->needs & ~(unsigned)KVD_NEEDS_ACTIVATIONS : b->needs;
-}
-
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
 {
     kvd_method_setup s = *setup;
-    s.drawn = s.drawn && p->maker && !p->bits && !s.calibration;
+    /* A maker's matrices or a bits method's tables are drawn, not tables of what drawn matrices leave. */
+    s.drawn = s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);
     if ((p->layers && check_needs(p->layers->name, p->layers->needs, &s, err)) ||
         (p->tokens && check_needs(p->tokens->name, p->tokens->needs, &s, err)) ||
         (p->maker && check_needs(p->maker->name, p->maker->needs, &s, err)) ||
-        (p->bits && check_needs(p->bits->name, bits_needs(p->bits, &s), &s, err)))
+        (p->bits && check_needs(p->bits->name, p->bits->needs, &s, err)))
         return -1;
     if (p->layers && (p->dims || p->maker || p->channels || p->bits))
         return kvd_fail(err,

@@ -80,6 +80,8 @@ static int of_parts(const kvd_jct_entry *e, const question *q, kvd_values *out, 
         return 0;
     if (seconds(e, q->rest, &of, err))
         return -1;
+    if (q->kind == SHARE && !(of > 0))
+        return 0; /* another part may do its work */
     if (q->kind == EXTRA) {
         kvd_jct_entry none = *e;
         none.row = kvd_jct_uncompressed(e->file->jct, e->row);

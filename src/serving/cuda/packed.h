@@ -9,7 +9,7 @@
 #include "serving/cuda/cache.h"
 #include "serving/cuda/packed_codes.h"
 
-/* Whether there is a kind for the plan's bits method. */
+/* Whether there is a kind for the plan's bits method, and no other axis but dims is filled. */
 bool kvd_serving_packed_takes(const kvd_plan *plan);
 /* As kvd_serving_method_open. */
 int kvd_serving_packed_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_serving_method **m,
