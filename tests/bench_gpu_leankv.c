@@ -299,7 +299,7 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
                      cudaMemcpyHostToDevice),
           "heads");
     free(head);
-    (void)snprintf(x[n++].name, sizeof x->name, "grow, %d layers", LAYERS);
+    (void)snprintf(x[n++].name, sizeof x->name, "grow of %d layers", LAYERS);
     for (int i = 0; i < n; i++)
         rival[i] = (kvd_bench_rival){.name = x[i].name,
                                      .cuda = true,

@@ -648,7 +648,8 @@ static void check_steps(fixture *f, char *page)
                    "%d lowered, %d dropped, %d on a border",
                    f->s->steps, r.out, r.lse, r.score, r.wrong, r.codes, r.lost, r.lowered, r.dropped,
                    r.close);
-    report(r.out < 1e-2 && r.lse < 1e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
+    /* Codes of keys stand behind 1024, whose share is taken off a float32 sum: some 1e-4 of a score where keys have 4 bits. */
+    report(r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
                r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
                n[1] == state.entries[1] && !state.wanted,
            f->s->name, text);

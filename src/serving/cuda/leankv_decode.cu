@@ -6,7 +6,7 @@
  * with codes c, c' of value and key, scale s and zero point z of each. Codes go into the products as they are: integers up to 255 are exact in
  * float16 and bf16, and scales and zero points act on results, q . k = s' (q . c') + z' sum(q), or on probabilities, p_j s_j. A code becomes
  * a number by standing in the last bits of 1024 (float16) or 128 (bf16), whose share goes with the zero points. So two codes cost a
- * shift and a mask, and nothing is rounded that the plain formula would not round.
+ * shift and a mask; float32 sums of offsets cost a score some 1e-4 with 4-bit keys.
  *
  * Bound by the bytes of codes and scales. Grid: `splits` CTAs per (row, KV head), 8 warps each. Tiles of 16 tokens go round the warps of all
  * splits, all high ones first and then the low ones (section 6), so no warp mixes precisions in a tile, and no CTA has more
