@@ -59,8 +59,8 @@ endif
 # A program is src/<folder>/kvdim_<stage>.c; every other .c is library code.
 prog_src := $(wildcard src/*/kvdim_*.c)
 # Folders named cuda/ are left out without nvcc.
-lib_src  := $(filter-out $(prog_src) $(if $(filter 1,$(CUDA)),,$(wildcard src/*/cuda/*.c)),$(wildcard src/*/*.c src/*/*/*.c))
-cu_src   := $(if $(filter 1,$(CUDA)),$(wildcard src/*/*.cu src/*/*/*.cu))
+lib_src  := $(filter-out $(prog_src) $(if $(filter 1,$(CUDA)),,$(wildcard src/*/cuda/*.c src/*/cuda/*/*.c)),$(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c))
+cu_src   := $(if $(filter 1,$(CUDA)),$(wildcard src/*/*.cu src/*/*/*.cu src/*/*/*/*.cu))
 prog_of   = $(BUILD)/bin/$(subst _,-,$(basename $(notdir $(1))))
 PROGS    := $(foreach s,$(prog_src),$(call prog_of,$(s)))
 LIB      := $(BUILD)/libkvdim.a

@@ -18,7 +18,7 @@
 #include "kernels/cuda/decode.h"
 #include "kernels/timing/bench.h"
 #include "model/cuda/random.h"
-#include "serving/cuda/leankv.h"
+#include "serving/cuda/methods/leankv.h"
 
 enum { D = 128, KV = 8, GROUP = 4, LAYERS = 32, BATCH_MAX = 64, SAMPLES = 30, RIVALS = 24 };
 

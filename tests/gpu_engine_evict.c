@@ -13,7 +13,7 @@
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
 #include "serving/cuda/engine_parts.h"
-#include "serving/cuda/evict_method.h"
+#include "serving/cuda/methods/evict_method.h"
 
 enum { MOST = 8, LONGEST = 512 };
 

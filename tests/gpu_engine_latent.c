@@ -1,5 +1,5 @@
 /*
- * Caches of latents in the CUDA engine (serving/cuda/palu.h, strawman.h): logits of every token that comes out against the pass behind the cache
+ * Caches of latents in the CUDA engine (serving/cuda/methods/palu.h, strawman.h): logits of every token that comes out against the pass behind the cache
  * of kvdim-eval, row by row on the CPU, with the same projections. Ranks and groups of several kinds, the fused kernel and restored pages, prompts
  * whole and in pieces, graphs on and off; bytes held; what is refused.
  */

@@ -1,5 +1,5 @@
 /*
- * Eviction on the device (serving/cuda/evict.h) against double references on the same bf16 numbers: scores of prompts with and without a temperature,
+ * Eviction on the device (serving/cuda/methods/evict.h) against double references on the same bf16 numbers: scores of prompts with and without a temperature,
  * over all rows and over the last ones; which tokens stay, and that their rows are what stood at their places; then steps, one after
  * another, each from the state that the device left. Prompts of one token, page edges, every group size, mixed widths, budgets at their
  * ends. Where two scores are closer than rounding the device may choose either; what it chose is then the state that goes on.
@@ -13,7 +13,7 @@
 #include "gpu_case.h"
 #include "methods/tokens/gumbel.h"
 #include "methods/tokens/tokens.h"
-#include "serving/cuda/evict.h"
+#include "serving/cuda/methods/evict.h"
 
 enum { BATCH = 6, LAYER = 1, LAYERS = 2 };
 

@@ -1,5 +1,5 @@
 /*
- * Kernels of latents (serving/cuda/latents.h) against sums in double: rows into pages and back, queries turned, pages restored, a step's row cut, leading
+ * Kernels of latents (serving/cuda/methods/latents.h) against sums in double: rows into pages and back, queries turned, pages restored, a step's row cut, leading
  * eigenvectors; ragged lengths, pages in any order, groups of heads, latents that are read as they are, matrices of slots. What must not be
  * read holds NaN, what must not be written stays.
  */
@@ -10,7 +10,7 @@
 #include "common/half.h"
 #include "common/rng.h"
 #include "gpu_case.h"
-#include "serving/cuda/latents.h"
+#include "serving/cuda/methods/latents.h"
 
 enum { MOST = 6, PAGES = 60, MAX_PAGES = 10 };
 static int failures;

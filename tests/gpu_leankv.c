@@ -12,7 +12,7 @@
 #include "kernels/attention_ref.h"
 #include "methods/bits/bits.h"
 #include "methods/tokens/tokens.h"
-#include "serving/cuda/leankv.h"
+#include "serving/cuda/methods/leankv.h"
 
 static int failures;
 

@@ -7,7 +7,7 @@
 
 #include "common/rng.h"
 #include "gpu_case.h"
-#include "serving/cuda/leankv.h"
+#include "serving/cuda/methods/leankv.h"
 
 static int failures;
 

@@ -1,5 +1,5 @@
 /*
- * Codes on the device (serving/cuda/packed_*.cu) against the method itself on the host: what is restored of prompts and, after every step, of
+ * Codes on the device (serving/cuda/methods/packed_*.cu) against the method itself on the host: what is restored of prompts and, after every step, of
  * running requests, bit for bit for even steps, within the rounding of RoPE for levels. Prompts end around groups, windows and pages.
  */
 #include <math.h>
@@ -10,8 +10,8 @@
 #include "methods/bits/kvquant.h"
 #include "methods/presets.h"
 #include "model/blocks.h"
-#include "serving/cuda/packed.h"
-#include "serving/cuda/packed_decode.h"
+#include "serving/cuda/methods/packed.h"
+#include "serving/cuda/methods/packed_decode.h"
 
 enum { N_KV = 3, GROUP_HEADS = 4, N = 7 /* requests */ };
 

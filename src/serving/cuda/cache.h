@@ -13,7 +13,7 @@
 #include "model/cuda/layer.h"
 #include "serving/cuda/batch.h"
 #include "serving/cuda/clock.h"
-#include "serving/cuda/method.h"
+#include "serving/cuda/methods/method.h"
 #include "serving/cuda/pages.h"
 #include "serving/engine.h"
 

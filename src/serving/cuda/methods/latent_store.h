@@ -6,7 +6,7 @@
 #define KVD_SERVING_CUDA_LATENT_STORE_H
 
 #include "serving/cuda/cache.h"
-#include "serving/cuda/latents.h"
+#include "serving/cuda/methods/latents.h"
 
 /* [2]: K, V. Set before kvd_latent_store_init. */
 typedef struct {

@@ -9,7 +9,7 @@
  * by what it writes. Even steps: a warp takes a unit of 16 dims, whose fragments are rows of the page's blocks (of values after
  * an exchange). Levels: a CTA takes a page in shared memory, since RoPE wants two dims that lie in different lanes.
  */
-#include "serving/cuda/packed_words.cuh"
+#include "serving/cuda/methods/packed_words.cuh"
 
 namespace
 {

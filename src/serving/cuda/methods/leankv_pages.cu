@@ -3,7 +3,7 @@
  * list, counts and tables then need no locks, and who gets which page depends on nothing but the order of heads. Bound by latency: a
  * batch of 64 requests in 32 layers of 8 heads is 16 rounds of 1024 heads.
  */
-#include "serving/cuda/leankv.cuh"
+#include "serving/cuda/methods/leankv.cuh"
 
 namespace
 {

@@ -16,8 +16,8 @@
  * A run that ends within a head leaves a partial result; a second launch, grid (KV heads, requests, query heads of a group), merges those in the order of the
  * warps, so that results depend on lengths alone.
  */
-#include "serving/cuda/packed_decode.cuh"
-#include "serving/cuda/packed_decode_levels.h"
+#include "serving/cuda/methods/packed_decode.cuh"
+#include "serving/cuda/methods/packed_decode_levels.h"
 
 namespace
 {

@@ -3,7 +3,7 @@
 #define KVD_SERVING_CUDA_PALU_PARTS_H
 
 #include "kernels/rivals/palu_decode.h"
-#include "serving/cuda/latent_store.h"
+#include "serving/cuda/methods/latent_store.h"
 
 /* One layer; offsets are elements of the matrices. */
 typedef struct {

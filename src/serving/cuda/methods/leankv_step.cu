@@ -5,7 +5,7 @@
  *
  * Bound by latency in small batches, by 12 + 4 group bytes an entry in large ones.
  */
-#include "serving/cuda/leankv.cuh"
+#include "serving/cuda/methods/leankv.cuh"
 
 namespace
 {

@@ -5,7 +5,7 @@
 #ifndef KVD_SERVING_CUDA_PACKED_DECODE_H
 #define KVD_SERVING_CUDA_PACKED_DECODE_H
 
-#include "serving/cuda/packed_codes.h"
+#include "serving/cuda/methods/packed_codes.h"
 
 #ifdef __cplusplus
 extern "C" {

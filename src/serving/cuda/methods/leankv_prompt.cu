@@ -6,7 +6,7 @@
  * Everything behind them is bound by latency, a CTA per KV head, but for the codes, which read K and V once.
  */
 #include "kernels/cuda/mma.cuh"
-#include "serving/cuda/leankv.cuh"
+#include "serving/cuda/methods/leankv.cuh"
 
 namespace
 {

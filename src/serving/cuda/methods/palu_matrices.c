@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "serving/cuda/fold.h"
-#include "serving/cuda/palu_parts.h"
+#include "serving/cuda/methods/palu_parts.h"
 
 static const char what[] = "matrices of palu";
 

@@ -18,7 +18,7 @@
  * Warps merge through shared memory, splits by the last of them to arrive, both in a fixed order.
  */
 #include "kernels/cuda/mma.cuh"
-#include "serving/cuda/leankv.cuh"
+#include "serving/cuda/methods/leankv.cuh"
 
 namespace
 {

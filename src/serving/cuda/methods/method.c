@@ -1,11 +1,11 @@
-#include "serving/cuda/method.h"
+#include "serving/cuda/methods/method.h"
 
 #include "serving/cuda/cache.h"
-#include "serving/cuda/evict_method.h"
-#include "serving/cuda/leankv_method.h"
-#include "serving/cuda/packed.h"
-#include "serving/cuda/palu.h"
-#include "serving/cuda/strawman.h"
+#include "serving/cuda/methods/evict_method.h"
+#include "serving/cuda/methods/leankv_method.h"
+#include "serving/cuda/methods/packed.h"
+#include "serving/cuda/methods/palu.h"
+#include "serving/cuda/methods/strawman.h"
 
 static const char *member_of(const kvd_plan *p)
 {

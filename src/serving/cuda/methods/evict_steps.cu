@@ -15,7 +15,7 @@
 
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/gumbel.h"
-#include "serving/cuda/evict.h"
+#include "serving/cuda/methods/evict.h"
 
 namespace
 {

@@ -5,8 +5,8 @@
 #ifndef KVD_SERVING_CUDA_PACKED_DECODE_CUH
 #define KVD_SERVING_CUDA_PACKED_DECODE_CUH
 
-#include "serving/cuda/packed_decode_levels.h"
-#include "serving/cuda/packed_words.cuh"
+#include "serving/cuda/methods/packed_decode_levels.h"
+#include "serving/cuda/methods/packed_words.cuh"
 
 namespace
 {

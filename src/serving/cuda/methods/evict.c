@@ -5,8 +5,8 @@
 
 #include "methods/tokens/tokens.h"
 #include "serving/cuda/cache.h"
-#include "serving/cuda/evict.h"
-#include "serving/cuda/evict_method.h"
+#include "serving/cuda/methods/evict.h"
+#include "serving/cuda/methods/evict_method.h"
 
 static const char what[] = "eviction";
 

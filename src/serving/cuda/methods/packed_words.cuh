@@ -5,7 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "serving/cuda/packed_codes.h"
+#include "serving/cuda/methods/packed_codes.h"
 
 /* Tokens of keys and values that are coded, of m. */
 static __device__ __forceinline__ int keys_coded(const kvd_packed_args &a, int m)

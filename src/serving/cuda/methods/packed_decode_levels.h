@@ -2,7 +2,7 @@
 #ifndef KVD_SERVING_CUDA_PACKED_DECODE_LEVELS_H
 #define KVD_SERVING_CUDA_PACKED_DECODE_LEVELS_H
 
-#include "serving/cuda/packed_decode.h"
+#include "serving/cuda/methods/packed_decode.h"
 
 struct kvd_packed_decode_params {
     kvd_packed_args a;

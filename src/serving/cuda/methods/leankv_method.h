@@ -2,7 +2,7 @@
 #ifndef KVD_SERVING_CUDA_LEANKV_METHOD_H
 #define KVD_SERVING_CUDA_LEANKV_METHOD_H
 
-#include "serving/cuda/method.h"
+#include "serving/cuda/methods/method.h"
 
 /* Whether the plan is sparsity with hetero: LeanKV's levels in LeanKV's codes. */
 bool kvd_serving_is_leankv(const kvd_plan *plan);

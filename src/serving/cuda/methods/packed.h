@@ -7,7 +7,7 @@
 #define KVD_SERVING_CUDA_PACKED_H
 
 #include "serving/cuda/cache.h"
-#include "serving/cuda/packed_codes.h"
+#include "serving/cuda/methods/packed_codes.h"
 
 /* Whether there is a kind for the plan's bits method, and no other axis but dims is filled. */
 bool kvd_serving_packed_takes(const kvd_plan *plan);

@@ -12,7 +12,7 @@
  * Bound by bytes as packed_decode.cu, in practice by some 3000 instructions of a warp for a page of heads of 128, and by the few warps that its shared
  * memory leaves room for: 13 % of the bound on an H200 at 4 bits.
  */
-#include "serving/cuda/packed_decode.cuh"
+#include "serving/cuda/methods/packed_decode.cuh"
 
 namespace
 {
@@ -381,7 +381,7 @@ kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a)
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
 {
     const int d = p->a.map.d_qk[0], turned = p->a.before_rope ? 4 * d : 0;
-    /* Room is four times what is expected (serving/cuda/packed.c): a third of it hardly ever is too little. */
+    /* Room is four times what is expected (serving/cuda/methods/packed.c): a third of it hardly ever is too little. */
     p->n_listed = p->a.form.k_apart / 12 * 4;
     p->stage_bytes = p->parts.k_list + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;
     p->scratch_bytes = 64 * d;

@@ -1,4 +1,4 @@
-#include "serving/cuda/latent_store.h"
+#include "serving/cuda/methods/latent_store.h"
 
 #include <stdlib.h>
 

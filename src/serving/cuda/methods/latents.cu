@@ -6,7 +6,7 @@
  *
  * The others move rows: 8 lanes take one run of 8 columns of 8 successive tokens, which are 128 contiguous bytes where they go.
  */
-#include "serving/cuda/latents.h"
+#include "serving/cuda/methods/latents.h"
 
 #include "kernels/cuda/mma.cuh"
 

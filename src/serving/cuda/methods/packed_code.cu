@@ -8,7 +8,7 @@
  * a page that holds codes already words are read, changed and written back; a word has one lane that ever writes it. Steps read and write
  * a few KiB per head: bound by latency. A prompt reads its rows once, 4 bytes per token and dim with K and V.
  */
-#include "serving/cuda/packed_words.cuh"
+#include "serving/cuda/methods/packed_words.cuh"
 
 namespace
 {

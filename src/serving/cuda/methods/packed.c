@@ -1,4 +1,4 @@
-#include "serving/cuda/packed.h"
+#include "serving/cuda/methods/packed.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "methods/bits/kvquant.h"
 #include "model/cuda/random.h"
-#include "serving/cuda/packed_decode.h"
+#include "serving/cuda/methods/packed_decode.h"
 
 static const char what[] = "coded cache";
 

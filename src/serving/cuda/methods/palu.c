@@ -1,8 +1,8 @@
-#include "serving/cuda/palu.h"
+#include "serving/cuda/methods/palu.h"
 
 #include <stdlib.h>
 
-#include "serving/cuda/palu_parts.h"
+#include "serving/cuda/methods/palu_parts.h"
 
 static const char what[] = "latents of palu";
 

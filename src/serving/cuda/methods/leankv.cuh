@@ -5,7 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "serving/cuda/leankv.h"
+#include "serving/cuda/methods/leankv.h"
 
 namespace leankv
 {

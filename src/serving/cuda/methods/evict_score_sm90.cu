@@ -9,7 +9,7 @@
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/gumbel.h"
-#include "serving/cuda/evict.h"
+#include "serving/cuda/methods/evict.h"
 
 namespace
 {

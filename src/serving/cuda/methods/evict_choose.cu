@@ -7,7 +7,7 @@
  * move: token kept[i] >= i goes to place i, in rising order of i and a run of places at a time: what a run overwrites was read by it or
  * by those before. A CTA has 32 dims of K or of V of a head, so they go side by side. Bound by latency: a few runs of 256 rows.
  */
-#include "serving/cuda/evict.h"
+#include "serving/cuda/methods/evict.h"
 
 namespace
 {

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "serving/cuda/cache.h"
-#include "serving/cuda/leankv.h"
-#include "serving/cuda/leankv_method.h"
+#include "serving/cuda/methods/leankv.h"
+#include "serving/cuda/methods/leankv_method.h"
 
 static const char what[] = "leankv";
 

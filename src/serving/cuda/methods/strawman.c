@@ -1,10 +1,10 @@
-#include "serving/cuda/strawman.h"
+#include "serving/cuda/methods/strawman.h"
 
 #include <stdlib.h>
 
 #include "common/cuda/libraries.h"
 #include "model/cuda/random.h"
-#include "serving/cuda/latent_store.h"
+#include "serving/cuda/methods/latent_store.h"
 
 static const char what[] = "the strawman's decompositions";
 
