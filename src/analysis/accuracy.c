@@ -15,7 +15,8 @@ static const kvd_column columns[] = {
      "key cut, rates of single pairs and of the low level, and values of the keys of its methods on the axes "
      "layers, tokens and bits"},
     {"label", KVD_COL_TEXT, "1", "what the evaluated texts are called"},
-    {"calibration", KVD_COL_TEXT, "1", "what the texts behind the bases are called, empty for none"},
+    {"calibration", KVD_COL_TEXT, "1",
+     "what the texts behind the bases are called, or else those of --calibration; empty for none"},
     {"purpose", KVD_COL_TEXT, "1",
      "point: asked for; seed: one seed of such a point; target-search: visited while looking for the target; "
      "weights: of "
@@ -255,7 +256,10 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
     kvd_rows_text(r, "method", kvd_method_name(source->method));
     kvd_rows_text(r, "settings", source->method->settings);
     kvd_rows_text(r, "label", a->label);
-    kvd_rows_text(r, "calibration", source->spectrum ? source->spectrum->label : "");
+    kvd_rows_text(r, "calibration",
+                  source->spectrum                                        ? source->spectrum->label
+                  : kvd_plan_needs(&choice->plan) & KVD_NEEDS_ACTIVATIONS ? a->calibrated
+                                                                          : "");
     kvd_rows_text(r, "purpose", purpose);
     kvd_rows_text(r, "rule", point->rule);
     kvd_rows_text(r, "pair_qk", m && source->method->cut != KVD_CUT_V ? kvd_pair_name[m->pair[0]] : "");

@@ -18,6 +18,8 @@ typedef struct {
     kvd_rows *rows;
     const kvd_config *config;
     char label[64];
+    char calibrated
+        [64]; /* what the text of calibration activations is called; the owner sets it, empty: none */
     size_t n_sequences, n_tokens;
     /* private: raw samples, a block per row */
     size_t n, capacity;

@@ -193,6 +193,7 @@ static int evaluate_choices(kvd_eval_run *v, kvd_choice *choice, size_t n, kvd_e
         kvd_accuracy_init(&v->accuracy, v->model, v->label, e->n_sequences, e->n_tokens,
                           kvd_eval_runs_free(cfg) ? &v->free_run : NULL, cfg->seeds > 1, v->run.seed, err))
         return -1;
+    (void)snprintf(v->accuracy.calibrated, sizeof v->accuracy.calibrated, "%s", v->calibration.label);
     k = 0;
     for (size_t i = 0; i < cfg->n_methods; i++)
         for (size_t j = 0; j < v->n_points[i]; j++, k += seeds_of(v, i))

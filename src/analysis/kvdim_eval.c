@@ -523,6 +523,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
                           v->run.seed, err) ||
         kvd_saved_rows_open(&v->saved, v->cfg->common.output, &v->accuracy, err))
         return -1;
+    (void)snprintf(v->accuracy.calibrated, sizeof v->accuracy.calibrated, "%s", v->calibration.label);
     if (v->saved.from.n && !v->cfg->common.quiet)
         fprintf(stderr, "%s: going on after %zu rows of '%s'\n", program, v->saved.from.n, v->saved.path);
     return 0;

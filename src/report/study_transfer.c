@@ -6,17 +6,23 @@
 #include "report/measures.h"
 #include "report/studies.h"
 
-/* Rows that differ only in the texts: same method and same p asked for. Widths follow from each calibration, so
- * the overall p that is reached may differ in the last digits. */
+static bool has_p(const kvd_accuracy_entry *e)
+{
+    return !isnan(kvd_entry_real(e, "p_wanted"));
+}
+
+/* Rows that differ only in the texts: same method and settings, same p asked for where the method has one. Widths follow from each
+ * calibration, so the overall p that is reached may differ in the last digits. */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return strcmp(a->method, b->method) == 0 &&
-           kvd_entry_real(a, "p_wanted") == kvd_entry_real(b, "p_wanted");
+           strcmp(kvd_entry_text(a, "settings"), kvd_entry_text(b, "settings")) == 0 &&
+           (has_p(a) ? kvd_entry_real(a, "p_wanted") == kvd_entry_real(b, "p_wanted") : !has_p(b));
 }
 
 static bool usable(const kvd_accuracy_entry *e)
 {
-    return !kvd_entry_is_none(e) && !isnan(kvd_entry_real(e, "p_wanted")) &&
+    return !kvd_entry_is_none(e) && (has_p(e) || *kvd_entry_text(e, "calibration")) &&
            strcmp(kvd_entry_text(e, "purpose"), "target-search") != 0;
 }
 
@@ -47,12 +53,16 @@ static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all, const kvd
 static int one_matrix(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
                       const char *const *from, size_t n, int number, kvd_section *s, kvd_err *err)
 {
-    char name[64], title[KVD_LABEL + 160];
+    char name[64], choice[KVD_LABEL], title[2 * KVD_LABEL + 160];
     double most = 0;
     snprintf(name, sizeof name, "transfer-accuracy-%d", number);
+    if (has_p(like))
+        snprintf(choice, sizeof choice, "at p = %.2f", kvd_entry_real(like, "p_wanted"));
+    else
+        snprintf(choice, sizeof choice, "with %.160s", kvd_entry_text(like, "settings"));
     snprintf(title, sizeof title,
-             "KL divergence in nats, %s at p = %.2f: calibrated on the row's text, evaluated on the column's",
-             like->method, kvd_entry_real(like, "p_wanted"));
+             "KL divergence in nats, %s %s: calibrated on the row's text, evaluated on the column's",
+             like->method, choice);
     for (size_t a = 0; a < n; a++)
         for (size_t b = 0; b < all->n_labels; b++) {
             const kvd_accuracy_entry *e = find(all, like, from[a], all->label[b]);
@@ -151,7 +161,7 @@ static int token_curves(const kvd_results *r, const kvd_accuracy_entries *all, k
         return x ? -1 : kvd_no_memory(err, "calibration tokens", all->n * sizeof *x);
     }
     for (size_t i = 0; i < all->n; i++) {
-        size_t tokens = usable(&all->item[i]) ? tokens_of(r, &all->item[i]) : 0;
+        size_t tokens = usable(&all->item[i]) && has_p(&all->item[i]) ? tokens_of(r, &all->item[i]) : 0;
         if (tokens)
             x[n++] = (counted){tokens, &all->item[i]};
     }
