@@ -260,7 +260,8 @@ static void every_axis_is_the_whole_sequence(void **state)
                                         "strawman,p=0.25",
                                         "h2o+zack,p=0.3",
                                         "h2o+minicache",
-                                        "zdc,p_i=0.1,p_u=0.5"};
+                                        "zdc,p_i=0.1,p_u=0.5",
+                                        "h2o+zdc,p_i=0.1,p_u=0.5"};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
         same_as_the_whole(exact[i], KVD_F32, 2e-4);
 }
@@ -279,6 +280,7 @@ static void codes_are_the_whole_sequence(void **state)
                                         "h2o+kivi,heavy=0.3,residual=32",
                                         "h2o+think+kivi,window=8,residual=32",
                                         "zack+kvquant,p=0.3",
+                                        "zdc+gear,p_i=0.1,p_u=0.5",
                                         "palu+kvquant,palu.p=0.3"};
     for (size_t i = 0; i < sizeof coded / sizeof *coded; i++)
         same_as_the_whole(coded[i], KVD_F32, 0.1);

@@ -50,6 +50,15 @@ if run --prompt 100 --spectrum "$D/s.h5" --method zack,p=0.2 --method zdc,p_i=0.
 else bad "zdc between its two rates" "$(cat "$D/err")"; fi
 
 # ---- a rate for each pair: p of either, at both levels, and bytes that follow from them -----------------------
+# ZDC's levels beside another method (H2O-ZDC, GEAR-ZDC), whichever is named first; with one rate they change no number.
+if run --prompt 100 --spectrum "$D/s.h5" --method h2o+zack,p=0.2 --method h2o+zdc,p_i=0.2,p_u=0.2,g=0.4 --method h2o+zdc,p_i=0.2,p_u=0.5,g=0.4 --method zdc+h2o,p_i=0.2,p_u=0.5,g=0.4 && column perplexity > "$D/a" && column cache_share > "$D/b"; then
+  if [ "$(sed -n 2p "$D/a")" = "$(sed -n 3p "$D/a")" ] && [ "$(sed -n 4p "$D/a")" = "$(sed -n 5p "$D/a")" ] && [ "$(sed -n 3p "$D/a")" != "$(sed -n 4p "$D/a")" ] &&
+     awk 'NR == 3 { one = $1 } NR == 4 { exit !($1 < one) }' "$D/b"; then ok "h2o beside zdc"; else bad "h2o beside zdc" "$(paste "$D/a" "$D/b")"; fi
+else bad "h2o beside zdc" "$(cat "$D/err")"; fi
+if run --prompt 100 --spectrum "$D/s.h5" --method zack+gear,p=0.2 --method gear+zdc,p_i=0.2,p_u=0.2,g=0.4 --method gear+zdc,p_i=0.2,p_u=0.7,g=0.4 && column perplexity > "$D/a" && column cache_share > "$D/b"; then
+  if [ "$(sed -n 2p "$D/a")" = "$(sed -n 3p "$D/a")" ] && awk 'NR == 3 { one = $1 } NR == 4 { exit !($1 < one) }' "$D/b"; then ok "gear behind zdc"; else bad "gear behind zdc" "$(paste "$D/a" "$D/b")"; fi
+else bad "gear behind zdc" "$(cat "$D/err")"; fi
+
 if run --prompt 100 --spectrum "$D/s.h5" --method zack,p.qk=0.5,p.v=0.25 --method zdc,p.qk=0.25,p.v=0.5/0.25,p_u.qk=0.75/0.5,p_u.v=0.5,g=0.4 --method zdc,p=0.3,p_u.qk=0.6,p_u.v=0.7,g=0.4; then
   for c in overall_p_qk overall_p_v low_p_qk low_p_v overall_p p_wanted cache_share; do column $c >"$D/$c"; done
   paste -d' ' "$D/overall_p_qk" "$D/overall_p_v" "$D/low_p_qk" "$D/low_p_v" "$D/overall_p" "$D/p_wanted" "$D/cache_share" >"$D/rows"
@@ -87,7 +96,7 @@ fails "an idle code" "'kivi' coded no entry" --method kivi,residual=256
 fails "pruned channels before RoPE" "'think' prunes keys after RoPE, 'kvquant' codes them before" --prompt 50 --calibration "$D/d.h5" --method think+kvquant
 fails "idle pruning" "'think' shortened no entry" --prompt 20 --method think
 fails "importance without a low level" "nothing stores less of what 'importance' lowers: give a method of the dims axis with p_u, or hetero" --prompt 50 --method importance
-fails "two widths with a code" "'kivi' codes entries of one width, not of two levels" --prompt 50 --spectrum "$D/s.h5" --method zdc+kivi,p=0.1,p_u=0.5
+fails "two widths with tables of one" "'kvquant' codes entries of one width, not of two levels" --prompt 50 --spectrum "$D/s.h5" --calibration "$D/d.h5" --method zdc+kvquant,p=0.1,p_u=0.5
 fails "important tokens cut more" "p_u = 0.1 removes less than the 0.5 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u=0.1
 fails "important tokens cut more in one pair" "p_u.v = 0.2 removes less than the 0.4 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i.qk=0.5,p_i.v=0.4,p_u.qk=0.6,p_u.v=0.2
 fails "in one pair of a common rate" "p_u.qk = 0.1 removes less than the" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u.qk=0.1,p_u.v=0.9

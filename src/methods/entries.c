@@ -150,11 +150,69 @@ static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decode
         memcpy(x, decoded, n * h->width[side] * sizeof *x);
 }
 
+/* Those of entries from .. to-1 that are at one level, side by side at its width: levels have blocks of their own. */
+static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t level, bool prompt, kvd_err *err)
+{
+    const size_t w = h->width[side], kept = level == KVD_LEVEL_LOW ? h->low[side] : w, room = to - from;
+    size_t n = 0;
+    float *const x = malloc(2 * room * kept * sizeof *x);
+    size_t *const entry = malloc(room * sizeof *entry);
+    double *const mass = malloc(2 * room * sizeof *mass);
+    uint32_t *const position = malloc(room * sizeof *position);
+    uint8_t *const levels = malloc(room);
+    int status = x && entry && mass && position && levels
+                     ? 0
+                     : kvd_no_memory(err, "a block of one level", room * kept);
+    for (size_t i = from; !status && i < to; i++)
+        if (h->level[i] == level) {
+            memcpy(x + n * kept, h->x[side] + i * w, kept * sizeof *x);
+            position[n] = h->position[i];
+            mass[n] = h->mass[i];
+            mass[room + n] = h->seen[i];
+            levels[n] = level;
+            entry[n++] = i;
+        }
+    const kvd_bits_block block = {.side = (kvd_side)side,
+                                  .layer = h->in->layer,
+                                  .kv_head = h->g,
+                                  .n = n,
+                                  .d = kept,
+                                  .x = x,
+                                  .level = levels,
+                                  .position = position,
+                                  .mass = mass,
+                                  .seen = mass ? mass + room : NULL,
+                                  .prompt = prompt};
+    kvd_bits_count count = {0, 0};
+    float *const decoded = x ? x + room * kept : NULL;
+    if (!status && n)
+        status = h->p->bits->code(h->p->bits_self, &block, decoded, &count, err);
+    for (size_t k = 0; !status && k < n; k++) {
+        memcpy(h->x[side] + entry[k] * w, decoded + k * kept, kept * sizeof *x);
+        set_bits(h, side, entry[k], count.payload / (double)n, count.side / (double)n);
+    }
+    h->account->coded += status ? 0 : n;
+    free(x);
+    free(entry);
+    free(mass);
+    free(position);
+    free(levels);
+    return status;
+}
+
 /* Entries from .. to-1 of a side through the bits axis; all pruned or none. */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
+    if (h->low[side] < h->width[side]) { /* two widths: neither pruned nor coded with other heads */
+        if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||
+            code_level(h, side, from, to, KVD_LEVEL_LOW, prompt, err))
+            return -1;
+        if (side == KVD_KEYS)
+            read_keys(h, from, to);
+        return 0;
+    }
     const size_t n = to - from, w = all ? sharing * h->d : pruned ? h->n_keep : h->width[side];
     float *const decoded = malloc(2 * n * w * sizeof *decoded);
     if (!decoded)

@@ -12,7 +12,7 @@ typedef struct {
 } kvd_keyed;
 
 /* Members of all axes but dims with p and r; how many. Values point into *m. */
-int kvd_method_members(kvd_method *m, kvd_keyed out[4]);
+int kvd_method_members(kvd_method *m, kvd_keyed out[5]);
 /* Index of a key among the parameters of a member; -1: it has none of that name. */
 int kvd_find_key(const kvd_keyed *k, const char *key);
 /* Writes m->settings anew. */

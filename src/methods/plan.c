@@ -4,7 +4,7 @@ unsigned kvd_plan_needs(const kvd_plan *p)
 {
     return (p->layers ? p->layers->needs : 0) | (p->maker ? p->maker->needs : 0) |
            (p->channels ? p->channels->needs : 0) | (p->tokens ? p->tokens->needs : 0) |
-           (p->bits ? p->bits->needs : 0);
+           (p->levels ? p->levels->needs : 0) | (p->bits ? p->bits->needs : 0);
 }
 
 bool kvd_plan_stepwise(const kvd_plan *p)
@@ -24,7 +24,19 @@ bool kvd_plan_beyond_widths(const kvd_plan *p)
 
 bool kvd_plan_first_pass(const kvd_plan *p)
 {
-    return p->layers || (p->tokens && p->tokens->rank);
+    const void *self;
+    return p->layers || kvd_plan_ranker(p, &self);
+}
+
+const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self)
+{
+    *self = p->levels ? p->levels_self : p->tokens_self;
+    return p->levels ? p->levels : p->tokens && p->tokens->rank ? p->tokens : NULL;
+}
+
+double kvd_plan_entry_bits(const kvd_plan *p)
+{
+    return (p->tokens ? p->tokens->entry_bits : 0) + (p->levels ? p->levels->entry_bits : 0);
 }
 
 bool kvd_plan_draws(const kvd_plan *p)
@@ -36,6 +48,8 @@ static const char *prompt_method(const kvd_plan *p)
 {
     if (p->tokens && p->tokens->needs & KVD_NEEDS_PROMPT)
         return p->tokens->name;
+    if (p->levels)
+        return p->levels->name;
     return p->layers ? p->layers->name : p->channels->name;
 }
 
@@ -53,10 +67,10 @@ static int check_needs(const char *name, unsigned needs, const kvd_method_setup 
 /* Entries at the low level are cut further, by bases that begin alike. */
 static int check_low(const kvd_plan *p, kvd_err *err)
 {
-    if (!p->tokens || !p->tokens->lowers)
+    if (!p->levels && (!p->tokens || !p->tokens->lowers))
         return kvd_fail(
             err, "widths of a low level want a method that lowers entries: importance, sparsity, lower");
-    if (p->bits)
+    if (p->bits && (p->bits->keys_before_rope || p->bits->needs & KVD_NEEDS_ACTIVATIONS))
         return kvd_fail(err, "'%s' codes entries of one width, not of two levels", p->bits->name);
     for (int i = 0; i < p->dims->n_layers * p->dims->n_kv_heads; i++) {
         const kvd_dims_head *const high = &p->dims->head[i], *const low = &p->dims_low->head[i];
@@ -103,6 +117,8 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
             err,
             "nothing stores less of what '%s' lowers: give a method of the dims axis with p_u, or hetero",
             p->tokens->name);
+    if (p->levels && !p->bits && !p->dims_low)
+        return kvd_fail(err, "nothing stores less of what '%s' lowers: give p_u, or hetero", p->levels->name);
     if (p->dims_low && check_low(p, err))
         return -1;
     if (p->maker) {
@@ -117,6 +133,10 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->tokens->name);
     }
+    if (p->levels && p->levels->open(&p->levels_values, &s, &p->levels_self, err)) {
+        kvd_plan_close(p);
+        return kvd_in(err, "method '%s'", p->levels->name);
+    }
     if (p->bits && p->bits->open && p->bits->open(&p->bits_values, &s, &p->bits_self, err)) {
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->bits->name);
@@ -130,7 +150,7 @@ void kvd_plan_close(kvd_plan *p)
         p->tokens->close(p->tokens_self);
     if (p->bits && p->bits->close && p->bits_self)
         p->bits->close(p->bits_self);
-    p->tokens_self = p->bits_self = NULL;
+    p->tokens_self = p->levels_self = p->bits_self = NULL;
     if (p->maker) {
         kvd_dims_release(&p->made);
         p->dims = NULL;

@@ -14,15 +14,17 @@
 typedef struct {
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;
+    const kvd_tokens_method *
+        levels; /* beside one that drops: lowers at the end of a prompt (importance), and has no state; NULL: none */
     const kvd_dims *dims; /* with a maker NULL until the plan is open */
     const kvd_dims_maker *maker;
     const kvd_channels_method *channels; /* without dims or maker */
     const kvd_dims *
         dims_low; /* widths of entries at KVD_LEVEL_LOW, below those of dims and of the same bases; NULL: the same */
     const kvd_bits_method *bits;
-    kvd_values layers_values, tokens_values, maker_values, channels_values, bits_values;
+    kvd_values layers_values, tokens_values, levels_values, maker_values, channels_values, bits_values;
     kvd_dims made; /* what the maker made   */
-    void *tokens_self, *bits_self;
+    void *tokens_self, *levels_self, *bits_self;
     kvd_dtype type; /* of numbers that are not coded                                                */
     size_t prompt;  /* rows before this one are the prompt, of shorter sequences all but the last   */
     uint64_t seed;
@@ -40,6 +42,12 @@ bool kvd_plan_stepwise(const kvd_plan *p);
 
 /* Whether the prompts must run through all layers before the sequences do (prompts.h). */
 bool kvd_plan_first_pass(const kvd_plan *p);
+
+/* Of tokens and levels, the one that ranks prompts in all layers, and its self; NULL: none. */
+const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
+
+/* What an entry stores beside K and V, in bits: of tokens and levels. */
+double kvd_plan_entry_bits(const kvd_plan *p);
 
 /* Whether it draws random numbers, so that what it does depends on the seed. */
 bool kvd_plan_draws(const kvd_plan *p);

@@ -102,11 +102,13 @@ void kvd_method_plan(const kvd_method *m, kvd_plan *plan)
 {
     plan->layers = m->layers;
     plan->tokens = m->tokens;
+    plan->levels = m->levels;
     plan->maker = m->maker;
     plan->channels = m->channels;
     plan->bits = m->bits;
     plan->layers_values = m->layers_values;
     plan->tokens_values = m->tokens_values;
+    plan->levels_values = m->levels_values;
     plan->maker_values = m->maker_values;
     plan->channels_values = m->channels_values;
     plan->bits_values = m->bits_values;
@@ -137,6 +139,27 @@ static int twice(const char *axis, const char *name, const char *was, kvd_err *e
 }
 
 static int add(const char *name, kvd_method *m, kvd_err *err);
+
+/* One that ranks the tokens of prompts goes beside one that drops tokens, whichever is named first. */
+static int add_tokens(const kvd_tokens_method *x, kvd_method *m, kvd_err *err)
+{
+    const bool beside =
+        m->tokens && !m->levels && !x->rank != !m->tokens->rank && !x->lowers != !m->tokens->lowers;
+    if (m->tokens && !beside)
+        return twice("tokens", x->name, m->tokens->name, err);
+    if (beside && x->rank) {
+        m->levels = x;
+        defaults(x->parameter, &m->levels_values);
+        return 0;
+    }
+    if (beside) {
+        m->levels = m->tokens;
+        m->levels_values = m->tokens_values;
+    }
+    m->tokens = x;
+    defaults(x->parameter, &m->tokens_values);
+    return 0;
+}
 
 /* NAME+NAME..., whose text is taken apart. */
 static int add_all(char *names, kvd_method *m, kvd_err *err)
@@ -189,11 +212,7 @@ static int add(const char *name, kvd_method *m, kvd_err *err)
         }
     for (int i = 0; i < N_TOKENS; i++)
         if (!strcmp(name, tokens[i]->name)) {
-            if (m->tokens)
-                return twice("tokens", name, m->tokens->name, err);
-            m->tokens = tokens[i];
-            defaults(tokens[i]->parameter, &m->tokens_values);
-            return 0;
+            return add_tokens(tokens[i], m, err);
         }
     for (int i = 0; i < N_BITS; i++)
         if (!strcmp(name, bits[i]->name)) {
@@ -298,13 +317,20 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
     return 0;
 }
 
-int kvd_method_members(kvd_method *m, kvd_keyed out[4])
+static bool lowers(const kvd_method *m)
+{
+    return m->levels || (m->tokens && m->tokens->lowers);
+}
+
+int kvd_method_members(kvd_method *m, kvd_keyed out[5])
 {
     int n = 0;
     if (m->layers)
         out[n++] = (kvd_keyed){m->layers->name, m->layers->parameter, m->layers->rate, &m->layers_values};
     if (m->tokens)
         out[n++] = (kvd_keyed){m->tokens->name, m->tokens->parameter, m->tokens->rate, &m->tokens_values};
+    if (m->levels)
+        out[n++] = (kvd_keyed){m->levels->name, m->levels->parameter, m->levels->rate, &m->levels_values};
     if (m->maker)
         out[n++] = (kvd_keyed){m->maker->name, m->maker->parameter, m->maker->rate, &m->maker_values};
     if (m->channels)
@@ -343,8 +369,8 @@ static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const c
     if (kvd_method_is_none(m))
         return kvd_fail(err, "it takes no key");
     if (m->dims)
-        snprintf(known, sizeof known, "%s%s%s", keys_of_dims, m->tokens && m->tokens->lowers ? ", " : "",
-                 m->tokens && m->tokens->lowers ? keys_of_low : "");
+        snprintf(known, sizeof known, "%s%s%s", keys_of_dims, lowers(m) ? ", " : "",
+                 lowers(m) ? keys_of_low : "");
     for (int k = 0; k < n; k++)
         for (int i = 0; all[k].parameter[i].key; i++) {
             if (*known)
@@ -356,7 +382,7 @@ static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const c
 
 static int set(kvd_method *m, const char *key, const char *value, unsigned *seen, kvd_err *err)
 {
-    kvd_keyed all[4];
+    kvd_keyed all[5];
     const int n = kvd_method_members(m, all);
     const bool of_dims = find_dims_key(key) >= 0;
     const char *const dot = of_dims ? NULL : strchr(key, '.'); /* p.qk has one of its own */
@@ -418,9 +444,9 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
         return kvd_fail(err, "ranks=%s takes p, a removal rate r belongs to Eq. 6", kvd_ranks_name[m->ranks]);
     if (m->ranks == KVD_RANKS_LOSS && !kvd_pair_fisher(m->dims->pair[0]))
         return kvd_fail(err, "ranks=loss is of method fisher: only its singular values are in nats");
-    if (kvd_method_has_low(m) && !(m->tokens && m->tokens->lowers))
+    if (kvd_method_has_low(m) && !lowers(m))
         return kvd_fail(err, "p_u is of entries at a low level, which no member of it makes");
-    kvd_keyed all[4];
+    kvd_keyed all[5];
     const int n = kvd_method_members((kvd_method *)(uintptr_t)m, all);
     for (int k = 0; k < n; k++)
         for (int i = 0; all[k].parameter[i].key; i++)
@@ -436,7 +462,7 @@ static void set_usual(kvd_method *m)
     char copy[64];
     char *rest = copy;
     snprintf(copy, sizeof copy, "%s", m->usual ? m->usual : "");
-    kvd_keyed all[4];
+    kvd_keyed all[5];
     const int n = kvd_method_members(m, all);
     while (rest && *rest) {
         char *value = strsep(&rest, ",");
@@ -452,7 +478,7 @@ static void set_usual(kvd_method *m)
 void kvd_method_describe(kvd_method *m)
 {
     *m->settings = '\0';
-    kvd_keyed all[4];
+    kvd_keyed all[5];
     const int n = kvd_method_members(m, all);
     size_t used = 0;
     if (m->cut != KVD_CUT_BOTH)

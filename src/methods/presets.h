@@ -23,12 +23,12 @@ typedef struct {
     const char *usual;    /* keys and values of a preset, for those that are not given; NULL: none */
     const kvd_rate *rate; /* of a preset that is named last, with keys NAME.key; NULL: that of the member */
     const kvd_layers_method *layers;
-    const kvd_tokens_method *tokens;
-    const kvd_dims_method *dims;         /* NULL: whole heads, or a maker                */
-    const kvd_dims_maker *maker;         /* makes its projections itself; NULL: none      */
-    const kvd_channels_method *channels; /* prunes channels; NULL: none */
+    const kvd_tokens_method *tokens, *levels; /* levels: as in a plan */
+    const kvd_dims_method *dims;              /* NULL: whole heads, or a maker                */
+    const kvd_dims_maker *maker;              /* makes its projections itself; NULL: none      */
+    const kvd_channels_method *channels;      /* prunes channels; NULL: none */
     const kvd_bits_method *bits;
-    kvd_values layers_values, tokens_values, maker_values, channels_values, bits_values;
+    kvd_values layers_values, tokens_values, levels_values, maker_values, channels_values, bits_values;
     double p;             /* key p of dims: wanted overall p; NaN when not given  */
     double p_low;         /* key p_u of dims: the same of entries at the low level; NaN: as the others */
     double p_side[2];     /* keys p.qk and p.v: p of each pair by itself; both or neither */

@@ -111,7 +111,8 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
         p->offset[s + 1] = p->offset[s] + length[s];
     const size_t shares = (size_t)c->n_layers * n_sequences;
     const size_t n = (size_t)c->n_layers * p->offset[n_sequences] * width_of(p);
-    if (plan->tokens && plan->tokens->rank) {
+    const void *self;
+    if (kvd_plan_ranker(plan, &self)) {
         const size_t rows = (size_t)c->n_layers * p->offset[n_sequences] + 1;
         p->log_denominator = malloc(rows * sizeof *p->log_denominator);
         p->level = malloc(rows);
@@ -208,12 +209,14 @@ static int merge(kvd_prompts *p, const size_t *whole, kvd_err *err)
 
 static int rank(kvd_prompts *p, kvd_err *err)
 {
+    const void *self;
+    const kvd_tokens_method *const ranker = kvd_plan_ranker(p->plan, &self);
     for (size_t s = 0; s < p->n_sequences; s++) {
         const size_t at = (size_t)p->config->n_layers * p->offset[s];
         const kvd_prompt_layers in = {.n_layers = p->config->n_layers,
                                       .n = p->offset[s + 1] - p->offset[s],
                                       .log_denominator = p->log_denominator + at};
-        if (in.n && p->plan->tokens->rank(p->plan->tokens_self, &in, p->level + at, err))
+        if (in.n && ranker->rank(self, &in, p->level + at, err))
             return kvd_in(err, "sequence %zu of the batch", s);
     }
     return 0;

@@ -41,7 +41,7 @@ double kvd_running_bits(const kvd_running *r, size_t slot)
     double sum = 0;
     for (size_t i = 0; s->head && i < n; i++)
         sum += s->head[i].held_payload + s->head[i].held_side +
-               (r->plan->tokens ? (double)s->head[i].m * r->plan->tokens->entry_bits : 0);
+               (double)s->head[i].m * kvd_plan_entry_bits(r->plan);
     return sum;
 }
 
@@ -67,6 +67,7 @@ static int begin_layer(kvd_running *r, kvd_running_slot *s, const kvd_attention_
                        kvd_err *err)
 {
     const kvd_plan *const p = r->plan;
+    const void *self;
     const size_t n_kv = (size_t)in->config->n_kv_heads, wide = n_kv * (size_t)in->config->d_head;
     kept_rows *const rows = &s->rows[in->layer];
     for (int side = 0; p->bits && p->bits->all_heads && side < KVD_N_SIDES; side++)
@@ -75,20 +76,19 @@ static int begin_layer(kvd_running *r, kvd_running_slot *s, const kvd_attention_
     for (size_t g = 0; g < n_kv; g++) {
         kvd_head *const h = &s->head[(size_t)in->layer * n_kv + g];
         const size_t prompt = in->offset[sequence + 1] - in->offset[sequence];
-        *h = (kvd_head){.p = p,
-                        .prompts = p->layers ? r->prompts : NULL,
-                        .ranked = p->tokens && p->tokens->rank
-                                      ? kvd_prompts_levels(r->prompts, in->layer, sequence)
-                                      : NULL,
-                        .sequence = sequence,
-                        .n = s->whole,
-                        .n0 = prompt,
-                        .g = (int)g,
-                        .room = prompt,
-                        .step_room = 1,
-                        .all_heads = {rows->x[KVD_KEYS], rows->x[KVD_VALUES]},
-                        .cosine = s->cosine,
-                        .sine = s->sine};
+        *h = (kvd_head){
+            .p = p,
+            .prompts = p->layers ? r->prompts : NULL,
+            .ranked = kvd_plan_ranker(p, &self) ? kvd_prompts_levels(r->prompts, in->layer, sequence) : NULL,
+            .sequence = sequence,
+            .n = s->whole,
+            .n0 = prompt,
+            .g = (int)g,
+            .room = prompt,
+            .step_room = 1,
+            .all_heads = {rows->x[KVD_KEYS], rows->x[KVD_VALUES]},
+            .cosine = s->cosine,
+            .sine = s->sine};
         kvd_head_describe(h, in->config, in->layer);
         if (kvd_head_allocate(h, err))
             return -1;

@@ -158,8 +158,11 @@ static int compress_prompt(kvd_head *h, const statistics *s, kvd_err *err)
             .ranked = h->ranked,
             .v = h->in->v + ((h->first * (size_t)h->in->config->n_kv_heads) + (size_t)h->g) * h->d};
         memset(h->decision, KVD_LEVEL_HIGH, h->n0);
-        if (h->p->tokens->prompt(h->p->tokens_self, h->state, &attention, h->decision, err) ||
-            kvd_head_decide(h, err))
+        if (h->p->tokens->prompt(h->p->tokens_self, h->state, &attention, h->decision, err))
+            return -1;
+        for (size_t t = 0; h->p->levels && t < h->n0; t++)
+            h->decision[t] = h->decision[t] < h->ranked[t] ? h->decision[t] : h->ranked[t];
+        if (kvd_head_decide(h, err))
             return -1;
     }
     if (h->p->channels && h->n0 && (h->p->channels->project ? kvd_head_cut(h, err) : kvd_head_prune(h, err)))
@@ -233,7 +236,7 @@ static int step(kvd_head *h, size_t t, kvd_err *err)
     a->rows++;
     a->payload += h->held_payload;
     a->side += h->held_side;
-    a->entries += tokens ? (double)h->m * tokens->entry_bits : 0;
+    a->entries += (double)h->m * kvd_plan_entry_bits(h->p);
     a->dense += (double)(t + 1) * 2 * (double)h->d * 8 * (double)kvd_dtype_bytes(h->p->type);
     a->peak = peak > a->peak ? peak : a->peak;
     return 0;
@@ -296,10 +299,11 @@ int kvd_stepwise_head(const kvd_plan *p, const kvd_prompts *prompts, const kvd_a
                  n0 = p->prompt < n ? p->prompt : n - 1;
     const size_t wide = (size_t)in->config->n_kv_heads * (size_t)in->config->d_head;
     kvd_stepwise_account mine = {0};
+    const void *self;
     kvd_head h = {.p = p,
                   .prompts = p->layers ? prompts : NULL,
                   .ranked =
-                      p->tokens && p->tokens->rank ? kvd_prompts_levels(prompts, in->layer, sequence) : NULL,
+                      kvd_plan_ranker(p, &self) ? kvd_prompts_levels(prompts, in->layer, sequence) : NULL,
                   .sequence = sequence,
                   .n = n,
                   .n0 = n0,

@@ -27,6 +27,8 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));
     if (!member)
         return 0;
+    if (plan->levels)
+        return kvd_fail(err, "the CUDA engine does not run '%s'", plan->levels->name);
     if (cache->share->count > 1)
         return kvd_fail(err, "on several GPUs the engine runs methods of the dims axis alone, not '%s'",
                         member);
