@@ -91,5 +91,7 @@ fails() {
 }
 fails "too many bits" "--weights-bits" --weights-bits 9
 fails "bits given twice" "--weights-bits 4 is given twice" --weights-bits 4 --weights-bits 4
+if $EVAL "$D/model" $data --weights-group 64 -o "$D/none.h5" >"$D/out" 2>"$D/err"; [ $? -eq 2 ] && grep -q -- '--weights-group goes with --weights-bits' "$D/err" && [ ! -e "$D/none.h5" ]
+then ok "a group without bits"; else bad "a group without bits" "$(cat "$D/err")"; fi
 fails "an empty group" "--weights-group" --weights-bits 4 --weights-group 0
 fails "weights and generation" "--weights-bits goes without" --weights-bits 4 --generate 5

@@ -273,6 +273,8 @@ static int check_free(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "--ask goes with --reference or --classify");
     if (cfg->items && !kvd_eval_runs_free(cfg))
         return kvd_fail(err, "--items goes with --generate, --needle or --classify");
+    if (cfg->weights_group_given && !cfg->n_weights_bits)
+        return kvd_fail(err, "--weights-group goes with --weights-bits");
     if (cfg->n_weights_bits && (cfg->scan || kvd_eval_runs_free(cfg)))
         return kvd_fail(err,
                         "--weights-bits goes without --scan-errors, --generate, --needle and --classify");
@@ -437,6 +439,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_WEIGHTS_BITS:
         return add_weights_bits(cfg, arg, err);
     case OPT_WEIGHTS_GROUP:
+        cfg->weights_group_given = true;
         return kvd_arg_size("--weights-group", arg, 1, KVD_WEIGHT_GROUP, &cfg->weights_group, err);
     case OPT_SWEEP:
         return kvd_arg_size("--sweep", arg, 1, 64, &cfg->sweep, err);

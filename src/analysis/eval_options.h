@@ -25,6 +25,7 @@ typedef struct {
     const char *reference, *classify, *classes, *ask;
     size_t seeds; /* of methods that draw */
     size_t weights_bits[7], n_weights_bits, weights_group;
+    bool weights_group_given;
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];
     size_t n_methods;

@@ -98,7 +98,7 @@ static const struct argp_option options[] = {
     {"repeats", OPT_REPEATS, "N", 0, "Runs of every job (default 3); samples of every iteration", 4},
     {"steps", OPT_STEPS, "N", 0,
      "On a GPU: of each job's steps run N, evenly spread over the output, each for (output - 1) / N of them. "
-     "Methods whose steps need every token before them run all",
+     "Methods whose steps need every token before them run all (default: all)",
      4},
     {"trace", OPT_TRACE, "FILE.json", 0, "Iterations and requests as a trace that Perfetto opens", 4},
     {"resume", OPT_RESUME, 0, 0, "Go on with the unfinished sweep in OUT.h5", 4},

@@ -268,9 +268,22 @@ static int job(kvd_jct_sweep *s, candidate *c, size_t batch, size_t input, size_
     return status ? kvd_in(err, "%s", what) : 0;
 }
 
+/* --steps that cannot be had is no reason to stop, but is said. */
+static void say_all_steps(const kvd_jct_sweep *s, const candidate *c)
+{
+    if (!s->cfg->steps || c->engine->facts.anywhere)
+        return;
+    if (s->progress.terminal && !s->progress.quiet)
+        fputc('\n', stderr);
+    fprintf(stderr, "%s: %s: all steps run, --steps %zu is not possible: %s\n", s->run.program,
+            c->method->label, s->cfg->steps,
+            s->gpu[0] ? "each needs every token before it" : "no GPU is used");
+}
+
 static int jobs(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;
+    say_all_steps(s, c);
     for (size_t b = 0; b < cfg->n_batches; b++)
         for (size_t i = 0; i < cfg->n_inputs; i++)
             for (size_t o = 0; o < cfg->n_outputs; o++) {
