@@ -114,7 +114,7 @@ static const struct argp_option options[] = {
     {"weights-bits", OPT_WEIGHTS_BITS, "B", 0,
      "For comparison, no method: the model with the matrices of its layers quantised to B bits, 2 to 8, and "
      "a "
-     "whole cache. May be repeated",
+     "whole cache (default: none). May be repeated",
      2},
     {"weights-group", OPT_WEIGHTS_GROUP, "N", 0,
      "Weights of a row that share a scale and a zero point (default 128)", 2},
