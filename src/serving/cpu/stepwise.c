@@ -5,11 +5,12 @@
 
 static int check_plan(const kvd_plan *plan, size_t chunk, kvd_err *err)
 {
+    const void *unused;
     if (kvd_plan_first_pass(plan))
         return kvd_fail(err,
                         "method '%s' wants a first pass over the prompts through all layers, which the CPU "
                         "engine does not make",
-                        plan->layers ? plan->layers->name : plan->tokens->name);
+                        plan->layers ? plan->layers->name : kvd_plan_ranker(plan, &unused)->name);
     const char *const name = plan->tokens     ? plan->tokens->name
                              : plan->maker    ? plan->maker->name
                              : plan->channels ? plan->channels->name
