@@ -1,14 +1,16 @@
 /*
- * allot: every dimension of a head gets bits by what its error costs, none where that is least: reverse water-filling (Shannon 1949;
- * Huang and Schultheiss 1963) over what a dims method made independent. None of the papers; the bits of a cut and of a code are
- * one budget.
+ * allot: every dimension of a head gets bits by what its error costs, none where that is least: reverse
+ * water-filling (Shannon 1949; Huang and Schultheiss 1963) over what a dims method made independent. None
+ * of the papers; the bits of a cut and of a code are one budget.
  *
- * From calibration rows, per layer, KV head and side: mean and deviation of every dimension; per layer and side, levels of 1 to 8 bits
- * for the normalised numbers (levels.h) and what is lost with each, e_b, of a deviation of 1. A dimension costs c e_b with b bits, and c with
- * none, when it is read as its mean. c is its variance, times what a unit of it costs where the bases say so: behind projections with a left
- * and a right matrix the squared singular value over the mean square, since that is what leaving the dimension out costs. Bits go
- * where they save most, until `bits` times the dimensions are given out: over all heads, layers and sides where costs have one unit (fisher:
- * nats), within each head and side otherwise.
+ * From calibration rows, per layer, KV head and side: mean and deviation of every dimension; per layer
+ * and side, levels of 1 to 8 bits for the normalised numbers (levels.h) and what is lost with each, e_b,
+ * of a deviation of 1. A dimension costs c e_b with b bits, and c with none, when it is read as its mean.
+ * c is its variance, times what a unit of it costs where the bases say so: behind projections with a left
+ * and a right matrix the squared singular value over the mean square, since that is what leaving the
+ * dimension out costs. Bits go where they save most, until `bits` times the dimensions are given out:
+ * over all heads, layers and sides where costs have one unit (fisher: nats), within each head and side
+ * otherwise.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -71,7 +73,7 @@ static int nearest(const float *level, int n, float x)
     return lo;
 }
 
-/* ---- calibration --------------------------------------------------------------------------------------- */
+/* ---- calibration ------------------------------------------------------------------------------------- */
 
 /* Whether singular values of the bases say what a dimension costs: not of a side that is left whole. */
 static bool weighed(const kvd_method_setup *s, int side)
@@ -167,7 +169,7 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/* ---- who gets bits --------------------------------------------------------------------------------------- */
+/* ---- who gets bits ----------------------------------------------------------------------------------- */
 
 /* The bits that dimensions of a place get when one more must save at least `price`; their sum. */
 static double give(allot *a, const making *m, size_t at, double price)
@@ -207,7 +209,7 @@ static void share_out(allot *a, const making *m, size_t first, size_t last)
         (void)give(a, m, at, most * exp(hi));
 }
 
-/* ---- one plan ---------------------------------------------------------------------------------------------- */
+/* ---- one plan ---------------------------------------------------------------------------------------- */
 
 static void close(void *self)
 {
@@ -264,7 +266,7 @@ static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd
     return 0;
 }
 
-/* ---- coding ------------------------------------------------------------------------------------------------- */
+/* ---- coding ------------------------------------------------------------------------------------------ */
 
 static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
 {
