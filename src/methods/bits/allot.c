@@ -30,7 +30,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_rate rate = {"bits", 5, 0.75, false, NULL, 0, 0};
 
-enum { BINS = 4096, MOST_BITS = 8 };
+enum { BINS = 2048, MOST_BITS = 8 };
 static const double RANGE = 8; /* deviations that the bins reach to; beyond is read as the last level */
 
 typedef struct {
@@ -194,7 +194,7 @@ static void share_out(allot *a, const making *m, size_t first, size_t last)
     for (size_t at = first; at < last; at++) {
         budget += a->v->value[BITS] * (double)m->width[at];
         for (size_t j = 0; j < m->width[at]; j++)
-            most = fmax(most, m->cost[at * a->wide + j]);
+            most = m->cost[at * a->wide + j] > most ? m->cost[at * a->wide + j] : most;
     }
     if (!(most > 0))
         return;

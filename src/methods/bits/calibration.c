@@ -1,5 +1,6 @@
 #include "methods/bits/calibration.h"
 
+#include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,17 +32,6 @@ int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s
     return r->rows && r->cut ? 0 : kvd_no_memory(err, "calibration rows", 3 * numbers * sizeof *r->rows);
 }
 
-static void project(const float *x, size_t n, size_t d, const float *a, size_t m, float *y)
-{
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < m; j++) {
-            double sum = 0;
-            for (size_t l = 0; l < d; l++)
-                sum += (double)x[i * d + l] * (double)a[l * m + j];
-            y[i * m + j] = (float)sum;
-        }
-}
-
 int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer, int kv_head, size_t *width,
                               kvd_err *err)
 {
@@ -59,7 +49,8 @@ int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer,
     }
     *width = !h ? d : (size_t)(side == KVD_KEYS ? h->d_qk : h->d_v);
     if (matrix)
-        project(r->rows, r->n, wide, matrix, *width, r->cut);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)r->n, (blasint)*width, (blasint)wide,
+                    1, r->rows, (blasint)wide, matrix, (blasint)*width, 0, r->cut, (blasint)*width);
     else
         memcpy(r->cut, r->rows, r->n * d * sizeof *r->cut);
     return 0;
