@@ -8,11 +8,11 @@
 #include "common/linalg.h"
 #include "common/threads.h"
 
-enum { SIDES = 2, KINDS = 4 }; /* q and its gradient, o and its gradient */
+enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
-    double *sum;     /* [n_layers][n_kv_heads][KINDS][d][d], over the queries of the group */
+    double *sum;     /* [n_layers][KINDS][n_kv_heads][d][d], over the queries of the group */
     double *scratch; /* [threads][kvd_gram_scratch(d)]                                     */
 };
 
@@ -50,7 +50,12 @@ void kvd_sensitivity_free(kvd_sensitivity *s)
 
 static double *sum_at(const kvd_sensitivity *s, size_t layer, size_t kv_head, size_t kind)
 {
-    return s->sum + ((layer * s->n_kv_heads + kv_head) * KINDS + kind) * s->d * s->d;
+    return s->sum + ((layer * KINDS + kind) * s->n_kv_heads + kv_head) * s->d * s->d;
+}
+
+double *kvd_sensitivity_sums(kvd_sensitivity *s)
+{
+    return s->sum;
 }
 
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err)
@@ -85,8 +90,9 @@ static int bases_of_head(const kvd_sensitivity *s, kvd_pair pair, size_t side, i
                          kvd_spectrum *out, kvd_err *err)
 {
     double *const sigma = kvd_spectrum_sigma(out, pair, layer, h);
-    const double *const rows = sum_at(s, (size_t)layer, (size_t)h, 2 * side), *const gradients =
-                                                                                  rows + s->d * s->d;
+    const double *const rows = sum_at(s, (size_t)layer, (size_t)h, 2 * side), *const gradients = sum_at(
+                                                                                  s, (size_t)layer, (size_t)h,
+                                                                                  2 * side + 1);
     if (kvd_balanced(rows, gradients, s->d, sigma, kvd_spectrum_R(out, pair, layer, h),
                      kvd_spectrum_right(out, pair, layer, h), err))
         return kvd_in(err, "pair '%s', layer %d, KV head %d", kvd_pair_name[pair], layer, h);
