@@ -105,15 +105,27 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
     const double scale = 1 / ((double)n_tokens * sqrt((double)s->group));
+    const size_t heads = s->n_layers * s->n_kv_heads, jobs = SIDES * heads;
     assert(n_tokens > 0 && out->n_layers == (int)s->n_layers && out->pairing == KVD_SHARED);
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
         out->pair[pair[side]].n_rows = 1; /* sigma is per token already */
-        for (int l = 0; l < out->n_layers; l++)
-            for (int h = 0; h < (int)s->n_kv_heads; h++)
-                if (bases_of_head(s, pair[side], side, l, h, scale, out, err))
-                    return -1;
     }
-    return 0;
+    size_t failed = jobs; /* the first job that failed: the same one for any schedule */
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
+    for (size_t i = 0; i < jobs; i++) {
+        const size_t side = i / heads, l = i % heads / s->n_kv_heads, h = i % s->n_kv_heads;
+        kvd_err mine = {""};
+        if (bases_of_head(s, pair[side], side, (int)l, (int)h, scale, out, &mine)) {
+#pragma omp critical(kvd_sensitivity_error)
+            if (i < failed) {
+                failed = i;
+                *err = mine;
+            }
+        }
+    }
+    kvd_blas_restore(saved);
+    return failed == jobs ? 0 : -1;
 }

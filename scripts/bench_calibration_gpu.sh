@@ -1,0 +1,67 @@
+#!/bin/sh
+# The whole calibration of a model on one GPU, as a user runs it: every program from start to end, reading the checkpoint included.
+#   scripts/bench_calibration_gpu.sh [FOLDER [OUT]]
+#
+# FOLDER (default /dev/shm, or /var/tmp): holds the checkpoint, the published SHAPE (llama-3.1-8b; KEYS: "num_hidden_layers=2 ..." for a
+# smaller one) with random weights in bf16, 16 GB, which is written first and removed at the end; writing it is not calibration and not
+# counted. OUT: a folder that keeps what the programs print, the table as calibration.csv and the small result files.
+# Token ids are random, sequences of SEQ_LEN (512). Times do not depend on what weights and tokens say, but for the widths that are fitted.
+# Steps run REPEAT (2) times, the error table once: 2 layers KV-heads 6 runs of SCAN tokens (2048), each from its layer on.
+# About three minutes on an H200 with 16 cores. DEVICE=cpu COMPUTE=f32: on the CPU, for a small shape.
+set -eu
+B=${BUILD:-build}
+if [ -n "${1:-}" ]; then D=$1; elif [ -w /dev/shm ]; then D=/dev/shm; else D=/var/tmp; fi
+T=$(mktemp -d "$D/kvdim-calibration.XXXXXX")
+trap 'rm -rf "$T"' EXIT INT TERM
+O=${2:-$T/out}
+mkdir -p "$O"
+shape=${SHAPE:-llama-3.1-8b} device=${DEVICE:-cuda} compute=${COMPUTE:-bf16} len=${SEQ_LEN:-512} repeat=${REPEAT:-2}
+moments=${MOMENT_TOKENS:-65536} few=${FEW_TOKENS:-16384} many=${MANY_TOKENS:-65536} scan=${SCAN_TOKENS:-2048}
+csv=$O/calibration.csv
+
+echo "# $(date -u +%F), $("$B/bin/kvdim-sensitivity" --version | head -n 1), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo 'no GPU'), $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) CPUs, Linux $(uname -r)"
+now() { date +%s.%N; }
+t0=$(now)
+# shellcheck disable=SC2086
+"$B/tests/tool_shape" "$shape" "$T/model" dtype=bf16 ${KEYS:-}
+echo "# $shape ${KEYS:-}: $(du -sm "$T/model" | cut -f1) MiB of bf16 in $D, written in $(echo "$t0 $(now)" | awk '{ printf "%.1f", $2 - $1 }') s (not counted)"
+vocab=$(sed -n 's/.*"vocab_size": *\([0-9]*\).*/\1/p' "$T/model/config.json")
+awk -v n="$many" -v len="$len" -v v="$vocab" 'BEGIN { srand(1); for (i = 0; i < n; i++) printf "%d%s", int(rand() * v), (i + 1) % len ? "," : "\n"; if (n % len) print "" }' >"$T/ids.csv"
+awk -v n="$scan" -v len="$len" -v v="$vocab" 'BEGIN { srand(2); for (i = 0; i < n; i++) printf "%d%s", int(rand() * v), (i + 1) % len ? "," : "\n"; if (n % len) print "" }' >"$T/scan.csv"
+
+echo 'step,device,compute,tokens,run,wall_s,peak_host_MiB' >"$csv"
+printf '%-58s %8s %10s\n' step 'wall s' 'host MiB'
+# step NAME DEVICE COMPUTE TOKENS TIMES COMMAND...
+step() {
+  name=$1 on=$2 type=$3 tokens=$4 times=$5; shift 5
+  log=$O/$(echo "$name-$tokens" | tr -c 'a-z0-9\n-' '-').json
+  run=1
+  while [ "$run" -le "$times" ]; do
+    if ! "$B/tests/tool_rusage" "$@" >"$log" 2>"$T/use"; then
+      echo "not ok $name: $(cat "$T/use")"
+      exit 1
+    fi
+    wall=$(tail -n 1 "$T/use" | cut -d' ' -f1) peak=$(tail -n 1 "$T/use" | cut -d' ' -f2)
+    echo "$name,$on,$type,$tokens,$run,$wall,$peak" >>"$csv"
+    printf '%-58s %8s %10s\n' "$name, $on $type, $tokens tokens" "$wall" "$peak"
+    run=$((run + 1))
+  done
+}
+P=$B/bin
+place="--device $device --compute $compute"
+# shellcheck disable=SC2086
+{
+  step moments $device $compute "$moments" "$repeat" "$P/kvdim-collect" "$T/model" --ids "$T/ids.csv" --tokens "$moments" --seq-len "$len" --moments $place --json -q -o "$T/m.h5"
+  step spectrum $device f64 "$moments" "$repeat" "$P/kvdim-spectrum" "$T/m.h5" --pair qk,vw,bqk,bvw --device $device --json -q -o "$T/s.h5"
+  step sensitivity $device $compute "$few" "$repeat" "$P/kvdim-sensitivity" "$T/model" --ids "$T/ids.csv" --tokens "$few" --seq-len "$len" $place --json -q -o "$T/f.h5"
+  if [ "$many" -gt "$few" ]; then
+    step sensitivity $device $compute "$many" "$repeat" "$P/kvdim-sensitivity" "$T/model" --ids "$T/ids.csv" --tokens "$many" --seq-len "$len" $place --json -q -o "$T/f.h5"
+  fi
+  [ -n "${NO_F32:-}" ] || [ $compute = f32 ] ||
+    step sensitivity $device f32 "$few" 1 "$P/kvdim-sensitivity" "$T/model" --ids "$T/ids.csv" --tokens "$few" --seq-len "$len" --device $device --compute f32 --json -q -o "$T/f32.h5"
+  step fit-by-loss cpu f64 "$many" "$repeat" "$P/kvdim-fit" "$T/f.h5" --overall-p 0.1:0.7:0.1 --by-loss --json -q -o "$O/fisher-rates.h5"
+  step scan-errors $device $compute "$scan" 1 "$P/kvdim-eval" "$T/model" --ids "$T/scan.csv" --tokens "$scan" --seq-len "$len" --spectrum "$T/s.h5" --method balanced --scan-errors $place --json -q -o "$O/error-table.h5"
+  step fit-by-table cpu f64 "$scan" "$repeat" "$P/kvdim-fit" "$T/s.h5" --overall-p 0.1:0.7:0.1 --error-table "$O/error-table.h5" --json -q -o "$O/balanced-rates.h5"
+}
+awk -F, 'NR > 1 { k = $1 "," $4 "," $3; if (!(k in n)) order[++m] = k; n[k]++; sum[k] += $6; if (!(k in lo) || $6 < lo[k]) lo[k] = $6; if ($6 > hi[k]) hi[k] = $6 }
+  END { for (i = 1; i <= m; i++) { k = order[i]; split(k, x, ","); printf "%s, %s, %s tokens: %.2f s (%.2f to %.2f, %d runs)\n", x[1], x[3], x[2], sum[k] / n[k], lo[k], hi[k], n[k] } }' "$csv"
