@@ -6,8 +6,9 @@
 # smaller one) with random weights in bf16, 16 GB, which is written first and removed at the end; writing it is not calibration and not
 # counted. OUT: a folder that keeps what the programs print, the table as calibration.csv and the small result files.
 # Token ids are random, sequences of SEQ_LEN (512). Times do not depend on what weights and tokens say, but for the widths that are fitted.
-# Steps run REPEAT (2) times, the error table once: 2 layers KV-heads 6 runs of SCAN tokens (2048), each from its layer on.
-# About three minutes on an H200 with 16 cores. DEVICE=cpu COMPUTE=f32: on the CPU, for a small shape.
+# Steps run REPEAT (2) times, the long ones once: the error table, 2 layers KV-heads 6 runs of SCAN_TOKENS (2048), each from its layer on; the
+# backward pass over MANY_TOKENS (65536) in the place of FEW_TOKENS (16384), and in float32.
+# About four minutes on an H200 with 16 cores. DEVICE=cpu COMPUTE=f32: on the CPU, for a small shape.
 set -eu
 B=${BUILD:-build}
 if [ -n "${1:-}" ]; then D=$1; elif [ -w /dev/shm ]; then D=/dev/shm; else D=/var/tmp; fi
@@ -54,14 +55,13 @@ place="--device $device --compute $compute"
   step moments $device $compute "$moments" "$repeat" "$P/kvdim-collect" "$T/model" --ids "$T/ids.csv" --tokens "$moments" --seq-len "$len" --moments $place --json -q -o "$T/m.h5"
   step spectrum $device f64 "$moments" "$repeat" "$P/kvdim-spectrum" "$T/m.h5" --pair qk,vw,bqk,bvw --device $device --json -q -o "$T/s.h5"
   step sensitivity $device $compute "$few" "$repeat" "$P/kvdim-sensitivity" "$T/model" --ids "$T/ids.csv" --tokens "$few" --seq-len "$len" $place --json -q -o "$T/f.h5"
-  if [ "$many" -gt "$few" ]; then
-    step sensitivity $device $compute "$many" "$repeat" "$P/kvdim-sensitivity" "$T/model" --ids "$T/ids.csv" --tokens "$many" --seq-len "$len" $place --json -q -o "$T/f.h5"
-  fi
-  [ -n "${NO_F32:-}" ] || [ $compute = f32 ] ||
-    step sensitivity $device f32 "$few" 1 "$P/kvdim-sensitivity" "$T/model" --ids "$T/ids.csv" --tokens "$few" --seq-len "$len" --device $device --compute f32 --json -q -o "$T/f32.h5"
-  step fit-by-loss cpu f64 "$many" "$repeat" "$P/kvdim-fit" "$T/f.h5" --overall-p 0.1:0.7:0.1 --by-loss --json -q -o "$O/fisher-rates.h5"
+  step fit-by-loss cpu f64 "$few" "$repeat" "$P/kvdim-fit" "$T/f.h5" --overall-p 0.1:0.7:0.1 --by-loss --json -q -o "$O/fisher-rates.h5"
   step scan-errors $device $compute "$scan" 1 "$P/kvdim-eval" "$T/model" --ids "$T/scan.csv" --tokens "$scan" --seq-len "$len" --spectrum "$T/s.h5" --method balanced --scan-errors $place --json -q -o "$O/error-table.h5"
   step fit-by-table cpu f64 "$scan" "$repeat" "$P/kvdim-fit" "$T/s.h5" --overall-p 0.1:0.7:0.1 --error-table "$O/error-table.h5" --json -q -o "$O/balanced-rates.h5"
+  [ "$many" -le "$few" ] ||
+    step sensitivity $device $compute "$many" 1 "$P/kvdim-sensitivity" "$T/model" --ids "$T/ids.csv" --tokens "$many" --seq-len "$len" $place --json -q -o "$T/f.h5"
+  [ $compute = f32 ] ||
+    step sensitivity $device f32 "$few" 1 "$P/kvdim-sensitivity" "$T/model" --ids "$T/ids.csv" --tokens "$few" --seq-len "$len" --device $device --compute f32 --json -q -o "$T/f32.h5"
 }
 awk -F, 'NR > 1 { k = $1 "," $4 "," $3; if (!(k in n)) order[++m] = k; n[k]++; sum[k] += $6; if (!(k in lo) || $6 < lo[k]) lo[k] = $6; if ($6 > hi[k]) hi[k] = $6 }
   END { for (i = 1; i <= m; i++) { k = order[i]; split(k, x, ","); printf "%s, %s, %s tokens: %.2f s (%.2f to %.2f, %d runs)\n", x[1], x[3], x[2], sum[k] / n[k], lo[k], hi[k], n[k] } }' "$csv"

@@ -63,8 +63,8 @@ tail = np.sort(np.concatenate([s[..., 1:].ravel() for s in sigma]))
 for p, kl in said.items():
     gone = int(np.ceil(p * 2 * sigma[0].size / 1 - 1e-9))
     assert np.isclose((tail[:gone] ** 2).sum() / 2, kl, rtol=1e-12), p
-if os.path.exists(D + '/g.json'): # drawn tokens are the same but for ties; in bf16 some differ
-    for name, most, top in (('g', 2e-3, 1e-3), ('gb', 0.1, 0.1)):
+if os.path.exists(D + '/g.json'): # drawn tokens are the same but for ties of rounding, of which there are more in bf16
+    for name, most, top in (('g', 3e-3, 1e-2), ('gb', 0.1, 0.1)):
         g = h5py.File(D + '/%s.h5' % name)
         by_loss = json.load(open(D + '/%s.json' % name))['by_loss']
         far = max(abs(x['predicted_kl'] / said[round(x['p'], 1)] - 1) for x in by_loss)
