@@ -68,7 +68,6 @@ sanitize gpu_packed quick
 sanitize gpu_few_rows
 sanitize gpu_blocks_back small
 TOOLS=memcheck sanitize gpu_backward quick
-TOOLS=racecheck sanitize gpu_backward qwen3-mqa
 sanitize gpu_leankv_pages
 sanitize gpu_leankv quick
 TOOLS=memcheck sanitize gpu_engine quick one
