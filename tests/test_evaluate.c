@@ -496,6 +496,12 @@ static void test_error_scan(void **state)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
+    /* One unit at a time, where there is no room for more: the same table. */
+    kvd_error_table alone;
+    b.runner->spare = nothing_to_spare;
+    assert_int_equal(kvd_error_scan(&b.e, &source, &spectrum.model, KVD_F32, NULL, &alone, &err), 0);
+    assert_memory_equal(alone.error, t.error, 2 * 3 * 2 * 7 * sizeof *t.error);
+    kvd_error_table_release(&alone);
     kvd_error_table_release(&t);
     close_bench(&b);
 }
