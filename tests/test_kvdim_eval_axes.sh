@@ -95,6 +95,15 @@ fails "an idle eviction" "'h2o' dropped and lowered no entry" --method h2o,heavy
 fails "an idle code" "'kivi' coded no entry" --method kivi,residual=256
 fails "pruned channels before RoPE" "'think' prunes keys after RoPE, 'kvquant' codes them before" --prompt 50 --calibration "$D/d.h5" --method think+kvquant
 fails "idle pruning" "'think' shortened no entry" --prompt 20 --method think
+# What is lowered is stored in fewer bits by hetero alone; elsewhere it stays as it is, and a method that does no more is refused.
+fails "importance beside codes of one level" "nothing stores less of what 'importance' lowers" --prompt 50 --method importance+kivi,residual=32
+fails "lower beside codes of one level" "nothing stores less of what 'lower' lowers" --method gear+lower
+fails "ZDC's levels beside codes of one level" "nothing stores less of what 'importance' lowers" --prompt 50 --method h2o+importance+zipcache
+fails "sparsity that only lowers" "'sparsity' dropped no entry, and nothing stores less of what it lowers" --prompt 100 --method sparsity,th=0.4,tl=0,window=8
+fails "an idle eviction beside levels" "'h2o' dropped no entry" --prompt 100 --spectrum "$D/s.h5" --method h2o+zdc,heavy=500,recent=1,p_i=0.2,p_u=0.5
+fails "idle levels beside an eviction" "'importance' lowered no entry" --prompt 100 --spectrum "$D/s.h5" --method h2o+zdc,p_i=0.2,p_u=0.5,g=1
+if run --prompt 100 --method kivi,residual=32 --method sparsity+kivi,residual=32,th=0.5,tl=0.2,window=8 && column cache_share >"$D/c" && awk 'NR == 2 { kivi = $1 } NR == 3 { exit !($1 < kivi) }' "$D/c"
+then ok "dropping beside codes of one level stores less"; else bad "dropping beside codes of one level stores less" "$(cat "$D/c")" "$(cat "$D/err")"; fi
 fails "importance without a low level" "nothing stores less of what 'importance' lowers: give a method of the dims axis with p_u, or hetero" --prompt 50 --method importance
 fails "two widths with tables of one" "'kvquant' codes entries of one width, not of two levels" --prompt 50 --spectrum "$D/s.h5" --calibration "$D/d.h5" --method zdc+kvquant,p=0.1,p_u=0.5
 fails "important tokens cut more" "p_u = 0.1 removes less than the 0.5 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u=0.1
