@@ -151,6 +151,17 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
+/* A bound with as many digits as it takes: 1048576 and not 1.04858e+06, and what lies below 1 not as 1. */
+static void print_bound(double v, char text[40])
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        (void)snprintf(text, 40, "%.*g", digits, v);
+        const double read = strtod(text, NULL);
+        if (read <= v && read >= v)
+            return;
+    }
+}
+
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out, kvd_err *err)
 {
     /* The character set keeps out what strtod also takes: white space, hexadecimal, inf and nan. */
@@ -159,8 +170,12 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
     const double v = n && strspn(text, "0123456789+-.eE") == n ? strtod(text, &end) : 0;
     if (!end || end == text || *end)
         return kvd_fail(err, "%s: '%s' is not a number", option, text);
-    if (!(v >= lo && v <= hi) || !isfinite(v))
-        return kvd_fail(err, "%s: '%s' is not within %g .. %g", option, text, lo, hi);
+    if (!(v >= lo && v <= hi) || !isfinite(v)) {
+        char least[40], most[40];
+        print_bound(lo, least);
+        print_bound(hi, most);
+        return kvd_fail(err, "%s: '%s' is not within %s .. %s", option, text, least, most);
+    }
     *out = v;
     return 0;
 }
