@@ -9,6 +9,7 @@
 
 #include "common/blas.h"
 #include "common/run.h"
+#include "common/utf8.h"
 
 enum { KEY_SEED = 0x1000, KEY_THREADS, KEY_DEVICE, KEY_JSON };
 
@@ -115,8 +116,16 @@ void kvd_args_parse(const char *name, const struct argp *argp, int argc, char **
         exit(1);
     }
     copy[0] = own_name;
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc; i++) {
+        /* Files and summaries hold the command line, paths and labels as texts. */
+        const size_t length = strlen(argv[i]), bad = kvd_utf8_first_bad(argv[i], length);
+        if (bad < length) {
+            fprintf(stderr, "%s: argument %d is not valid UTF-8 at byte %zu, and results record it as text\n",
+                    name, i, bad);
+            exit(2);
+        }
         copy[i] = argv[i];
+    }
     program_name = own_name;
     argp_err_exit_status = 2;
     argp_program_version_hook = print_version;
