@@ -385,8 +385,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->text_given = true;
         return add_text(cfg, arg, err);
     case OPT_IDS:
-        cfg->ids = arg;
-        return 0;
+        return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_FIELD:
         if (cfg->n_field == KVD_EVAL_TEXTS)
             return kvd_fail(err, "more than %d fields", (int)KVD_EVAL_TEXTS);
@@ -405,11 +404,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_BATCH:
         return kvd_arg_size("--batch", arg, 1, 1 << 30, &cfg->batch, err);
     case OPT_CALIBRATION:
-        cfg->calibration = arg;
-        return 0;
+        return kvd_arg_once("--calibration", arg, &cfg->calibration, err);
     case OPT_FISHER:
-        cfg->fisher = arg;
-        return 0;
+        return kvd_arg_once("--fisher", arg, &cfg->fisher, err);
     case OPT_PROMPT:
         return kvd_arg_size("--prompt", arg, 0, 1 << 30, &cfg->prompt, err);
     case OPT_LABEL:
@@ -424,8 +421,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_RATES:
         return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
     case OPT_TABLE:
-        cfg->table = arg;
-        return 0;
+        return kvd_arg_once("--error-table", arg, &cfg->table, err);
     case OPT_TARGET:
         if (kvd_arg_double("--target", arg, 0, 1, &cfg->target, err))
             return -1;
@@ -434,8 +430,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->points_only = true;
         return 0;
     case OPT_TARGET_KEY:
-        cfg->target_key = arg;
-        return 0;
+        return kvd_arg_once("--target-key", arg, &cfg->target_key, err);
     case OPT_WEIGHTS_BITS:
         return add_weights_bits(cfg, arg, err);
     case OPT_WEIGHTS_GROUP:

@@ -85,11 +85,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->text[cfg->n_text++] = arg;
         return 0;
     case OPT_IDS:
-        cfg->ids = arg;
-        return 0;
+        return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_FIELD:
-        cfg->field = arg;
-        return 0;
+        return kvd_arg_once("--field", arg, &cfg->field, err);
     case OPT_NO_SPECIAL:
         cfg->no_special = true;
         return 0;

@@ -260,13 +260,11 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->text_given = true;
         return add_text(cfg, arg, err);
     case OPT_IDS:
-        cfg->ids = arg;
-        return 0;
+        return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_RANDOM:
         return kvd_arg_size("--random", arg, 2, (size_t)1 << 48, &cfg->n_random, err);
     case OPT_FIELD:
-        cfg->field = arg;
-        return 0;
+        return kvd_arg_once("--field", arg, &cfg->field, err);
     case OPT_NO_SPECIAL:
         cfg->no_special = true;
         return 0;

@@ -189,6 +189,14 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
     return 0;
 }
 
+int kvd_arg_once(const char *option, const char *text, const char **slot, kvd_err *err)
+{
+    if (*slot)
+        return kvd_fail(err, "%s is given twice, '%s' and '%s'", option, *slot, text);
+    *slot = text;
+    return 0;
+}
+
 /* ---- lists ---- */
 
 enum { MAX_LIST = 1000000 };
