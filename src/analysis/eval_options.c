@@ -229,10 +229,23 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
         if (!isnan(cfg->target) && rate.p && m->cut != KVD_CUT_BOTH)
             return kvd_fail(err, "--target searches p of both sides, --method %s leaves one whole",
                             cfg->method_text[i]);
+        kvd_method_rate swept;
+        if (cfg->sweep && kvd_method_rate_find(m, NULL, &swept, err))
+            return -1;
+        if (cfg->sweep && kvd_method_rate_given(m, &swept))
+            return kvd_fail(err, "--sweep tries values of %s, of which --method %s gives one", swept.name,
+                            cfg->method_text[i]);
         if (rate.p && kvd_method_has_sides(m))
             return kvd_fail(err, "--%s takes one p for both pairs, --method %s has one for each",
                             isnan(cfg->target) ? "sweep" : "target", cfg->method_text[i]);
     }
+    size_t tried = 0;
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        tried += !kvd_method_is_none(&cfg->method[i]);
+    if (cfg->n_methods && !tried && (cfg->sweep || !isnan(cfg->target)))
+        return kvd_fail(err,
+                        "--%s of nothing: the uncompressed model has no key that trades bytes for quality",
+                        cfg->sweep ? "sweep" : "target");
     if (cfg->target_key && isnan(cfg->target))
         return kvd_fail(err, "--target-key goes with --target");
     if (cfg->scan && (cfg->sweep || cfg->resume))
@@ -295,6 +308,8 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "give one of --text and --ids");
     if (cfg->n_field && !cfg->n_text)
         return kvd_fail(err, "--field goes with --text");
+    if (cfg->no_special && !cfg->n_text)
+        return kvd_fail(err, "--no-special goes with --text");
     if (cfg->n_field > 1 && cfg->n_field != cfg->n_text)
         return kvd_fail(err, "--field %d times with %d texts: once, or once for each text", cfg->n_field,
                         cfg->n_text);
