@@ -68,6 +68,8 @@ static int check_usage(const config *cfg, kvd_err *err)
         return kvd_fail(err, "give one of --text and --ids");
     if (cfg->by_text && !cfg->n_text)
         return kvd_fail(err, "--by-text goes with --text");
+    if (cfg->no_special && !cfg->n_text)
+        return kvd_fail(err, "--no-special goes with --text");
     return cfg->field && !cfg->n_text ? kvd_fail(err, "--field goes with --text") : 0;
 }
 
@@ -91,11 +93,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->text[cfg->n_text++] = arg;
         return 0;
     case OPT_IDS:
-        cfg->ids = arg;
-        return 0;
+        return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_FIELD:
-        cfg->field = arg;
-        return 0;
+        return kvd_arg_once("--field", arg, &cfg->field, err);
     case OPT_NO_SPECIAL:
         cfg->no_special = true;
         return 0;
@@ -199,7 +199,7 @@ static int record(job *j, kvd_err *err)
 {
     const config *const cfg = j->cfg;
     kvd_run *const r = &j->run;
-    if (kvd_run_add_input(r, cfg->model, err))
+    if (kvd_run_add_model(r, cfg->model, err))
         return -1;
     for (int i = 0; i < cfg->n_text; i++)
         if (kvd_run_add_input(r, cfg->text[i], err))

@@ -92,8 +92,8 @@ static int recorded_requests(service *v, kvd_err *err)
     const kvd_serve_options *const cfg = v->cfg;
     if (kvd_run_add_input(&v->run, cfg->trace, err) || kvd_requests_read(&v->requests, cfg->trace, err))
         return -1;
-    if (cfg->requests)
-        kvd_requests_first(&v->requests, cfg->requests);
+    if (cfg->requests && kvd_requests_first(&v->requests, cfg->requests, err))
+        return -1;
     v->base_rate = kvd_requests_rate(&v->requests);
     if (!(v->base_rate > 0) && (cfg->n_rates || !isnan(cfg->bound)))
         return kvd_fail(err, "'%s': no time passes between its requests, so they have no rate to change",

@@ -88,6 +88,11 @@ static int add_method(kvd_serve_options *cfg, const char *text, size_t length, k
     char *const copy = strndup(text, length);
     if (!copy)
         return kvd_no_memory(err, "a method", length);
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        if (!strcmp(cfg->method[i], copy)) {
+            free(copy);
+            return kvd_fail(err, "--method: '%s' is named twice", cfg->method[i]);
+        }
     cfg->method[cfg->n_methods++] = copy;
     return 0;
 }
@@ -113,8 +118,8 @@ static int parse_trace(kvd_serve_options *cfg, const char *text, kvd_err *err)
 {
     static const char poisson[] = "poisson:";
     char rate[32];
-    cfg->trace = text;
-    cfg->poisson_rate = NAN;
+    if (kvd_arg_once("--trace", text, &cfg->trace, err))
+        return -1;
     if (strncmp(text, poisson, sizeof poisson - 1))
         return 0;
     text += sizeof poisson - 1;
@@ -131,6 +136,7 @@ static int parse_route(kvd_serve_options *cfg, const char *text, kvd_err *err)
     for (int i = 0; i < KVD_ROUTES; i++)
         if (!strcmp(text, kvd_route_name[i])) {
             cfg->route = (kvd_route)i;
+            cfg->route_given = true;
             return 0;
         }
     return kvd_fail(err, "--route: '%s' is none of shortest, round-robin, least-loaded", text);
@@ -173,6 +179,12 @@ static int check_usage(kvd_serve_options *cfg, kvd_err *err)
         return kvd_fail(err, "no -o OUT.h5 given");
     if (!cfg->trace && (cfg->n_rates || !isnan(cfg->bound) || cfg->requests))
         return kvd_fail(err, "--rate, --max-rate and --requests go with --trace");
+    if (!cfg->trace && (cfg->replicas_given || cfg->route_given || !isnan(cfg->memory) ||
+                        isfinite(cfg->slo_ttft) || isfinite(cfg->slo_tbt)))
+        return kvd_fail(err, "--replicas, --route, --memory, --slo-ttft and --slo-tbt go with --trace: "
+                             "a replay is one replica, on the machine that was measured");
+    if (cfg->route_given && !cfg->replicas_given)
+        return kvd_fail(err, "--route goes with --replicas");
     if (isnan(cfg->memory) && !isnan(cfg->reserve))
         return kvd_fail(err, "--reserve goes with --memory");
     if (isnan(cfg->reserve) && !isnan(cfg->memory))
@@ -220,24 +232,23 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_COSTS:
-        cfg->costs = arg;
-        return 0;
+        return kvd_arg_once("--costs", arg, &cfg->costs, err);
     case OPT_TRACE:
         return parse_trace(cfg, arg, err);
     case OPT_METHOD:
         return add_methods(cfg, arg, err);
     case OPT_RATE:
-        free(cfg->rate);
-        cfg->rate = NULL;
+        if (cfg->rate)
+            return kvd_fail(err, "--rate is given twice");
         return kvd_arg_doubles("--rate", arg, 1e-9, 1e9, &cfg->rate, &cfg->n_rates, err);
     case OPT_REQUESTS:
         return kvd_arg_size("--requests", arg, 1, 100000000, &cfg->requests, err);
     case OPT_MAX_RATE:
         return parse_positive("--max-rate", arg, &cfg->bound, err);
     case OPT_VALIDATE:
-        cfg->validate = arg;
-        return 0;
+        return kvd_arg_once("--validate", arg, &cfg->validate, err);
     case OPT_REPLICAS:
+        cfg->replicas_given = true;
         return kvd_arg_size("--replicas", arg, 1, 100000, &cfg->replicas, err);
     case OPT_ROUTE:
         return parse_route(cfg, arg, err);

@@ -17,6 +17,7 @@ typedef struct {
     size_t n_rates;
     size_t replicas;
     kvd_route route;
+    bool replicas_given, route_given;
     int gpus;                   /* -1: not given */
     double memory, reserve;     /* bytes of a GPU; NaN: not given */
     kvd_batching_limits limits; /* pages: not of the options */

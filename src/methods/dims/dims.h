@@ -55,6 +55,8 @@ typedef struct {
     const struct kvd_parameter *parameter;
     const struct kvd_rate *rate; /* NULL: none */
     unsigned needs;
+    bool (*reads_fisher)(
+        const struct kvd_values *v); /* whether it would read squared gradients; NULL: never */
     int (*make)(const struct kvd_values *v, const struct kvd_method_setup *s, kvd_dims *d, kvd_err *err);
 } kvd_dims_maker;
 extern const kvd_dims_maker kvd_dims_palu;
