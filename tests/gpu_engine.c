@@ -476,6 +476,22 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
+/* So many rows that sums run beside products: prompts of 2600 tokens in one iteration. */
+static void test_halves(void)
+{
+    static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
+    static const setting set = {"2600 tokens at once, phases", 3, 0, true, true, false};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    load l = load_make(c, r, 4, 17);
+    if (expect(&l, c, NULL, &err))
+        report(0, "kvdim-6m", err.msg);
+    else
+        test(c, "kvdim-6m", &l, NULL, "none", &set);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
 static void test_on(int gpus, int quick, const setting *const *some, const setting *const *more)
 {
     n_gpus = gpus;
@@ -486,6 +502,7 @@ static void test_on(int gpus, int quick, const setting *const *some, const setti
     if (quick)
         return;
     test_families(short_ones, &replayed, &pieces);
+    test_halves();
     if (gpus == 1)
         test_refused();
     else
