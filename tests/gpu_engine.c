@@ -530,12 +530,14 @@ static void test_by_tokens(int quick)
     }
 }
 
-/* usage: gpu_engine [quick] [one|two|tokens]: a few small cases, for compute-sanitizer; those on one GPU, on two, with prompts by tokens alone */
+/* usage: gpu_engine [quick] [one|two|halves|tokens]: a few small cases, for compute-sanitizer; those on one GPU, on two, of the latter with so
+ * many rows that sums run beside products, with prompts by tokens alone */
 int main(int argc, char **argv)
 {
     static const setting *const some[] = {&replayed, &pieces, NULL};
     static const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
     int devices = 0;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what was found is seen, also when time runs out */
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const char *const which = argc > 1 + quick ? argv[argc - 1] : "all";
     const int all = strcmp(which, "all") == 0;
@@ -549,6 +551,10 @@ int main(int argc, char **argv)
         printf("skip engine on 2 GPUs: %d device\n", devices);
     if (devices > 1 && (all || strcmp(which, "two") == 0))
         test_on(2, quick, some, more);
+    if (devices > 1 && strcmp(which, "halves") == 0) {
+        n_gpus = 2;
+        test_halves();
+    }
     if (devices > 1 && (all || strcmp(which, "tokens") == 0))
         test_by_tokens(quick);
     return failures ? 1 : 0;

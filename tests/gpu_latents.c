@@ -12,7 +12,7 @@
 #include "gpu_case.h"
 #include "serving/cuda/methods/latents.h"
 
-enum { MOST = 6, PAGES = 60, MAX_PAGES = 10, MOST_RANK = 512 };
+enum { MOST = 6, PAGES = 60, MAX_PAGES = 10 };
 static int failures;
 
 static void report(int ok, const char *name, const char *what, double off, double bar)
@@ -224,13 +224,12 @@ static void restore_row(const problem *p, int b, int g, int side, int t, double 
 {
     const int rank = p->c->rank[side], w = side ? p->map.d_v[g] : p->c->d;
     const uint16_t *const m = p->head[g].matrix[side] < 0 ? NULL : matrix_of(p, b, g, side);
-    double x[MOST_RANK];
-    for (int r = 0; r < (m ? rank : w); r++)
-        x[r] = (double)wide(p->latents[latent_index(p, b, t, g, side, r)]);
-    for (int i = 0; i < w; i++) {
-        y[i] = m ? 0 : x[i];
-        for (int r = 0; m && r < rank; r++)
-            y[i] += x[r] * (double)wide(m[i * rank + r]);
+    for (int i = 0; i < w; i++)
+        y[i] = m ? 0 : (double)wide(p->latents[latent_index(p, b, t, g, side, i)]);
+    for (int r = 0; m && r < rank; r++) {
+        const double x = (double)wide(p->latents[latent_index(p, b, t, g, side, r)]);
+        for (int i = 0; i < w; i++)
+            y[i] += x * (double)wide(m[i * rank + r]);
     }
     if (side == 0 && p->c->turns && t < p->c->kv_len[b])
         turn(p, t, y);
