@@ -69,8 +69,12 @@ static int seconds(const kvd_jct_entry *e, const char *parts, double *sum, kvd_e
 
 static int put(const kvd_jct_entry *e, double value, kvd_values *out, kvd_err *err)
 {
-    return kvd_values_put(out, value, err, "%.60s, %.0f + %.0f tokens, %.100s", kvd_jct_text(e, "method"),
-                          kvd_jct_real(e, "input"), kvd_jct_real(e, "output"), e->place);
+    const size_t first = out->n;
+    if (kvd_values_put(out, value, err, "%.60s, %.0f + %.0f tokens, %.100s", kvd_jct_text(e, "method"),
+                       kvd_jct_real(e, "input"), kvd_jct_real(e, "output"), e->place))
+        return -1;
+    kvd_values_timed_on(out, first, kvd_jct_text(e, "engine"));
+    return 0;
 }
 
 static int of_parts(const kvd_jct_entry *e, const question *q, kvd_values *out, kvd_err *err)
