@@ -142,7 +142,9 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
         v->worst_share = share;
         v->worst_rate = p->rate;
     }
-    if (!isnan(bound) && p->served_rate < 0.9 * p->rate)
+    /* Of those that are not refused. */
+    const double rate = p->rate * (1 - (double)s->refused / (double)p->requests);
+    if (!isnan(bound) && p->served_rate < 0.9 * rate)
         fprintf(stderr,
                 "%s: %s: at %.4g requests a second the queue GROWS (%.4g are served): the mean of these %zu "
                 "requests "
