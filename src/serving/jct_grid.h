@@ -18,7 +18,7 @@ typedef struct {
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits, bool whole,
                  size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
-/* Runs it: second [samples]; steps hold *context tokens on average over the samples. */
+/* Runs it: second [samples]; pieces with steps of another request between them; steps hold *context tokens on average over the samples. */
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err);
 
