@@ -480,7 +480,7 @@ static const struct {
 
 int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err *err)
 {
-    char word[64], pair[16];
+    char word[128], pair[16];
     request q = {.r = r};
     const char *colon = strchr(name, ':');
     const char *second = colon ? strchr(colon + 1, ':') : NULL;

@@ -204,7 +204,7 @@ static int latency_figure(const kvd_serving_entries *all, size_t first, int numb
 
 static int figures(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
 {
-    enum { MOST = 12, FEWEST_POINTS = 3 };
+    enum { MOST = 24, FEWEST_POINTS = 3 };
     int drawn = 0;
     for (size_t i = 0; i < all->n && drawn < MOST; i++)
         if ((!i || strcmp(all->item[i].place, all->item[i - 1].place)) &&
