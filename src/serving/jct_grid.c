@@ -4,7 +4,7 @@
 
 #include "common/run.h"
 
-enum { LEAST = 16, PAGE = 64 };
+enum { LEAST = 16, PAGE = 64, ROWS = 8 };
 
 /* ---- the grid ---------------------------------------------------------------------------------------------- */
 
@@ -50,12 +50,19 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
         point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
 }
 
+/* 1, 2, 4, 8, 9, 16, 17 .. most. Beyond 8 requests CUDA graphs are of multiples of 8, to which a step is filled up: 9 take as long as 16. */
+static size_t next_batch(size_t batch, size_t most)
+{
+    const bool power = !(batch & (batch - 1));
+    return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
+}
+
 static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t samples, kvd_jct_point *point,
                       size_t *n)
 {
     /* One step more than samples: the first is thrown away. */
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
-    for (size_t batch = 1;; batch = smaller(2 * batch, l->max_batch)) {
+    for (size_t batch = 1;; batch = next_batch(batch, l->max_batch)) {
         for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
             if (!fits(l, batch, tokens + samples + 2)) {
                 add_fullest(l, batch, samples, point, n);
@@ -73,7 +80,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits, bool whole,
                  size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    enum { MOST = 64 * 64 }; /* sizes double or more from one to the next */
+    enum { MOST = 64 * 128 }; /* sizes double or more from one to the next or the one after it */
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
         return kvd_no_memory(err, "a grid", MOST * sizeof **point);

@@ -11,7 +11,7 @@ typedef struct {
 
 /*
  * Pieces of 16, 64, 256 .. tokens up to the longest prompt (or chunk) behind none, a quarter and half of the longest sequence; steps of
- * 1, 2, 4 .. max_batch requests that hold from 16 tokens up to the longest sequence, by factors of 4, or as much as the
+ * 1, 2, 4, 8, 9, 16, 17 .. max_batch requests that hold from 16 tokens up to the longest sequence, by factors of 4, or as much as the
  * cache holds. whole: prompts are never in pieces.
  * *point is allocated.
  */
