@@ -319,12 +319,12 @@ static void test_method_text(void **state)
          "think, strawman, minicache, "
          "xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-         "kvquant, rotatekv, leankv, zdc, mikv"},
+         "kvquant, rotatekv, allot, leankv, zdc, mikv"},
         {"",
          "unknown method '', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, think, "
          "strawman, minicache, xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-         "kvquant, rotatekv, leankv, zdc, mikv"},
+         "kvquant, rotatekv, allot, leankv, zdc, mikv"},
         {"zack,p", "method 'zack': 'p' is not key=value"},
         {"zack,", "method 'zack': '' is not key=value"},
         {"zack,q=1", "method 'zack': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut"},
