@@ -50,10 +50,15 @@ static int falling(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
+double kvd_tokens_important(const kvd_values *v, int layer, int n_layers)
+{
+    const double depth = n_layers > 1 ? (double)layer / (n_layers - 1) : 0;
+    return fmin(1, v->value[G] + v->value[RISE] * depth);
+}
+
 static void classify(const kvd_values *v, const kvd_prompt_layers *p, int l, ranked *order, uint8_t *level)
 {
-    const double depth = p->n_layers > 1 ? (double)l / (p->n_layers - 1) : 0;
-    const double share = fmin(1, v->value[G] + v->value[RISE] * depth);
+    const double share = kvd_tokens_important(v, l, p->n_layers);
     const size_t important = (size_t)lround(share * (double)p->n);
     for (size_t t = 0; t < p->n; t++)
         order[t] = (ranked){

@@ -1,0 +1,546 @@
+/* Two widths of tokens in the CUDA engine: slots, memory, launches (zdc.h). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/decode.h"
+#include "methods/tokens/tokens.h"
+#include "model/cuda/random.h"
+#include "serving/cuda/methods/zdc.h"
+#include "serving/cuda/methods/zdc_method.h"
+
+static const char what[] = "two widths of tokens";
+
+enum { OVERLAP = 2, MEAN = 3 /* keys of importance, in the order in which its file declares them */ };
+
+typedef struct {
+    kvd_attn_map low;             /* pages of both kinds are as far apart                    */
+    double entry[KVD_ZDC_STORES]; /* bytes of a token                            */
+    size_t at;                    /* element of the layer's first page           */
+    void *workspace[KVD_ZDC_STORES];
+} zdc_layer;
+
+/* A request in a slot. */
+typedef struct {
+    size_t tokens;
+    double held; /* bytes at the end of the latest iteration, of a request that left then too */
+} zdc_slot;
+
+typedef struct {
+    kvd_serving_method method; /* first */
+    kvd_device_memory memory;
+    cudaStream_t stream;
+    zdc_layer *layer;
+    zdc_slot *slot;
+    size_t n_slots;
+    kvd_zdc_head *head; /* device [n_layers][n_kv_heads]                            */
+    uint16_t *store;
+    int32_t own;               /* page of slot 0 alone                              */
+    int32_t *n_low, *host_low; /* device and pinned [slots][n_layers]               */
+    /* prompts */
+    float *lse, *value;
+    uint8_t *level;
+    int32_t *place;
+    /* steps */
+    float *lse_high, *lse_low;
+    void *q, *o; /* rows at the low widths */
+    int32_t *len[KVD_ZDC_STORES], *high_table, *low_table;
+    void **
+        works; /* [max_slices + 1] device: descriptions of so many steps' work lists, of all layers and both stores */
+    void *host_works;
+} zdc;
+
+static zdc *of(kvd_serving_method *m)
+{
+    return (zdc *)(void *)m;
+}
+
+static const zdc *of_const(const kvd_serving_method *m)
+{
+    return (const zdc *)(const void *)m;
+}
+
+static size_t n_layers(const zdc *z)
+{
+    return (size_t)z->method.cache->config->n_layers;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- iterations ------------------------------------------------------------------------------------- */
+
+/* A step behind tokens that were never computed finds as many low ones as if they had been a prompt whose layers share nothing. */
+static void suppose(const zdc *z, size_t slot, size_t prompt)
+{
+    const int layers = (int)n_layers(z);
+    int32_t *const n_low = z->host_low + slot * n_layers(z);
+    for (int l = 0; l < layers; l++) {
+        const double share = kvd_tokens_important(&z->method.plan->tokens_values, l, layers);
+        n_low[l] = (int32_t)(prompt - (size_t)lround(share * (double)prompt));
+    }
+}
+
+static int begin(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    zdc *const z = of(m);
+    bool changed = false;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        if (i >= it->n_steps && (s->before || !s->emits))
+            return kvd_fail(err,
+                            "request %u: %u tokens of a prompt behind %u; method '%s' compresses a prompt in "
+                            "one piece",
+                            s->request, s->n, s->before, m->plan->tokens->name);
+        if (i >= it->n_steps || z->slot[s->slot].tokens == s->before)
+            continue;
+        suppose(z, s->slot, s->before);
+        changed = true;
+    }
+    return changed ? kvd_cuda_check(cudaMemcpyAsync(z->n_low, z->host_low,
+                                                    z->n_slots * n_layers(z) * sizeof *z->n_low,
+                                                    cudaMemcpyHostToDevice, z->stream),
+                                    what, err)
+                   : 0;
+}
+
+static double held_by(const zdc *z, size_t slot)
+{
+    double bytes = 0;
+    for (size_t l = 0; l < n_layers(z); l++) {
+        const double low = (double)z->host_low[slot * n_layers(z) + l];
+        bytes += low * z->layer[l].entry[KVD_ZDC_LOW] +
+                 ((double)z->slot[slot].tokens - low) * z->layer[l].entry[KVD_ZDC_HIGH] + sizeof *z->n_low;
+    }
+    return bytes;
+}
+
+static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    zdc *const z = of(m);
+    (void)err;
+    for (size_t i = 0; i < it->n_slices; i++)
+        z->slot[it->slice[i].slot].tokens = it->slice[i].before + it->slice[i].n;
+    for (size_t s = 0; s < z->n_slots; s++)
+        z->slot[s].held = z->slot[s].tokens ? held_by(z, s) : 0;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            z->slot[it->slice[i].slot].tokens = 0;
+    return 0;
+}
+
+static double held(const kvd_serving_method *m)
+{
+    const zdc *const z = of_const(m);
+    double bytes = 0;
+    for (size_t s = 0; s < z->n_slots; s++)
+        bytes += z->slot[s].held;
+    return bytes;
+}
+
+/* ---- prompts ---------------------------------------------------------------------------------------- */
+
+/* Of the slices from `first` on. */
+static kvd_zdc_pages pages_of(const zdc *z, int layer, size_t first)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    return (kvd_zdc_pages){.slot = c->batch->device.slot + first,
+                           .table = c->pages->device + first * c->pages->max_pages,
+                           .pitch = (int32_t)c->pages->max_pages,
+                           .own = z->own,
+                           .n_low = z->n_low,
+                           .n_layers = (int32_t)n_layers(z),
+                           .layer = layer};
+}
+
+static const kvd_zdc_head *heads_of(const zdc *z, int layer)
+{
+    return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
+}
+
+static int choose(zdc *z, const kvd_serving_rows *r, int32_t longest, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const kvd_values *const v = &z->method.plan->tokens_values;
+    const kvd_zdc_choose_args a = {.pages = pages_of(z, r->layer, r->steps),
+                                   .batch = (int32_t)r->prompts,
+                                   .n_heads = c->share->n_heads,
+                                   .n_q8 = (int32_t)c->batch->n_q8,
+                                   .longest = longest,
+                                   .q_start = c->batch->device.q_start + r->steps,
+                                   .q_len = c->batch->device.q_len + r->steps,
+                                   .lse = z->lse,
+                                   .mean = v->value[MEAN] > 0,
+                                   .share = kvd_tokens_important(v, r->layer, (int)n_layers(z)),
+                                   .overlap = v->value[OVERLAP],
+                                   .value = z->value,
+                                   .level = z->level,
+                                   .place = z->place};
+    return kvd_cuda_check(kvd_zdc_choose(&a, r->stream), "importance of tokens", err);
+}
+
+static int move(zdc *z, const kvd_serving_rows *r, int32_t longest, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const kvd_zdc_move_args a = {.pages = pages_of(z, r->layer, r->steps),
+                                 .batch = (int32_t)r->prompts,
+                                 .n_kv_heads = c->share->n_kv_heads,
+                                 .longest = longest,
+                                 .q_start = c->batch->device.q_start + r->steps,
+                                 .q_len = c->batch->device.q_len + r->steps,
+                                 .level = z->level,
+                                 .place = z->place,
+                                 .head = heads_of(z, r->layer),
+                                 .from = kvd_serving_cache_pool(c, r->layer),
+                                 .store = z->store + z->layer[r->layer].at,
+                                 .page = (size_t)c->layer[r->layer].map.page_elements};
+    return kvd_cuda_check(kvd_zdc_move(&a, r->stream), what, err);
+}
+
+static int attended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    zdc *const z = of(m);
+    int32_t longest = 1;
+    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
+        longest = m->cache->batch->host.q_len[i] > longest ? m->cache->batch->host.q_len[i] : longest;
+    if (choose(z, r, longest, err) || move(z, r, longest, err))
+        return -1;
+    return r->layer + 1 < m->cache->config->n_layers
+               ? 0
+               : kvd_cuda_check(cudaMemcpyAsync(z->host_low, z->n_low,
+                                                z->n_slots * n_layers(z) * sizeof *z->n_low,
+                                                cudaMemcpyDeviceToHost, r->stream),
+                                what, err);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+/* n steps over a store of a layer; what comes out is the caller's. */
+static kvd_decode_args decode_args(const zdc *z, int layer, int store, size_t n)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const size_t pitch = c->pages->max_pages + 1, row = (size_t)layer * c->batch->max_slices;
+    return (kvd_decode_args){.dtype = KVD_BF16,
+                             .map = store == KVD_ZDC_LOW ? z->layer[layer].low : c->layer[layer].map,
+                             .batch = (int32_t)n,
+                             .max_pages = (int32_t)pitch,
+                             .kv_len = z->len[store] + row,
+                             .page_table = store == KVD_ZDC_LOW ? z->low_table : z->high_table + row * pitch,
+                             .q = store == KVD_ZDC_LOW ? z->q : c->q_steps,
+                             .pool = z->store + z->layer[layer].at,
+                             .n_ctas = c->n_sms,
+                             .workspace = z->layer[layer].workspace[store]};
+}
+
+/* Descriptions of n steps' work lists on the device, made when they are first needed, which is never while a graph is captured. */
+static int describe(zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
+{
+    const size_t each = kvd_decode_plan_layer_bytes(), all = KVD_ZDC_STORES * n_layers(z);
+    const kvd_schedule schedule = kvd_serving_cache_schedule(z->method.cache, false);
+    if (z->works[n])
+        return 0;
+    for (size_t i = 0; i < all; i++) {
+        const kvd_decode_args a = decode_args(z, (int)(i / KVD_ZDC_STORES), (int)(i % KVD_ZDC_STORES), n);
+        if (kvd_cuda_check(kvd_decode_plan_describe(&a, schedule, (char *)z->host_works + i * each), what,
+                           err))
+            return -1;
+    }
+    z->works[n] = kvd_device_copy(&z->memory, z->host_works, all * each, "work lists", stream, err);
+    return z->works[n] ? kvd_cuda_check(cudaStreamSynchronize(stream), what, err) : -1;
+}
+
+static int plan_steps(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_err *err)
+{
+    zdc *const z = of(m);
+    const kvd_zdc_lists_args lists = {.pages = pages_of(z, 0, 0),
+                                      .batch = (int32_t)n,
+                                      .rows = (int32_t)m->cache->batch->max_slices,
+                                      .kv_len = m->cache->batch->device.kv_len,
+                                      .len = {z->len[KVD_ZDC_HIGH], z->len[KVD_ZDC_LOW]},
+                                      .high_table = z->high_table,
+                                      .low_table = z->low_table};
+    if (describe(z, n, stream, err) || kvd_cuda_check(kvd_zdc_lists(&lists, stream), what, err))
+        return -1;
+    const kvd_decode_args a = decode_args(z, 0, KVD_ZDC_HIGH, n);
+    return kvd_cuda_check(kvd_decode_plan_layers(&a, kvd_serving_cache_schedule(m->cache, false), z->works[n],
+                                                 (int)(KVD_ZDC_STORES * n_layers(z)), stream),
+                          what, err);
+}
+
+static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    const zdc *const z = of(m);
+    const kvd_decode_args a = decode_args(z, r->layer, KVD_ZDC_HIGH, r->steps);
+    const kvd_serving_place at = {z->store + z->layer[r->layer].at, a.page_table, a.kv_len, a.max_pages};
+    return kvd_serving_cache_append_at(m->cache, r, &at, err);
+}
+
+static int attend_steps(kvd_serving_method *m, const kvd_serving_rows *r, void *out, kvd_err *err)
+{
+    const zdc *const z = of(m);
+    const kvd_attn_map *const high = &m->cache->layer[r->layer].map, *const low = &z->layer[r->layer].low;
+    kvd_decode_args a = decode_args(z, r->layer, KVD_ZDC_LOW, r->steps),
+                    b = decode_args(z, r->layer, KVD_ZDC_HIGH, r->steps);
+    kvd_zdc_rows_args rows = {.pages = pages_of(z, r->layer, 0),
+                              .batch = (int32_t)r->steps,
+                              .n_kv_heads = high->n_kv_heads,
+                              .group = high->group,
+                              .hopper = m->cache->hopper,
+                              .head = heads_of(z, r->layer),
+                              .pitch = {high->q_pitch, low->q_pitch},
+                              .high = m->cache->q_steps,
+                              .low = z->q};
+    a.o = z->o;
+    a.lse = z->lse_low;
+    b.o = out;
+    b.lse = z->lse_high;
+    if (kvd_cuda_check(kvd_zdc_cut(&rows, r->stream), "queries of attention", err) ||
+        kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
+        kvd_cuda_check(kvd_decode(&b, r->stream), "attention of steps", err))
+        return -1;
+    rows.pitch[KVD_ZDC_HIGH] = high->o_pitch;
+    rows.pitch[KVD_ZDC_LOW] = low->o_pitch;
+    rows.high = rows.out = out;
+    rows.low = z->o;
+    rows.lse[KVD_ZDC_HIGH] = z->lse_high;
+    rows.lse[KVD_ZDC_LOW] = z->lse_low;
+    return kvd_cuda_check(kvd_zdc_merge(&rows, r->stream), "attention of steps", err);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------- */
+
+static void release(kvd_serving_method *m)
+{
+    zdc *const z = of(m);
+    kvd_device_release(&z->memory);
+    (void)cudaFreeHost(z->host_low);
+    free(z->layer);
+    free(z->slot);
+    free(z->works);
+    free(z->host_works);
+    free(z);
+}
+
+/* Lists of the steps of a batch. */
+static int make_lists(zdc *z, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const size_t rows = c->batch->max_slices, all = n_layers(z) * rows, pitch = c->pages->max_pages + 1;
+    kvd_device_memory *const m = &z->memory;
+    return (z->len[KVD_ZDC_HIGH] = kvd_device_new(m, all * sizeof(int32_t), what, err)) &&
+                   (z->len[KVD_ZDC_LOW] = kvd_device_new(m, all * sizeof(int32_t), what, err)) &&
+                   (z->high_table = kvd_device_new(m, all * pitch * sizeof(int32_t), what, err)) &&
+                   (z->low_table = kvd_device_new(m, rows * pitch * sizeof(int32_t), what, err))
+               ? 0
+               : -1;
+}
+
+static int make(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    zdc *const z = of(m);
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    const size_t counts = slots * n_layers(z) * sizeof *z->n_low;
+    size_t n = 0;
+    for (size_t l = 0; l < n_layers(z); l++) {
+        z->layer[l].at = n;
+        n += (pages + 1 + slots) * (size_t)m->cache->layer[l].map.page_elements;
+    }
+    z->stream = stream;
+    z->n_slots = slots; /* the last one is that of rows which fill a batch up */
+    z->own = (int32_t)pages + 1;
+    if (!(z->slot = calloc(slots, sizeof *z->slot)))
+        return kvd_no_memory(err, what, slots * sizeof *z->slot);
+    if (!(z->store = kvd_device_new(&z->memory, n * sizeof *z->store, "the cache", err)) ||
+        !(z->n_low = kvd_device_new(&z->memory, counts, what, err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)&z->host_low, counts), what, err) || make_lists(z, err))
+        return -1;
+    memset(z->host_low, 0, counts);
+    return kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what, err) ||
+                   kvd_cuda_check(cudaMemsetAsync(z->n_low, 0, counts, stream), what, err)
+               ? -1
+               : 0;
+}
+
+/* Widths of the low rows of a layer in memory: as the high ones rounded up, and padded to the widest head where those are. */
+static int settle_layer(zdc *z, int layer, kvd_err *err)
+{
+    kvd_serving_cache *const c = z->method.cache;
+    const kvd_dims *const dims = z->method.plan->dims_low;
+    const kvd_dims_head *const head = dims->head + (size_t)layer * (size_t)dims->n_kv_heads;
+    const kvd_attn_map *const high = &c->layer[layer].map;
+    zdc_layer *const to = &z->layer[layer];
+    kvd_attn_heads low = {c->share->n_heads, c->share->n_kv_heads, c->config->d_head, {0}, {0}};
+    int most[2] = {0, 0};
+    for (int g = 0; g < low.n_kv_heads; g++) {
+        low.d_qk[g] = kvd_pad16(head[g].d_qk, low.d_head);
+        low.d_v[g] = kvd_pad16(head[g].d_v, low.d_head);
+        most[0] = low.d_qk[g] > most[0] ? low.d_qk[g] : most[0];
+        most[1] = low.d_v[g] > most[1] ? low.d_v[g] : most[1];
+    }
+    for (int g = 0; c->attention == KVD_ATTENTION_STOCK && g < low.n_kv_heads; g++) {
+        low.d_qk[g] = most[0];
+        low.d_v[g] = most[1];
+    }
+    if (kvd_attn_map_make(&low, &to->low))
+        return kvd_fail(err, "layer %d: low widths that the kernels do not take", layer);
+    to->entry[KVD_ZDC_LOW] = (double)to->low.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
+    to->entry[KVD_ZDC_HIGH] = (double)high->page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
+    to->low.page_elements = high->page_elements;
+    return 0;
+}
+
+static void describe_head(const zdc *z, int layer, int g, kvd_zdc_head *to)
+{
+    const kvd_dims *const dims = z->method.plan->dims_low;
+    const kvd_dims_head *const low = &dims->head[layer * dims->n_kv_heads + g];
+    const kvd_attn_map *const map[KVD_ZDC_STORES] = {
+        [KVD_ZDC_HIGH] = &z->method.cache->layer[layer].map, [KVD_ZDC_LOW] = &z->layer[layer].low};
+    to->kept[0] = (int16_t)low->d_qk;
+    to->kept[1] = (int16_t)low->d_v;
+    for (int s = 0; s < KVD_ZDC_STORES; s++) {
+        to->width[s][0] = map[s]->d_qk[g];
+        to->width[s][1] = map[s]->d_v[g];
+        to->in_page[s][0] = map[s]->kv_offset[g];
+        to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
+        to->in_row[s][0] = map[s]->q_offset[g * map[s]->group];
+        to->in_row[s][1] = map[s]->o_offset[g * map[s]->group];
+    }
+}
+
+static int make_heads(zdc *z, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const size_t kv = (size_t)c->share->n_kv_heads, n = n_layers(z) * kv;
+    kvd_zdc_head *const host = calloc(n, sizeof *host);
+    if (!host)
+        return kvd_no_memory(err, what, n * sizeof *host);
+    int status = 0;
+    for (size_t l = 0; !status && l < n_layers(z); l++) {
+        status = settle_layer(z, (int)l, err);
+        for (size_t g = 0; !status && g < kv; g++)
+            describe_head(z, (int)l, (int)g, host + l * kv + g);
+    }
+    if (!status) {
+        z->head = kvd_device_copy(&z->memory, host, n * sizeof *host, what, c->worker->stream, err);
+        status = !z->head || kvd_cuda_check(cudaStreamSynchronize(c->worker->stream), what, err) ? -1 : 0;
+    }
+    free(host);
+    return status;
+}
+
+/* Of the attention kernel, a layer's two: parts of one array that begin at multiples of 256 bytes. */
+static int make_workspaces(zdc *z, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const size_t n = KVD_ZDC_STORES * n_layers(z);
+    char *all = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t bytes = 0;
+        for (size_t i = 0; i < n; i++) {
+            const int l = (int)(i / KVD_ZDC_STORES), store = (int)(i % KVD_ZDC_STORES);
+            const kvd_attn_map *const map = store == KVD_ZDC_LOW ? &z->layer[l].low : &c->layer[l].map;
+            z->layer[l].workspace[store] = all ? all + bytes : NULL;
+            bytes += (kvd_decode_workspace_bytes(map, (int)c->batch->max_slices, (int)c->max_len, c->n_sms) +
+                      255) /
+                     256 * 256;
+        }
+        if (!all && (!(all = kvd_device_new(&z->memory, bytes, "work lists of attention", err)) ||
+                     kvd_cuda_check(cudaMemset(all, 0, bytes), what, err)))
+            return -1;
+    }
+    return 0;
+}
+
+/* Rows of an iteration. */
+static int make_rows(zdc *z, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
+                 heads = (size_t)c->share->n_heads;
+    size_t q = 0, o = 0;
+    for (size_t l = 0; l < n_layers(z); l++) {
+        q = larger(q, (size_t)z->layer[l].low.q_pitch);
+        o = larger(o, (size_t)z->layer[l].low.o_pitch);
+    }
+    kvd_device_memory *const m = &z->memory;
+    z->works = calloc(slices + 1, sizeof *z->works);
+    z->host_works = malloc(KVD_ZDC_STORES * n_layers(z) * kvd_decode_plan_layer_bytes());
+    if (!z->works || !z->host_works)
+        return kvd_no_memory(err, what, (slices + 1) * sizeof *z->works);
+    return (z->lse = kvd_device_new(m, heads * rows * sizeof *z->lse, what, err)) &&
+                   (z->value = kvd_device_new(m, rows * sizeof *z->value, what, err)) &&
+                   (z->level = kvd_device_new(m, rows, what, err)) &&
+                   (z->place = kvd_device_new(m, rows * sizeof *z->place, what, err)) &&
+                   (z->lse_high = kvd_device_new(m, slices * heads * sizeof *z->lse_high, what, err)) &&
+                   (z->lse_low = kvd_device_new(m, slices * heads * sizeof *z->lse_low, what, err)) &&
+                   (z->q = kvd_device_new(m, slices * q * sizeof(uint16_t), what, err)) &&
+                   (z->o = kvd_device_new(m, slices * o * sizeof(uint16_t), what, err))
+               ? 0
+               : -1;
+}
+
+bool kvd_serving_is_zdc(const kvd_plan *p)
+{
+    return p->tokens == &kvd_tokens_importance && p->dims && p->dims_low;
+}
+
+/* What stands beside it in the plan and does not go with it; NULL: nothing. */
+static const char *other_member(const kvd_plan *p)
+{
+    return p->layers     ? p->layers->name
+           : p->maker    ? p->maker->name
+           : p->channels ? p->channels->name
+           : p->bits     ? p->bits->name
+                         : NULL;
+}
+
+static int open_zdc(zdc *z, kvd_err *err)
+{
+    kvd_serving_method *const m = &z->method;
+    if (!(z->layer = calloc(n_layers(z), sizeof *z->layer)))
+        return kvd_no_memory(err, what, n_layers(z) * sizeof *z->layer);
+    if (kvd_dims_fits(m->plan->dims_low, m->cache->config, err) || make_heads(z, err) ||
+        make_workspaces(z, err) || make_rows(z, err))
+        return -1;
+    for (size_t l = 0; l < n_layers(z); l++)
+        m->page_bytes += (size_t)m->cache->layer[l].map.page_elements * sizeof(uint16_t);
+    m->slot_bytes = m->page_bytes + n_layers(z) * sizeof *z->n_low;
+    m->lse = z->lse;
+    return 0;
+}
+
+int kvd_serving_zdc_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_serving_method **m, kvd_err *err)
+{
+    if (other_member(plan))
+        return kvd_fail(err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
+                        plan->tokens->name, other_member(plan));
+    zdc *const z = calloc(1, sizeof *z);
+    if (!z)
+        return kvd_no_memory(err, what, sizeof *z);
+    *m = &z->method; /* the cache releases it */
+    z->method = (kvd_serving_method){.cache = c,
+                                     .plan = plan,
+                                     .one_layer = true,
+                                     .anywhere = true,
+                                     .whole_prompts = true,
+                                     .attended_prompts = true,
+                                     .kernels = "steps over two stores",
+                                     .make = make,
+                                     .begin = begin,
+                                     .ended = ended,
+                                     .held = held,
+                                     .attended = attended,
+                                     .plan_steps = plan_steps,
+                                     .append = append,
+                                     .attend_steps = attend_steps,
+                                     .free = release};
+    return open_zdc(z, err);
+}
+
+size_t kvd_serving_zdc_low(const kvd_serving_method *m, size_t slot, int layer)
+{
+    const zdc *const z = of_const(m);
+    return (size_t)z->host_low[slot * n_layers(z) + (size_t)layer];
+}

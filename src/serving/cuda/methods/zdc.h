@@ -1,0 +1,110 @@
+/*
+ * Two widths of tokens on the device (methods/tokens importance, ZDC section 5): important tokens of a prompt stand in pages at the widths of
+ * dims, the others in pages at those of dims_low, whose columns are the first ones of the wider rows. Launchers as in model/cuda/blocks.h.
+ *
+ * A slot has a list of pages: one of its own, then those of its row of the page table. In every layer the first ones hold the low tokens,
+ * those behind them the high ones, at whose end the tokens behind the prompt follow; a page of either kind takes the room of a high one.
+ * Both keep the order of the tokens. RoPE is in the keys, so nothing else says which token stands where.
+ */
+#ifndef KVD_SERVING_CUDA_ZDC_H
+#define KVD_SERVING_CUDA_ZDC_H
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include "kernels/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
+
+/* A KV head of a layer; [2]: K (and Q), V (and O). */
+typedef struct {
+    int16_t width[KVD_ZDC_STORES][2];   /* columns in memory, multiples of 16                        */
+    int16_t kept[2];                    /* of low rows the columns that are not 0                    */
+    int32_t in_page[KVD_ZDC_STORES][2]; /* element of a page                                       */
+    int32_t in_row[KVD_ZDC_STORES][2];  /* column of the group's first query head in rows of Q and O */
+} kvd_zdc_head;
+
+/* Pages of the slots of a batch. */
+typedef struct {
+    const int32_t *slot;  /* device [batch]                                                  */
+    const int32_t *table; /* device [batch][pitch]                                           */
+    int32_t pitch, own;   /* page of slot s alone: own + s                                   */
+    int32_t *n_low;       /* device [slots][n_layers] low tokens                             */
+    int32_t n_layers, layer;
+} kvd_zdc_pages;
+
+typedef struct {
+    kvd_zdc_pages pages;
+    int32_t batch, n_heads, n_q8, longest; /* longest of q_len             */
+    const int32_t *q_start, *q_len;        /* device [batch]               */
+    const float *lse;                      /* device [n_heads][n_q8] natural log, of the attention kernel */
+    int32_t mean;                          /* 1: denominators are divided by their number of keys         */
+    double share;                          /* of the layer's tokens that are important                    */
+    double
+        overlap; /* of both sets with those of the layer before, from which on its are used; above 1: never */
+    /* work, which stays as it is from layer to layer of an iteration */
+    float *value;   /* device [n_q8]                                                                      */
+    uint8_t *level; /* device [n_q8] bit 0: high by the layer itself, bit 1: high                    out */
+    int32_t *place; /* device [n_q8] in its store                                                    out */
+} kvd_zdc_choose_args;
+
+/*
+ * Importance of a layer's prompts, whole ones: log sum over heads of exp(lse). The share with the largest is high (of equals the earlier
+ * tokens), or as many as are where another layer's sets are used.
+ */
+cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
+
+typedef struct {
+    kvd_zdc_pages pages;
+    int32_t batch, n_kv_heads, longest;
+    const int32_t *q_start, *q_len; /* device [batch]                                     */
+    const uint8_t *level;           /* of kvd_zdc_choose                                  */
+    const int32_t *place;
+    const kvd_zdc_head *head; /* device [n_kv_heads]                                      */
+    const void *from;         /* device, pages of the prompts at the high widths, by pages.table */
+    void *store;              /* device, pages of the layer                               */
+    size_t page;              /* elements of a page of either                             */
+} kvd_zdc_move_args;
+
+/* Rows of prompts from their pages to both stores, zeros behind the last ones to a multiple of 8. */
+cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
+
+typedef struct {
+    kvd_zdc_pages
+        pages; /* layer is not read: of all layers                                                  */
+    int32_t batch,
+        rows; /* rows of the arrays below, >= batch                                                */
+    const int32_t *kv_len; /* device [batch] tokens, the newest included                                   */
+    int32_t *len[2];       /* device [n_layers][rows] of either store; of an empty low one 1          out  */
+    int32_t *high_table;   /* device [n_layers][rows][pitch + 1]                                      out  */
+    int32_t *low_table;    /* device [rows][pitch + 1]                                                out  */
+} kvd_zdc_lists_args;
+
+/* What attention of a batch of steps reads, of all layers. */
+cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
+
+typedef struct {
+    kvd_zdc_pages pages;
+    int32_t batch, n_kv_heads, group;
+    int32_t hopper;           /* 1: on sm_90                      */
+    const kvd_zdc_head *head; /* device [n_kv_heads]              */
+    int32_t pitch[2];         /* of rows of Q, or of O            */
+    const void *high;         /* device [batch][pitch[0]]         */
+    void *low;                /* device [batch][pitch[1]]         */
+    const float *lse[2];      /* device [batch][n_heads] natural log, of the merge alone */
+    void *out;                /* device [batch][pitch[0]] likewise; may be `high`        */
+} kvd_zdc_rows_args;
+
+/* Rows of Q at the low widths from those at the high ones. */
+cudaError_t kvd_zdc_cut(const kvd_zdc_rows_args *args, cudaStream_t stream);
+/* What attention over both stores together gives from what it gave over each; a low one that is empty counts for nothing. */
+cudaError_t kvd_zdc_merge(const kvd_zdc_rows_args *args, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
