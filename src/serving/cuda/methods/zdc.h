@@ -79,7 +79,7 @@ typedef struct {
     int32_t batch,
         rows; /* rows of the arrays below, >= batch                                                */
     const int32_t *kv_len; /* device [batch] tokens, the newest included                                   */
-    int32_t *len[2];       /* device [n_layers][rows] of either store; of an empty low one 1          out  */
+    int32_t *len[2];       /* device [n_layers][rows] of either store; of an empty one 1          out  */
     int32_t *high_table;   /* device [n_layers][rows][pitch + 1]                                      out  */
     int32_t *low_table;    /* device [rows][pitch + 1]                                                out  */
 } kvd_zdc_lists_args;

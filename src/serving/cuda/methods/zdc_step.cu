@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
               n_high = a.kv_len[b] - n_low, low_pages = zdc_pages_of(n_low);
     const size_t row = (size_t)l * (size_t)a.rows + (size_t)b;
     if (threadIdx.x == 0) {
-        a.len[KVD_ZDC_HIGH][row] = n_high;
+        a.len[KVD_ZDC_HIGH][row] = max(n_high, 1);
         a.len[KVD_ZDC_LOW][row] = max(n_low, 1);
     }
     for (int i = (int)threadIdx.x; i < zdc_pages_of(n_high); i += LISTS)
