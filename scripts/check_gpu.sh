@@ -68,7 +68,9 @@ sanitize gpu_packed quick
 sanitize gpu_few_rows
 sanitize gpu_leankv_pages
 sanitize gpu_leankv quick
+sanitize gpu_zdc quick
 TOOLS=memcheck sanitize gpu_engine quick one
 TOOLS=memcheck sanitize gpu_engine_latent quick
 TOOLS=memcheck sanitize gpu_engine_leankv quick
+TOOLS=memcheck sanitize gpu_engine_zdc quick
 exit $status

@@ -205,7 +205,8 @@ static int attended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *e
     int32_t longest = 1;
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         longest = m->cache->batch->host.q_len[i] > longest ? m->cache->batch->host.q_len[i] : longest;
-    if (choose(z, r, longest, err) || move(z, r, longest, err))
+    if (choose(z, r, longest, err) || kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+        move(z, r, longest, err) || kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err))
         return -1;
     return r->layer + 1 < m->cache->config->n_layers
                ? 0
