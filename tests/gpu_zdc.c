@@ -1,7 +1,7 @@
 /*
  * Two widths of tokens on the device (serving/cuda/methods/zdc.h) against double references on the same numbers: importance and the sets of
  * several layers, which the layers before may lend; what both stores hold, bit by bit, zeros included and nothing else touched; the lists
- * of a batch of steps, queries at the low widths, and attention over both stores against one softmax over all rows. Prompts of one token,
+ * of a batch of steps, and attention over both stores under every sharing of work against one softmax over all rows. Prompts of one token,
  * page edges, every share of important ones from none to all, equal importances, group sizes, mixed widths. Where two importances are
  * closer than rounding the device may choose either.
  */
@@ -159,7 +159,7 @@ static uint16_t some(double scale)
 /* One layer's pages, the tables of a batch, and what the choice left. */
 typedef struct {
     const test_case *c;
-    kvd_attn_map high, low;
+    kvd_attn_map high, low, both; /* both: to the attention kernel */
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
@@ -190,10 +190,30 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
+/* Twice the heads: the second half has the low widths, and the first columns of the same queries. */
+static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
+{
+    kvd_attn_map m = *high;
+    m.n_heads *= 2;
+    m.n_kv_heads *= 2;
+    m.o_pitch += low->o_pitch;
+    for (int g = 0; g < low->n_kv_heads; g++) {
+        m.d_qk[high->n_kv_heads + g] = low->d_qk[g];
+        m.d_v[high->n_kv_heads + g] = low->d_v[g];
+        m.kv_offset[high->n_kv_heads + g] = low->kv_offset[g];
+    }
+    for (int h = 0; h < low->n_heads; h++) {
+        m.q_offset[high->n_heads + h] = high->q_offset[h];
+        m.o_offset[high->n_heads + h] = high->o_pitch + low->o_offset[h];
+    }
+    return m;
+}
+
 static fixture fixture_make(const test_case *c)
 {
     fixture f = {.c = c, .high = map_of(c, c->high), .low = map_of(c, c->low)};
     f.low.page_elements = f.high.page_elements;
+    f.both = joined(&f.high, &f.low);
     const kvd_attn_map *const map[] = {[KVD_ZDC_HIGH] = &f.high, [KVD_ZDC_LOW] = &f.low};
     for (int g = 0; g < c->n_kv_heads; g++)
         for (int s = 0; s < KVD_ZDC_STORES; s++) {
@@ -202,8 +222,7 @@ static fixture fixture_make(const test_case *c)
             f.head[g].width[s][1] = map[s]->d_v[g];
             f.head[g].in_page[s][0] = map[s]->kv_offset[g];
             f.head[g].in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * k;
-            f.head[g].in_row[s][0] = map[s]->q_offset[g * group];
-            f.head[g].in_row[s][1] = map[s]->o_offset[g * group];
+            f.head[g].in_row[s] = f.both.o_offset[s * c->n_heads + g * group];
             f.head[g].kept[0] = (int16_t)c->kept[g][0];
             f.head[g].kept[1] = (int16_t)c->kept[g][1];
         }
@@ -401,9 +420,15 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
                       kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)w)];
 }
 
+/* Of the low tokens, one at least. */
+static int list_pages(int n_low)
+{
+    return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
+}
+
 static int low_pages(const fixture *f, int b)
 {
-    return (f->n_low[f->slot[b]][LAYERS - 1] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    return list_pages(f->n_low[f->slot[b]][LAYERS - 1]);
 }
 
 /* f->store as it must be. */
@@ -461,54 +486,47 @@ static uint16_t *test_stores(fixture *f)
 /* ---- steps ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int32_t *len[2], *high_table, *low_table; /* device */
-    void *q, *q_low, *o, *o_low;
-    float *lse[2];
+    int32_t *end, *low_len, *table; /* device */
+    void *q, *o, *out;
+    float *lse;
     uint16_t *host_q;
 } steps;
 
 static void test_lists(const fixture *f, steps *s)
 {
     const int n = f->c->n_len, rows = n + 1, pitch = f->pitch + 1;
+    const size_t all = (size_t)(LAYERS * rows) * sizeof(int32_t),
+                 lists = (size_t)(rows * pitch) * sizeof(int32_t);
     int wrong = 0;
     char text[80];
-    s->len[0] = on_device(NULL, (size_t)(LAYERS * rows) * 4);
-    s->len[1] = on_device(NULL, (size_t)(LAYERS * rows) * 4);
-    s->high_table = on_device(NULL, (size_t)(LAYERS * rows * pitch) * 4);
-    s->low_table = on_device(NULL, (size_t)(rows * pitch) * 4);
+    s->end = on_device(NULL, all);
+    s->low_len = on_device(NULL, all);
+    s->table = on_device(NULL, lists);
     const kvd_zdc_lists_args a = {.pages = pages_of(f, 0),
                                   .batch = n,
                                   .rows = rows,
                                   .kv_len = f->dev_len,
-                                  .len = {s->len[0], s->len[1]},
-                                  .high_table = s->high_table,
-                                  .low_table = s->low_table};
+                                  .end = s->end,
+                                  .low_len = s->low_len,
+                                  .table = s->table};
     check(kvd_zdc_lists(&a, 0), "lists");
-    int32_t *const len = need((size_t)(2 * LAYERS * rows) * 4),
-                   *const high = need((size_t)(LAYERS * rows * pitch) * 4),
-                   *const low = need((size_t)(rows * pitch) * 4);
-    for (int i = 0; i < 2; i++)
-        check(cudaMemcpy(len + i * LAYERS * rows, s->len[i], (size_t)(LAYERS * rows) * 4,
-                         cudaMemcpyDeviceToHost),
-              "lengths");
-    check(cudaMemcpy(high, s->high_table, (size_t)(LAYERS * rows * pitch) * 4, cudaMemcpyDeviceToHost),
-          "lists");
-    check(cudaMemcpy(low, s->low_table, (size_t)(rows * pitch) * 4, cudaMemcpyDeviceToHost), "lists");
+    int32_t *const end = need(all), *const low = need(all), *const table = need(lists);
+    check(cudaMemcpy(end, s->end, all, cudaMemcpyDeviceToHost), "lengths");
+    check(cudaMemcpy(low, s->low_len, all, cudaMemcpyDeviceToHost), "lengths");
+    check(cudaMemcpy(table, s->table, lists, cudaMemcpyDeviceToHost), "lists");
     for (int l = 0; l < LAYERS; l++)
         for (int b = 0; b < n; b++) {
-            const int n_low = f->n_low[f->slot[b]][l], n_high = f->len[b] - n_low, row = l * rows + b,
-                      first = (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
-            wrong += len[row] != (n_high ? n_high : 1) || len[LAYERS * rows + row] != (n_low ? n_low : 1);
-            for (int i = 0; i * KVD_PAGE_TOKENS < n_high; i++)
-                wrong += high[row * pitch + i] != page_of(f, b, first + i);
-            for (int i = 0; i * KVD_PAGE_TOKENS < (n_low ? n_low : 1); i++)
-                wrong += low[b * pitch + i] != page_of(f, b, i);
+            const int n_low = f->n_low[f->slot[b]][l], n_high = f->len[b] - n_low, row = l * rows + b;
+            wrong += end[row] != list_pages(n_low) * KVD_PAGE_TOKENS + n_high;
+            wrong += low[row] != (n_low ? n_low : 1);
+            for (int i = 0; i * KVD_PAGE_TOKENS < end[row]; i++)
+                wrong += table[b * pitch + i] != page_of(f, b, i);
         }
     (void)snprintf(text, sizeof text, "%d entries are wrong", wrong);
     report(f->c, "lists", !wrong, text);
-    free(len);
-    free(high);
+    free(end);
     free(low);
+    free(table);
 }
 
 /* One softmax over all rows of a request, those of either store. */
@@ -541,117 +559,102 @@ static void attend(const fixture *f, const steps *s, int b, int h, double *o)
     free(p);
 }
 
-static kvd_decode_args decode_args(const fixture *f, const steps *s, int store, void *pool)
+static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void *pool)
 {
     const size_t row = (size_t)(LAYERS - 1) * (size_t)(f->c->n_len + 1);
     kvd_decode_args a = {.dtype = KVD_BF16,
-                         .map = store == KVD_ZDC_LOW ? f->low : f->high,
+                         .map = f->both,
                          .batch = f->c->n_len,
                          .max_pages = f->pitch + 1,
-                         .kv_len = s->len[store] + row,
-                         .page_table = store == KVD_ZDC_LOW ? s->low_table
-                                                            : s->high_table + row * (size_t)(f->pitch + 1),
-                         .q = store == KVD_ZDC_LOW ? s->q_low : s->q,
+                         .kv_len = s->end + row,
+                         .second_len = s->low_len + row,
+                         .page_table = s->table,
+                         .q = s->q,
                          .pool = pool,
-                         .o = store == KVD_ZDC_LOW ? s->o_low : s->o,
-                         .lse = s->lse[store]};
+                         .o = s->o,
+                         .lse = s->lse};
     a.n_ctas = kvd_decode_ctas(&a.map);
     const size_t bytes = kvd_decode_workspace_bytes(&a.map, a.batch, f->longest, a.n_ctas);
     check(cudaMalloc(&a.workspace, bytes), "cudaMalloc");
     check(cudaMemset(a.workspace, 0, bytes), "workspace");
-    return a;
-}
-
-static void decode(const fixture *f, const steps *s, int store, void *pool)
-{
-    const kvd_decode_args a = decode_args(f, s, store, pool);
-    check(kvd_decode_plan(&a, KVD_SCHEDULE_OURS, 0), "plan");
+    check(kvd_decode_plan(&a, schedule, 0), "plan");
     check(kvd_decode(&a, 0), "decode");
     check(cudaDeviceSynchronize(), "decode");
     check(cudaFree(a.workspace), "cudaFree");
 }
 
-static void test_cut(const fixture *f, const steps *s)
+/* Largest distance of a head's row from the reference, in units of its largest number; rows without a high token do not count. */
+static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
-    const size_t n = (size_t)f->c->n_len, low = (size_t)f->low.q_pitch;
-    uint16_t *const got = need(n * low * 2);
-    size_t wrong = 0;
+    double worst = 0;
+    for (int b = 0; b < f->c->n_len; b++)
+        for (int h = 0; h < f->c->n_heads && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b]; h++) {
+            const int width = f->high.d_v[h / f->high.group];
+            double o[KVD_WIDTH_MAX] = {0}, size = 0;
+            attend(f, s, b, h, o);
+            for (int i = 0; i < width; i++)
+                size = fmax(size, fabs(o[i]));
+            for (int i = 0; i < width; i++) {
+                const size_t at = (size_t)b * (size_t)f->high.o_pitch + (size_t)(f->high.o_offset[h] + i);
+                const double e = fabs((double)wide(got[at]) - o[i]) / size;
+                if (isnan(e))
+                    return e;
+                worst = fmax(worst, e);
+            }
+        }
+    return worst;
+}
+
+static void test_attention(const fixture *f, const steps *s, kvd_schedule schedule, const char *name,
+                           void *pool, int hopper)
+{
+    const size_t bytes = (size_t)f->c->n_len * (size_t)f->high.o_pitch * sizeof(uint16_t);
+    const kvd_zdc_merge_args merge = {.pages = pages_of(f, LAYERS - 1),
+                                      .batch = f->c->n_len,
+                                      .n_kv_heads = f->c->n_kv_heads,
+                                      .group = f->high.group,
+                                      .hopper = hopper,
+                                      .head = f->dev_head,
+                                      .pitch = f->both.o_pitch,
+                                      .out_pitch = f->high.o_pitch,
+                                      .o = s->o,
+                                      .lse = s->lse,
+                                      .out = s->out};
+    uint16_t *const got = need(bytes);
     char text[80];
-    check(cudaMemcpy(got, s->q_low, n * low * 2, cudaMemcpyDeviceToHost), "queries");
-    for (size_t b = 0; b < n; b++)
-        for (int h = 0; h < f->c->n_heads; h++)
-            for (int i = 0; i < f->low.d_qk[h / f->low.group]; i++)
-                wrong += got[b * low + (size_t)(f->low.q_offset[h] + i)] !=
-                         s->host_q[b * (size_t)f->high.q_pitch + (size_t)(f->high.q_offset[h] + i)];
-    (void)snprintf(text, sizeof text, "%zu columns are wrong", wrong);
-    report(f->c, "queries", !wrong, text);
+    decode(f, s, schedule, pool);
+    check(kvd_zdc_merge(&merge, 0), "merge");
+    check(cudaMemcpy(got, s->out, bytes, cudaMemcpyDeviceToHost), "output");
+    const double worst = distance(f, s, got);
+    (void)snprintf(text, sizeof text, "off by %.2g of the largest of a head's row", worst);
+    report(f->c, name, worst < 0.02, text);
     free(got);
 }
 
 static void test_steps(const fixture *f, void *pool)
 {
-    const size_t n = (size_t)f->c->n_len, heads = (size_t)f->c->n_heads, pitch = (size_t)f->high.o_pitch;
-    steps s = {.host_q = need(n * (size_t)f->high.q_pitch * 2)};
-    int device = 0, major = 0;
+    const size_t n = (size_t)f->c->n_len, q = n * (size_t)f->high.q_pitch * sizeof(uint16_t);
+    steps s = {.host_q = need(q)};
+    int device = 0, major = 0, some_high = 1;
     check(cudaGetDevice(&device), "the device");
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "the device");
-    for (size_t i = 0; i < n * (size_t)f->high.q_pitch; i++)
+    for (size_t i = 0; i < q / sizeof(uint16_t); i++)
         s.host_q[i] = some(2);
     test_lists(f, &s);
-    s.q = on_device(s.host_q, n * (size_t)f->high.q_pitch * 2);
-    s.q_low = on_device(NULL, n * (size_t)f->low.q_pitch * 2);
-    s.o = on_device(NULL, n * pitch * 2);
-    s.o_low = on_device(NULL, n * (size_t)f->low.o_pitch * 2);
-    s.lse[0] = on_device(NULL, n * heads * sizeof(float));
-    s.lse[1] = on_device(NULL, n * heads * sizeof(float));
-    kvd_zdc_rows_args rows = {.pages = pages_of(f, LAYERS - 1),
-                              .batch = f->c->n_len,
-                              .n_kv_heads = f->c->n_kv_heads,
-                              .group = f->high.group,
-                              .hopper = major == 9,
-                              .head = f->dev_head,
-                              .pitch = {f->high.q_pitch, f->low.q_pitch},
-                              .high = s.q,
-                              .low = s.q_low};
-    check(kvd_zdc_cut(&rows, 0), "cut");
-    test_cut(f, &s);
-    if (f->c->share > 0) { /* else there is no newest token that the high store would hold */
-        uint16_t *const got = need(n * pitch * 2);
-        double worst = 0;
-        char text[80];
-        decode(f, &s, KVD_ZDC_LOW, pool);
-        decode(f, &s, KVD_ZDC_HIGH, pool);
-        rows.pitch[0] = f->high.o_pitch;
-        rows.pitch[1] = f->low.o_pitch;
-        rows.high = rows.out = s.o;
-        rows.low = s.o_low;
-        rows.lse[0] = s.lse[0];
-        rows.lse[1] = s.lse[1];
-        check(kvd_zdc_merge(&rows, 0), "merge");
-        check(cudaMemcpy(got, s.o, n * pitch * 2, cudaMemcpyDeviceToHost), "output");
-        for (int b = 0; b < f->c->n_len; b++)
-            for (int h = 0; h < f->c->n_heads; h++) {
-                double o[KVD_WIDTH_MAX] = {0}, size = 0;
-                attend(f, &s, b, h, o);
-                for (int i = 0; i < f->high.d_v[h / f->high.group]; i++)
-                    size = fmax(size, fabs(o[i]));
-                for (int i = 0;
-                     i < f->high.d_v[h / f->high.group] && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
-                     i++) {
-                    const double e =
-                        fabs((double)wide(got[(size_t)b * pitch + (size_t)(f->high.o_offset[h] + i)]) -
-                             o[i]) /
-                        size;
-                    worst = e <= worst ? worst : e;
-                    worst = isnan(e) ? e : worst;
-                }
-            }
-        (void)snprintf(text, sizeof text, "off by %.2g of the largest of a head's row", worst);
-        report(f->c, "attention over both stores", worst < 0.02, text);
-        free(got);
+    s.q = on_device(s.host_q, q);
+    s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
+    s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
+    s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
+    /* Attention wants a newest token, which the high store would hold. */
+    for (size_t b = 0; b < n; b++)
+        some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
+    if (some_high) {
+        test_attention(f, &s, KVD_SCHEDULE_OURS, "attention over both stores", pool, major == 9);
+        test_attention(f, &s, KVD_SCHEDULE_PAPERS, "attention, work shared as the papers say", pool,
+                       major == 9);
+        test_attention(f, &s, KVD_SCHEDULE_NONE, "attention, work not shared", pool, major == 9);
     }
-    void *const there[] = {s.q,      s.q_low,  s.o,      s.o_low,      s.lse[0],
-                           s.lse[1], s.len[0], s.len[1], s.high_table, s.low_table};
+    void *const there[] = {s.q, s.o, s.out, s.lse, s.end, s.low_len, s.table};
     for (size_t i = 0; i < sizeof there / sizeof *there; i++)
         check(cudaFree(there[i]), "cudaFree");
     free(s.host_q);

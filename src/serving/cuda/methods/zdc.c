@@ -14,10 +14,11 @@ static const char what[] = "two widths of tokens";
 enum { OVERLAP = 2, MEAN = 3 /* keys of importance, in the order in which its file declares them */ };
 
 typedef struct {
-    kvd_attn_map low;             /* pages of both kinds are as far apart                    */
+    kvd_attn_map low;             /* pages of both kinds are as far apart */
+    kvd_attn_map both;            /* of steps: the heads once more, at the low widths */
     double entry[KVD_ZDC_STORES]; /* bytes of a token                            */
     size_t at;                    /* element of the layer's first page           */
-    void *workspace[KVD_ZDC_STORES];
+    void *workspace;
 } zdc_layer;
 
 /* A request in a slot. */
@@ -42,11 +43,10 @@ typedef struct {
     uint8_t *level;
     int32_t *place;
     /* steps */
-    float *lse_high, *lse_low;
-    void *q, *o; /* rows at the low widths */
-    int32_t *len[KVD_ZDC_STORES], *high_table, *low_table;
-    void **
-        works; /* [max_slices + 1] device: descriptions of so many steps' work lists, of all layers and both stores */
+    float *lse_steps;
+    void *o; /* rows of both halves */
+    int32_t *end, *low_len, *table;
+    void **works; /* [max_slices + 1] device: work lists' descriptions for so many steps, all layers */
     void *host_works;
 } zdc;
 
@@ -218,37 +218,39 @@ static int attended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *e
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
-/* n steps over a store of a layer; what comes out is the caller's. */
-static kvd_decode_args decode_args(const zdc *z, int layer, int store, size_t n)
+static kvd_decode_args decode_args(const zdc *z, int layer, size_t n)
 {
     const kvd_serving_cache *const c = z->method.cache;
-    const size_t pitch = c->pages->max_pages + 1, row = (size_t)layer * c->batch->max_slices;
+    const size_t row = (size_t)layer * c->batch->max_slices;
     return (kvd_decode_args){.dtype = KVD_BF16,
-                             .map = store == KVD_ZDC_LOW ? z->layer[layer].low : c->layer[layer].map,
+                             .map = z->layer[layer].both,
                              .batch = (int32_t)n,
-                             .max_pages = (int32_t)pitch,
-                             .kv_len = z->len[store] + row,
-                             .page_table = store == KVD_ZDC_LOW ? z->low_table : z->high_table + row * pitch,
-                             .q = store == KVD_ZDC_LOW ? z->q : c->q_steps,
+                             .max_pages = (int32_t)c->pages->max_pages + 1,
+                             .kv_len = z->end + row,
+                             .second_len = z->low_len + row,
+                             .page_table = z->table,
+                             .q = c->q_steps,
                              .pool = z->store + z->layer[layer].at,
+                             .o = z->o,
+                             .lse = z->lse_steps,
                              .n_ctas = c->n_sms,
-                             .workspace = z->layer[layer].workspace[store]};
+                             .workspace = z->layer[layer].workspace};
 }
 
 /* Descriptions of n steps' work lists on the device, made when they are first needed, which is never while a graph is captured. */
 static int describe(zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
-    const size_t each = kvd_decode_plan_layer_bytes(), all = KVD_ZDC_STORES * n_layers(z);
+    const size_t each = kvd_decode_plan_layer_bytes();
     const kvd_schedule schedule = kvd_serving_cache_schedule(z->method.cache, false);
     if (z->works[n])
         return 0;
-    for (size_t i = 0; i < all; i++) {
-        const kvd_decode_args a = decode_args(z, (int)(i / KVD_ZDC_STORES), (int)(i % KVD_ZDC_STORES), n);
-        if (kvd_cuda_check(kvd_decode_plan_describe(&a, schedule, (char *)z->host_works + i * each), what,
+    for (size_t l = 0; l < n_layers(z); l++) {
+        const kvd_decode_args a = decode_args(z, (int)l, n);
+        if (kvd_cuda_check(kvd_decode_plan_describe(&a, schedule, (char *)z->host_works + l * each), what,
                            err))
             return -1;
     }
-    z->works[n] = kvd_device_copy(&z->memory, z->host_works, all * each, "work lists", stream, err);
+    z->works[n] = kvd_device_copy(&z->memory, z->host_works, n_layers(z) * each, "work lists", stream, err);
     return z->works[n] ? kvd_cuda_check(cudaStreamSynchronize(stream), what, err) : -1;
 }
 
@@ -259,21 +261,21 @@ static int plan_steps(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_
                                       .batch = (int32_t)n,
                                       .rows = (int32_t)m->cache->batch->max_slices,
                                       .kv_len = m->cache->batch->device.kv_len,
-                                      .len = {z->len[KVD_ZDC_HIGH], z->len[KVD_ZDC_LOW]},
-                                      .high_table = z->high_table,
-                                      .low_table = z->low_table};
+                                      .end = z->end,
+                                      .low_len = z->low_len,
+                                      .table = z->table};
     if (describe(z, n, stream, err) || kvd_cuda_check(kvd_zdc_lists(&lists, stream), what, err))
         return -1;
-    const kvd_decode_args a = decode_args(z, 0, KVD_ZDC_HIGH, n);
+    const kvd_decode_args a = decode_args(z, 0, n);
     return kvd_cuda_check(kvd_decode_plan_layers(&a, kvd_serving_cache_schedule(m->cache, false), z->works[n],
-                                                 (int)(KVD_ZDC_STORES * n_layers(z)), stream),
+                                                 (int)n_layers(z), stream),
                           what, err);
 }
 
 static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
 {
     const zdc *const z = of(m);
-    const kvd_decode_args a = decode_args(z, r->layer, KVD_ZDC_HIGH, r->steps);
+    const kvd_decode_args a = decode_args(z, r->layer, r->steps);
     const kvd_serving_place at = {z->store + z->layer[r->layer].at, a.page_table, a.kv_len, a.max_pages};
     return kvd_serving_cache_append_at(m->cache, r, &at, err);
 }
@@ -281,33 +283,23 @@ static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err
 static int attend_steps(kvd_serving_method *m, const kvd_serving_rows *r, void *out, kvd_err *err)
 {
     const zdc *const z = of(m);
-    const kvd_attn_map *const high = &m->cache->layer[r->layer].map, *const low = &z->layer[r->layer].low;
-    kvd_decode_args a = decode_args(z, r->layer, KVD_ZDC_LOW, r->steps),
-                    b = decode_args(z, r->layer, KVD_ZDC_HIGH, r->steps);
-    kvd_zdc_rows_args rows = {.pages = pages_of(z, r->layer, 0),
-                              .batch = (int32_t)r->steps,
-                              .n_kv_heads = high->n_kv_heads,
-                              .group = high->group,
-                              .hopper = m->cache->hopper,
-                              .head = heads_of(z, r->layer),
-                              .pitch = {high->q_pitch, low->q_pitch},
-                              .high = m->cache->q_steps,
-                              .low = z->q};
-    a.o = z->o;
-    a.lse = z->lse_low;
-    b.o = out;
-    b.lse = z->lse_high;
-    if (kvd_cuda_check(kvd_zdc_cut(&rows, r->stream), "queries of attention", err) ||
-        kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
-        kvd_cuda_check(kvd_decode(&b, r->stream), "attention of steps", err))
-        return -1;
-    rows.pitch[KVD_ZDC_HIGH] = high->o_pitch;
-    rows.pitch[KVD_ZDC_LOW] = low->o_pitch;
-    rows.high = rows.out = out;
-    rows.low = z->o;
-    rows.lse[KVD_ZDC_HIGH] = z->lse_high;
-    rows.lse[KVD_ZDC_LOW] = z->lse_low;
-    return kvd_cuda_check(kvd_zdc_merge(&rows, r->stream), "attention of steps", err);
+    const kvd_attn_map *const high = &m->cache->layer[r->layer].map;
+    const kvd_decode_args a = decode_args(z, r->layer, r->steps);
+    const kvd_zdc_merge_args merge = {.pages = pages_of(z, r->layer, 0),
+                                      .batch = (int32_t)r->steps,
+                                      .n_kv_heads = high->n_kv_heads,
+                                      .group = high->group,
+                                      .hopper = m->cache->hopper,
+                                      .head = heads_of(z, r->layer),
+                                      .pitch = a.map.o_pitch,
+                                      .out_pitch = high->o_pitch,
+                                      .o = z->o,
+                                      .lse = z->lse_steps,
+                                      .out = out};
+    return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
+                   kvd_cuda_check(kvd_zdc_merge(&merge, r->stream), "attention of steps", err)
+               ? -1
+               : 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------- */
@@ -328,12 +320,11 @@ static void release(kvd_serving_method *m)
 static int make_lists(zdc *z, kvd_err *err)
 {
     const kvd_serving_cache *const c = z->method.cache;
-    const size_t rows = c->batch->max_slices, all = n_layers(z) * rows, pitch = c->pages->max_pages + 1;
+    const size_t rows = c->batch->max_slices, all = n_layers(z) * rows * sizeof(int32_t),
+                 table = rows * (c->pages->max_pages + 1) * sizeof *z->table;
     kvd_device_memory *const m = &z->memory;
-    return (z->len[KVD_ZDC_HIGH] = kvd_device_new(m, all * sizeof(int32_t), what, err)) &&
-                   (z->len[KVD_ZDC_LOW] = kvd_device_new(m, all * sizeof(int32_t), what, err)) &&
-                   (z->high_table = kvd_device_new(m, all * pitch * sizeof(int32_t), what, err)) &&
-                   (z->low_table = kvd_device_new(m, rows * pitch * sizeof(int32_t), what, err))
+    return (z->end = kvd_device_new(m, all, what, err)) && (z->low_len = kvd_device_new(m, all, what, err)) &&
+                   (z->table = kvd_device_new(m, table, what, err))
                ? 0
                : -1;
 }
@@ -364,6 +355,24 @@ static int make(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t 
                : 0;
 }
 
+/* Twice the heads: the second half reads the first columns of the queries of the first, and gives out behind it. */
+static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
+{
+    *both = *high;
+    both->n_heads += low->n_heads;
+    both->n_kv_heads += low->n_kv_heads;
+    both->o_pitch += low->o_pitch;
+    for (int g = 0; g < low->n_kv_heads; g++) {
+        both->d_qk[high->n_kv_heads + g] = low->d_qk[g];
+        both->d_v[high->n_kv_heads + g] = low->d_v[g];
+        both->kv_offset[high->n_kv_heads + g] = low->kv_offset[g];
+    }
+    for (int h = 0; h < low->n_heads; h++) {
+        both->q_offset[high->n_heads + h] = high->q_offset[h];
+        both->o_offset[high->n_heads + h] = high->o_pitch + low->o_offset[h];
+    }
+}
+
 /* Widths of the low rows of a layer in memory: as the high ones rounded up, and padded to the widest head where those are. */
 static int settle_layer(zdc *z, int layer, kvd_err *err)
 {
@@ -389,6 +398,7 @@ static int settle_layer(zdc *z, int layer, kvd_err *err)
     to->entry[KVD_ZDC_LOW] = (double)to->low.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
     to->entry[KVD_ZDC_HIGH] = (double)high->page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
     to->low.page_elements = high->page_elements;
+    join(high, &to->low, &to->both);
     return 0;
 }
 
@@ -405,8 +415,8 @@ static void describe_head(const zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        to->in_row[s][0] = map[s]->q_offset[g * map[s]->group];
-        to->in_row[s][1] = map[s]->o_offset[g * map[s]->group];
+        to->in_row[s] =
+            z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group]; /* HIGH is the first */
     }
 }
 
@@ -431,21 +441,18 @@ static int make_heads(zdc *z, kvd_err *err)
     return status;
 }
 
-/* Of the attention kernel, a layer's two: parts of one array that begin at multiples of 256 bytes. */
+/* Of the attention kernel: parts of one array that begin at multiples of 256 bytes. */
 static int make_workspaces(zdc *z, kvd_err *err)
 {
     const kvd_serving_cache *const c = z->method.cache;
-    const size_t n = KVD_ZDC_STORES * n_layers(z);
     char *all = NULL;
     for (int pass = 0; pass < 2; pass++) {
         size_t bytes = 0;
-        for (size_t i = 0; i < n; i++) {
-            const int l = (int)(i / KVD_ZDC_STORES), store = (int)(i % KVD_ZDC_STORES);
-            const kvd_attn_map *const map = store == KVD_ZDC_LOW ? &z->layer[l].low : &c->layer[l].map;
-            z->layer[l].workspace[store] = all ? all + bytes : NULL;
-            bytes += (kvd_decode_workspace_bytes(map, (int)c->batch->max_slices, (int)c->max_len, c->n_sms) +
-                      255) /
-                     256 * 256;
+        for (size_t l = 0; l < n_layers(z); l++) {
+            const size_t one = kvd_decode_workspace_bytes(&z->layer[l].both, (int)c->batch->max_slices,
+                                                          (int)c->max_len, c->n_sms);
+            z->layer[l].workspace = all ? all + bytes : NULL;
+            bytes += (one + 255) / 256 * 256;
         }
         if (!all && (!(all = kvd_device_new(&z->memory, bytes, "work lists of attention", err)) ||
                      kvd_cuda_check(cudaMemset(all, 0, bytes), what, err)))
@@ -460,23 +467,19 @@ static int make_rows(zdc *z, kvd_err *err)
     const kvd_serving_cache *const c = z->method.cache;
     const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
                  heads = (size_t)c->share->n_heads;
-    size_t q = 0, o = 0;
-    for (size_t l = 0; l < n_layers(z); l++) {
-        q = larger(q, (size_t)z->layer[l].low.q_pitch);
-        o = larger(o, (size_t)z->layer[l].low.o_pitch);
-    }
+    size_t o = 0;
+    for (size_t l = 0; l < n_layers(z); l++)
+        o = larger(o, (size_t)z->layer[l].both.o_pitch);
     kvd_device_memory *const m = &z->memory;
     z->works = calloc(slices + 1, sizeof *z->works);
-    z->host_works = malloc(KVD_ZDC_STORES * n_layers(z) * kvd_decode_plan_layer_bytes());
+    z->host_works = malloc(n_layers(z) * kvd_decode_plan_layer_bytes());
     if (!z->works || !z->host_works)
         return kvd_no_memory(err, what, (slices + 1) * sizeof *z->works);
     return (z->lse = kvd_device_new(m, heads * rows * sizeof *z->lse, what, err)) &&
                    (z->value = kvd_device_new(m, rows * sizeof *z->value, what, err)) &&
                    (z->level = kvd_device_new(m, rows, what, err)) &&
                    (z->place = kvd_device_new(m, rows * sizeof *z->place, what, err)) &&
-                   (z->lse_high = kvd_device_new(m, slices * heads * sizeof *z->lse_high, what, err)) &&
-                   (z->lse_low = kvd_device_new(m, slices * heads * sizeof *z->lse_low, what, err)) &&
-                   (z->q = kvd_device_new(m, slices * q * sizeof(uint16_t), what, err)) &&
+                   (z->lse_steps = kvd_device_new(m, 2 * slices * heads * sizeof *z->lse_steps, what, err)) &&
                    (z->o = kvd_device_new(m, slices * o * sizeof(uint16_t), what, err))
                ? 0
                : -1;
@@ -517,6 +520,9 @@ int kvd_serving_zdc_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_serving
     if (other_member(plan))
         return kvd_fail(err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
                         plan->tokens->name, other_member(plan));
+    if (2 * c->share->n_heads > KVD_HEADS_MAX)
+        return kvd_fail(err, "two widths of tokens: the CUDA engine takes up to %d heads, the model has %d",
+                        KVD_HEADS_MAX / 2, c->share->n_heads);
     zdc *const z = calloc(1, sizeof *z);
     if (!z)
         return kvd_no_memory(err, what, sizeof *z);

@@ -2,9 +2,12 @@
  * Two widths of tokens on the device (methods/tokens importance, ZDC section 5): important tokens of a prompt stand in pages at the widths of
  * dims, the others in pages at those of dims_low, whose columns are the first ones of the wider rows. Launchers as in model/cuda/blocks.h.
  *
- * A slot has a list of pages: one of its own, then those of its row of the page table. In every layer the first ones hold the low tokens,
- * those behind them the high ones, at whose end the tokens behind the prompt follow; a page of either kind takes the room of a high one.
- * Both keep the order of the tokens. RoPE is in the keys, so nothing else says which token stands where.
+ * A slot has a list of pages: one of its own, then those of its row of the page table. In every layer the first ones, one at least, hold the
+ * low tokens, those behind them the high ones, at whose end the tokens behind the prompt follow; a page of either kind takes the room of a
+ * high one. Both keep the order of the tokens. RoPE is in the keys, so nothing else says which token stands where.
+ *
+ * Attention of steps is one launch (kernels/cuda/decode.h, second_len): to it a layer has twice as many heads, the second half of which read
+ * the low rows, with the first columns of the same queries. merge weighs what the two halves give by their denominators.
  */
 #ifndef KVD_SERVING_CUDA_ZDC_H
 #define KVD_SERVING_CUDA_ZDC_H
@@ -25,7 +28,7 @@ typedef struct {
     int16_t width[KVD_ZDC_STORES][2];   /* columns in memory, multiples of 16                        */
     int16_t kept[2];                    /* of low rows the columns that are not 0                    */
     int32_t in_page[KVD_ZDC_STORES][2]; /* element of a page                                       */
-    int32_t in_row[KVD_ZDC_STORES][2];  /* column of the group's first query head in rows of Q and O */
+    int32_t in_row[KVD_ZDC_STORES]; /* of either half, column of the group's first query head in rows of O */
 } kvd_zdc_head;
 
 /* Pages of the slots of a batch. */
@@ -74,35 +77,30 @@ typedef struct {
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 
 typedef struct {
-    kvd_zdc_pages
-        pages; /* layer is not read: of all layers                                                  */
-    int32_t batch,
-        rows; /* rows of the arrays below, >= batch                                                */
-    const int32_t *kv_len; /* device [batch] tokens, the newest included                                   */
-    int32_t *len[2];       /* device [n_layers][rows] of either store; of an empty one 1          out  */
-    int32_t *high_table;   /* device [n_layers][rows][pitch + 1]                                      out  */
-    int32_t *low_table;    /* device [rows][pitch + 1]                                                out  */
+    kvd_zdc_pages pages;   /* layer is not read: of all layers                                  */
+    int32_t batch, rows;   /* rows of the arrays below, >= batch                                */
+    const int32_t *kv_len; /* device [batch] tokens, the newest included                        */
+    /* what kvd_decode reads: kv_len and second_len of all layers, and the slots' lists of pages */
+    int32_t *end, *low_len; /* device [n_layers][rows]                                     out  */
+    int32_t *table;         /* device [rows][pitch + 1]                                    out  */
 } kvd_zdc_lists_args;
 
-/* What attention of a batch of steps reads, of all layers. */
+/* Of a batch of steps. The newest token's row is the last of `end` as well: `end` is what append takes for kv_len. */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, group;
-    int32_t hopper;           /* 1: on sm_90                      */
-    const kvd_zdc_head *head; /* device [n_kv_heads]              */
-    int32_t pitch[2];         /* of rows of Q, or of O            */
-    const void *high;         /* device [batch][pitch[0]]         */
-    void *low;                /* device [batch][pitch[1]]         */
-    const float *lse[2];      /* device [batch][n_heads] natural log, of the merge alone */
-    void *out;                /* device [batch][pitch[0]] likewise; may be `high`        */
-} kvd_zdc_rows_args;
+    int32_t hopper;           /* 1: on sm_90                                          */
+    const kvd_zdc_head *head; /* device [n_kv_heads]                                  */
+    int32_t pitch, out_pitch;
+    const void *o;    /* device [batch][pitch] of both halves                         */
+    const float *lse; /* device [batch][2 n_heads] natural log                        */
+    void *out;        /* device [batch][out_pitch] at the high widths            out  */
+} kvd_zdc_merge_args;
 
-/* Rows of Q at the low widths from those at the high ones. */
-cudaError_t kvd_zdc_cut(const kvd_zdc_rows_args *args, cudaStream_t stream);
-/* What attention over both stores together gives from what it gave over each; a low one that is empty counts for nothing. */
-cudaError_t kvd_zdc_merge(const kvd_zdc_rows_args *args, cudaStream_t stream);
+/* An empty low store counts for nothing. */
+cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,12 @@ static __device__ __forceinline__ int zdc_pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
+/* Of the list in front of those of high tokens. */
+static __device__ __forceinline__ int zdc_low_pages(int n_low)
+{
+    return zdc_pages_of(max(n_low, 1));
+}
+
 /* Page i of the list of request b's slot. */
 static __device__ __forceinline__ int zdc_page(const kvd_zdc_pages &p, int b, int i)
 {

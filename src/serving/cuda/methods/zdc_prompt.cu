@@ -135,7 +135,7 @@ __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, i
 __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_zdc_move_args a)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, n = a.q_len[b], n_low = zdc_low(a.pages, b);
-    const int low_pages = zdc_pages_of(n_low);
+    const int low_pages = zdc_low_pages(n_low);
     if (blockIdx.x == gridDim.x - 1) {
         end_store(a, b, g, KVD_ZDC_HIGH, low_pages, n - n_low);
         end_store(a, b, g, KVD_ZDC_LOW, 0, n_low);

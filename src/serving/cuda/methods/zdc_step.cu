@@ -1,6 +1,6 @@
 /*
- * Steps under two widths: the lists of both stores, queries at the low widths, and the sum of what attention gives over each. A warp has
- * a query head of a request; lanes have 8 columns each.
+ * Steps under two widths: what attention over both stores reads, and the sum of what it gives over each. merge: a warp has a query head of a
+ * request, lanes have 8 columns each.
  */
 #include <cuda_bf16.h>
 
@@ -12,21 +12,20 @@ namespace
 
 enum { LISTS = 128, ROWS = 128, WARPS = ROWS / 32 };
 
+/* A CTA a request. */
 __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kvd_zdc_lists_args a)
 {
-    const int l = (int)blockIdx.x, b = (int)blockIdx.y, pitch = a.pages.pitch + 1;
-    const int n_low = a.pages.n_low[(size_t)a.pages.slot[b] * (size_t)a.pages.n_layers + (size_t)l],
-              n_high = a.kv_len[b] - n_low, low_pages = zdc_pages_of(n_low);
-    const size_t row = (size_t)l * (size_t)a.rows + (size_t)b;
-    if (threadIdx.x == 0) {
-        a.len[KVD_ZDC_HIGH][row] = max(n_high, 1);
-        a.len[KVD_ZDC_LOW][row] = max(n_low, 1);
+    const int b = (int)blockIdx.x;
+    const int32_t *const n_low = a.pages.n_low + (size_t)a.pages.slot[b] * (size_t)a.pages.n_layers;
+    for (int l = (int)threadIdx.x; l < a.pages.n_layers; l += LISTS) {
+        const size_t row = (size_t)l * (size_t)a.rows + (size_t)b;
+        a.low_len[row] = max(n_low[l], 1);
+        a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    for (int i = (int)threadIdx.x; i < zdc_pages_of(n_high); i += LISTS)
-        a.high_table[row * (size_t)pitch + (size_t)i] = zdc_page(a.pages, b, low_pages + i);
-    /* Layers need not have equally many low pages: each list is a beginning of the longest one. */
-    for (int i = (int)threadIdx.x; l == 0 && i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
-        a.low_table[(size_t)b * (size_t)pitch + (size_t)i] = zdc_page(a.pages, b, i);
+    /* Both stores together fill at most one page more than their tokens would. */
+    int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
+    for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
+        table[i] = zdc_page(a.pages, b, i);
 }
 
 /* What stands before it on the stream is complete behind this. */
@@ -36,23 +35,6 @@ __device__ __forceinline__ void wait_for_kernel_before()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-}
-
-__global__ void __launch_bounds__(ROWS) cut_kernel(const __grid_constant__ kvd_zdc_rows_args a)
-{
-    const int h = (int)(blockIdx.x * WARPS + threadIdx.x / 32), lane = (int)threadIdx.x % 32;
-    const size_t b = blockIdx.y;
-    wait_for_kernel_before();
-    if (h >= a.n_kv_heads * a.group)
-        return;
-    const kvd_zdc_head &head = a.head[h / a.group];
-    const int j = h % a.group, wide = head.width[KVD_ZDC_HIGH][0], width = head.width[KVD_ZDC_LOW][0];
-    const uint16_t *const from = static_cast<const uint16_t *>(a.high) + b * (size_t)a.pitch[KVD_ZDC_HIGH] +
-                                 head.in_row[KVD_ZDC_HIGH][0] + j * wide;
-    uint16_t *const to = static_cast<uint16_t *>(a.low) + b * (size_t)a.pitch[KVD_ZDC_LOW] +
-                         head.in_row[KVD_ZDC_LOW][0] + j * width;
-    if (lane < width / 8)
-        reinterpret_cast<uint4 *>(to)[lane] = reinterpret_cast<const uint4 *>(from)[lane];
 }
 
 __device__ __forceinline__ uint4 mix(uint4 x, uint4 y, float wx, float wy)
@@ -69,7 +51,7 @@ __device__ __forceinline__ uint4 mix(uint4 x, uint4 y, float wx, float wy)
     return z;
 }
 
-__global__ void __launch_bounds__(ROWS) merge_kernel(const __grid_constant__ kvd_zdc_rows_args a)
+__global__ void __launch_bounds__(ROWS) merge_kernel(const __grid_constant__ kvd_zdc_merge_args a)
 {
     const int n_heads = a.n_kv_heads * a.group, h = (int)(blockIdx.x * WARPS + threadIdx.x / 32),
               lane = (int)threadIdx.x % 32;
@@ -79,27 +61,38 @@ __global__ void __launch_bounds__(ROWS) merge_kernel(const __grid_constant__ kvd
         return;
     const kvd_zdc_head &head = a.head[h / a.group];
     const int j = h % a.group, wide = head.width[KVD_ZDC_HIGH][1], width = head.width[KVD_ZDC_LOW][1];
-    const size_t at = b * (size_t)a.pitch[KVD_ZDC_HIGH] + (size_t)(head.in_row[KVD_ZDC_HIGH][1] + j * wide);
-    const uint16_t *const low = static_cast<const uint16_t *>(a.low) + b * (size_t)a.pitch[KVD_ZDC_LOW] +
-                                head.in_row[KVD_ZDC_LOW][1] + j * width;
+    const uint16_t *const o = static_cast<const uint16_t *>(a.o) + b * (size_t)a.pitch;
+    const int at = head.in_row[KVD_ZDC_HIGH] + j * wide;
     if (lane >= wide / 8)
         return;
-    const uint4 x = reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.high) + at)[lane];
+    const uint4 x = reinterpret_cast<const uint4 *>(o + at)[lane];
     uint4 y = make_uint4(0, 0, 0, 0);
     float w = 1;
     if (zdc_low(a.pages, (int)b) > 0) {
-        const size_t i = b * (size_t)n_heads + (size_t)h;
-        w = 1 / (1 + expf(a.lse[KVD_ZDC_LOW][i] - a.lse[KVD_ZDC_HIGH][i]));
+        const float *const lse = a.lse + b * (size_t)(2 * n_heads) + h;
+        w = 1 / (1 + expf(lse[n_heads] - lse[0]));
         if (lane < width / 8)
-            y = reinterpret_cast<const uint4 *>(low)[lane];
+            y = reinterpret_cast<const uint4 *>(o + head.in_row[KVD_ZDC_LOW] + j * width)[lane];
     }
-    reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.out) + at)[lane] = mix(x, y, w, 1 - w);
+    reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.out) + b * (size_t)a.out_pitch + at)[lane] =
+        mix(x, y, w, 1 - w);
 }
 
-cudaError_t launch_rows(void (*kernel)(kvd_zdc_rows_args), const kvd_zdc_rows_args *a, cudaStream_t stream)
+} // namespace
+
+extern "C" cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *a, cudaStream_t stream)
 {
-    if (a->batch < 1 || a->batch > 65535 || a->n_kv_heads < 1 || a->group < 1 || !a->head || !a->high ||
-        !a->low)
+    if (a->batch < 1 || a->rows < a->batch || !a->kv_len || !a->end || !a->low_len || !a->table ||
+        !a->pages.n_low)
+        return cudaErrorInvalidValue;
+    lists_kernel<<<(unsigned)a->batch, LISTS, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || a->n_kv_heads < 1 || a->group < 1 || !a->head || !a->o ||
+        !a->lse || !a->out)
         return cudaErrorInvalidValue;
     /* On Hopper the launch overlaps the end of the kernel before. */
     cudaLaunchAttribute overlap;
@@ -111,27 +104,5 @@ cudaError_t launch_rows(void (*kernel)(kvd_zdc_rows_args), const kvd_zdc_rows_ar
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = a->hopper ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, *a);
-}
-
-} // namespace
-
-extern "C" cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *a, cudaStream_t stream)
-{
-    if (a->batch < 1 || a->batch > 65535 || a->rows < a->batch || !a->kv_len || !a->high_table ||
-        !a->low_table || !a->pages.n_low)
-        return cudaErrorInvalidValue;
-    lists_kernel<<<dim3((unsigned)a->pages.n_layers, (unsigned)a->batch), LISTS, 0, stream>>>(*a);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t kvd_zdc_cut(const kvd_zdc_rows_args *a, cudaStream_t stream)
-{
-    return launch_rows(cut_kernel, a, stream);
-}
-
-extern "C" cudaError_t kvd_zdc_merge(const kvd_zdc_rows_args *a, cudaStream_t stream)
-{
-    return !a->lse[KVD_ZDC_HIGH] || !a->lse[KVD_ZDC_LOW] || !a->out ? cudaErrorInvalidValue
-                                                                    : launch_rows(merge_kernel, a, stream);
+    return cudaLaunchKernelEx(&config, merge_kernel, *a);
 }
