@@ -371,6 +371,7 @@ static void test_choice(fixture *f)
                                        .mean = f->c->mean,
                                        .share = f->c->share,
                                        .overlap = f->c->overlap,
+                                       .span = 1,
                                        .value = f->dev_value,
                                        .level = f->dev_level,
                                        .place = f->dev_place};

@@ -57,6 +57,11 @@ double kvd_tokens_important(const kvd_values *v, int layer, int n_layers)
     return fmin(1, v->value[G] + v->value[RISE] * depth);
 }
 
+int kvd_tokens_layers(const kvd_values *v)
+{
+    return (int)v->value[LAYERS];
+}
+
 static void classify(const kvd_values *v, const kvd_prompt_layers *p, int l, ranked *order, uint8_t *level)
 {
     const double share = kvd_tokens_important(v, l, p->n_layers);
@@ -94,7 +99,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     bool *const shares = calloc((size_t)p->n_layers, sizeof *shares);
     if (!shares)
         return kvd_no_memory(err, "groups of layers", (unsigned long long)p->n_layers);
-    const int together = (int)v->value[LAYERS];
+    const int together = kvd_tokens_layers(v);
     for (int l = 1; l < p->n_layers; l++) {
         const uint8_t *const b = level + (size_t)l * p->n, *const a = b - p->n;
         shares[l] = together ? l % together != 0

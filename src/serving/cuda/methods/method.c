@@ -30,7 +30,7 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
         return 0;
     if (plan->levels)
         return kvd_fail(err, "the CUDA engine does not run '%s'", plan->levels->name);
-    if (cache->share->count > 1)
+    if (cache->share->count > 1 && !kvd_serving_is_zdc(plan))
         return kvd_fail(err, "on several GPUs the engine runs methods of the dims axis alone, not '%s'",
                         member);
     if (plan->maker && plan->dims && plan->dims->rebuild)

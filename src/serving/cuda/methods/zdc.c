@@ -11,7 +11,7 @@
 
 static const char what[] = "two widths of tokens";
 
-enum { OVERLAP = 2, MEAN = 3 /* keys of importance, in the order in which its file declares them */ };
+enum { OVERLAP = 2, MEAN /* keys of importance, in the order in which its file declares them */ };
 
 typedef struct {
     kvd_attn_map low;             /* pages of both kinds are as far apart */
@@ -42,6 +42,7 @@ typedef struct {
     float *lse, *value;
     uint8_t *level;
     int32_t *place;
+    kvd_zdc_parts parts; /* of several GPUs */
     /* steps */
     float *lse_steps;
     void *o; /* rows of both halves */
@@ -70,6 +71,18 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* Layers that share sets and are known before; 0: not so. */
+static int together(const zdc *z)
+{
+    return kvd_tokens_layers(&z->method.plan->tokens_values);
+}
+
+/* The layer whose sets a layer has, if none is lent by overlap. */
+static int first_of(const zdc *z, int layer)
+{
+    return together(z) ? layer - layer % together(z) : layer;
+}
+
 /* ---- iterations ------------------------------------------------------------------------------------- */
 
 /* A step behind tokens that were never computed finds as many low ones as if they had been a prompt whose layers share nothing. */
@@ -78,7 +91,7 @@ static void suppose(const zdc *z, size_t slot, size_t prompt)
     const int layers = (int)n_layers(z);
     int32_t *const n_low = z->host_low + slot * n_layers(z);
     for (int l = 0; l < layers; l++) {
-        const double share = kvd_tokens_important(&z->method.plan->tokens_values, l, layers);
+        const double share = kvd_tokens_important(&z->method.plan->tokens_values, first_of(z, l), layers);
         n_low[l] = (int32_t)(prompt - (size_t)lround(share * (double)prompt));
     }
 }
@@ -164,49 +177,78 @@ static int choose(zdc *z, const kvd_serving_rows *r, int32_t longest, kvd_err *e
 {
     const kvd_serving_cache *const c = z->method.cache;
     const kvd_values *const v = &z->method.plan->tokens_values;
-    const kvd_zdc_choose_args a = {.pages = pages_of(z, r->layer, r->steps),
-                                   .batch = (int32_t)r->prompts,
-                                   .n_heads = c->share->n_heads,
-                                   .n_q8 = (int32_t)c->batch->n_q8,
-                                   .longest = longest,
-                                   .q_start = c->batch->device.q_start + r->steps,
-                                   .q_len = c->batch->device.q_len + r->steps,
-                                   .lse = z->lse,
-                                   .mean = v->value[MEAN] > 0,
-                                   .share = kvd_tokens_important(v, r->layer, (int)n_layers(z)),
-                                   .overlap = v->value[OVERLAP],
-                                   .value = z->value,
-                                   .level = z->level,
-                                   .place = z->place};
+    const int layers = (int)n_layers(z), left = layers - r->layer;
+    kvd_zdc_choose_args a = {.pages = pages_of(z, r->layer, r->steps),
+                             .batch = (int32_t)r->prompts,
+                             .n_heads = c->share->n_heads,
+                             .n_q8 = (int32_t)c->batch->n_q8,
+                             .longest = longest,
+                             .q_start = c->batch->device.q_start + r->steps,
+                             .q_len = c->batch->device.q_len + r->steps,
+                             .lse = z->lse,
+                             .mean = v->value[MEAN] > 0,
+                             .share = kvd_tokens_important(v, r->layer, layers),
+                             .span = !together(z)         ? 1
+                                     : together(z) < left ? together(z)
+                                                          : left,
+                             .overlap = together(z) ? 2 : v->value[OVERLAP],
+                             .value = z->value,
+                             .level = z->level,
+                             .place = z->place};
+    if (z->parts.n > 1) { /* heads of a share: their sum, then that over the GPUs */
+        if (kvd_cuda_check(kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
+                           what, err) ||
+            kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+            z->parts.exchange(z->parts.ctx, z->parts.sum, c->batch->n_q8, err))
+            return -1;
+        a.lse = z->parts.sum;
+        a.n_heads = z->parts.n;
+    }
     return kvd_cuda_check(kvd_zdc_choose(&a, r->stream), "importance of tokens", err);
 }
 
-static int move(zdc *z, const kvd_serving_rows *r, int32_t longest, kvd_err *err)
+static kvd_zdc_move_args move_args(const zdc *z, const kvd_serving_rows *r)
 {
     const kvd_serving_cache *const c = z->method.cache;
-    const kvd_zdc_move_args a = {.pages = pages_of(z, r->layer, r->steps),
-                                 .batch = (int32_t)r->prompts,
-                                 .n_kv_heads = c->share->n_kv_heads,
-                                 .longest = longest,
-                                 .q_start = c->batch->device.q_start + r->steps,
-                                 .q_len = c->batch->device.q_len + r->steps,
-                                 .level = z->level,
-                                 .place = z->place,
-                                 .head = heads_of(z, r->layer),
-                                 .from = kvd_serving_cache_pool(c, r->layer),
-                                 .store = z->store + z->layer[r->layer].at,
-                                 .page = (size_t)c->layer[r->layer].map.page_elements};
-    return kvd_cuda_check(kvd_zdc_move(&a, r->stream), what, err);
+    kvd_zdc_move_args a = {.pages = pages_of(z, r->layer, r->steps),
+                           .batch = (int32_t)r->prompts,
+                           .n_kv_heads = c->share->n_kv_heads,
+                           .longest = 1,
+                           .q_start = c->batch->device.q_start + r->steps,
+                           .q_len = c->batch->device.q_len + r->steps,
+                           .level = z->level,
+                           .place = z->place,
+                           .head = heads_of(z, r->layer),
+                           .from = kvd_serving_cache_pool(c, r->layer),
+                           .store = z->store + z->layer[r->layer].at,
+                           .page = (size_t)c->layer[r->layer].map.page_elements};
+    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
+        a.longest = c->batch->host.q_len[i] > a.longest ? c->batch->host.q_len[i] : a.longest;
+    return a;
+}
+
+/* Where a layer has another's sets and that is known before, prompts attend to rows as they will be stored. */
+static int appended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
+{
+    const zdc *const z = of(m);
+    if (!r->prompts || first_of(z, r->layer) == r->layer)
+        return 0;
+    const kvd_zdc_move_args a = move_args(z, r);
+    return kvd_cuda_check(kvd_zdc_narrow(&a, kvd_serving_cache_pool(m->cache, r->layer), r->stream), what,
+                          err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err)
+               ? -1
+               : 0;
 }
 
 static int attended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
 {
     zdc *const z = of(m);
-    int32_t longest = 1;
-    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-        longest = m->cache->batch->host.q_len[i] > longest ? m->cache->batch->host.q_len[i] : longest;
-    if (choose(z, r, longest, err) || kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
-        move(z, r, longest, err) || kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err))
+    const kvd_zdc_move_args a = move_args(z, r);
+    if ((first_of(z, r->layer) == r->layer && choose(z, r, a.longest, err)) ||
+        kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+        kvd_cuda_check(kvd_zdc_move(&a, r->stream), what, err) ||
+        kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err))
         return -1;
     return r->layer + 1 < m->cache->config->n_layers
                ? 0
@@ -275,6 +317,8 @@ static int plan_steps(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_
 static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
 {
     const zdc *const z = of(m);
+    if (!r->steps)
+        return kvd_serving_cache_append(m->cache, r, NULL, NULL, err);
     const kvd_decode_args a = decode_args(z, r->layer, r->steps);
     const kvd_serving_place at = {z->store + z->layer[r->layer].at, a.page_table, a.kv_len, a.max_pages};
     return kvd_serving_cache_append_at(m->cache, r, &at, err);
@@ -538,6 +582,7 @@ int kvd_serving_zdc_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_serving
                                      .begin = begin,
                                      .ended = ended,
                                      .held = held,
+                                     .appended = appended,
                                      .attended = attended,
                                      .plan_steps = plan_steps,
                                      .append = append,
@@ -550,4 +595,29 @@ size_t kvd_serving_zdc_low(const kvd_serving_method *m, size_t slot, int layer)
 {
     const zdc *const z = of_const(m);
     return (size_t)z->host_low[slot * n_layers(z) + (size_t)layer];
+}
+
+int kvd_serving_zdc_together(const kvd_serving_method *m)
+{
+    return together(of_const(m));
+}
+
+void kvd_serving_zdc_share(kvd_serving_method *m, const kvd_zdc_parts *parts)
+{
+    of(m)->parts = *parts;
+}
+
+const kvd_zdc_head *kvd_serving_zdc_heads(const kvd_serving_method *m, int layer)
+{
+    return heads_of(of_const(m), layer);
+}
+
+const kvd_attn_map *kvd_serving_zdc_low_map(const kvd_serving_method *m, int layer)
+{
+    return &of_const(m)->layer[layer].low;
+}
+
+kvd_zdc_sets kvd_serving_zdc_sets(const kvd_serving_method *m)
+{
+    return (kvd_zdc_sets){of_const(m)->level, of_const(m)->place};
 }

@@ -22,6 +22,8 @@ extern "C" {
 #endif
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
+/* Bits of a token's level: high by what its layer says, high by the sets that the layer uses. */
+enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
 /* A KV head of a layer; [2]: K (and Q), V (and O). */
 typedef struct {
@@ -47,11 +49,12 @@ typedef struct {
     const float *lse;                      /* device [n_heads][n_q8] natural log, of the attention kernel */
     int32_t mean;                          /* 1: denominators are divided by their number of keys         */
     double share;                          /* of the layer's tokens that are important                    */
+    int32_t span; /* layers that use the sets: this one and those behind it                        */
     double
         overlap; /* of both sets with those of the layer before, from which on its are used; above 1: never */
     /* work, which stays as it is from layer to layer of an iteration */
     float *value;   /* device [n_q8]                                                                      */
-    uint8_t *level; /* device [n_q8] bit 0: high by the layer itself, bit 1: high                    out */
+    uint8_t *level; /* device [n_q8] KVD_ZDC_RAW, KVD_ZDC_USED                    out */
     int32_t *place; /* device [n_q8] in its store                                                    out */
 } kvd_zdc_choose_args;
 
@@ -60,6 +63,8 @@ typedef struct {
  * tokens), or as many as are where another layer's sets are used.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
+/* That sum alone, of heads that are not all: to [n_q8], from which as from lse of other heads the sum over all follows. */
+cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
 typedef struct {
     kvd_zdc_pages pages;
@@ -75,6 +80,29 @@ typedef struct {
 
 /* Rows of prompts from their pages to both stores, zeros behind the last ones to a multiple of 8. */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
+/* In pages of prompts at the high widths, rows of low tokens lose what they do not keep: as in `from`, which they are. */
+cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
+
+/* Tokens first .. first + n - 1 of one prompt and some KV heads of it, on their way to or from another GPU. */
+typedef struct {
+    const kvd_zdc_head *head; /* device [n_kv_heads]                                                   */
+    int32_t n_kv_heads, first, n;
+    int32_t before[KVD_ZDC_STORES]; /* tokens of either kind in front of `first`                       */
+    int32_t count[KVD_ZDC_STORES];  /* of either kind among the n                                      */
+    int32_t entry[KVD_ZDC_STORES];  /* elements of a token of either kind, these heads                 */
+    const uint8_t *level;           /* device, of all tokens, as kvd_zdc_choose makes them             */
+    const int32_t *place;
+    void *
+        rows; /* device: [count[HIGH]][entry[HIGH]], then [count[LOW]][entry[LOW]], head after head, K and V */
+    void *
+        pages; /* device, pages of 64 tokens at the high widths; tokens 0 .. 63 of the prompt in page table[0] */
+    const int32_t *table; /* device */
+    size_t page;          /* elements of a page */
+} kvd_zdc_rows_args;
+
+/* From pages to rows, and back, where rows of low tokens are filled with zeros up to the high widths, and the group of 8 behind the last row. */
+cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
+cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
 typedef struct {
     kvd_zdc_pages pages;   /* layer is not read: of all layers                                  */
