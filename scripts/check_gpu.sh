@@ -73,4 +73,5 @@ TOOLS=memcheck sanitize gpu_engine quick one
 TOOLS=memcheck sanitize gpu_engine_latent quick
 TOOLS=memcheck sanitize gpu_engine_leankv quick
 TOOLS=memcheck sanitize gpu_engine_zdc quick
+TOOLS=memcheck sanitize gpu_engine_zdc_layers quick
 exit $status

@@ -2,8 +2,8 @@
  * zdc in the CUDA engine: logits of every token that comes out against src/methods, row by row on the CPU, with a first pass over each prompt
  * (the engine on the CPU has none), and the bytes held against their count by hand. What the engine's prompts attend to, the high widths, the
  * reference gets as queries, keys and values that were cut to them and brought back. The engine rounds to bf16, so that near ties of importance fall
- * otherwise now and then: logits are compared by their median beside that of the high widths alone. With important tokens alone the bits must be
- * those of the high widths. Ragged requests that share the batch and reuse slots, prompts and steps apart and in one iteration, graphs on and
+ * otherwise now and then: logits are compared by their median beside that of the high widths alone. With important tokens alone it must be
+ * the high widths. Ragged requests that share the batch and reuse slots, prompts and steps apart and in one iteration, graphs on and
  * off, GQA and MHA, biases, norms of Q and K, no RoPE, heads of 16 to 128; contexts that were never computed; what is refused.
  */
 #include <math.h>
@@ -263,21 +263,25 @@ static void test_variant(const model *m, const char *name, const variant *v, con
     kvd_plan_close(&plan);
 }
 
-/* Nothing is low: the bits are those of the high widths. */
-static void all_important(const model *m, const char *name, const setting *set)
+/* Nothing is low: the high widths, but for how the kernel shares out its work. */
+static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
     kvd_err err = {""};
     kvd_plan plan;
     const kvd_plan high = {.type = KVD_BF16, .dims = &m->high};
-    wrongs wrong;
+    wrongs wrong = {0};
+    double most = 0;
+    char text[120];
     float *got = NULL, *want = NULL;
     if (!plan_of(m, "importance+zack,p=0.1,p_u=0.2,g=1", &plan, &err)) {
         want = by_engine(m->c, &m->l, &high, 0, set, &wrong, &err);
         got = want ? by_engine(m->c, &m->l, &plan, 0, set, &wrong, &err) : NULL;
         kvd_plan_close(&plan);
     }
-    report(same(&m->l, got, want) && !wrong.bytes, name,
-           got ? "important tokens alone: the bits of the high widths" : err.msg);
+    const double median = got ? distances(&m->l, got, want, &most) : NAN;
+    (void)snprintf(text, sizeof text, "important tokens alone: median %.2g from the high widths, most %.2g",
+                   median, most);
+    report(got && median < bar / 2 && !wrong.bytes, name, got ? text : err.msg);
     free(got);
     free(want);
 }
@@ -301,7 +305,7 @@ static void test_model(const char *path, const char *name, const kvd_dims_method
         const double bar = distances(&m.l, got, want, &most);
         for (size_t i = 0; v[i].text; i++)
             test_variant(&m, name, &v[i], set, bar, want);
-        all_important(&m, name, set[0]);
+        all_important(&m, name, set[0], bar);
     } else {
         report(0, name, err.msg);
     }
