@@ -336,7 +336,7 @@ static void test_method_text(void **state)
         {"zack+think", "method 'zack+think': 'zack' and 'think' both choose dims"},
         {"zdc,p=0.1,p_i=0.2", "method 'zdc': key 'p_i' is given twice"},
         {"zdc,q=1", "method 'zdc': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, p_u, p_u.qk, "
-                    "p_u.v, g, rise, overlap, mean"},
+                    "p_u.v, g, rise, overlap, mean, layers"},
         {"zack,p.qk=0.5", "method 'zack': p.qk and p.v go together: 0 leaves a pair whole"},
         {"zack,p.qk=0.5,p.v=0.5,p=0.5", "method 'zack': p.qk and p.v exclude p, which is of both pairs"},
         {"zack,p.qk=0.5,p.v=0.5,r=0.5", "method 'zack': p.qk and p.v exclude r, which is of both pairs"},

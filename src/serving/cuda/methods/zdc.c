@@ -1,84 +1,33 @@
-/* Two widths of tokens in the CUDA engine: slots, memory, launches (zdc.h). */
+/* Two widths of tokens in the CUDA engine: iterations and layers (zdc.h). */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/cuda/decode.h"
 #include "methods/tokens/tokens.h"
-#include "model/cuda/random.h"
-#include "serving/cuda/methods/zdc.h"
-#include "serving/cuda/methods/zdc_method.h"
+#include "serving/cuda/methods/zdc_parts.h"
 
 static const char what[] = "two widths of tokens";
 
 enum { OVERLAP = 2, MEAN /* keys of importance, in the order in which its file declares them */ };
 
-typedef struct {
-    kvd_attn_map low;             /* pages of both kinds are as far apart */
-    kvd_attn_map both;            /* of steps: the heads once more, at the low widths */
-    double entry[KVD_ZDC_STORES]; /* bytes of a token                            */
-    size_t at;                    /* element of the layer's first page           */
-    void *workspace;
-} zdc_layer;
-
-/* A request in a slot. */
-typedef struct {
-    size_t tokens;
-    double held; /* bytes at the end of the latest iteration, of a request that left then too */
-} zdc_slot;
-
-typedef struct {
-    kvd_serving_method method; /* first */
-    kvd_device_memory memory;
-    cudaStream_t stream;
-    zdc_layer *layer;
-    zdc_slot *slot;
-    size_t n_slots;
-    kvd_zdc_head *head; /* device [n_layers][n_kv_heads]                            */
-    uint16_t *store;
-    int32_t own;               /* page of slot 0 alone                              */
-    int32_t *n_low, *host_low; /* device and pinned [slots][n_layers]               */
-    /* prompts */
-    float *lse, *value;
-    uint8_t *level;
-    int32_t *place;
-    kvd_zdc_parts parts; /* of several GPUs */
-    /* steps */
-    float *lse_steps;
-    void *o; /* rows of both halves */
-    int32_t *end, *low_len, *table;
-    void **works; /* [max_slices + 1] device: work lists' descriptions for so many steps, all layers */
-    void *host_works;
-} zdc;
-
-static zdc *of(kvd_serving_method *m)
+static kvd_zdc *of(kvd_serving_method *m)
 {
-    return (zdc *)(void *)m;
+    return (kvd_zdc *)(void *)m;
 }
 
-static const zdc *of_const(const kvd_serving_method *m)
+static const kvd_zdc *of_const(const kvd_serving_method *m)
 {
-    return (const zdc *)(const void *)m;
-}
-
-static size_t n_layers(const zdc *z)
-{
-    return (size_t)z->method.cache->config->n_layers;
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
+    return (const kvd_zdc *)(const void *)m;
 }
 
 /* Layers that share sets and are known before; 0: not so. */
-static int together(const zdc *z)
+static int together(const kvd_zdc *z)
 {
     return kvd_tokens_layers(&z->method.plan->tokens_values);
 }
 
 /* The layer whose sets a layer has, if none is lent by overlap. */
-static int first_of(const zdc *z, int layer)
+static int first_of(const kvd_zdc *z, int layer)
 {
     return together(z) ? layer - layer % together(z) : layer;
 }
@@ -86,10 +35,10 @@ static int first_of(const zdc *z, int layer)
 /* ---- iterations ------------------------------------------------------------------------------------- */
 
 /* A step behind tokens that were never computed finds as many low ones as if they had been a prompt whose layers share nothing. */
-static void suppose(const zdc *z, size_t slot, size_t prompt)
+static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
-    const int layers = (int)n_layers(z);
-    int32_t *const n_low = z->host_low + slot * n_layers(z);
+    const int layers = (int)kvd_zdc_layers(z);
+    int32_t *const n_low = z->host_low + slot * kvd_zdc_layers(z);
     for (int l = 0; l < layers; l++) {
         const double share = kvd_tokens_important(&z->method.plan->tokens_values, first_of(z, l), layers);
         n_low[l] = (int32_t)(prompt - (size_t)lround(share * (double)prompt));
@@ -98,7 +47,7 @@ static void suppose(const zdc *z, size_t slot, size_t prompt)
 
 static int begin(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    zdc *const z = of(m);
+    kvd_zdc *const z = of(m);
     bool changed = false;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
@@ -113,17 +62,17 @@ static int begin(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
         changed = true;
     }
     return changed ? kvd_cuda_check(cudaMemcpyAsync(z->n_low, z->host_low,
-                                                    z->n_slots * n_layers(z) * sizeof *z->n_low,
+                                                    z->n_slots * kvd_zdc_layers(z) * sizeof *z->n_low,
                                                     cudaMemcpyHostToDevice, z->stream),
                                     what, err)
                    : 0;
 }
 
-static double held_by(const zdc *z, size_t slot)
+static double held_by(const kvd_zdc *z, size_t slot)
 {
     double bytes = 0;
-    for (size_t l = 0; l < n_layers(z); l++) {
-        const double low = (double)z->host_low[slot * n_layers(z) + l];
+    for (size_t l = 0; l < kvd_zdc_layers(z); l++) {
+        const double low = (double)z->host_low[slot * kvd_zdc_layers(z) + l];
         bytes += low * z->layer[l].entry[KVD_ZDC_LOW] +
                  ((double)z->slot[slot].tokens - low) * z->layer[l].entry[KVD_ZDC_HIGH] + sizeof *z->n_low;
     }
@@ -132,7 +81,7 @@ static double held_by(const zdc *z, size_t slot)
 
 static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    zdc *const z = of(m);
+    kvd_zdc *const z = of(m);
     (void)err;
     for (size_t i = 0; i < it->n_slices; i++)
         z->slot[it->slice[i].slot].tokens = it->slice[i].before + it->slice[i].n;
@@ -146,7 +95,7 @@ static int ended(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
 
 static double held(const kvd_serving_method *m)
 {
-    const zdc *const z = of_const(m);
+    const kvd_zdc *const z = of_const(m);
     double bytes = 0;
     for (size_t s = 0; s < z->n_slots; s++)
         bytes += z->slot[s].held;
@@ -156,7 +105,7 @@ static double held(const kvd_serving_method *m)
 /* ---- prompts ---------------------------------------------------------------------------------------- */
 
 /* Of the slices from `first` on. */
-static kvd_zdc_pages pages_of(const zdc *z, int layer, size_t first)
+static kvd_zdc_pages pages_of(const kvd_zdc *z, int layer, size_t first)
 {
     const kvd_serving_cache *const c = z->method.cache;
     return (kvd_zdc_pages){.slot = c->batch->device.slot + first,
@@ -164,20 +113,20 @@ static kvd_zdc_pages pages_of(const zdc *z, int layer, size_t first)
                            .pitch = (int32_t)c->pages->max_pages,
                            .own = z->own,
                            .n_low = z->n_low,
-                           .n_layers = (int32_t)n_layers(z),
+                           .n_layers = (int32_t)kvd_zdc_layers(z),
                            .layer = layer};
 }
 
-static const kvd_zdc_head *heads_of(const zdc *z, int layer)
+static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
 {
     return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
 }
 
-static int choose(zdc *z, const kvd_serving_rows *r, int32_t longest, kvd_err *err)
+static int choose(kvd_zdc *z, const kvd_serving_rows *r, int32_t longest, kvd_err *err)
 {
     const kvd_serving_cache *const c = z->method.cache;
     const kvd_values *const v = &z->method.plan->tokens_values;
-    const int layers = (int)n_layers(z), left = layers - r->layer;
+    const int layers = (int)kvd_zdc_layers(z), left = layers - r->layer;
     kvd_zdc_choose_args a = {.pages = pages_of(z, r->layer, r->steps),
                              .batch = (int32_t)r->prompts,
                              .n_heads = c->share->n_heads,
@@ -207,7 +156,7 @@ static int choose(zdc *z, const kvd_serving_rows *r, int32_t longest, kvd_err *e
     return kvd_cuda_check(kvd_zdc_choose(&a, r->stream), "importance of tokens", err);
 }
 
-static kvd_zdc_move_args move_args(const zdc *z, const kvd_serving_rows *r)
+static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_serving_rows *r)
 {
     const kvd_serving_cache *const c = z->method.cache;
     kvd_zdc_move_args a = {.pages = pages_of(z, r->layer, r->steps),
@@ -230,7 +179,7 @@ static kvd_zdc_move_args move_args(const zdc *z, const kvd_serving_rows *r)
 /* Where a layer has another's sets and that is known before, prompts attend to rows as they will be stored. */
 static int appended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
 {
-    const zdc *const z = of(m);
+    const kvd_zdc *const z = of(m);
     if (!r->prompts || first_of(z, r->layer) == r->layer)
         return 0;
     const kvd_zdc_move_args a = move_args(z, r);
@@ -243,7 +192,7 @@ static int appended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *e
 
 static int attended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
 {
-    zdc *const z = of(m);
+    kvd_zdc *const z = of(m);
     const kvd_zdc_move_args a = move_args(z, r);
     if ((first_of(z, r->layer) == r->layer && choose(z, r, a.longest, err)) ||
         kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
@@ -253,14 +202,14 @@ static int attended(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *e
     return r->layer + 1 < m->cache->config->n_layers
                ? 0
                : kvd_cuda_check(cudaMemcpyAsync(z->host_low, z->n_low,
-                                                z->n_slots * n_layers(z) * sizeof *z->n_low,
+                                                z->n_slots * kvd_zdc_layers(z) * sizeof *z->n_low,
                                                 cudaMemcpyDeviceToHost, r->stream),
                                 what, err);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
-static kvd_decode_args decode_args(const zdc *z, int layer, size_t n)
+static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
 {
     const kvd_serving_cache *const c = z->method.cache;
     const size_t row = (size_t)layer * c->batch->max_slices;
@@ -280,25 +229,26 @@ static kvd_decode_args decode_args(const zdc *z, int layer, size_t n)
 }
 
 /* Descriptions of n steps' work lists on the device, made when they are first needed, which is never while a graph is captured. */
-static int describe(zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
+static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
     const kvd_schedule schedule = kvd_serving_cache_schedule(z->method.cache, false);
     if (z->works[n])
         return 0;
-    for (size_t l = 0; l < n_layers(z); l++) {
+    for (size_t l = 0; l < kvd_zdc_layers(z); l++) {
         const kvd_decode_args a = decode_args(z, (int)l, n);
         if (kvd_cuda_check(kvd_decode_plan_describe(&a, schedule, (char *)z->host_works + l * each), what,
                            err))
             return -1;
     }
-    z->works[n] = kvd_device_copy(&z->memory, z->host_works, n_layers(z) * each, "work lists", stream, err);
+    z->works[n] =
+        kvd_device_copy(&z->memory, z->host_works, kvd_zdc_layers(z) * each, "work lists", stream, err);
     return z->works[n] ? kvd_cuda_check(cudaStreamSynchronize(stream), what, err) : -1;
 }
 
 static int plan_steps(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
-    zdc *const z = of(m);
+    kvd_zdc *const z = of(m);
     const kvd_zdc_lists_args lists = {.pages = pages_of(z, 0, 0),
                                       .batch = (int32_t)n,
                                       .rows = (int32_t)m->cache->batch->max_slices,
@@ -310,13 +260,13 @@ static int plan_steps(kvd_serving_method *m, size_t n, cudaStream_t stream, kvd_
         return -1;
     const kvd_decode_args a = decode_args(z, 0, n);
     return kvd_cuda_check(kvd_decode_plan_layers(&a, kvd_serving_cache_schedule(m->cache, false), z->works[n],
-                                                 (int)n_layers(z), stream),
+                                                 (int)kvd_zdc_layers(z), stream),
                           what, err);
 }
 
 static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err)
 {
-    const zdc *const z = of(m);
+    const kvd_zdc *const z = of(m);
     if (!r->steps)
         return kvd_serving_cache_append(m->cache, r, NULL, NULL, err);
     const kvd_decode_args a = decode_args(z, r->layer, r->steps);
@@ -326,7 +276,7 @@ static int append(kvd_serving_method *m, const kvd_serving_rows *r, kvd_err *err
 
 static int attend_steps(kvd_serving_method *m, const kvd_serving_rows *r, void *out, kvd_err *err)
 {
-    const zdc *const z = of(m);
+    const kvd_zdc *const z = of(m);
     const kvd_attn_map *const high = &m->cache->layer[r->layer].map;
     const kvd_decode_args a = decode_args(z, r->layer, r->steps);
     const kvd_zdc_merge_args merge = {.pages = pages_of(z, r->layer, 0),
@@ -350,7 +300,7 @@ static int attend_steps(kvd_serving_method *m, const kvd_serving_rows *r, void *
 
 static void release(kvd_serving_method *m)
 {
-    zdc *const z = of(m);
+    kvd_zdc *const z = of(m);
     kvd_device_release(&z->memory);
     (void)cudaFreeHost(z->host_low);
     free(z->layer);
@@ -360,173 +310,9 @@ static void release(kvd_serving_method *m)
     free(z);
 }
 
-/* Lists of the steps of a batch. */
-static int make_lists(zdc *z, kvd_err *err)
-{
-    const kvd_serving_cache *const c = z->method.cache;
-    const size_t rows = c->batch->max_slices, all = n_layers(z) * rows * sizeof(int32_t),
-                 table = rows * (c->pages->max_pages + 1) * sizeof *z->table;
-    kvd_device_memory *const m = &z->memory;
-    return (z->end = kvd_device_new(m, all, what, err)) && (z->low_len = kvd_device_new(m, all, what, err)) &&
-                   (z->table = kvd_device_new(m, table, what, err))
-               ? 0
-               : -1;
-}
-
 static int make(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    zdc *const z = of(m);
-    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    const size_t counts = slots * n_layers(z) * sizeof *z->n_low;
-    size_t n = 0;
-    for (size_t l = 0; l < n_layers(z); l++) {
-        z->layer[l].at = n;
-        n += (pages + 1 + slots) * (size_t)m->cache->layer[l].map.page_elements;
-    }
-    z->stream = stream;
-    z->n_slots = slots; /* the last one is that of rows which fill a batch up */
-    z->own = (int32_t)pages + 1;
-    if (!(z->slot = calloc(slots, sizeof *z->slot)))
-        return kvd_no_memory(err, what, slots * sizeof *z->slot);
-    if (!(z->store = kvd_device_new(&z->memory, n * sizeof *z->store, "the cache", err)) ||
-        !(z->n_low = kvd_device_new(&z->memory, counts, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&z->host_low, counts), what, err) || make_lists(z, err))
-        return -1;
-    memset(z->host_low, 0, counts);
-    return kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what, err) ||
-                   kvd_cuda_check(cudaMemsetAsync(z->n_low, 0, counts, stream), what, err)
-               ? -1
-               : 0;
-}
-
-/* Twice the heads: the second half reads the first columns of the queries of the first, and gives out behind it. */
-static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
-{
-    *both = *high;
-    both->n_heads += low->n_heads;
-    both->n_kv_heads += low->n_kv_heads;
-    both->o_pitch += low->o_pitch;
-    for (int g = 0; g < low->n_kv_heads; g++) {
-        both->d_qk[high->n_kv_heads + g] = low->d_qk[g];
-        both->d_v[high->n_kv_heads + g] = low->d_v[g];
-        both->kv_offset[high->n_kv_heads + g] = low->kv_offset[g];
-    }
-    for (int h = 0; h < low->n_heads; h++) {
-        both->q_offset[high->n_heads + h] = high->q_offset[h];
-        both->o_offset[high->n_heads + h] = high->o_pitch + low->o_offset[h];
-    }
-}
-
-/* Widths of the low rows of a layer in memory: as the high ones rounded up, and padded to the widest head where those are. */
-static int settle_layer(zdc *z, int layer, kvd_err *err)
-{
-    kvd_serving_cache *const c = z->method.cache;
-    const kvd_dims *const dims = z->method.plan->dims_low;
-    const kvd_dims_head *const head = dims->head + (size_t)layer * (size_t)dims->n_kv_heads;
-    const kvd_attn_map *const high = &c->layer[layer].map;
-    zdc_layer *const to = &z->layer[layer];
-    kvd_attn_heads low = {c->share->n_heads, c->share->n_kv_heads, c->config->d_head, {0}, {0}};
-    int most[2] = {0, 0};
-    for (int g = 0; g < low.n_kv_heads; g++) {
-        low.d_qk[g] = kvd_pad16(head[g].d_qk, low.d_head);
-        low.d_v[g] = kvd_pad16(head[g].d_v, low.d_head);
-        most[0] = low.d_qk[g] > most[0] ? low.d_qk[g] : most[0];
-        most[1] = low.d_v[g] > most[1] ? low.d_v[g] : most[1];
-    }
-    for (int g = 0; c->attention == KVD_ATTENTION_STOCK && g < low.n_kv_heads; g++) {
-        low.d_qk[g] = most[0];
-        low.d_v[g] = most[1];
-    }
-    if (kvd_attn_map_make(&low, &to->low))
-        return kvd_fail(err, "layer %d: low widths that the kernels do not take", layer);
-    to->entry[KVD_ZDC_LOW] = (double)to->low.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
-    to->entry[KVD_ZDC_HIGH] = (double)high->page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
-    to->low.page_elements = high->page_elements;
-    join(high, &to->low, &to->both);
-    return 0;
-}
-
-static void describe_head(const zdc *z, int layer, int g, kvd_zdc_head *to)
-{
-    const kvd_dims *const dims = z->method.plan->dims_low;
-    const kvd_dims_head *const low = &dims->head[layer * dims->n_kv_heads + g];
-    const kvd_attn_map *const map[KVD_ZDC_STORES] = {
-        [KVD_ZDC_HIGH] = &z->method.cache->layer[layer].map, [KVD_ZDC_LOW] = &z->layer[layer].low};
-    to->kept[0] = (int16_t)low->d_qk;
-    to->kept[1] = (int16_t)low->d_v;
-    for (int s = 0; s < KVD_ZDC_STORES; s++) {
-        to->width[s][0] = map[s]->d_qk[g];
-        to->width[s][1] = map[s]->d_v[g];
-        to->in_page[s][0] = map[s]->kv_offset[g];
-        to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        to->in_row[s] =
-            z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group]; /* HIGH is the first */
-    }
-}
-
-static int make_heads(zdc *z, kvd_err *err)
-{
-    const kvd_serving_cache *const c = z->method.cache;
-    const size_t kv = (size_t)c->share->n_kv_heads, n = n_layers(z) * kv;
-    kvd_zdc_head *const host = calloc(n, sizeof *host);
-    if (!host)
-        return kvd_no_memory(err, what, n * sizeof *host);
-    int status = 0;
-    for (size_t l = 0; !status && l < n_layers(z); l++) {
-        status = settle_layer(z, (int)l, err);
-        for (size_t g = 0; !status && g < kv; g++)
-            describe_head(z, (int)l, (int)g, host + l * kv + g);
-    }
-    if (!status) {
-        z->head = kvd_device_copy(&z->memory, host, n * sizeof *host, what, c->worker->stream, err);
-        status = !z->head || kvd_cuda_check(cudaStreamSynchronize(c->worker->stream), what, err) ? -1 : 0;
-    }
-    free(host);
-    return status;
-}
-
-/* Of the attention kernel: parts of one array that begin at multiples of 256 bytes. */
-static int make_workspaces(zdc *z, kvd_err *err)
-{
-    const kvd_serving_cache *const c = z->method.cache;
-    char *all = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        size_t bytes = 0;
-        for (size_t l = 0; l < n_layers(z); l++) {
-            const size_t one = kvd_decode_workspace_bytes(&z->layer[l].both, (int)c->batch->max_slices,
-                                                          (int)c->max_len, c->n_sms);
-            z->layer[l].workspace = all ? all + bytes : NULL;
-            bytes += (one + 255) / 256 * 256;
-        }
-        if (!all && (!(all = kvd_device_new(&z->memory, bytes, "work lists of attention", err)) ||
-                     kvd_cuda_check(cudaMemset(all, 0, bytes), what, err)))
-            return -1;
-    }
-    return 0;
-}
-
-/* Rows of an iteration. */
-static int make_rows(zdc *z, kvd_err *err)
-{
-    const kvd_serving_cache *const c = z->method.cache;
-    const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
-                 heads = (size_t)c->share->n_heads;
-    size_t o = 0;
-    for (size_t l = 0; l < n_layers(z); l++)
-        o = larger(o, (size_t)z->layer[l].both.o_pitch);
-    kvd_device_memory *const m = &z->memory;
-    z->works = calloc(slices + 1, sizeof *z->works);
-    z->host_works = malloc(n_layers(z) * kvd_decode_plan_layer_bytes());
-    if (!z->works || !z->host_works)
-        return kvd_no_memory(err, what, (slices + 1) * sizeof *z->works);
-    return (z->lse = kvd_device_new(m, heads * rows * sizeof *z->lse, what, err)) &&
-                   (z->value = kvd_device_new(m, rows * sizeof *z->value, what, err)) &&
-                   (z->level = kvd_device_new(m, rows, what, err)) &&
-                   (z->place = kvd_device_new(m, rows * sizeof *z->place, what, err)) &&
-                   (z->lse_steps = kvd_device_new(m, 2 * slices * heads * sizeof *z->lse_steps, what, err)) &&
-                   (z->o = kvd_device_new(m, slices * o * sizeof(uint16_t), what, err))
-               ? 0
-               : -1;
+    return kvd_zdc_make_pool(of(m), pages, slots, stream, err);
 }
 
 bool kvd_serving_is_zdc(const kvd_plan *p)
@@ -544,17 +330,16 @@ static const char *other_member(const kvd_plan *p)
                          : NULL;
 }
 
-static int open_zdc(zdc *z, kvd_err *err)
+static int open_zdc(kvd_zdc *z, kvd_err *err)
 {
     kvd_serving_method *const m = &z->method;
-    if (!(z->layer = calloc(n_layers(z), sizeof *z->layer)))
-        return kvd_no_memory(err, what, n_layers(z) * sizeof *z->layer);
-    if (kvd_dims_fits(m->plan->dims_low, m->cache->config, err) || make_heads(z, err) ||
-        make_workspaces(z, err) || make_rows(z, err))
+    if (!(z->layer = calloc(kvd_zdc_layers(z), sizeof *z->layer)))
+        return kvd_no_memory(err, what, kvd_zdc_layers(z) * sizeof *z->layer);
+    if (kvd_dims_fits(m->plan->dims_low, m->cache->config, err) || kvd_zdc_make(z, err))
         return -1;
-    for (size_t l = 0; l < n_layers(z); l++)
+    for (size_t l = 0; l < kvd_zdc_layers(z); l++)
         m->page_bytes += (size_t)m->cache->layer[l].map.page_elements * sizeof(uint16_t);
-    m->slot_bytes = m->page_bytes + n_layers(z) * sizeof *z->n_low;
+    m->slot_bytes = m->page_bytes + kvd_zdc_layers(z) * sizeof *z->n_low;
     m->lse = z->lse;
     return 0;
 }
@@ -567,7 +352,7 @@ int kvd_serving_zdc_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_serving
     if (2 * c->share->n_heads > KVD_HEADS_MAX)
         return kvd_fail(err, "two widths of tokens: the CUDA engine takes up to %d heads, the model has %d",
                         KVD_HEADS_MAX / 2, c->share->n_heads);
-    zdc *const z = calloc(1, sizeof *z);
+    kvd_zdc *const z = calloc(1, sizeof *z);
     if (!z)
         return kvd_no_memory(err, what, sizeof *z);
     *m = &z->method; /* the cache releases it */
@@ -593,8 +378,8 @@ int kvd_serving_zdc_open(const kvd_plan *plan, kvd_serving_cache *c, kvd_serving
 
 size_t kvd_serving_zdc_low(const kvd_serving_method *m, size_t slot, int layer)
 {
-    const zdc *const z = of_const(m);
-    return (size_t)z->host_low[slot * n_layers(z) + (size_t)layer];
+    const kvd_zdc *const z = of_const(m);
+    return (size_t)z->host_low[slot * kvd_zdc_layers(z) + (size_t)layer];
 }
 
 int kvd_serving_zdc_together(const kvd_serving_method *m)
