@@ -334,6 +334,25 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
         e->free(e);
 }
 
+/* Steps that are left out behind a prompt: its low tokens stay what they were. */
+static void test_left_out(kvd_engine *e)
+{
+    enum { PROMPT = 101 };
+    static const uint32_t id[PROMPT] = {1, 2, 3, 4, 5};
+    const kvd_slice slice[] = {{.slot = 1, .n = PROMPT, .emits = 1},
+                               {.slot = 1, .before = 700, .n = 1, .emits = 1}};
+    const kvd_iteration it[] = {{.n_slices = 1, .slice = slice, .n_tokens = PROMPT},
+                                {.n_slices = 1, .n_steps = 1, .slice = slice + 1, .n_tokens = 1}};
+    const kvd_serving_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
+    kvd_err err = {""};
+    uint32_t token;
+    const int status =
+        e->step(e, &it[0], id, &token, NULL, &err) || e->step(e, &it[1], id, &token, NULL, &err);
+    const size_t low = kvd_serving_zdc_low(m, 1, 0);
+    report(!status && low == PROMPT - (PROMPT + 1) / 2, "steps that are left out",
+           status ? err.msg : "low tokens are the prompt's");
+}
+
 static void test_rest(const char *path)
 {
     kvd_err err = {""};
@@ -370,6 +389,8 @@ static void test_rest(const char *path)
         if (!i)
             report(!status && !memcmp(one, two, 2 * sizeof *one), "a context that was never computed",
                    status ? err.msg : "the same tokens twice");
+        if (!i && !status)
+            test_left_out(e);
         report(e && e->step(e, &pieces[i], id, one, NULL, &err) && strstr(err.msg, "in one piece"), "refused",
                err.msg);
         if (e)

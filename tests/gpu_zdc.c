@@ -308,12 +308,12 @@ static void draw(const fixture *f, float *lse, double alike)
 
 static double value_of(const fixture *f, const float *lse, int b, int t)
 {
-    double top = -INFINITY, sum = 0;
-    for (int h = 0; h < f->c->n_heads; h++)
-        top = fmax(top, (double)lse[h * f->n_q8 + f->start[b] + t]);
-    for (int h = 0; h < f->c->n_heads; h++)
-        sum += exp((double)lse[h * f->n_q8 + f->start[b] + t] - top);
-    return top + log(sum) - (f->c->mean ? log((double)t + 1) : 0);
+    double x = (double)lse[f->start[b] + t];
+    for (int h = 1; h < f->c->n_heads; h++) {
+        const double y = (double)lse[h * f->n_q8 + f->start[b] + t], top = fmax(x, y);
+        x = top + log(exp(x - top) + exp(y - top));
+    }
+    return x - (f->c->mean ? log((double)t + 1) : 0);
 }
 
 /* Whether as many are high as should be, and none of them is less important than one that is not; of equal ones the earlier. */

@@ -56,7 +56,9 @@ static int begin(kvd_serving_method *m, const kvd_iteration *it, kvd_err *err)
                             "request %u: %u tokens of a prompt behind %u; method '%s' compresses a prompt in "
                             "one piece",
                             s->request, s->n, s->before, m->plan->tokens->name);
-        if (i >= it->n_steps || z->slot[s->slot].tokens == s->before)
+        const size_t known = z->slot[s->slot].tokens;
+        if (i >= it->n_steps ||
+            (known && known <= s->before)) /* tokens that are left out are not of its prompt */
             continue;
         suppose(z, s->slot, s->before);
         changed = true;
