@@ -1,11 +1,12 @@
 /*
  * Two widths of tokens on the device (serving/cuda/methods/zdc.h) against double references on the same numbers: importance and the sets of
- * several layers, which the layers before may lend; what both stores hold, bit by bit, zeros included and nothing else touched; the lists
- * of a batch of steps, and attention over both stores under every sharing of work against one softmax over all rows. Prompts of one token,
- * page edges, every share of important ones from none to all, equal importances, group sizes, mixed widths. Where two importances are
- * closer than rounding the device may choose either.
+ * several layers, which the layers before may lend; what both stores hold, bit by bit, zeros included and nothing else touched; rows that
+ * are cut in place, and on their way between GPUs; the lists of a batch of steps, and attention over both stores under every sharing of
+ * work against one softmax over all rows. Prompts of one token, page edges, every share of important ones from none to all, equal
+ * importances, group sizes, mixed widths. Where two importances are closer than rounding the device may choose either.
  */
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -413,12 +414,18 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
            kvd_blocked_index((size_t)(place % KVD_PAGE_TOKENS), (size_t)i, (size_t)w);
 }
 
-static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
+/* Element i of token t's row in the prompt's pages. */
+static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
     const int w = f->head[g].width[KVD_ZDC_HIGH][side];
-    return f->scratch[(size_t)f->table[b * f->pitch + t / KVD_PAGE_TOKENS] * (size_t)f->high.page_elements +
-                      (size_t)f->head[g].in_page[KVD_ZDC_HIGH][side] +
-                      kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)w)];
+    return (size_t)f->table[b * f->pitch + t / KVD_PAGE_TOKENS] * (size_t)f->high.page_elements +
+           (size_t)f->head[g].in_page[KVD_ZDC_HIGH][side] +
+           kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)w);
+}
+
+static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
+{
+    return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
 /* Of the low tokens, one at least. */
@@ -482,6 +489,123 @@ static uint16_t *test_stores(fixture *f)
     check(cudaFree(from), "cudaFree");
     free(got);
     return to;
+}
+
+/* ---- narrow rows of prompts ----------------------------------------------------------------------------- */
+
+/* Rows of low tokens in place: what they do not keep is 0. */
+static void test_narrow(const fixture *f)
+{
+    uint16_t *const got = need(f->pool_n * sizeof *got), *const want = need(f->pool_n * sizeof *want),
+                    *const there = on_device(f->scratch, f->pool_n * 2);
+    const kvd_zdc_move_args a = {.pages = pages_of(f, LAYERS - 1),
+                                 .batch = f->c->n_len,
+                                 .n_kv_heads = f->c->n_kv_heads,
+                                 .longest = f->longest,
+                                 .q_start = f->dev_start,
+                                 .q_len = f->dev_len,
+                                 .level = f->dev_level,
+                                 .head = f->dev_head,
+                                 .page = (size_t)f->high.page_elements};
+    size_t wrong = 0;
+    char text[80];
+    check(kvd_zdc_narrow(&a, there, 0), "narrow");
+    check(cudaMemcpy(got, there, f->pool_n * 2, cudaMemcpyDeviceToHost), "pages");
+    memcpy(want, f->scratch, f->pool_n * sizeof *want);
+    for (int b = 0; b < f->c->n_len; b++)
+        for (int t = 0; t < f->len[b]; t++)
+            for (int g = 0; !(f->level[f->start[b] + t] & KVD_ZDC_USED) && g < f->c->n_kv_heads; g++)
+                for (int side = 0; side < 2; side++)
+                    for (int i = f->head[g].kept[side]; i < f->head[g].width[KVD_ZDC_HIGH][side]; i++)
+                        want[source_at(f, b, g, side, t, i)] = 0;
+    for (size_t i = 0; i < f->pool_n; i++)
+        wrong += got[i] != want[i];
+    (void)snprintf(text, sizeof text, "%zu of %zu elements differ", wrong, f->pool_n);
+    report(f->c, "rows cut in place", !wrong, text);
+    check(cudaFree(there), "cudaFree");
+    free(got);
+    free(want);
+}
+
+/* Tokens of a request from `first` on, and how many of either kind there are in front of them and among them. */
+static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
+{
+    kvd_zdc_rows_args a = {.head = f->dev_head,
+                           .n_kv_heads = f->c->n_kv_heads,
+                           .first = first,
+                           .n = n,
+                           .level = f->dev_level + f->start[b],
+                           .place = f->dev_place + f->start[b],
+                           .table = f->dev_table + b * f->pitch,
+                           .page = (size_t)f->high.page_elements};
+    for (int t = 0; t < first + n; t++) {
+        const int store = f->level[f->start[b] + t] & KVD_ZDC_USED ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
+        *(t < first ? &a.before[store] : &a.count[store]) += 1;
+    }
+    for (int g = 0; g < f->c->n_kv_heads; g++)
+        for (int store = 0; store < KVD_ZDC_STORES; store++)
+            a.entry[store] += f->head[g].width[store][0] + f->head[g].width[store][1];
+    return a;
+}
+
+/* Rows as they must be packed, into `to`; and in `pages` as they must be unpacked. */
+static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uint16_t *to, uint16_t *pages)
+{
+    int count[KVD_ZDC_STORES] = {0, 0};
+    for (int t = a->first; t < (a->first + a->n + 7) / 8 * 8; t++) {
+        const bool behind = t >= a->first + a->n;
+        const int store = !behind && f->level[f->start[b] + t] & KVD_ZDC_USED ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
+        uint16_t *row = to + (store == KVD_ZDC_LOW ? a->count[KVD_ZDC_HIGH] * a->entry[KVD_ZDC_HIGH] : 0) +
+                        (behind ? 0 : count[store]++ * a->entry[store]);
+        for (int g = 0; g < f->c->n_kv_heads; g++)
+            for (int side = 0; side < 2; row += f->head[g].width[store][side], side++)
+                for (int i = 0; i < f->head[g].width[KVD_ZDC_HIGH][side]; i++) {
+                    const bool kept = !behind && (store == KVD_ZDC_HIGH || i < f->head[g].kept[side]);
+                    const uint16_t x = kept ? source(f, b, g, side, t, i) : 0;
+                    pages[source_at(f, b, g, side, t, i)] = x;
+                    if (!behind && i < f->head[g].width[store][side])
+                        row[i] = x;
+                }
+    }
+}
+
+/* A slice of whole pages, and the rest, of every prompt: to rows, and from them to other pages. */
+static void test_rows(const fixture *f)
+{
+    uint16_t *const want_rows = need(f->pool_n * 2), *const got = need(f->pool_n * 2),
+                    *const want_pages = need(f->pool_n * 2);
+    uint16_t *const from = on_device(f->scratch, f->pool_n * 2), *const to = on_device(NULL, f->pool_n * 2),
+                    *const rows = on_device(NULL, f->pool_n * 2);
+    size_t wrong[2] = {0, 0};
+    char text[80];
+    memset(want_pages, 0xff, f->pool_n * 2);
+    for (int b = 0; b < f->c->n_len; b++)
+        for (int part = 0; part < 2; part++) {
+            const int edge = f->len[b] / 128 * 64, first = part ? edge : 0,
+                      n = part ? f->len[b] - edge : edge;
+            kvd_zdc_rows_args a = rows_of(f, b, first, n);
+            const size_t all = (size_t)(a.count[0] * a.entry[0] + a.count[1] * a.entry[1]);
+            expect_rows(f, b, &a, want_rows, want_pages);
+            a.rows = rows;
+            a.pages = from;
+            check(kvd_zdc_pack(&a, 0), "pack");
+            check(cudaMemcpy(got, rows, all * 2, cudaMemcpyDeviceToHost), "rows");
+            for (size_t i = 0; i < all; i++)
+                wrong[0] += got[i] != want_rows[i];
+            a.pages = to;
+            check(kvd_zdc_unpack(&a, 0), "unpack");
+        }
+    check(cudaMemcpy(got, to, f->pool_n * 2, cudaMemcpyDeviceToHost), "pages");
+    for (size_t i = 0; i < f->pool_n; i++)
+        wrong[1] += got[i] != want_pages[i];
+    (void)snprintf(text, sizeof text, "%zu elements of rows differ, %zu of pages", wrong[0], wrong[1]);
+    report(f->c, "rows on their way", !wrong[0] && !wrong[1], text);
+    check(cudaFree(from), "cudaFree");
+    check(cudaFree(to), "cudaFree");
+    check(cudaFree(rows), "cudaFree");
+    free(want_rows);
+    free(want_pages);
+    free(got);
 }
 
 /* ---- steps ---------------------------------------------------------------------------------------------- */
@@ -674,6 +798,8 @@ int main(int argc, char **argv)
         fixture f = fixture_make(&cases[i]);
         test_choice(&f);
         void *const pool = test_stores(&f);
+        test_narrow(&f);
+        test_rows(&f);
         test_steps(&f, pool);
         check(cudaFree(pool), "cudaFree");
         fixture_release(&f);
