@@ -54,9 +54,9 @@ static void form_sets(sets_door *s, const kvd_attention_in *in)
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads,
                  heads = (size_t)in->config->n_heads;
     ranked *const order = need(s->prompt * sizeof *order);
-    double *const score = need(s->prompt * sizeof *score);
+#pragma omp parallel for schedule(dynamic, 8)
     for (size_t t = 0; t < s->prompt; t++) {
-        double total = -INFINITY;
+        double total = -INFINITY, *const score = need((t + 1) * sizeof *score);
         for (size_t h = 0; h < heads; h++) {
             const float *const q = s->x[0] + (t * heads + h) * d;
             double top = -INFINITY, sum = 0;
@@ -72,6 +72,7 @@ static void form_sets(sets_door *s, const kvd_attention_in *in)
             const double x = top + log(sum), most = fmax(total, x);
             total = most + log(exp(total - most) + exp(x - most));
         }
+        free(score);
         order[t] = (ranked){total - (s->plan->tokens_values.value[3] > 0 ? log((double)t + 1) : 0), t};
     }
     qsort(order, s->prompt, sizeof *order, falling);
@@ -79,7 +80,6 @@ static void form_sets(sets_door *s, const kvd_attention_in *in)
     for (size_t i = 0; i < s->prompt; i++)
         s->level[order[i].token] = i < (size_t)lround(share * (double)s->prompt);
     free(order);
-    free(score);
 }
 
 static void cut_rows(const sets_door *s, const kvd_attention_in *in, const kvd_dims *dims, bool queries,
@@ -88,6 +88,7 @@ static void cut_rows(const sets_door *s, const kvd_attention_in *in, const kvd_d
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads,
                  heads = (size_t)in->config->n_heads;
     const size_t n = low_alone ? s->prompt : in->n_tokens;
+    const int saved = kvd_blas_serial(); /* small products */
     for (size_t h = 0; queries && h < heads; h++) {
         const kvd_dims_head *const x = &dims->head[(size_t)in->layer * kv + h / (heads / kv)];
         there_and_back(n, d, x->d_qk, s->x[0] + h * d, heads * d, x->a_q, x->a_k, true, s->x[3]);
@@ -99,6 +100,7 @@ static void cut_rows(const sets_door *s, const kvd_attention_in *in, const kvd_d
             there_and_back(rows, d, x->d_qk, s->x[1] + at, kv * d, x->a_k, x->a_q, true, s->x[3]);
             there_and_back(rows, d, x->d_v, s->x[2] + at, kv * d, x->a_v, x->b_v, false, s->x[3]);
         }
+    kvd_blas_restore(saved);
 }
 
 static int attend(const sets_door *s, const kvd_attention_in *in, float *out, kvd_err *err)

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/threads.h"
 #include "methods/cache.h"
 #include "methods/presets.h"
 
@@ -71,6 +72,7 @@ static inline int run_cutter(kvd_attention *self, const kvd_attention_in *in, fl
     memcpy(c->q, in->q, n * heads * d * sizeof *c->q);
     memcpy(c->k, in->k, n * kv * d * sizeof *c->k);
     memcpy(c->v, in->v, n * kv * d * sizeof *c->v);
+    const int saved = kvd_blas_serial(); /* small products */
     for (size_t h = 0; h < heads; h++) {
         const kvd_dims_head *const x = &c->dims->head[(size_t)in->layer * kv + h / (heads / kv)];
         there_and_back(n, d, x->d_qk, c->q + h * d, heads * d, x->a_q, x->a_k, true, c->work);
@@ -80,6 +82,7 @@ static inline int run_cutter(kvd_attention *self, const kvd_attention_in *in, fl
         there_and_back(n, d, x->d_qk, c->k + g * d, kv * d, x->a_k, x->a_q, true, c->work);
         there_and_back(n, d, x->d_v, c->v + g * d, kv * d, x->a_v, x->b_v, false, c->work);
     }
+    kvd_blas_restore(saved);
     cut.q = c->q;
     cut.k = c->k;
     cut.v = c->v;
