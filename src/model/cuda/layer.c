@@ -59,7 +59,8 @@ static rows all_rows(size_t n)
 
 /*
  * Whether rows go in halves, and which: where sums follow, the next product needs no row but its own, and there are enough of them for products
- * of half as many to be as fast. Not into graphs, whose sums have one stream. How many: 1 or 2.
+ * of half as many to be about as fast (on two H200, Llama 3.1 8B: 1024 rows lose 13 % by it, 2048 gain 5 %). Not into graphs, whose sums
+ * have one stream. How many: 1 or 2.
  */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
