@@ -89,6 +89,11 @@ static int join(kvd_gpu_worker *w, int half, kvd_err *err)
     return 0;
 }
 
+int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err)
+{
+    return join(w, -1, err);
+}
+
 /* Queues the sum of a half beside the stream. */
 static int sum_beside(kvd_gpu_worker *w, rows r, kvd_err *err)
 {
@@ -395,7 +400,9 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     w->stage = stage_end(layer);
     if (stop)
         return check_output(w, n, err);
-    return behind_attention(w, l, n, err) || (layer == w->config.n_layers - 1 && join(w, -1, err)) ? -1 : 0;
+    return behind_attention(w, l, n, err) || (layer == w->config.n_layers - 1 && kvd_gpu_join_sums(w, err))
+               ? -1
+               : 0;
 }
 
 /* ---- behind the last layer -------------------------------------------------------------------------------------- */
