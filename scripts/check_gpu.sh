@@ -95,10 +95,12 @@ sanitize() {
   TOOLS=memcheck sanitize gpu_engine_packed quick
   TOOLS=memcheck sanitize gpu_engine_latent quick
   TOOLS=memcheck sanitize gpu_engine_leankv quick
+  TOOLS=memcheck sanitize gpu_engine_zdc quick
+  TOOLS=memcheck sanitize gpu_engine_zdc_layers quick
   TOOLS=memcheck sanitize gpu_engine quick one
   TOOLS=memcheck sanitize gpu_backward quick
   sanitize gpu_blocks_back small
-  for test in gpu_leankv gpu_packed gpu_evict gpu_latents; do sanitize $test quick; done
+  for test in gpu_leankv gpu_packed gpu_evict gpu_latents gpu_zdc; do sanitize $test quick; done
   for case in one short mixed mixed_f16 sharp sharp_f16; do
     sanitize gpu_prefill $case prefill_sm90
     sanitize gpu_prefill $case prefill_mma

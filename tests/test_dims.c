@@ -292,7 +292,7 @@ static void test_method_text(void **state)
     assert_true(m.tokens == &kvd_tokens_importance && m.dims == &kvd_dims_zack && m.p == 0.2 &&
                 m.p_low == 0.5);
     assert_string_equal(m.settings, "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
-                                    "importance.mean=0");
+                                    "importance.mean=0,importance.layers=0");
     /* A rate for each pair: the four of ZDC's Eq. 5, also by the method's name. */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_int_equal(kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err), 0);
@@ -301,7 +301,7 @@ static void test_method_text(void **state)
     assert_true(kvd_method_has_point(&m) && kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_string_equal(m.settings,
                         "zack.p.qk=0.5,zack.p.v=0.2,zack.p_u.qk=0.75,zack.p_u.v=0.6,importance.g=0.5,"
-                        "importance.rise=0,importance.overlap=0.95,importance.mean=0");
+                        "importance.rise=0,importance.overlap=0.95,importance.mean=0,importance.layers=0");
     assert_int_equal(kvd_method_parse("balanced,p.qk=0,p.v=0.5,ranks=error", &m, &err), 0);
     assert_true(m.p_side[0] == 0 && m.p_side[1] == 0.5);
     assert_int_equal(kvd_method_parse("mikv,lk=4", &m, &err), 0);
@@ -346,7 +346,7 @@ static void test_method_text(void **state)
         {"zack+think", "method 'zack+think': 'zack' and 'think' both choose dims"},
         {"zdc,p=0.1,p_i=0.2", "method 'zdc': key 'p_i' is given twice"},
         {"zdc,q=1", "method 'zdc': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, p_u, p_u.qk, "
-                    "p_u.v, g, rise, overlap, mean"},
+                    "p_u.v, g, rise, overlap, mean, layers"},
         {"zack,p.qk=0.5", "method 'zack': p.qk and p.v go together: 0 leaves a pair whole"},
         {"zack,p.qk=0.5,p.v=0.5,p=0.5", "method 'zack': p.qk and p.v exclude p, which is of both pairs"},
         {"zack,p.qk=0.5,p.v=0.5,r=0.5", "method 'zack': p.qk and p.v exclude r, which is of both pairs"},
