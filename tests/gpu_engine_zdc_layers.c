@@ -64,8 +64,8 @@ static void form_sets(sets_door *s, const kvd_attention_in *in)
                 const float *const k = s->x[1] + (i * kv + h / (heads / kv)) * d;
                 score[i] = 0;
                 for (size_t j = 0; j < d; j++)
-                    score[i] += (double)q[j] * (double)k[j] / sqrt((double)d);
-                top = fmax(top, score[i]);
+                    score[i] += (double)q[j] * (double)k[j];
+                top = fmax(top, score[i] /= sqrt((double)d));
             }
             for (size_t i = 0; i <= t; i++)
                 sum += exp(score[i] - top);
