@@ -105,13 +105,23 @@ static void test_only_one_head(void **state)
 {
     (void)state;
     kvd_err err;
-    kvd_dims d;
+    kvd_dims d, all;
     kvd_widths w;
     ragged_widths();
     assert_int_equal(kvd_widths_alloc(&w, 2, 2, 8, &err), 0);
     for (int side = 0; side < 2; side++) {
-        assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
-        kvd_dims_only(&d, 1, 0, side);
+        const int width = widths.kept[side][2];
+        assert_int_equal(kvd_dims_one(&d, &kvd_dims_balanced, &spectrum, 1, 0, side, width, &err), 0);
+        assert_int_equal(kvd_dims_build(&all, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
+        const size_t bytes = (size_t)(8 * width) * sizeof(float);
+        if (side == 0) {
+            assert_memory_equal(d.head[2].a_q, all.head[2].a_q, bytes);
+            assert_memory_equal(d.head[2].a_k, all.head[2].a_k, bytes);
+        } else {
+            assert_memory_equal(d.head[2].a_v, all.head[2].a_v, bytes);
+            assert_memory_equal(d.head[2].b_v, all.head[2].b_v, bytes);
+        }
+        kvd_dims_release(&all);
         kvd_dims_widths(&d, &w);
         for (int s = 0; s < 2; s++)
             for (int i = 0; i < 4; i++)
@@ -309,12 +319,12 @@ static void test_method_text(void **state)
          "think, strawman, minicache, "
          "xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-         "kvquant, rotatekv, leankv, zdc, mikv"},
+         "kvquant, rotatekv, allot, leankv, zdc, mikv"},
         {"",
          "unknown method '', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, think, "
          "strawman, minicache, xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-         "kvquant, rotatekv, leankv, zdc, mikv"},
+         "kvquant, rotatekv, allot, leankv, zdc, mikv"},
         {"zack,p", "method 'zack': 'p' is not key=value"},
         {"zack,", "method 'zack': '' is not key=value"},
         {"zack,q=1", "method 'zack': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut"},

@@ -27,7 +27,11 @@ static const kvd_rate rate = {"g", 0.9, 0.1, false, NULL, 0, 0};
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
-    (void)s, (void)err;
+    (void)s;
+    if (v->value[G] + v->value[RISE] > 1)
+        return kvd_fail(err,
+                        "g = %g and rise = %g: the share of important tokens would be %g in the last layer",
+                        v->value[G], v->value[RISE], v->value[G] + v->value[RISE]);
     *self = (void *)(uintptr_t)v;
     return 0;
 }

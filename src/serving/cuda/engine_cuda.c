@@ -458,7 +458,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     if ((e->w.sum = sum))
         kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||
-        kvd_clock_init(&e->clock, s->phases, 64 + 18 * (size_t)e->w.config.n_layers, err) ||
+        kvd_clock_init(&e->clock, s->phases, 64 + 28 * (size_t)e->w.config.n_layers, err) ||
         kvd_serving_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
         check_pieces(e, err) || kvd_serving_fold(&e->w, e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err))

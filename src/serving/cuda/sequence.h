@@ -69,6 +69,13 @@ kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
  */
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
+/*
+ * Its two exchanges, for all GPUs at once. Q', K' and V' of the slice and all heads, where the slice's cache has put them, become those of
+ * all tokens and the share's heads, in `own`; P V' of those, [tokens][o_pitch] in own.o, becomes that of the slice and all heads in out.
+ * Every piece is whole rows of 8 tokens, pages, or rows of widths that are multiples of 16: of 16 bytes, in both memories.
+ */
+int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
+int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream, kvd_err *err);
 /* Adds a piece to a list, and sends and receives what the lists hold; kind: of `sent`. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);

@@ -119,8 +119,7 @@ static int send_pages(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *
     return 0;
 }
 
-/* Q', K' and V' of the slice and all heads become those of all tokens and the share's heads. */
-static int to_heads(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
+int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;
     const kvd_attn_map *const all = &r->slice->cache.layer[layer].map, *const own = &r->own.layer[layer].map;
@@ -149,8 +148,7 @@ static int to_heads(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *er
     return kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
 }
 
-/* P V' of the share's heads and all tokens becomes that of all heads and the slice: out [n][o_pitch]. */
-static int to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t s, kvd_err *err)
+int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t s, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;
     const kvd_attn_map *const all = &r->slice->cache.layer[layer].map;
@@ -191,10 +189,11 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
                                     .stream = s},
                            whole = {.layer = layer, .prompts = 1, .stream = s};
     kvd_phase unused;
-    return (in && kvd_serving_cache_put(&r->slice->cache, &slice, err)) || to_heads(r, layer, s, err) ||
+    return (in && kvd_serving_cache_put(&r->slice->cache, &slice, err)) ||
+                   kvd_sequence_to_heads(r, layer, s, err) ||
                    kvd_serving_cache_attend(&r->own, &whole, r->own.o, &unused, err) ||
                    (!kvd_sequence_sets_known(r, layer) && kvd_sequence_sets_formed(r, s, err)) ||
-                   to_tokens(r, layer, out, s, err)
+                   kvd_sequence_to_tokens(r, layer, out, s, err)
                ? -1
                : 0;
 }

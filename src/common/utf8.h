@@ -1,8 +1,8 @@
 /*
  * UTF-8 (RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF).
  */
-#ifndef KVD_MODEL_TOKENIZER_UTF8_H
-#define KVD_MODEL_TOKENIZER_UTF8_H
+#ifndef KVD_COMMON_UTF8_H
+#define KVD_COMMON_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
