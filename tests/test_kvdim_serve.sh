@@ -156,9 +156,8 @@ fails "reserve of nothing" 2 "--reserve goes with --memory" $costs --trace poiss
 fails "an unknown route" 2 "--route: 'far' is none of" $costs --trace poisson:1 --route far
 fails "one route" 2 "--route goes with --replicas" $costs --trace poisson:1 --route round-robin
 fails "a method twice" 2 "--method: 'none' is named twice" $costs --trace poisson:1 --method none,none
-fails "costs twice" 2 "--costs is given twice, '$D/jct.h5' and 'other.h5'" $costs --costs other.h5 --trace poisson:1
 fails "objectives of a replay" 2 "go with --trace: a replay is one replica" $costs --validate "$D/replay.h5" --slo-ttft 3
-fails "more requests than the trace has" 1 "holds 120 requests, fewer than the 121 asked for" $costs --trace "$D/own.csv" --requests 121
+fails "more requests than the trace has" 1 "holds 120 requests, fewer than the 121 asked for" $costs --trace "$D/own.csv" --n-requests 121
 fails "a rate of 0" 2 "--rate: '0' is not within" $costs --trace poisson:1 --rate 0
 fails "an unknown method" 1 "--method zack: '$D/jct.h5' has costs of: none; zack,p=0.5" $costs --trace poisson:1 --method zack
 fails "unknown lengths" 1 "'nosuch'" $costs --trace poisson:1:nosuch
