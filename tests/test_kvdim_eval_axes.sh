@@ -27,11 +27,11 @@ if run --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method h2o --m
      --method snapkv,window=8 --method leankv,window=16,th=0.3,tl=0.05 --method kivi,residual=32 --method gear --method zipcache \
      --method minicache --method xkv,layers=2,rank_k=10,rank_v=15 --method palu --method palu+kvquant,palu.p=0.3 --method kvquant --method h2o+zack,p=0.3 --method zack+kvquant,p=0.3 --method h2o+kivi,heavy=0.3,residual=32 \
      --method think,window=8 --method h2o+think+kivi,window=8,residual=32 \
-     --method mikv --method zdc,p_i=0.3,p_u=0.6 --method rotatekv,bits=3; then
+     --method mikv --method zdc,p_i=0.3,p_u=0.6 --method rotatekv,bits=3 --method allot --method zack+allot,p=0.1; then
   column method >"$D/m"; column cache_share >"$D/c"; column kl >"$D/k"
   paste -d' ' "$D/m" "$D/c" "$D/k" >"$D/rows"
-  if awk '$1 == "none" { ok += $2 == 1 && $3 < 1e-6 } $1 != "none" { ok += $2 > 0.05 && $2 < 0.95 && $3 > 1e-4 && $3 < 3 } { n++ } END { exit !(n == 22 && ok == 22) }' "$D/rows"
-  then ok "twenty-two methods act and count"; else bad "twenty-two methods act and count" "$(cat "$D/rows")"; fi
+  if awk '$1 == "none" { ok += $2 == 1 && $3 < 1e-6 } $1 != "none" { ok += $2 > 0.05 && $2 < 0.95 && $3 > 1e-4 && $3 < 3 } { n++ } END { exit !(n == 24 && ok == 24) }' "$D/rows"
+  then ok "twenty-four methods act and count"; else bad "twenty-four methods act and count" "$(cat "$D/rows")"; fi
   # h2o+zack holds 0.7 of what h2o holds.
   if awk '$1 == "h2o" { a = $2 } $1 == "h2o+zack" { b = $2 / a } END { exit !(b > 0.69 && b < 0.71) }' "$D/rows"
   then ok "bytes of a composition multiply"; else bad "bytes of a composition multiply" "$(cat "$D/rows")"; fi

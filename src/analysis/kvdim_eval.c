@@ -537,7 +537,7 @@ static int scan(kvd_eval_run *v, kvd_err *err)
         return -1;
     kvd_progress_start(&progress, "scan", "tokens", (double)v->evaluator.n_tokens * (double)runs,
                        cfg->common.quiet);
-    int status = kvd_error_scan(&v->evaluator, &v->source[0], &v->info, &progress, &found, err);
+    int status = kvd_error_scan(&v->evaluator, &v->source[0], &v->info, cfg->cache, &progress, &found, err);
     kvd_progress_end(&progress);
     if (status)
         return -1;

@@ -185,7 +185,7 @@ static int check_fisher(const kvd_collect_options *cfg, kvd_err *err)
     if (!cfg->fisher)
         return cfg->fisher_rows_given ? kvd_fail(err, "--fisher-rows goes with --fisher") : 0;
     if (cfg->common.device == KVD_DEVICE_CUDA)
-        return kvd_fail(err, "--fisher needs --device cpu: there is no backward pass on GPUs");
+        return kvd_fail(err, "--fisher needs --device cpu: gradients of weights are not summed on GPUs");
     if (cfg->resume || cfg->n_snapshots)
         return kvd_fail(err, "--fisher keeps no state: it goes without --%s",
                         cfg->resume ? "resume" : "snapshots");

@@ -21,7 +21,8 @@ static const kvd_tokens_method *const tokens[] = {
 static const kvd_dims_maker *const makers[] = {&kvd_dims_palu};
 static const kvd_channels_method *const channels[] = {&kvd_channels_think, &kvd_channels_strawman};
 static const kvd_bits_method *const bits[] = {&kvd_bits_kivi, &kvd_bits_hetero,  &kvd_bits_zipcache,
-                                              &kvd_bits_gear, &kvd_bits_kvquant, &kvd_bits_rotatekv};
+                                              &kvd_bits_gear, &kvd_bits_kvquant, &kvd_bits_rotatekv,
+                                              &kvd_bits_allot};
 
 /* Names that stand for members of several axes, with values of keys where they are not the members' own. */
 static const struct {

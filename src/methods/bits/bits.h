@@ -67,6 +67,6 @@ struct kvd_bits_method {
 };
 
 extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd_bits_hetero,
-    kvd_bits_zipcache, kvd_bits_rotatekv;
+    kvd_bits_zipcache, kvd_bits_rotatekv, kvd_bits_allot;
 
 #endif

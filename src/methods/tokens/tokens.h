@@ -75,6 +75,11 @@ struct kvd_tokens_method {
 extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_scissorhands,
     kvd_tokens_snapkv, kvd_tokens_leankv, kvd_tokens_importance, kvd_tokens_lower;
 
+/* Of `importance`: which share of a layer's tokens is important. */
+double kvd_tokens_important(const kvd_values *v, int layer, int n_layers);
+/* And its key `layers`. */
+int kvd_tokens_layers(const kvd_values *v);
+
 /* A budget as methods state it: below 1 a share of `of` tokens, rounded down, else so many tokens. */
 size_t kvd_tokens_budget(double value, size_t of);
 

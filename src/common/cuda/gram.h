@@ -1,9 +1,9 @@
 /*
- * G += X^T X in float64 of many heads at once, on the device: what collect/cuda/moments.c launches. X are rows of bf16 or float32
- * values wherever they lie.
+ * G += X^T X in float64 of many heads at once, on the device: what the moments of activations (collect/cuda/moments.c) and of gradients
+ * (analysis/cuda/sensitivity.c) launch. X are rows of bf16 or float32 values wherever they lie.
  */
-#ifndef KVD_COLLECT_CUDA_GRAM_H
-#define KVD_COLLECT_CUDA_GRAM_H
+#ifndef KVD_COMMON_CUDA_GRAM_H
+#define KVD_COMMON_CUDA_GRAM_H
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>

@@ -10,7 +10,7 @@
  * at a time are converted to float64 on their way into shared memory, while the next 16 are on their way to registers. A second
  * kernel adds the slices to G, in order. No atomics: the order of every sum is fixed.
  */
-#include "collect/cuda/gram.h"
+#include "common/cuda/gram.h"
 
 #include <cuda_bf16.h>
 #include <stdint.h>
