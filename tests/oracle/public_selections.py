@@ -179,10 +179,10 @@ with open(OUT, "w", newline="") as file, h5py.File(DUMP) as dump, torch.no_grad(
                     "overlap_mean", "overlap_least", "first_difference"])
     layers = range(dump["q"].shape[0])
     version = commit(SNAPKV)
-    torch.set_default_dtype(torch.float32)
     for prompt, budget, window, kernel in ((512, 96, 32, 7), (1023, 192, 32, 7), (1023, 256, 64, 5)):
         text = f"snapkv,budget={budget},window={window},kernel={kernel}"
         for dtype in (torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
             public = [snapkv(layer, prompt, budget, window, kernel, dtype) for layer in layers]
             for heads in ("each", "group"):
                 report(write, ["FasterDecoding/SnapKV", version, "update_kv", text, prompt, heads, names[dtype]],
