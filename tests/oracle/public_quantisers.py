@@ -140,7 +140,87 @@ def check_triton(new_pack, x, side, group, bits, code, scale, low):
     print(f"kivi {bits} bits {side}: Triton kernels and torch functions of KIVI agree in codes, scales, minima: {agree}")
 
 
-METHODS = {"kivi": kivi}
+# ---- GEAR -------------------------------------------------------------------------------------------
+LOOP, RANK, SHARE, GEAR_GROUP = 3, 4, 0.02, 64  # of its scripts for 2 bits
+
+
+def step_of(x, apart, side, bits):
+    """Of every number the step of its group, whose outliers do not count."""
+    y = grouped(np.where(apart, np.nan, x.astype(np.float64)), side, GEAR_GROUP)
+    step = (np.nanmax(y, -1, keepdims=True) - np.nanmin(y, -1, keepdims=True)) / (2**bits - 1)
+    return flat(np.broadcast_to(step, y.shape), side)
+
+
+def share_for(wanted, d):
+    """The `sparsity` with which GEAR takes `wanted` numbers at either end of a vector, of one head of d."""
+    return (2 * wanted + 0.5) / d
+
+
+def untied(x, side, wanted):
+    """Index of the vectors where the number last taken at either end has no equal that stays: else either may be taken."""
+    y = np.sort(x.T if side == "keys" else x, 1)
+    free = (y[:, wanted - 1] < y[:, wanted]) & (y[:, -wanted] > y[:, -wanted - 1])
+    return np.s_[:, free] if side == "keys" else np.s_[free]
+
+
+def gear(clone, dump, tool, folder):
+    sys.path.insert(0, os.path.join(clone, "GenerationBench/GenerationTest/GEARLM/Simulated"))
+    import compress_function as public
+
+    rows = []
+    with h5py.File(dump) as f:
+        x = {side: f[side[0]][:, :, :TOKENS] for side in SIDES}
+    d = x["keys"].shape[-1]
+    for bits in (2, 4):
+        common = f"gear,bits={bits},group={GEAR_GROUP},iterations={LOOP}"
+        mine = {parts: ours(tool, dump, f"{common},{keys}", folder) for parts, keys in
+                (("D", "rank=0,outliers=0"), ("S+D", f"rank=0,outliers={SHARE}"), ("D+L", f"rank={RANK},outliers=0"),
+                 ("S+D+L", f"rank={RANK},outliers={SHARE}"))}
+        for side in SIDES:
+            quantised, whole = ((public.gears_channelQ, public.gearslkivi_channelQ_new) if side == "keys" else
+                                (public.gears_tokenQ, public.gearslkivi_tokenQ_new))
+            length = TOKENS if side == "keys" else d
+            wanted = int(SHARE * length / 2 + 0.5)
+            share = share_for(wanted, d)
+            for layer, head in np.ndindex(x[side].shape[:2]):
+                one = torch.tensor(x[side][layer, head][None, None])
+                xs = x[side][layer, head].astype(np.float32)
+                got = {parts: m[side][layer, head] for parts, m in mine.items()}
+                apart = got["S+D+L"] == xs  # only they have no low-rank part
+                all_heads = torch.tensor(x[side][layer][None])
+                theirs = {"D": quantised(one, bits, GEAR_GROUP, 0.0), "S+D": quantised(one, bits, GEAR_GROUP, share),
+                          "D+L": whole(one, bits, GEAR_GROUP, 0.0, RANK, LOOP),
+                          "S+D+L": whole(one, bits, GEAR_GROUP, share, RANK, LOOP),
+                          "published": whole(all_heads, bits, GEAR_GROUP, SHARE, RANK, LOOP)[:, head:head + 1]}
+                again = whole(one, bits, GEAR_GROUP, share, RANK, LOOP)[0, 0].float().numpy()
+                theirs = {k: v[0, 0].float().numpy() for k, v in theirs.items()}
+
+                def add(setting, a, b, same=None, of=np.s_[:]):
+                    rows.append(line("gear", f"bits={bits},{setting}", side, layer, head, xs[of], a[of], b[of],
+                                     None if same is None else same[of]))
+
+                for parts in ("D", "S+D"):
+                    step = step_of(xs, apart if parts == "S+D" else np.zeros_like(apart), side, bits)
+                    same = np.abs(got[parts] - theirs[parts]) < step / 4
+                    add(parts, got[parts], theirs[parts], same)
+                add("S+D;untied", got["S+D"], theirs["S+D"], same, untied(xs, side, wanted))
+                for parts in ("D+L", "S+D+L"):
+                    add(parts, got[parts], theirs[parts])
+                exact = np.where(apart, xs, theirs["S+D+L"])
+                add("S+D+L;exact", got["S+D+L"], exact)
+                add("S+D+L;twice", again, theirs["S+D+L"])
+                add("S+D+L;best", best(got["S+D"], xs, apart), theirs["S+D+L"])
+                add("published", got["S+D+L"], theirs["published"])
+    return rows
+
+
+def best(quantised, x, apart):
+    """With the low-rank part that loses least, by svd."""
+    u, s, v = np.linalg.svd(np.where(apart, 0, x.astype(np.float64) - quantised), full_matrices=False)
+    return np.where(apart, x, quantised + (u[:, :RANK] * s[:RANK]) @ v[:RANK]).astype(np.float32)
+
+
+METHODS = {"kivi": kivi, "gear": gear}
 
 
 def main():
