@@ -10,7 +10,8 @@ TOOL   build/tests/tool_quantisers, which runs ours; its files go to a temporary
 A line of the CSV is one KV head of one layer, side and setting. `largest` and `rms` are differences of what a read finds, ours
 less theirs, over the rms of the numbers themselves, `rms_equal` of those alone whose codes are equal; `error_ours` and
 `error_theirs` are rms(decoded - x) / rms(x). `equal_codes` and `same_apart` are shares; `off_tie` is how far a number with another
-code is at most from the middle between two codes, in steps. What a setting is stands in results/public-code/quantisers.md.
+code is at most from the middle between two codes, in steps, of kvquant in half ranges. What a setting is stands in
+results/public-code/quantisers.md.
 
 Needs torch and h5py; kivi also triton, run by its interpreter, kvquant also scikit-learn. No GPU: what asks for one is stubbed here.
 """
@@ -27,7 +28,8 @@ import h5py
 import numpy as np
 import torch
 
-warnings.filterwarnings("ignore", message="Using a non-tuple sequence")
+for said in ("Using a non-tuple sequence", "To copy construct"):
+    warnings.filterwarnings("ignore", message=said)
 TOKENS = 512
 SIDES = ("keys", "values")
 COLUMNS = ("method,setting,side,layer,kv_head,numbers,equal_codes,off_tie,same_apart,largest,rms,rms_equal,error_ours,"
@@ -220,7 +222,142 @@ def best(quantised, x, apart):
     return np.where(apart, x, quantised + (u[:, :RANK] * s[:RANK]) @ v[:RANK]).astype(np.float32)
 
 
-METHODS = {"kivi": kivi, "gear": gear}
+# ---- KVQuant ----------------------------------------------------------------------------------------
+OUTLIERS = 0.01
+
+
+def nearest(levels, y):
+    """Index of the nearest of rising levels."""
+    return np.searchsorted((levels[1:] + levels[:-1]) / 2, y)
+
+
+def calibrated(public, rows, bits, axis):
+    """Thresholds and levels of KVQuant from rows [n][width]: axis 0 per channel, -1 per row."""
+    one = public.SimQuant(torch.nn.Linear(rows.shape[1], rows.shape[1], bias=False), bits, perchannel=True, qchannel=axis)
+    one.add_batch(None, torch.tensor(rows))
+    upper, lower, levels = one.quantize(include_sparse=True, sparsity_threshold=1 - OUTLIERS, nuq=True, fisher=None)
+    return upper, lower, levels
+
+
+def layer_of(public, quantizer, rows, bits, keys):
+    """KVQuant's layer in the place of k_proj or v_proj, with the identity as weights: what it makes of rows, what is apart."""
+    width = rows.shape[1]
+    layer = public.QuantLinearSim("", bits, quantizer, width, width, torch.eye(width, dtype=torch.float16), False,
+                                  perchannel=keys, include_sparse=True, sparsity_threshold=1 - OUTLIERS,
+                                  dynamicquantization=not keys, nuq=True, nf_nuq=False)
+    x = torch.tensor(rows)
+    apart = (public.get_outliers(x.float(), channel=0, outlier_threshold_upper=layer.outlier_threshold_upper,
+                                 outlier_threshold_lower=layer.outlier_threshold_lower) if keys else
+             public.get_outliers_dynamic(x.float(), channel=-1, thresh=1 - OUTLIERS))
+    return layer(x).float().numpy(), apart.numpy()
+
+
+def share_of(a, b):
+    """Of what is in one of two sets the share that is in both."""
+    return (a & b).sum() / (a | b).sum()
+
+
+def levels_line(bits, side, layer, normal, mine, theirs, apart):
+    """Levels, ours less theirs, in units of half a range; errors are those of the calibration's normalised numbers."""
+    def error(levels):
+        return f"{rms(levels[nearest(levels, normal)] - normal):.6g}"
+
+    empty = dict.fromkeys(COLUMNS, "")
+    return empty | {"method": "kvquant", "setting": f"bits={bits},levels", "side": side, "layer": layer, "numbers": normal.size,
+                    "same_apart": f"{apart:.6f}", "largest": f"{np.abs(mine - theirs).max():.3g}",
+                    "rms": f"{rms(mine - theirs):.3g}",
+                    "error_ours": error(mine), "error_theirs": error(theirs)}
+
+
+def coded_line(setting, side, layer, head, x, a, b, theirs_apart, levels):
+    """levels: ours and theirs. Codes are of the numbers that neither takes apart."""
+    apart = a == x
+    rest = ~(apart | theirs_apart)
+    if side == "keys":
+        middle, half = levels[2], levels[3]
+    else:
+        kept = np.where(apart, np.nan, x)
+        low, high = np.nanmin(kept, 1, keepdims=True), np.nanmax(kept, 1, keepdims=True)
+        middle, half = (low + high) / 2, (high - low) / 2
+    code = [nearest(levels[i], (y - middle) / half) for i, y in ((0, a), (1, b))]
+    same = (code[0] == code[1]) & rest
+    middles = (levels[0][1:] + levels[0][:-1]) / 2
+    other = rest & ~same
+    if side == "values":  # of equal numbers at an end theirs takes all apart, ours one: then the range is another
+        other &= np.isin(np.arange(len(x)), np.arange(len(x))[untied(x, side, 1)])[:, None]
+    off = np.abs(((x - middle) / half)[..., None] - middles).min(-1)[other].max(initial=0)
+    off = off if setting.endswith("ours") else None  # of levels of their own it means nothing
+    out = line("kvquant", setting, side, layer, head, x, a, b, same, off, share_of(apart, theirs_apart))
+    return out | {"equal_codes": f"{same.sum() / rest.sum():.6f}"}
+
+
+def kvquant(clone, dump, tool, folder):
+    torch.Tensor.cuda = lambda self: self
+    sys.path.insert(0, os.path.join(clone, "quant"))
+    from kvquant import simquant_module_quantizer as public
+
+    rows = []
+    with h5py.File(dump) as f:
+        data = {"keys": f["k_pre"][()], "values": f["v"][()]}  # [layer][kv_head][token][dim]
+    for bits in (3, 4):
+        mine = ours(tool, dump, f"kvquant,bits={bits},outliers={OUTLIERS},sink=0", folder)
+        for side in SIDES:
+            for layer, x in enumerate(data[side]):
+                heads, n, d = x.shape
+                keys = side == "keys"
+                # Of keys all heads side by side, of values one head after the other: a vector is one head's, as ours is.
+                calibration = x.transpose(1, 0, 2).reshape(n, heads * d) if keys else x.reshape(heads * n, d)
+                part = x[:, :TOKENS]
+                given = part.transpose(1, 0, 2).reshape(TOKENS, -1) if keys else part.reshape(-1, d)
+                upper, lower, found = calibrated(public, calibration, bits, 0 if keys else -1)
+                levels = np.sort(np.asarray(found[0], np.float64).ravel())
+                own = mine["levels"][layer, SIDES.index(side), 0].astype(np.float64)
+                middle, half = (upper + lower).numpy() / 2, (upper - lower).numpy() / 2
+                normal = (calibration.astype(np.float64) - middle) / half
+                normal = normal[np.abs(normal) <= 1]
+                read = mine[side][layer]
+                read = read.transpose(1, 0, 2).reshape(given.shape) if keys else read.reshape(given.shape)
+                rows.append(levels_line(bits, side, layer, normal, own, levels,
+                                        apart_alike(public, read == given, given, keys, lower.numpy(), upper.numpy())))
+                for name, lut in (("own", found), ("ours", [own[:, None]])):
+                    used = np.sort(np.asarray(lut[0], np.float64).ravel())
+                    theirs, apart = layer_of(public, (upper, lower, lut), given, bits, keys)
+                    for head in range(heads):
+                        cut = np.s_[:, head * d:(head + 1) * d] if keys else np.s_[head * TOKENS:(head + 1) * TOKENS]
+                        ranges = (middle[cut], half[cut]) if keys else (None, None)
+                        rows.append(coded_line(f"bits={bits},levels={name}", side, layer, head,
+                                               part[head].astype(np.float32), mine[side][layer, head], theirs[cut],
+                                               apart[cut], (own, used, *ranges)))
+                if not keys:
+                    rows += published(public, x, mine[side][layer], bits, layer)
+    return rows
+
+
+def apart_alike(public, mine, x, keys, lower, upper):
+    """The share of outliers in both without what rounding and equal numbers decide: thresholds of keys before their layer rounds
+    them to float16, and values whose smallest and largest number have no equal."""
+    if keys:
+        return share_of(mine, (x < lower) | (x > upper))
+    free = untied(x.astype(np.float32), "values", 1)
+    theirs = public.get_outliers_dynamic(torch.tensor(x).float(), channel=-1, thresh=1 - OUTLIERS).numpy()
+    return share_of(mine[free], theirs[free])
+
+
+def published(public, x, mine, bits, layer):
+    """Values as KVQuant has them: a vector is all heads of a token."""
+    heads, n, d = x.shape
+    wide = x.transpose(1, 0, 2).reshape(n, heads * d)
+    quantizer = calibrated(public, wide, bits, -1)
+    theirs, _ = layer_of(public, quantizer, wide[:TOKENS], bits, False)
+    out = []
+    for head in range(heads):
+        cut = np.s_[:, head * d:(head + 1) * d]
+        out.append(line("kvquant", f"bits={bits},published", "values", layer, head, x[head, :TOKENS].astype(np.float32),
+                        mine[head], theirs[cut]))
+    return out
+
+
+METHODS = {"kivi": kivi, "gear": gear, "kvquant": kvquant}
 
 
 def main():
