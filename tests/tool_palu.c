@@ -4,7 +4,7 @@
  *   tool_palu DUMP.h5 METHOD OUT.h5 [FISHER.h5]      METHOD: "palu,p=0.5,heads=2"
  *
  * OUT.h5: /rank [layer][kv_head][side] and /product [layer][kv_head][side][heads * d_head][d_head], A B_h of
- * head, with which a row of its group is multiplied when it is stored and read again.
+ * every head, with which a row of its group is multiplied when it is stored and read again.
  */
 #include <stdlib.h>
 #include <string.h>
