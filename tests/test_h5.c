@@ -18,9 +18,10 @@
 #include "common/h5.h"
 #include "common/half.h"
 #include "common/rng.h"
+#include "temp_folder.h"
 
 static kvd_err err;
-static char folder[] = "/tmp/kvd_h5_XXXXXX";
+static const char *folder;
 static char path[64], partial[80], input[80];
 static const kvd_schema schema = {"test", 2, "A test."}, other = {"other", 2, "Another."};
 static kvd_run run;
@@ -30,8 +31,7 @@ static int make_folder(void **state)
     (void)state;
     static char *argv[] = {"kvdim-test", "a b", NULL};
     kvd_common_options opt = {.seed = UINT64_MAX, .threads = 1};
-    if (!mkdtemp(folder))
-        return -1;
+    folder = temp_folder();
     (void)snprintf(path, sizeof path, "%s/x.h5", folder);
     (void)snprintf(partial, sizeof partial, "%s.partial", path);
     (void)snprintf(input, sizeof input, "%s/input", folder);
@@ -42,13 +42,11 @@ static int make_folder(void **state)
            kvd_run_parameter(&run, "tokens", &err, "%d", 7) || kvd_run_add_input(&run, input, &err);
 }
 
-static int remove_folder(void **state)
+static int release_run(void **state)
 {
     (void)state;
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
     kvd_run_release(&run);
-    return system(command);
+    return 0;
 }
 
 static void ok(int rc)
@@ -648,5 +646,5 @@ int main(void)
         cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_damaged),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, release_run);
 }
