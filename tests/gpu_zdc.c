@@ -381,11 +381,11 @@ static void attend(const fixture *f, const steps *s, int b, int h, double *o)
                       page0 = i < n_low ? 0 : low_pages(f, b);
             if (pass == 0)
                 for (int k = 0; k < f->head[g].width[store][0] && k < d; k++)
-                    p[i] +=
-                        (double)wide(q[k]) * (double)wide(f->store[cell(f, b, g, 0, store, page0, place, k)]);
+                    p[i] += (double)bf16_wide(q[k]) *
+                            (double)bf16_wide(f->store[cell(f, b, g, 0, store, page0, place, k)]);
             else
                 for (int k = 0; k < f->head[g].width[store][1] && k < dv; k++)
-                    o[k] += p[i] * (double)wide(f->store[cell(f, b, g, 1, store, page0, place, k)]);
+                    o[k] += p[i] * (double)bf16_wide(f->store[cell(f, b, g, 1, store, page0, place, k)]);
             if (pass == 0 && i == n - 1) {
                 for (int j = 0; j < n; j++)
                     top = fmax(top, p[j] *= (double)f->high.scale);
@@ -435,7 +435,7 @@ static double distance(const fixture *f, const steps *s, const uint16_t *got)
                 size = fmax(size, fabs(o[i]));
             for (int i = 0; i < width; i++) {
                 const size_t at = (size_t)b * (size_t)f->high.o_pitch + (size_t)(f->high.o_offset[h] + i);
-                const double e = fabs((double)wide(got[at]) - o[i]) / size;
+                const double e = fabs((double)bf16_wide(got[at]) - o[i]) / size;
                 if (isnan(e))
                     return e;
                 worst = worse(worst, e);

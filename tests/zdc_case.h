@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/half.h"
+#include "bf16.h"
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "kernels/cuda/decode.h"
@@ -121,25 +121,9 @@ static void report(const test_case *c, const char *part, int ok, const char *tex
     failures += !ok;
 }
 
-static float wide(uint16_t h)
-{
-    const uint32_t bits = (uint32_t)h << 16;
-    float z;
-    memcpy(&z, &bits, sizeof z);
-    return z;
-}
-
-static uint16_t narrow(double x)
-{
-    const float y = (float)x;
-    uint16_t h;
-    kvd_from_f32(KVD_BF16, &y, &h, 1);
-    return h;
-}
-
 static uint16_t some(double scale)
 {
-    return narrow(scale * kvd_rng_normal(&rng));
+    return bf16_of(scale * kvd_rng_normal(&rng));
 }
 
 /* One layer's pages, the tables of a batch, and what the choice left. */
