@@ -22,8 +22,11 @@ typedef struct {
 } table;
 
 struct kvd_costs {
-    table prompts, steps;
-    double empty; /* seconds of an iteration that does nothing */
+    table prompts;  /* pieces: less what attention takes for pairs of their tokens */
+    table products; /* the same of the tokens of an iteration, behind none         */
+    table steps;
+    double pair;  /* seconds of a pair of tokens in the attention of a prompt */
+    double empty; /* seconds of an iteration that does nothing                */
     double bytes_per_token, weight_bytes, cache_bytes;
     int gpus;
     char engine[256];
@@ -208,18 +211,68 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
     return 0;
 }
 
+/* Several prompts in one iteration, u tokens together: v keeps their number until what attention takes is known. */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 {
-    const bool piece = real(s, row, PIECE) > 0;
-    table *t = piece ? &c->prompts : &c->steps;
-    const point p = {.u = real(s, row, piece ? PIECE : BATCH),
-                     .v = real(s, row, piece ? BEFORE : CONTEXT),
+    const bool piece = real(s, row, PIECE) > 0, several = piece && real(s, row, BATCH) > 1;
+    table *t = several ? &c->products : piece ? &c->prompts : &c->steps;
+    const double n = several ? real(s, row, BATCH) : 1;
+    const point p = {.u = n * real(s, row, piece ? PIECE : BATCH),
+                     .v = several ? n : real(s, row, piece ? BEFORE : CONTEXT),
                      .seconds = real(s, row, SECONDS)};
     if (!(p.u >= 1 && p.u <= 1e12 && p.v >= 0 && p.v <= 1e12 && p.seconds > 0 && p.seconds < 1e9))
         return kvd_fail(err, "row %zu: %s %g, %s %g, %g seconds", row, piece ? "piece" : "batch", p.u,
                         piece ? "before" : "context", p.v, p.seconds);
     t->point[t->n_points++] = p;
     return 0;
+}
+
+/* ---- attention of prompts, taken apart ---------------------------------------------------------------------- */
+
+/* Pairs of a token and one that it attends to. */
+static double pairs(double tokens, double before)
+{
+    return tokens * (before + tokens / 2);
+}
+
+/*
+ * Seconds of a pair: what a piece takes longer behind other tokens, of the pieces that were measured so; short ones keep the machine less
+ * busy, so the least. Of prompts that were measured whole only, the bend between the two longest.
+ */
+static double pair_seconds(const table *t)
+{
+    double least = HUGE_VAL;
+    for (size_t i = 0; i < t->n; i++) {
+        const size_t first = t->start[i], last = t->start[i + 1] - 1;
+        if (last > first)
+            least =
+                fmin(least, (t->seconds[last] - t->seconds[first]) / (t->u[i] * (t->v[last] - t->v[first])));
+    }
+    if (!(least < HUGE_VAL)) {
+        const size_t a = t->n - 2, b = t->n - 1;
+        least =
+            2 * (t->seconds[t->start[b]] / t->u[b] - t->seconds[t->start[a]] / t->u[a]) / (t->u[b] - t->u[a]);
+    }
+    return fmax(0, least);
+}
+
+/* Takes attention out of the prompts; what remains of those that begin is what iterations of so many tokens take. */
+static int take_attention_out(kvd_costs *c, kvd_err *err)
+{
+    table *const p = &c->prompts, *const t = &c->products;
+    c->pair = pair_seconds(p);
+    for (size_t i = 0; i < t->n_points; i++) {
+        point *const x = &t->point[i];
+        x->seconds -= c->pair * x->v * pairs(x->u / x->v, 0);
+        x->v = 0;
+    }
+    for (size_t i = 0; i < p->n; i++)
+        for (size_t k = p->start[i]; k < p->start[i + 1]; k++) {
+            p->seconds[k] -= c->pair * pairs(p->u[i], p->v[k]);
+            if (k == p->start[i])
+                t->point[t->n_points++] = (point){p->u[i], 0, p->seconds[k]};
+        }
+    return settle(t, "tokens", "before", err);
 }
 
 static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
@@ -252,9 +305,10 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
     const size_t n = kvd_rows_count(s->rows);
     size_t first = SIZE_MAX;
     c->prompts.point = calloc(n ? n : 1, sizeof(point));
+    c->products.point = calloc(n ? n : 1, sizeof(point));
     c->steps.point = calloc(n ? n : 1, sizeof(point));
-    if (!c->prompts.point || !c->steps.point)
-        return kvd_no_memory(err, "tables of costs", 2 * n * sizeof(point));
+    if (!c->prompts.point || !c->products.point || !c->steps.point)
+        return kvd_no_memory(err, "tables of costs", 3 * n * sizeof(point));
     for (size_t i = 0; i < n; i++) {
         if (!is_kind(s, i, "iteration") || !is_of(s, i, method, gpus))
             continue;
@@ -267,15 +321,18 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
         return gpus < 0 ? kvd_fail(err, "no row of kind iteration")
                         : kvd_fail(err, "no row of kind iteration on %d GPUs", gpus);
     take_held_bytes(c, s, method);
-    return settle(&c->prompts, "piece", "before", err) || settle(&c->steps, "batch", "context", err) ? -1 : 0;
+    return settle(&c->prompts, "piece", "before", err) || settle(&c->steps, "batch", "context", err) ||
+                   take_attention_out(c, err)
+               ? -1
+               : 0;
 }
 
-/* P continued to a piece of no tokens: within 0 and the least that was measured. */
-static double empty_iteration(const table *prompts)
+/* What the weights and so many tokens take, without attention: with fewer than were measured no more than those. */
+static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
-    int beyond = 0;
-    const double least = look_up(prompts, prompts->u[0], 0, &beyond);
-    return fmin(least, look_up(prompts, 0, 0, &beyond));
+    const table *const t = &c->products;
+    const double s = look_up(t, tokens, 0, extrapolated);
+    return tokens < t->u[0] ? fmin(s, t->seconds[0]) : s;
 }
 
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err)
@@ -291,7 +348,7 @@ kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_er
         kvd_costs_free(c);
         c = NULL;
     } else
-        c->empty = empty_iteration(&c->prompts);
+        c->empty = products(c, 0, &(int){0});
     kvd_rows_free(s.rows);
     return c;
 }
@@ -301,24 +358,38 @@ void kvd_costs_free(kvd_costs *c)
     if (!c)
         return;
     release(&c->prompts);
+    release(&c->products);
     release(&c->steps);
     free(c);
 }
 
 /* ---- costs ----------------------------------------------------------------------------------------- */
 
+/* Of a piece of a prompt: attention, and what else it takes longer behind other tokens. */
+static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
+{
+    const double there = look_up(&c->prompts, n, before, extrapolated),
+                 begun = look_up(&c->prompts, n, 0, &(int){0});
+    return fmax(0, there - begun + c->pair * pairs(n, before));
+}
+
 double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated)
 {
-    double tokens = 0, seconds = c->empty;
+    const double n_steps = (double)it->n_steps;
+    double held = 0, tokens = 0, seconds = 0;
     *extrapolated = 0;
     for (size_t i = 0; i < it->n_steps; i++)
-        tokens += it->slice[i].before;
-    if (it->n_steps)
-        seconds = look_up(&c->steps, (double)it->n_steps, tokens / (double)it->n_steps, extrapolated);
-    for (size_t i = it->n_steps; i < it->n_slices; i++)
-        seconds +=
-            fmax(0, look_up(&c->prompts, it->slice[i].n, it->slice[i].before, extrapolated) - c->empty);
-    return seconds;
+        held += it->slice[i].before;
+    for (size_t i = it->n_steps; i < it->n_slices; i++) {
+        tokens += it->slice[i].n;
+        seconds += own_seconds(c, it->slice[i].n, it->slice[i].before, extrapolated);
+    }
+    if (!it->n_steps)
+        return seconds + fmax(c->empty, products(c, tokens, extrapolated));
+    seconds += look_up(&c->steps, n_steps, held / n_steps, extrapolated);
+    return tokens > 0 ? seconds + fmax(0, products(c, n_steps + tokens, extrapolated) -
+                                              products(c, n_steps, &(int){0}))
+                      : seconds;
 }
 
 double kvd_costs_bytes_per_token(const kvd_costs *c)
