@@ -132,7 +132,8 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     int n_keys = 1;
     while (n_keys < tasks)
         n_keys *= 2;
-    u64 *key = n_keys <= SMEM_KEYS ? smem_keys : p.work.scratch;
+    /* The launch gave shared memory for the whole batch, or none. */
+    u64 *key = p.batch * p.n_kv_heads <= SMEM_KEYS ? smem_keys : p.work.scratch;
 
     for (int t = tid; t < n_keys; t += N_THREADS) {
         const int g = t % p.n_kv_heads;
