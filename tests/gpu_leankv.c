@@ -533,7 +533,7 @@ static void make_steps(fixture *f)
                            .partial = on_device(NULL, rows * kv * 32 * 8 * (size_t)(s->d + 2) * 4),
                            .arrived = on_device(NULL, rows * kv * 4),
                            .window = s->window};
-    check(cudaMemset(f->t.arrived, 0, rows * kv * 4), "counters");
+    fill_bytes(f->t.arrived, 0, rows * kv * 4);
 }
 
 static void free_steps(const kvd_leankv_steps *t)

@@ -702,7 +702,7 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
     a.n_ctas = kvd_decode_ctas(&a.map);
     const size_t bytes = kvd_decode_workspace_bytes(&a.map, a.batch, f->longest, a.n_ctas);
     check(cudaMalloc(&a.workspace, bytes), "cudaMalloc");
-    check(cudaMemset(a.workspace, 0, bytes), "workspace");
+    fill_bytes(a.workspace, 0, bytes);
     check(kvd_decode_plan(&a, schedule, 0), "plan");
     check(kvd_decode(&a, 0), "decode");
     check(cudaDeviceSynchronize(), "decode");

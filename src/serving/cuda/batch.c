@@ -46,9 +46,7 @@ int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens,
     }
     b->one = (int32_t *)b->array + LIVE + LISTS * max_slices + 2 * max_tokens;
     b->count = b->one + max_slices;
-    return kvd_cuda_check(cudaMemcpy((void *)b->one, constant, CONSTANTS * max_slices * sizeof *constant,
-                                     cudaMemcpyHostToDevice),
-                          what, err);
+    return kvd_device_put((void *)b->one, constant, CONSTANTS * max_slices * sizeof *constant, what, err);
 }
 
 void kvd_step_batch_release(kvd_step_batch *b)

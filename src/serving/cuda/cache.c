@@ -83,7 +83,7 @@ static int make_workspaces(kvd_serving_cache *c, size_t max_len, kvd_err *err)
     for (int i = 0; i < c->n_works; i++)
         bytes += rounded_up(kvd_decode_workspace_bytes(c->work_map[i], n, (int)max_len, c->n_sms), 256);
     char *const all = kvd_device_new(&c->memory, bytes, "work lists of attention", err);
-    if (!all || kvd_cuda_check(cudaMemset(all, 0, bytes), what, err))
+    if (!all || kvd_device_zero(all, bytes, what, err))
         return -1;
     for (int i = 0; i < c->n_works; i++) {
         c->workspace[i] = all + at;

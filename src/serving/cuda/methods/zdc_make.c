@@ -156,7 +156,7 @@ static int make_workspaces(kvd_zdc *z, kvd_err *err)
             bytes += (one + 255) / 256 * 256;
         }
         if (!all && (!(all = kvd_device_new(&z->memory, bytes, "work lists of attention", err)) ||
-                     kvd_cuda_check(cudaMemset(all, 0, bytes), what, err)))
+                     kvd_device_zero(all, bytes, what, err)))
             return -1;
     }
     return 0;
