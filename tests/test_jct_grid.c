@@ -31,6 +31,12 @@ static void make(size_t longest, size_t max_len, const kvd_batching_limits *l, b
     }
 }
 
+static void release(void)
+{
+    free(point);
+    point = NULL;
+}
+
 static size_t count(size_t piece, size_t batch)
 {
     size_t n = 0;
@@ -54,7 +60,7 @@ static void test_steps(void **state)
     for (size_t piece = 1; piece <= 6000; piece++)
         all += count(piece, 1);
     assert_int_equal(all, n_points);
-    free(point);
+    release();
 }
 
 /* As many of the longest prompt as an iteration takes: by tokens, by requests, by the cache, by the chunk; alone where one fills it. */
@@ -64,24 +70,24 @@ static void test_prompts_together(void **state)
     kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};
     make(697, 1200, &l, false);
     assert_int_equal(count(697, 11), 1);
-    free(point);
+    release();
     l.max_batch = 5;
     make(697, 1200, &l, false);
     assert_int_equal(count(697, 5), 1);
-    free(point);
+    release();
     l.pages = 34;
     make(697, 1200, &l, false);
     assert_int_equal(count(697, 3), 1);
-    free(point);
+    release();
     l = (kvd_batching_limits){.max_batch = 64, .max_tokens = 8192, .chunk = 1500, .pages = 100000};
     make(697, 1200, &l, false);
     assert_int_equal(count(697, 2), 1);
-    free(point);
+    release();
     make(6000, 6500, &l, false);
     for (size_t n = 2; n <= l.max_batch; n++)
         for (size_t piece = 1; piece <= 6000; piece++)
             assert_int_equal(count(piece, n), 0);
-    free(point);
+    release();
 }
 
 int main(void)
