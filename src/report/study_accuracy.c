@@ -107,22 +107,11 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Series of a text and their longest name: of them a figure has as many lines of key as accuracy.gp finds room for, and grows with them. */
-static int height_for(size_t series, size_t longest)
-{
-    enum { WIDTH = 980, HEIGHT = 420, LINES = 3, LINE = 23 };
-    int columns = (int)(WIDTH / (8.5 * (double)longest + 85));
-    columns = columns < 1 ? 1 : columns > 3 ? 3 : columns;
-    const int lines = ((int)series + columns - 1) / columns;
-    return HEIGHT + (lines > LINES ? (lines - LINES) * LINE : 0);
-}
-
 /* Curves of one evaluated text. */
 static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s, kvd_err *err)
 {
     char name[64];
-    const char *last = "";
-    size_t n = 0, series = 0, longest = 0;
+    size_t n = 0;
     snprintf(name, sizeof name, "accuracy-%zu", label + 1);
     kvd_table *t = kvd_section_table(s, name, "Quality against overall p", err);
     if (!t)
@@ -148,9 +137,6 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
             isnan(kvd_entry_real(e, "overall_p")))
             continue;
         n++;
-        series += strcmp(e->series, last) != 0;
-        last = e->series;
-        longest = strlen(last) > longest ? strlen(last) : longest;
         kvd_table_text(t, e->series);
         kvd_table_real(t, kvd_entry_real(e, "overall_p"));
         for (size_t k = 0; k < 9; k++)
@@ -171,8 +157,9 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
         all->label[label]);
     int status = kvd_text_check(&caption, err);
     if (!status)
-        status = kvd_section_figure(s, name, "accuracy.gp", 980, height_for(series, longest),
-                                    kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
+        status =
+            kvd_section_figure(s, name, "accuracy.gp", 980, kvd_height_with_key(420, 980, 3, t, 0, SIZE_MAX),
+                               kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
     kvd_text_release(&caption);
     return status;
 }
@@ -313,7 +300,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     if (n == 0 || !has_curve(all, NULL))
         return 0;
     return kvd_section_figure(
-        s, "zdc-fig14-degradation", "degradation.gp", 940, 440,
+        s, "zdc-fig14-degradation", "degradation.gp", 940, kvd_height_with_key(440, 940, 3, t, 0, SIZE_MAX),
         "Error D of the attention output against overall p (ZDC Fig. 14): solid on the calibration text, "
         "dashed "
         "on every other text. Left: ratio of norms. Right: element by element as printed, which single "

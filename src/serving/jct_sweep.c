@@ -60,16 +60,6 @@ static int save(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-static double value(const kvd_jct_sweep *s, size_t row, const char *column)
-{
-    return kvd_rows_get_real(s->out.rows, row, kvd_rows_find(s->out.rows, column));
-}
-
-static const char *text(const kvd_jct_sweep *s, size_t row, const char *column)
-{
-    return kvd_rows_get_text(s->out.rows, row, kvd_rows_find(s->out.rows, column));
-}
-
 static bool is(double a, size_t b)
 {
     return fabs(a - (double)b) < 0.5;
@@ -79,9 +69,11 @@ static bool is(double a, size_t b)
 static bool has_job(const kvd_jct_sweep *s, const candidate *c, size_t batch, size_t input, size_t output)
 {
     for (size_t i = 0; i < kvd_rows_count(s->out.rows); i++)
-        if (!strcmp(text(s, i, "kind"), "job") && !strcmp(text(s, i, "method"), c->method->label) &&
-            is(value(s, i, "batch"), batch) && is(value(s, i, "input"), input) &&
-            is(value(s, i, "output"), output))
+        if (!strcmp(kvd_row_text(s->out.rows, i, "kind"), "job") &&
+            !strcmp(kvd_row_text(s->out.rows, i, "method"), c->method->label) &&
+            is(kvd_row_real(s->out.rows, i, "batch"), batch) &&
+            is(kvd_row_real(s->out.rows, i, "input"), input) &&
+            is(kvd_row_real(s->out.rows, i, "output"), output))
             return true;
     return false;
 }
@@ -89,10 +81,13 @@ static bool has_job(const kvd_jct_sweep *s, const candidate *c, size_t batch, si
 static bool has_iteration(const kvd_jct_sweep *s, const candidate *c, const kvd_jct_point *p)
 {
     for (size_t i = 0; i < kvd_rows_count(s->out.rows); i++)
-        if (!strcmp(text(s, i, "kind"), "iteration") && !strcmp(text(s, i, "method"), c->method->label) &&
-            is(value(s, i, "batch"), p->batch) && is(value(s, i, "piece"), p->piece) &&
-            (p->piece ? is(value(s, i, "before"), p->tokens)
-                      : is(value(s, i, "context") - (double)(s->cfg->repeats + 1) / 2, p->tokens)))
+        if (!strcmp(kvd_row_text(s->out.rows, i, "kind"), "iteration") &&
+            !strcmp(kvd_row_text(s->out.rows, i, "method"), c->method->label) &&
+            is(kvd_row_real(s->out.rows, i, "batch"), p->batch) &&
+            is(kvd_row_real(s->out.rows, i, "piece"), p->piece) &&
+            (p->piece ? is(kvd_row_real(s->out.rows, i, "before"), p->tokens)
+                      : is(kvd_row_real(s->out.rows, i, "context") - (double)(s->cfg->repeats + 1) / 2,
+                           p->tokens)))
             return true;
     return false;
 }
@@ -100,7 +95,8 @@ static bool has_iteration(const kvd_jct_sweep *s, const candidate *c, const kvd_
 static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
 {
     for (size_t i = 0; i < kvd_rows_count(s->out.rows); i++)
-        if (!strcmp(text(s, i, "kind"), "request") && !strcmp(text(s, i, "method"), c->method->label))
+        if (!strcmp(kvd_row_text(s->out.rows, i, "kind"), "request") &&
+            !strcmp(kvd_row_text(s->out.rows, i, "method"), c->method->label))
             return true;
     return false;
 }

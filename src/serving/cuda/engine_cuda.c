@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "model/batch.h"
 #include "serving/cuda/engine_parts.h"
 #include "serving/cuda/fold.h"
@@ -14,13 +14,6 @@
 static const char what[] = "serving engine";
 
 enum { STEP_ROWS = 8 /* batches of more steps are filled up to multiples of it */ };
-
-static double now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Steps that run for n requests. */
 static size_t filled_up(size_t n)
@@ -240,7 +233,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
                 kvd_phase_times *times, kvd_err *err)
 {
     kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
-    const double start = now();
+    const double start = kvd_clock_s();
     if (e->failed)
         return kvd_fail(err, "the engine has failed before");
     if (kvd_cuda_engine_run(e, it, id, err) || kvd_cuda_engine_conclude(e, it, *e->host_bad, next, err)) {
@@ -248,7 +241,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
         return -1;
     }
     if (times)
-        kvd_clock_read(&e->clock, now() - start, times);
+        kvd_clock_read(&e->clock, kvd_clock_s() - start, times);
     return 0;
 }
 
