@@ -44,7 +44,7 @@ static int save(kvd_jct_sweep *s, kvd_err *err)
                                  .skipped = s->skipped ? s->skipped : "",
                                  .points = s->points,
                                  .points_done = s->done};
-    const bool shown = !s->cfg->common.quiet && !s->cfg->common.json && !s->cfg->arrivals.text;
+    const bool shown = !s->cfg->common.quiet && !s->cfg->common.json && !s->cfg->requests;
     char line[KVD_JCT_LINE];
     if (kvd_rows_count(s->out.rows) && kvd_jct_write(&s->out, s->cfg->common.output, &facts, &s->run, err))
         return -1;
@@ -216,7 +216,7 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
     for (size_t i = 0; !status && i < repeats; i++) {
         kvd_jct_served served;
         kvd_jct_loop loop = c->loop;
-        loop.trace = i == 0 && s->cfg->timeline ? &s->trace : NULL;
+        loop.trace = i == 0 && s->cfg->trace ? &s->trace : NULL;
         status = steps < output - 1 ? kvd_jct_serve_sampled(&loop, job->n, input, output, steps, &served, err)
                                     : kvd_jct_serve(&loop, job, &served, err);
         run[i] = served.run;
@@ -274,7 +274,7 @@ static int job(kvd_jct_sweep *s, candidate *c, size_t batch, size_t input, size_
         return kvd_no_memory(err, "requests", batch * sizeof *requests.request);
     for (size_t i = 0; i < batch; i++)
         requests.request[i] = (kvd_request){0, (uint32_t)input, (uint32_t)output};
-    if (s->cfg->timeline)
+    if (s->cfg->trace)
         kvd_jct_trace_job(&s->trace, what);
     const int status = run_job(s, c, what, &requests, err);
     free(requests.request);
@@ -378,8 +378,8 @@ static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     if (!fits(s, c, c->method->label, s->max_len))
         return 0;
     int status = warm_up_replay(s, &c->loop, err);
-    c->loop.trace = s->cfg->timeline ? &s->trace : NULL;
-    if (s->cfg->timeline)
+    c->loop.trace = s->cfg->trace ? &s->trace : NULL;
+    if (s->cfg->trace)
         kvd_jct_trace_job(&s->trace, c->method->label);
     status = status || kvd_jct_serve(&c->loop, &s->requests, &served, err);
     for (size_t i = 0; !status && i < served.n; i++) {
@@ -413,7 +413,7 @@ static int run_method(kvd_jct_sweep *s, size_t i, kvd_err *err)
     int status = 0;
     if (open_engine(s, &c, &why))
         skip(s, c.method->label, why.msg);
-    else if (s->cfg->arrivals.text)
+    else if (s->cfg->requests)
         status = replay(s, &c, err);
     else
         status = jobs(s, &c, err) || (s->cfg->iterations && iterations(s, &c, err));
