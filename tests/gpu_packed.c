@@ -516,6 +516,12 @@ int main(int argc, char **argv)
         {"kivi,bits=7,group=64,residual=128", 112, {1, 64, 128, 129, 256, 257, 63}, 3, 0},
         {"kvquant,bits=3,outliers=0.1,sink=5", 128, {1, 4, 5, 6, 64, 128, 77}, 4, 0.02},
         {"kvquant,bits=2,outliers=0,sink=0", 32, {1, 7, 8, 9, 64, 66, 130}, 9, 0.02},
+        {"kvquant,bits=4,outliers=0.2,sink=70", 64, {1, 68, 69, 70, 71, 72, 200}, 4, 0.02},
+        {"kvquant,bits=3,outliers=0.01,sink=1", 64, {1, 16, 17, 129, 64, 65, 250}, 4, 0.02},
+        {"kvquant,bits=2,outliers=0,sink=1", 64, {1, 16, 17, 129, 64, 65, 250}, 4, 0.02},
+        {"kivi,bits=4,group=64,residual=64", 64, {1, 64, 65, 128, 129, 255, 256}, 4, 0},
+        {"kivi,bits=2,group=16,residual=16", 128, {1, 16, 17, 128, 129, 255, 300}, 18, 0},
+        {"kivi,bits=3,group=32,residual=32", 128, {1, 31, 32, 64, 65, 255, 257}, 4, 0},
         {"kvquant,bits=8,outliers=0.2,sink=70", 64, {1, 68, 69, 70, 71, 72, 130}, 4, 0.02},
     };
     int devices = 0;

@@ -29,45 +29,7 @@ static packed *of(const kvd_serving_method *m)
     return (packed *)(void *)m;
 }
 
-static double value_of(const kvd_plan *plan, const char *key)
-{
-    for (size_t i = 0; plan->bits->parameter[i].key; i++)
-        if (!strcmp(plan->bits->parameter[i].key, key))
-            return plan->bits_values.value[i];
-    return 0;
-}
-
-static bool has_levels(const kvd_plan *plan)
-{
-    return plan->bits == &kvd_bits_kvquant;
-}
-
-/* Outliers of keys that a page of a head is expected to have. */
-static double outliers_of(const kvd_plan *plan, const kvd_config *c)
-{
-    return value_of(plan, "outliers") * KVD_PAGE_TOKENS * c->d_head;
-}
-
 /* ---- bytes ------------------------------------------------------------------------------------------------ */
-
-static size_t coded(size_t m, size_t window, size_t block)
-{
-    return m > window ? (m - window) / block * block : 0;
-}
-
-/* Bits of a request of m tokens in a KV head of a layer, but for outliers of keys: as the method itself counts them. */
-static double bits_of(const kvd_packed_args *a, int g, size_t m)
-{
-    const kvd_packed_form *const f = &a->form;
-    const double d_qk = a->map.d_qk[g], d_v = a->map.d_v[g], groups = kvd_packed_groups(f, a->map.d_v[g]);
-    const double keys = (double)coded(m, 0, (size_t)a->k_block),
-                 values = (double)coded(m, (size_t)a->v_newest, 1);
-    const double sink = (double)m < a->n_sink ? (double)m : a->n_sink, plain = (double)m;
-    return (keys - sink) * d_qk * f->bits + (f->k_group ? keys / f->k_group * d_qk * 32 : 0) +
-           (plain - keys + sink) * d_qk * 16 +
-           (values - sink) * (d_v * f->bits + 32 * groups + 32 * f->v_apart) +
-           (plain - values + sink) * d_v * 16;
-}
 
 static double held(const kvd_serving_method *m)
 {
@@ -82,7 +44,7 @@ static void count_held(packed *k, int n_layers)
             continue;
         for (int l = 0; l < n_layers; l++)
             for (int g = 0; g < k->layer[l].map.n_kv_heads; g++)
-                bits += bits_of(&k->layer[l], g, k->tokens[s]);
+                bits += kvd_serving_packed_bits(&k->layer[l], g, k->tokens[s]);
         bits += 32.0 * k->host_counts[s];
     }
     k->held = bits / 8;
@@ -275,9 +237,10 @@ static int make(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t 
         in_slots += slots * (size_t)a->n_sink * row;
         at += a->page_bytes * (pages + 1);
         if ((a->form.k_apart || a->form.v_apart) &&
-            kvd_cuda_check(kvd_packed_scatter_outliers(
-                               a, pages + 1, (int32_t)ceil(outliers_of(m->plan, c->config)), stream),
-                           what, err))
+            kvd_cuda_check(
+                kvd_packed_scatter_outliers(
+                    a, pages + 1, (int32_t)ceil(kvd_serving_packed_outliers(m->plan, c->config)), stream),
+                what, err))
             return -1;
     }
     k->counts = kvd_device_new(&k->memory, (slots + 1) * sizeof *k->counts, what, err);
@@ -329,45 +292,13 @@ static int copy_tables(packed *k, const kvd_plan *plan, kvd_err *err)
     return 0;
 }
 
-/* Pages that so many tokens one after another can lie in. */
-static int32_t pages_of(int32_t tokens)
-{
-    return tokens < 2 ? 1 : (tokens - 2) / KVD_PAGE_TOKENS + 2;
-}
-
-void kvd_serving_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
-                                 kvd_packed_args *a)
-{
-    const int32_t group = (int32_t)value_of(plan, "group"), residual = (int32_t)value_of(plan, "residual");
-    const double apart = outliers_of(plan, c);
-    *a = (kvd_packed_args){
-        .map = *map, .form = {.bits = (int32_t)value_of(plan, "bits")}, .d_head = c->d_head};
-    if (has_levels(plan)) {
-        a->form.v_group = KVD_WIDTH_MAX;
-        a->form.v_apart = 2 * (int32_t)kvd_kvquant_apart(&plan->bits_values, (size_t)c->d_head);
-        a->form.k_apart = apart > 0 ? (int32_t)ceil(apart + 16) * 4 : 0;
-        a->n_sink = (int32_t)value_of(plan, "sink");
-        a->k_block = 1;
-    } else {
-        a->form.k_group = a->form.v_group = group;
-        a->k_block = residual ? residual : group;
-        a->v_newest = residual;
-    }
-    a->ring_pages = pages_of(a->k_block > a->v_newest + 1 ? a->k_block : a->v_newest + 1);
-    a->interleaved = c->rope_layout == KVD_ROPE_INTERLEAVED;
-    for (int g = 0; g < map->n_kv_heads; g++) {
-        a->head_at[g] = (int32_t)a->page_bytes;
-        a->page_bytes += (size_t)kvd_packed_parts_of(&a->form, map->d_qk[g], map->d_v[g]).bytes;
-    }
-}
-
 static void describe_layer(packed *k, const kvd_plan *plan, int l)
 {
     const kvd_serving_cache *const c = k->method.cache;
     kvd_packed_args *const a = &k->layer[l];
     kvd_serving_packed_describe(plan, c->config, &c->layer[l].map, a);
     a->x_key = c->share->n_heads * c->config->d_head;
-    a->before_rope = has_levels(plan) && c->cosine;
+    a->before_rope = kvd_serving_packed_has_levels(plan) && c->cosine;
     a->cosine = c->cosine;
     a->sine = c->sine;
     k->method.page_bytes += a->page_bytes;
@@ -378,16 +309,16 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
 static int check(const kvd_plan *plan, const kvd_serving_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->name;
-    const double group = value_of(plan, "group");
+    const double group = kvd_serving_packed_value(plan, "group");
     if (plan->dims)
         return kvd_fail(
             err,
             "'%s' behind a method of the dims axis: prompts attend whole there, the CUDA engine has "
             "their cut rows alone",
             name);
-    if (!has_levels(plan) && group != 16 && group != 32 && group != 64)
+    if (!kvd_serving_packed_has_levels(plan) && group != 16 && group != 32 && group != 64)
         return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64", name, group);
-    return has_levels(plan) && c->cosine && !c->door.wants_raw
+    return kvd_serving_packed_has_levels(plan) && c->cosine && !c->door.wants_raw
                ? kvd_fail(err,
                           "'%s' codes keys before RoPE, which the CUDA engine has in models without biases "
                           "and norms of Q and K alone",
@@ -463,7 +394,7 @@ int kvd_serving_packed_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_
                                      .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    if ((has_levels(plan) && copy_tables(k, plan, err)) || choose_attention(k, err)) {
+    if ((kvd_serving_packed_has_levels(plan) && copy_tables(k, plan, err)) || choose_attention(k, err)) {
         release(&k->method);
         return -1;
     }
