@@ -17,7 +17,7 @@
  * values) 4 blocks of 16 bytes, block (x % 8) / 2: scales of 2 c, 2 c + 1, 2 c + 8, 2 c + 9, then the zero points of the same.
  *   keys    [64 / k_group][d / 16] such blocks    values  [groups of channels][4]
  *
- * A page of a head: codes of keys | their scales | codes of values | their scales | outliers of values [64][v_apart] | count (16 bytes) and
+ * A page of a head: codes of keys | of values | scales of keys | of values | outliers of values [64][v_apart] | count (16 bytes) and
  * outliers of keys [k_apart]. An outlier is 16 bits float16, and above them its place: dim, of keys dim + 128 (token % 64).
  */
 #ifndef KVD_SERVING_PACKED_LAYOUT_H
@@ -45,7 +45,7 @@ typedef struct {
 
 /* Where the parts of a page of a head begin, in bytes; multiples of 16. */
 typedef struct {
-    int32_t k_side, v, v_side, v_list, k_list, bytes;
+    int32_t v, k_side, v_side, v_list, k_list, bytes;
 } kvd_packed_parts;
 
 KVD_PACKED_INLINE int kvd_packed_groups(const kvd_packed_form *f, int d)
@@ -56,9 +56,9 @@ KVD_PACKED_INLINE int kvd_packed_groups(const kvd_packed_form *f, int d)
 KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f, int d_qk, int d_v)
 {
     kvd_packed_parts p;
-    p.k_side = 8 * d_qk * f->bits;
-    p.v = p.k_side + (f->k_group ? KVD_PAGE_TOKENS / f->k_group * d_qk * 4 : 0);
-    p.v_side = p.v + 8 * d_v * f->bits;
+    p.v = 8 * d_qk * f->bits;
+    p.k_side = p.v + 8 * d_v * f->bits;
+    p.v_side = p.k_side + (f->k_group ? KVD_PAGE_TOKENS / f->k_group * d_qk * 4 : 0);
     p.v_list = p.v_side + kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4;
     p.k_list = p.v_list + KVD_PAGE_TOKENS * 4 * f->v_apart;
     p.bytes = p.k_list + (f->k_apart ? 16 + 4 * f->k_apart : 0);

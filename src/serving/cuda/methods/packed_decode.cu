@@ -61,7 +61,7 @@ template <int B> __device__ __forceinline__ void tile_of(const uint32_t (&w)[B],
 /* Rows of Q as B operand: float16 over `unit`, a power of two. Heads from the group's size on are zero. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    float unit;
+    float unit[2]; /* of heads 2 c, 2 c + 1 */
 };
 
 template <int UNITS>
@@ -76,8 +76,8 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
         w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
         most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
     }
-    q.unit = unit_of(most);
-    const float over = 1 / q.unit; /* exact */
+    const float unit = unit_of(most), over = 1 / unit; /* exact */
+    of_columns(unit, q.unit, lane);
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; i++) {
         uint32_t &w = q.half[i / 2][i % 2];
@@ -87,8 +87,11 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
 
 /* ---- a page --------------------------------------------------------------------------------------------- */
 
-template <int B, int N> struct even_page {
-    static constexpr int BITS = B, UNITS = N;
+/* FINE: scales of 16 numbers, else of 32 or 64. */
+template <int B, int N, bool FINE> struct even_page {
+    static constexpr int UNITS = N,
+                         SHARE =
+                             FINE ? 1 : 2; /* tiles of 16 tokens, and units, that share scales for certain */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>(); /* a code of 1, rows 8 .. 15 */
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -107,72 +110,74 @@ template <int B, int N> struct even_page {
         load_queries(p, at.b, at.g, lane, q);
     }
 
-    /* Stage: scales of keys, of values. */
-    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at, uint32_t stage,
-                                                int lane)
+    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &, const char *codes,
+                                                uint32_t stage, int lane)
     {
-        const int page = __shfl_sync(~0u, at.number, at.page % 32), first = KVD_PAGE_TOKENS * at.page,
-                  k = p.parts.v - p.parts.k_side;
-        const char *const codes = in_codes(p.a, page, at.g);
-        if (first < at.keys)
-            copy_ahead(stage, codes + p.parts.k_side, k, lane);
-        if (first < at.values)
-            copy_ahead(stage + (uint32_t)k, codes + p.parts.v_side, p.parts.v_list - p.parts.v_side, lane);
+        copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
     }
 
     /* S = (Q scale) codes + Q zero, a scale being one of a dim and a group of tokens. */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &, const char *stage,
-                                           words &w, const code_source &from, float (&s)[4][4], int lane)
+                                           words &w, const char *codes, float (&s)[4][4], int lane)
     {
-        const int shift = p.k_shift - 1; /* tiles of 16 tokens that share scales, their log2 */
+        const int shift = p.k_shift - 1; /* log2 of tiles of 16 tokens that share scales */
         const bool mine = lane / 4 < 4 >> shift;
-        const char *const side = stage + lane % 4 * 16, *const zeros = side + lane / 4 * 64 * N + 8;
+        const char *const zeros = stage + lane % 4 * 16 + (mine ? lane / 4 * 64 * N : 0) + 8;
+        const char *side[4 / SHARE];
         float sum[4][4] = {}, zero[4] = {};
 #pragma unroll
+        for (int i = 0; i < 4 / SHARE; i++)
+            side[i] = stage + lane % 4 * 16 + (SHARE * i >> shift) * 64 * N;
+#pragma unroll
         for (int u = 0; u < N; u++) {
-            uint32_t a[4][4];
+            uint32_t a[4][4], scaled[2] = {};
 #pragma unroll
             for (int m = 0; m < 4; m++)
                 tile_of<B>(w.w[u % words::AHEAD], m, a[m]);
-            w.taken(0, u, from.side[0], from.side[1]);
+            w.taken(0, u, codes, codes + p.parts.v);
 #pragma unroll
             for (int m = 0; m < 4; m++) {
-                const uint2 scale = *reinterpret_cast<const uint2 *>(side + 64 * ((m >> shift) * N + u));
-                multiply<false>(sum[m], a[m], times(q.half[u][0], scale.x), times(q.half[u][1], scale.y));
+                if (m % SHARE == 0) {
+                    const uint2 scale = *reinterpret_cast<const uint2 *>(side[m / SHARE] + 64 * u);
+                    scaled[0] = times(q.half[u][0], scale.x);
+                    scaled[1] = times(q.half[u][1], scale.y);
+                }
+                multiply<false>(sum[m], a[m], scaled[0], scaled[1]);
             }
-            const uint2 z = mine ? *reinterpret_cast<const uint2 *>(zeros + 64 * u) : make_uint2(0, 0);
-            const uint32_t rows[4] = {z.x, 0, z.y, 0};
+            const uint2 z = *reinterpret_cast<const uint2 *>(zeros + 64 * u);
+            const uint32_t rows[4] = {z.x, 0, z.y,
+                                      0}; /* of lanes that are not `mine` nobody reads the sums */
             multiply<false>(zero, rows, q.half[u][0], q.half[u][1]);
         }
-        const float unit = p.scale_log2 * q.unit;
+        const float unit[2] = {p.scale_log2 * q.unit[0], p.scale_log2 * q.unit[1]};
 #pragma unroll
         for (int m = 0; m < 4; m++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const float z = __shfl_sync(~0u, zero[e], (m >> shift) * 4 + lane % 4) * unit;
-                s[m][e] = fmaf(sum[m][e], unit / factor(0), z);
-                s[m][2 + e] = fmaf(sum[m][2 + e], unit / factor(1), z);
+                const float z = __shfl_sync(~0u, zero[e], (m >> shift) * 4 + lane % 4) * unit[e];
+                s[m][e] = fmaf(sum[m][e], unit[e] * (1 / factor(0)), z);
+                s[m][2 + e] = fmaf(sum[m][2 + e], unit[e] * (1 / factor(1)), z);
             }
     }
 
     /* O^T = codes (scale P) + zero P, a scale being one of a token and a group of channels. */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &, const char *stage,
-                                           words &w, const code_source &from, const char *next,
+                                           words &w, const char *codes, const char *next,
                                            const uint32_t (&prob)[8], state<N> &st, int lane)
     {
-        const char *const side = stage + p.parts.v - p.parts.k_side + lane % 4 * 16;
-        const bool mine = lane / 4 <= (N - 1) >> p.v_shift;
+        const char *const side = stage + p.parts.v_side - p.parts.k_side + lane % 4 * 16;
+        const int group =
+            min(lane / 4, (N - 1) >> p.v_shift); /* sums of rows beyond the groups nobody reads */
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const uint2 z = mine ? *reinterpret_cast<const uint2 *>(side + lane / 4 * 256 + 64 * k + 8)
-                                 : make_uint2(0, 0);
+            const uint2 z = *reinterpret_cast<const uint2 *>(side + group * 256 + 64 * k + 8);
             const uint32_t rows[4] = {z.x, 0, z.y, 0};
             multiply<false>(st.zero, rows, prob[2 * k], prob[2 * k + 1]);
         }
-        uint32_t scaled[8];
+        uint32_t scaled[8] = {};
 #pragma unroll
         for (int u = 0; u < N; u++) {
-            if (!(u & ((1 << p.v_shift) - 1)))
+            if (u % SHARE == 0)
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
                     const uint2 scale =
@@ -184,7 +189,7 @@ template <int B, int N> struct even_page {
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 tile_of<B>(w.w[u % words::AHEAD], k, a[k]);
-            w.taken(1, u, from.side[1], next);
+            w.taken(1, u, codes + p.parts.v, next);
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 multiply<false>(st.o[u], a[k], scaled[2 * k], scaled[2 * k + 1]);
@@ -276,13 +281,18 @@ __global__ void __launch_bounds__(1024)
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
 
-template <int UNITS> kvd_packed_decode_kernel of_bits(int bits)
+template <int N, bool FINE> kvd_packed_decode_kernel of_bits(int bits)
 {
-    return bits == 2   ? packed_decode_kernel<even_page<2, UNITS>>
-           : bits == 3 ? packed_decode_kernel<even_page<3, UNITS>>
-           : bits == 4 ? packed_decode_kernel<even_page<4, UNITS>>
-           : bits == 8 ? packed_decode_kernel<even_page<8, UNITS>>
+    return bits == 2   ? packed_decode_kernel<even_page<2, N, FINE>>
+           : bits == 3 ? packed_decode_kernel<even_page<3, N, FINE>>
+           : bits == 4 ? packed_decode_kernel<even_page<4, N, FINE>>
+           : bits == 8 ? packed_decode_kernel<even_page<8, N, FINE>>
                        : NULL;
+}
+
+template <int N> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
+{
+    return f->k_group == 16 || f->v_group == 16 ? of_bits<N, true>(f->bits) : of_bits<N, false>(f->bits);
 }
 
 /* NULL: there is none. */
@@ -296,7 +306,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
         return NULL;
     if (a->level)
         return kvd_packed_levels_kernel(a);
-    return d == 64 ? of_bits<4>(a->form.bits) : d == 128 ? of_bits<8>(a->form.bits) : NULL;
+    return d == 64 ? of_form<4>(&a->form) : d == 128 ? of_form<8>(&a->form) : NULL;
 }
 
 int log2_of(int x)
@@ -321,7 +331,7 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     p->slot_floats = HEADS * (2 + KVD_WIDTH_MAX);
     p->k_shift = log2_of(a->form.k_group / 8);
     p->v_shift = log2_of(a->form.v_group / 16);
-    p->stage_bytes = p->parts.v - p->parts.k_side + p->parts.v_list - p->parts.v_side;
+    p->stage_bytes = p->parts.v_list - p->parts.k_side;
     if (a->level)
         kvd_packed_levels_lay_out(p);
     p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), (int)WARPS);

@@ -12,7 +12,7 @@ namespace
 {
 
 enum {
-    WARPS = 12,
+    WARPS = 8,
     HEADS = 8, /* of a group at most                    */
     LAZY = 8   /* log2 by which P may pass 1 before rescaling */
 };
@@ -78,24 +78,18 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
 
 /* ---- bytes of a page ------------------------------------------------------------------------------------ */
 
+/* `bytes` of what lies behind the codes of a page into a stage, 16 bytes of a lane at a time. */
 __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
 {
+#pragma unroll 4
     for (int i = 16 * lane; i < bytes; i += 512)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i), "l"(from + i)
                      : "memory");
 }
 
-/* Codes of both sides, from a lane's words of their first unit on; NULL: there are none. */
-struct code_source {
-    const char *side[2];
-};
-
-template <int B>
-__device__ __forceinline__ code_source source_of(const packed_params &p, const cursor &at, int lane)
+__device__ __forceinline__ const char *codes_of(const packed_params &p, const cursor &at)
 {
-    const int page = __shfl_sync(~0u, at.number, at.page % 32), first = KVD_PAGE_TOKENS * at.page;
-    const char *const codes = in_codes(p.a, page, at.g) + 4 * kvd_packed_words(B, 0, lane);
-    return {{first < at.keys ? codes : NULL, first < at.values ? codes + p.parts.v : NULL}};
+    return in_codes(p.a, __shfl_sync(~0u, at.number, at.page % 32), at.g);
 }
 
 template <int B> __device__ __forceinline__ void load_words(const char *from, uint32_t (&w)[B])
@@ -116,36 +110,36 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
 }
 
 /*
- * Words of the units that are multiplied next, as many as 16 registers hold: those of a side are taken in the order of the products, and as soon as
+ * Words of the units that are multiplied next, as many as 32 registers hold: those of a side are taken in the order of the products, and as soon as
  * a unit is done its place is filled from what comes AHEAD units later: the same side, or the next one, the values of the page or the keys of the next.
- * PAIRS: keys in pairs that RoPE turns, units u and N / 2 + u.
+ * They are read whether they are codes or not: no branch stands around a load. PAIRS: keys in pairs that RoPE turns, units u and N / 2 + u.
  */
 template <int B, int N, bool PAIRS> struct words_ahead {
-    static constexpr int AHEAD = B == 8 ? 2 : B == 2 ? N : 4;
+    static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
     uint32_t w[AHEAD][B];
 
     static __device__ constexpr int unit(int side, int i)
     {
         return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
     }
-    __device__ __forceinline__ void load(int side, int i, const char *from)
+    __device__ __forceinline__ void load(int i, int unit, const char *from)
     {
-        if (from)
-            load_words<B>(from + 128 * B * unit(side, i), w[i % AHEAD]);
+        load_words<B>(from + 128 * B * unit + 4 * B * (threadIdx.x % 32), w[i % AHEAD]);
     }
+    /* from: of the side's codes */
     __device__ __forceinline__ void begin(int side, const char *from)
     {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
-            load(side, i, from);
+            load(i, unit(side, i), from);
     }
     /* Unit i (in the order of products) of `side` was multiplied. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
     {
         if (i + AHEAD < N)
-            load(side, i + AHEAD, same);
+            load(i, unit(side, i + AHEAD), same);
         else
-            load(1 - side, i + AHEAD - N, next);
+            load(i, unit(1 - side, i + AHEAD - N), next);
     }
 };
 
@@ -218,6 +212,13 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
     const kvd_attn_map &map = p.a.map;
     return static_cast<const uint16_t *>(p.d.q) + (size_t)b * (size_t)map.q_pitch +
            map.q_offset[g * map.group] + lane / 4 * map.d_qk[g] + lane % 4 * 2;
+}
+
+/* Of heads 2 c and 2 c + 1 what lanes have of head lane / 4. */
+__device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
+{
+    y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
+    y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
 }
 
 /*
@@ -415,23 +416,23 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
 /* ---- the kernel ----------------------------------------------------------------------------------------- */
 
 /*
- * PAGE, what a page is read with: BITS, UNITS, words; factor(r), by which rows of register r of the values' codes are too large;
+ * PAGE, what a page is read with: UNITS, words; factor(r), by which rows of register r of the values' codes are too large;
  * copy: what lies beside a page's codes into a stage, as cp.async; PAGE(p, shared, scratch): memory of the CTA, filled by all its threads, and
- * of the warp; begin: a head of a request; scores and values of coded tokens, which take words and fill them again from `next`.
+ * of the warp; begin: a head of a request; scores and values of coded tokens, which take words and fill them again, in the end from `next`.
  */
 template <class PAGE>
-__device__ __forceinline__ void
-attend_page(const packed_params &p, const cursor &at, PAGE &page, const char *stage, typename PAGE::words &w,
-            const code_source &from, const char *next, state<PAGE::UNITS> &st, int lane)
+__device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
+                                            const char *stage, typename PAGE::words &w, const char *codes,
+                                            const char *next, state<PAGE::UNITS> &st, int lane)
 {
     constexpr int UNITS = PAGE::UNITS;
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS),
               keys = at.keys - first, coded = at.values - first;
     float s[4][4];
     if (keys > 0)
-        page.scores(p, at, stage, w, from, s, lane);
+        page.scores(p, at, stage, w, codes, s, lane);
     else
-        w.begin(1, from.side[1]);
+        w.begin(1, codes + p.parts.v);
     if (keys < left)
         ring_scores<UNITS>(p, in_ring(p.a, at.b, at.page, at.g), at.b, at.g, keys, left, s, lane);
     if (left < KVD_PAGE_TOKENS)
@@ -444,7 +445,7 @@ attend_page(const packed_params &p, const cursor &at, PAGE &page, const char *st
     uint32_t prob[8];
     if (coded > 0) {
         probabilities<false>(s, 0, coded, prob, lane);
-        page.values(p, at, stage, w, from, next, prob, st, lane);
+        page.values(p, at, stage, w, codes, next, prob, st, lane);
     } else {
         w.begin(0, next);
     }
@@ -467,13 +468,13 @@ __global__ void __launch_bounds__(32 * WARPS, 1) packed_decode_kernel(const __gr
     char *const stages = mine + p.scratch_bytes;
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(stages);
     cursor at = {};
-    code_source codes = {};
+    const char *codes = NULL, *next = NULL;
     typename PAGE::words w;
     if (from < to) {
         at = seek(p, from, lane);
-        codes = source_of<PAGE::BITS>(p, at, lane);
-        PAGE::copy(p, at, address, lane);
-        w.begin(0, codes.side[0]);
+        codes = codes_of(p, at);
+        PAGE::copy(p, at, codes, address, lane);
+        w.begin(0, codes);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     PAGE page(p, smem, mine);
@@ -485,11 +486,11 @@ __global__ void __launch_bounds__(32 * WARPS, 1) packed_decode_kernel(const __gr
 #pragma unroll 1
     for (int x = from; x < to; x++, stage ^= 1) {
         cursor ahead = at;
-        code_source next = {};
+        next = codes;
         if (x + 1 < to) {
             advance(p, ahead, lane);
-            next = source_of<PAGE::BITS>(p, ahead, lane);
-            PAGE::copy(p, ahead, address + (uint32_t)((stage ^ 1) * p.stage_bytes), lane);
+            next = codes_of(p, ahead);
+            PAGE::copy(p, ahead, next, address + (uint32_t)((stage ^ 1) * p.stage_bytes), lane);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         if (begins) {
@@ -500,7 +501,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1) packed_decode_kernel(const __gr
         }
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncwarp();
-        attend_page(p, at, page, stages + stage * p.stage_bytes, w, codes, next.side[0], st, lane);
+        attend_page(p, at, page, stages + stage * p.stage_bytes, w, codes, next, st, lane);
         __syncwarp(); /* all have read the stage */
         if (at.page + 1 == at.pages || x + 1 == to) {
             const bool whole = start == 0 && at.page + 1 == at.pages;

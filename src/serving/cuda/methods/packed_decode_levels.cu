@@ -97,16 +97,17 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float midd
 /* ---- a page --------------------------------------------------------------------------------------------- */
 
 template <int B, int N> struct levels_page {
-    static constexpr int BITS = B, UNITS = N, D = 16 * N;
+    static constexpr int UNITS = N, D = 16 * N;
     typedef words_ahead<B, N, true> words;
-    const char *table; /* shared, of levels */
-    const uint4 *turn; /* shared [8][N / 2][32]: cos, sin of dims 2 c, 2 c + 1; of those + 8 */
-    uint16_t *tile;    /* shared, of this warp; zeros between passes */
-    uint32_t *query;   /* shared [2 N][32] bf16 */
-    uint2 *range;      /* shared [2 N][4]: half widths of keys' dims 2 c, + 1 of 8, middles */
-    float lowest[2];   /* level 0 of keys, of values, as float16 has it */
-    uint32_t column;   /* of keys in the table's rows */
-    float unit;        /* of queries */
+    const char *table;   /* shared, of levels */
+    const uint4 *turn;   /* shared [8][N / 2][32]: cos, sin of dims 2 c, 2 c + 1; of those + 8 */
+    const uint4 *tile;   /* shared, of this warp; zeros between passes */
+    uint32_t places;     /* its address */
+    uint32_t *query;     /* shared [2 N][32] bf16 */
+    uint2 *range;        /* shared [2 N][4]: half widths of keys' dims 2 c, + 1 of 8, middles */
+    float lowest[2];     /* level 0 of keys, of values, as float16 has it */
+    uint32_t column;     /* of keys in the table's rows */
+    float over, unit[2]; /* of queries: 1 / unit of head lane / 4, units of heads 2 c, 2 c + 1 */
 
     static __device__ constexpr float factor(int)
     {
@@ -118,7 +119,8 @@ template <int B, int N> struct levels_page {
         const int lane = (int)threadIdx.x % 32;
         table = shared;
         turn = reinterpret_cast<const uint4 *>(shared + table_bytes<B>());
-        tile = reinterpret_cast<uint16_t *>(scratch);
+        tile = reinterpret_cast<const uint4 *>(scratch) + lane;
+        places = (uint32_t)__cvta_generic_to_shared(scratch);
         query = reinterpret_cast<uint32_t *>(scratch + 2 * TILE);
         range = reinterpret_cast<uint2 *>(scratch + 2 * TILE + 256 * N);
         column = (uint32_t)(B == 2 ? lane % 16 * 8 : lane * 4);
@@ -128,7 +130,7 @@ template <int B, int N> struct levels_page {
                 p.a.before_rope ? reinterpret_cast<const uint4 *>(p.a.turn)[i]
                                 : make_uint4(0x3c003c00u, 0, 0x3c003c00u, 0);
         for (int i = lane; i < TILE / 8; i += 32)
-            reinterpret_cast<uint4 *>(tile)[i] = make_uint4(0, 0, 0, 0);
+            reinterpret_cast<uint4 *>(scratch)[i] = make_uint4(0, 0, 0, 0);
         lowest[0] = as_half(p.a.level[1 << B]);
         lowest[1] = as_half(p.a.level[3 << B]);
         __syncthreads();
@@ -146,7 +148,9 @@ template <int B, int N> struct levels_page {
             most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
             query[32 * i + lane] = w;
         }
-        unit = unit_of(most);
+        const float mine = unit_of(most);
+        over = 1 / mine; /* exact */
+        of_columns(mine, unit, lane);
         const float4 *const ranges =
             reinterpret_cast<const float4 *>(p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width);
         for (int i = lane; i < 8 * N; i += 32) {
@@ -157,18 +161,15 @@ template <int B, int N> struct levels_page {
     }
 
     /* Stage: what lies behind the codes of values, cosines and sines of the page's first position. */
-    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at, uint32_t stage,
-                                                int lane)
+    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at, const char *codes,
+                                                uint32_t stage, int lane)
     {
-        const int page = __shfl_sync(~0u, at.number, at.page % 32), first = KVD_PAGE_TOKENS * at.page,
-                  turned = p.a.before_rope ? 4 * D : 0;
-        if (first >= max(at.keys, at.values))
-            return;
-        copy_ahead(stage, in_codes(p.a, page, at.g) + p.parts.v_side, p.stage_bytes - turned, lane);
+        const int turned = p.a.before_rope ? 4 * D : 0;
+        copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes - turned, lane);
         if (turned && lane < D / 4)
-            copy_ahead(stage + (uint32_t)(p.stage_bytes - turned) + lane / (D / 8) * 2 * D,
+            copy_ahead(stage + (uint32_t)(p.stage_bytes - turned + lane / (D / 8) * 2 * D),
                        reinterpret_cast<const char *>((lane < D / 8 ? p.a.cosine : p.a.sine) +
-                                                      (size_t)first * (D / 2)),
+                                                      (size_t)(KVD_PAGE_TOKENS * at.page) * (D / 2)),
                        2 * D, lane % (D / 8));
     }
 
@@ -178,7 +179,6 @@ template <int B, int N> struct levels_page {
     {
         const float *const cosine = reinterpret_cast<const float *>(stage + p.stage_bytes - 4 * D),
                            *const sine = cosine + D / 2;
-        const float over = 1 / unit; /* exact */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t x = query[32 * (2 * u + h) + lane], y = query[32 * (2 * (u + N / 2) + h) + lane];
@@ -211,28 +211,29 @@ template <int B, int N> struct levels_page {
 
     __device__ __forceinline__ void put(uint32_t entry, int pass, bool away)
     {
-        if (entry >> 27 == (uint32_t)pass)
-            tile[entry >> 16 & (TILE - 1)] = away ? 0 : (uint16_t)entry;
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.eq.u32 p, %0, %1;\n@p st.shared.u16 [%2], %3;\n}" ::"r"(entry >> 27),
+            "r"(pass), "r"(places + (entry >> 15 & 2 * (TILE - 1))), "h"((uint16_t)(away ? 0 : entry))
+            : "memory");
     }
 
     /*
-     * What of a side is in the tile in this pass, there or (away) back to zero: the first numbers of the list, which a lane has in registers, the others of n, and
-     * tokens of the page that are kept whole.
+     * What of a side is in the tile in this pass, there or (away) back to zero: the first numbers of the list, which a lane has in registers; seldom the
+     * others of n, and tokens of the page that are kept whole.
      */
     template <class AT>
     __device__ __forceinline__ void put_all(const packed_params &p, const cursor &at, const char *stage,
-                                            int side, const uint32_t (&quick)[QUICK], int n, int coded,
+                                            int side, const uint32_t (&quick)[QUICK], int n, int sinks,
                                             int pass, bool away, int lane, AT number)
     {
 #pragma unroll
         for (int k = 0; k < QUICK; k++)
             put(quick[k], pass, away);
+        if (n > 32 * QUICK || sinks > 0) {
 #pragma unroll 1
-        for (int k = 32 * QUICK + lane; k < n; k += 32)
-            put(number(k), pass, away);
-        const int first = KVD_PAGE_TOKENS * at.page, sinks = min(p.a.n_sink - first, coded);
-        if (sinks > 0) {
-            const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS,
+            for (int k = 32 * QUICK + lane; k < n; k += 32)
+                put(number(k), pass, away);
+            const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS, first = KVD_PAGE_TOKENS * at.page,
                       i = side ? 32 * pass + lane : lane / 16 * (D / 2) + 16 * pass + lane % 16;
             const uint16_t *from =
                 p.a.sink + ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)first) * (size_t)wide +
@@ -250,21 +251,19 @@ template <int B, int N> struct levels_page {
 
     /* S^T = K Q^T, two units that RoPE turns together at a time. */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &at, const char *stage,
-                                           words &w, const code_source &from, float (&s)[4][4], int lane)
+                                           words &w, const char *codes, float (&s)[4][4], int lane)
     {
-        const int coded = min(at.keys - KVD_PAGE_TOKENS * at.page, (int)KVD_PAGE_TOKENS),
-                  page = __shfl_sync(~0u, at.number, at.page % 32);
+        const int first = KVD_PAGE_TOKENS * at.page,
+                  sinks = min(p.a.n_sink, min(at.keys, first + (int)KVD_PAGE_TOKENS)) - first;
         const uint32_t *const list =
-            reinterpret_cast<const uint32_t *>(stage + p.parts.k_list - p.parts.v_side);
-        const uint32_t *const all =
-            reinterpret_cast<const uint32_t *>(in_codes(p.a, page, at.g) + p.parts.k_list);
+            reinterpret_cast<const uint32_t *>(stage + p.parts.k_list - p.parts.k_side);
+        const uint32_t *const all = reinterpret_cast<const uint32_t *>(codes + p.parts.k_list);
         const int n = p.a.form.k_apart ? min((int)list[0], p.a.form.k_apart) : 0;
         const auto number = [&](int k) {
             const uint32_t one = k < p.n_listed ? list[4 + k] : all[4 + k];
             return key_entry((int)(one >> 23), (int)(one >> 16) % KVD_WIDTH_MAX, half_of(one, 0));
         };
         uint32_t quick[QUICK];
-        const uint4 *const mine = reinterpret_cast<const uint4 *>(tile) + lane;
         float sum[4][4] = {};
 #pragma unroll
         for (int k = 0; k < QUICK; k++)
@@ -277,13 +276,13 @@ template <int B, int N> struct levels_page {
             const uint2 *const ranges = range + lane % 4;
             const uint2 low[2] = {ranges[8 * u], ranges[8 * u + 4]},
                         high[2] = {ranges[8 * v], ranges[8 * v + 4]};
-            put_all(p, at, stage, 0, quick, n, coded, u, false, lane, number);
+            put_all(p, at, stage, 0, quick, n, sinks, u, false, lane, number);
 #pragma unroll
             for (int m = 0; m < 4; m++) {
                 uint32_t x[4], y[4];
                 look_up<B>(table, column, w.w[2 * u % words::AHEAD], m, x);
                 look_up<B>(table, column, w.w[(2 * u + 1) % words::AHEAD], m, y);
-                const uint4 apart[2] = {mine[m * 32], mine[(4 + m) * 32]},
+                const uint4 apart[2] = {tile[m * 32], tile[(4 + m) * 32]},
                             t[2] = {turn[(2 * m * (N / 2) + u) * 32 + lane],
                                     turn[((2 * m + 1) * (N / 2) + u) * 32 + lane]};
                 const uint32_t more[2][4] = {{apart[0].x, apart[0].y, apart[0].z, apart[0].w},
@@ -300,31 +299,30 @@ template <int B, int N> struct levels_page {
                 multiply<false>(sum[m], y, q_high[0], q_high[1]);
             }
             __syncwarp();
-            put_all(p, at, stage, 0, quick, n, coded, u, true, lane, number);
-            w.taken(0, 2 * u, from.side[0], from.side[1]);
-            w.taken(0, 2 * u + 1, from.side[0], from.side[1]);
+            put_all(p, at, stage, 0, quick, n, sinks, u, true, lane, number);
+            w.taken(0, 2 * u, codes, codes + p.parts.v);
+            w.taken(0, 2 * u + 1, codes, codes + p.parts.v);
         }
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * unit);
+            s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * unit[i % 2]);
     }
 
     /* O^T = levels (half width P) + middle P + what is apart P. */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at, const char *stage,
-                                           words &w, const code_source &from, const char *next,
+                                           words &w, const char *codes, const char *next,
                                            const uint32_t (&prob)[8], state<N> &st, int lane)
     {
-        const int coded = min(at.values - KVD_PAGE_TOKENS * at.page, (int)KVD_PAGE_TOKENS),
-                  apart = p.a.form.v_apart, n = coded * apart;
+        const int first = KVD_PAGE_TOKENS * at.page, coded = min(at.values - first, (int)KVD_PAGE_TOKENS),
+                  sinks = min(p.a.n_sink - first, coded), apart = p.a.form.v_apart, n = coded * apart;
         const uint32_t *const list =
-            reinterpret_cast<const uint32_t *>(stage + p.parts.v_list - p.parts.v_side);
+            reinterpret_cast<const uint32_t *>(stage + p.parts.v_list - p.parts.k_side);
         const float each = 1.0f / (float)apart;
         const auto number = [&](int k) {
             const int t = (int)(((float)k + 0.5f) * each); /* exact: k is small */
             return value_entry(stage, t, (int)(list[k] >> 16), half_of(list[k], 0));
         };
         uint32_t quick[QUICK], scaled[8];
-        const uint4 *const mine = reinterpret_cast<const uint4 *>(tile) + lane;
 #pragma unroll
         for (int k = 0; k < QUICK; k++)
             quick[k] = lane + 32 * k < n ? number(lane + 32 * k) : ~0u;
@@ -338,7 +336,7 @@ template <int B, int N> struct levels_page {
         }
 #pragma unroll
         for (int pass = 0; pass < N / 2; pass++) {
-            put_all(p, at, stage, 1, quick, n, coded, pass, false, lane, number);
+            put_all(p, at, stage, 1, quick, n, sinks, pass, false, lane, number);
 #pragma unroll
             for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -347,14 +345,14 @@ template <int B, int N> struct levels_page {
                     uint32_t x[4];
                     look_up<B>(table, column + ROW / 2, w.w[u % words::AHEAD], k, x);
                     multiply<false>(st.o[u], x, scaled[2 * k], scaled[2 * k + 1]);
-                    const uint4 e = mine[(4 * i + k) * 32];
+                    const uint4 e = tile[(4 * i + k) * 32];
                     const uint32_t more[4] = {e.x, e.y, e.z, e.w};
                     multiply<false>(st.o[u], more, prob[2 * k], prob[2 * k + 1]);
                 }
             __syncwarp();
-            put_all(p, at, stage, 1, quick, n, coded, pass, true, lane, number);
-            w.taken(1, 2 * pass, from.side[1], next);
-            w.taken(1, 2 * pass + 1, from.side[1], next);
+            put_all(p, at, stage, 1, quick, n, sinks, pass, true, lane, number);
+            w.taken(1, 2 * pass, codes + p.parts.v, next);
+            w.taken(1, 2 * pass + 1, codes + p.parts.v, next);
         }
     }
 };
@@ -398,7 +396,7 @@ void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
     /* Room is four times what is expected (serving/cuda/methods/packed.c): a third of it hardly ever is too little. */
     p->n_listed = p->a.form.k_apart / 12 * 4;
     p->stage_bytes =
-        p->parts.k_list - p->parts.v_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;
+        p->parts.k_list - p->parts.k_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;
     p->scratch_bytes = 2 * TILE + 20 * d;
     p->shared_bytes = (p->a.form.bits == 3 ? table_bytes<3>() : table_bytes<4>()) + 128 * d;
 }
