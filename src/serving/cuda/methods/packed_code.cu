@@ -4,9 +4,9 @@
  *   even steps (kivi)    s = (max - min) / (2^b - 1), zero = min, both rounded to float16; code = round((x - zero) / s), as kvd_quantise_group
  *   levels (kvquant)     code = the level nearest to (x - middle) / half width; outliers apart, the first tokens in float16
  *
- * Grid (KV heads, requests, pages side by side). A warp takes a unit of 16 dims of keys, or of values the channels that share a scale, in a page. Of
- * a page that holds codes already words are read, changed and written back; a word has one lane that ever writes it. Steps read and write
- * a few KiB per head: bound by latency. A prompt reads its rows once, 4 bytes per token and dim with K and V.
+ * Grid (KV heads, requests, pages side by side). A warp takes a unit of 16 dims of keys, or of values the channels that share a scale, in a page (with levels
+ * 16 of its tokens, since a token has all channels). Of a page that holds codes already words are read, changed and written back; a word, of values of levels a
+ * byte, has one lane that ever writes it. Steps read and write a few KiB per head: bound by latency. A prompt reads its rows once, 4 bytes per token and dim with K and V.
  */
 #include "serving/cuda/methods/packed_code_token.cuh"
 

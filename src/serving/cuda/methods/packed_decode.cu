@@ -4,14 +4,15 @@
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g],   K = s code + zero per channel, V = s code + zero per token
  *
  * Bound by the bytes of codes and scales: per page of 64 tokens and KV head 8 bits (d_qk + d_v) + 256 (d_qk / k_group + d_v / v_group); at 4
- * bits, groups of 32 and d = 128 those are 10 KiB, of bf16 32. The work on them, some 1100 instructions of a warp,
- * leaves 55 % of that bound on an H200 (64 requests of 8192 tokens).
+ * bits, groups of 32 and d = 128 those are 10 KiB, of bf16 32. The work on them is some 950 instructions of a warp; of the bound it leaves
+ * @KIVI@ on an H200 (64 requests of 8192 tokens).
  *
- * Pages of all (request, KV head) are laid end to end and cut into equal runs, one per warp; warps share nothing. A warp copies its pages ahead
- * into stages of its own in shared memory (cp.async), reads codes in the order in which they lie (packed_layout.h), and has operands of mma.m16n8k16
- * after a mask and two packed operations on a pair: codes become float16 whole numbers, then s code + zero in float16 (2^-11, where bf16 has
- * 2^-9). Q is multiplied by a power of two per head, so that float16 holds it; P is float16. The newest rows are multiplied as the bf16 that they are.
- * S = Q K^T has heads as rows, O^T = V^T P^T dims: the accumulator of S, packed, is the operand of the second product.
+ * Pages of all (request, KV head) are laid end to end and cut into equal runs, one per warp; warps share nothing. A lane loads its own words of codes half a page ahead
+ * into registers, in the order in which they lie (packed_layout.h), and a mask makes operands of mma.m16n8k16 of them: a code in the lowest bits of 16
+ * is a float16 of so many times 2^-24, exactly. Scales act on Q, for every group of tokens, and on P, for every group of channels; what zero points add is a
+ * product of its own with as many rows as there are groups. Scales come ahead as well, into two stages of the warp in shared memory (cp.async).
+ * Q is multiplied by a power of two per head, so that float16 holds it; P is float16. The newest rows are multiplied as the bf16 that they are.
+ * S^T = K Q^T has tokens as rows, O^T = V^T P^T dims, both heads as columns: the accumulator of S^T, exchanged, is the operand of the second product.
  *
  * A run that ends within a head leaves a partial result; a second launch, grid (KV heads, requests, query heads of a group), merges those in the order of the
  * warps, so that results depend on lengths alone.
