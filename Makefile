@@ -138,7 +138,7 @@ $(BUILD)/bin-static/kvdim-attn: $(BUILD)/kernels/kvdim_attn.o $(LIB)
 comma := ,
 
 # ---- targets people type --------------------------------------------------------------------
-.PHONY: fuzzers build-tests all help setup-demo setup-check found demo check test lint asan valgrind fuzz bench bench-gpu bench-collect check-gpu bench-report attn-static format install man clean FORCE
+.PHONY: fuzzers build-tests all help setup-demo setup-check found demo check test lint asan valgrind fuzz bench bench-gpu bench-collect bench-calibration check-gpu bench-report attn-static format install man clean FORCE
 FORCE:
 
 help:
@@ -152,6 +152,7 @@ help:
 	@echo 'make bench          measure; prints medians and the ratios that docs/benchmarks.md quotes'
 	@echo 'make bench-gpu      time the attention kernels against their rivals on this GPU, into results/gpu (GPU_OUT=DIR)'
 	@echo 'make check-gpu      the device tests, and small cases under compute-sanitizer, into results/gpu/checks'
+	@echo 'make bench-calibration  every program that calibrates, from a checkpoint of 8B on this GPU'
 	@echo 'make bench-collect  kvdim-collect with the shape of an 8B model on this GPU (BENCH_DIR=/var/tmp: whose disk)'
 	@echo 'make attn-static    kvdim-attn alone, to be carried to a machine with a GPU and nothing else'
 	@echo 'make format         clang-format the sources'
@@ -224,6 +225,8 @@ check-gpu: $(filter $(BUILD)/tests/gpu_%,$(TESTS))
 
 bench-collect: $(BUILD)/bin/kvdim-collect $(BUILD)/tests/bench_gpu_forward $(BUILD)/tests/bench_gpu_dump
 	@BUILD=$(BUILD) sh scripts/bench_collect_gpu.sh $(BENCH_DIR)
+bench-calibration: $(addprefix $(BUILD)/bin/kvdim-,collect spectrum sensitivity eval fit) $(BUILD)/tests/tool_shape $(BUILD)/tests/tool_rusage
+	@BUILD=$(BUILD) sh scripts/bench_calibration_gpu.sh
 bench-report: $(BUILD)/bin/kvdim-report
 	$(BUILD)/bin/kvdim-report $(GPU_OUT) -o $(GPU_OUT)/report
 attn-static: $(BUILD)/bin-static/kvdim-attn

@@ -1,12 +1,14 @@
-# Stacked parts of a job, a bar per row. csv: bar, sizes, then a column for each of `parts` parts, in percent of the JCT of `whole`.
+# Stacked parts of a job, a bar per row. csv: bar, sizes, then a column for each of `parts` parts, in percent of the JCT of `whole`; labels of `below` pixels below the axis and `beside` left of it.
 if (!exists("whole")) whole = 'none'
+if (!exists("below")) below = 190
+if (!exists("beside")) beside = 70
 array colour[12] = ['#0072b2', '#d55e00', '#e69f00', '#f0e442', '#56b4e9', '#009e73', '#cc79a7', '#999999', '#8a6d3b', '#222222', '#dddddd', '#b3c6a6']
 if (parts == 12) { colour[9] = '#222222'; colour[10] = '#c4a882'; colour[11] = '#b3a1d6'; colour[12] = '#dddddd' }
 keyrows = 4
-set lmargin at screen 70.0/width
+set lmargin at screen 1.0*beside/width
 set rmargin at screen 1 - 14.0/width
 set tmargin at screen 1 - 14.0/height
-set bmargin at screen (190.0 + 20*keyrows)/height
+set bmargin at screen (1.0*below + 20*keyrows)/height
 set style data histograms
 set style histogram rowstacked
 set style fill solid 0.95 border rgb '#ffffff'

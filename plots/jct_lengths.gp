@@ -6,9 +6,10 @@ rows = int(ceil(panels/(1.0*columns)))
 keyrows = int(ceil(n/3.0))
 foot = (14.0 + 19*keyrows)/height
 panel_title = ''
-take(s) = (panel_title = s, 1)
+# Machine above, setting below: one line would run into the next panel.
+take(s) = (at = strstrt(s, '; '), panel_title = at ? s[1:at-1]."\n".s[at+2:*] : s, 1)
 set logscale xy 2
-set format y '%.3g'
+set format y '%.4g'
 unset mxtics
 unset mytics
 set multiplot

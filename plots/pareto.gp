@@ -4,7 +4,7 @@ n = words(names)
 do for [i=1:n] { found = 0; stats csv skip 1 using (tally(strcol(1) eq word(names, i))) nooutput; is_grid = is_grid.(found > 40 ? ' 1' : ' 0') }
 cols = 5
 rows = ceil(n/(1.0*cols))
-foot = 0.15 + 0.038*rows
+foot = (84 + 21.3*rows)/height
 # More methods than colours (those of common.gp, as numbers): points and dashes change after every eight.
 colour(i) = int(word('29362 13983232 40563 13400487 15113984 5682409 9071931 8355711', (i-1)%8+1))
 shape(i) = int(word('7 5 9 11 13 4 6 8', ((i-1)+(i-1)/8)%8+1))
@@ -16,7 +16,7 @@ set multiplot
 do for [c=1:3] {
   set lmargin at screen (c-1)*0.333 + 0.062
   set rmargin at screen c*0.333 - 0.012
-  set tmargin at screen 0.93
+  set tmargin at screen 1 - 39.0/height
   set bmargin at screen foot
   set title (c == 1 ? 'KL divergence, nats' : c == 2 ? 'top-1 accuracy / uncompressed' : 'perplexity / uncompressed') offset 0,-0.5
   set xlabel 'bytes stored / uncompressed' offset 0,0.3

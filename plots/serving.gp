@@ -1,7 +1,10 @@
 # Latency against the rate of requests. csv: series, rate, latency_mean_s, _lo, _hi, ttft_mean_s, _lo, _hi, tbt_mean_s, _lo, _hi
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
-keycolumns = 3
+# gnuplot leaves out what has no room in the key.
+longest = 0
+do for [i=1:n] { longest = strlen(word(names, i)) > longest ? strlen(word(names, i)) : longest }
+keycolumns = width/(8.5*longest + 70.0) >= 3 ? 3 : width/(8.5*longest + 70.0) >= 2 ? 2 : 1
 rows = int(ceil(n/(1.0*keycolumns)))
 foot = (62.0 + 19*rows)/height
 set xrange [0:*]

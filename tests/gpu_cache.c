@@ -145,10 +145,11 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
         return 0;
     if (fixture_spectrum(&b->spectrum, &b->config, 7, err) || widths_for(c, &w))
         return -1;
-    const int status = kvd_dims_build(&b->dims, c->method, &b->spectrum, &w, err);
+    const int side = c->only - 1;
+    const int status = c->only ? kvd_dims_one(&b->dims, c->method, &b->spectrum, LAYER, 0, side,
+                                              w.kept[side][LAYER * c->n_kv_heads], err)
+                               : kvd_dims_build(&b->dims, c->method, &b->spectrum, &w, err);
     kvd_widths_release(&w);
-    if (!status && c->only)
-        kvd_dims_only(&b->dims, LAYER, 0, c->only - 1);
     return status;
 }
 

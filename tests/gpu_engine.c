@@ -8,12 +8,9 @@
 #include <string.h>
 
 #include "dims_fixture.h"
-#include "expected.h"
-#include "gpu_case.h"
-#include "gpu_forward_case.h"
+#include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
-#include "serving/engine.h"
 
 /* The reference runs in float32. Rows of the engine may be as far from it as those of the pass in bf16 (behind the same cache, whose numbers
  * are bf16), and by half of that more: it rounds at other places, and folds V into weights instead of multiplying it. */
@@ -26,103 +23,13 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- requests and their schedule ------------------------------------------------------------------------ */
-
-typedef struct {
-    size_t input, output;
-} request;
-
-enum { MOST = 16 };
-
-/* Every token of every request is known beforehand, so that both sides see the same ones. */
-typedef struct {
-    const request *r;
-    size_t n, offset[MOST + 1];
-    uint32_t *id;
-    float *want; /* [offset[n]][vocab] of the pass in float32           */
-    double bar;  /* allowed times the largest distance of a row in bf16 */
-} load;
-
 typedef struct {
     const char *name;
     size_t max_batch, chunk;
     bool graphs, phases, sequence;
 } setting;
 
-/* A plain scheduler: requests enter in order. whole prompts go before steps; with a chunk steps and pieces share an iteration. */
-typedef struct {
-    size_t done[MOST]; /* tokens in the cache */
-    int slot[MOST];    /* -1: waiting or gone */
-    int owner[MOST];   /* of a slot: request + 1, or 0 */
-    size_t arrived;
-    kvd_slice slice[MOST];
-    uint32_t *id;
-} schedule;
-
-static void admit(schedule *s, const load *l, size_t max_batch)
-{
-    for (size_t slot = 0; slot < max_batch && s->arrived < l->n; slot++)
-        if (!s->owner[slot]) {
-            s->owner[slot] = (int)s->arrived + 1;
-            s->slot[s->arrived++] = (int)slot;
-        }
-}
-
-static void take(schedule *s, const load *l, size_t r, size_t n, kvd_iteration *it)
-{
-    const size_t before = s->done[r], end = before + n, last = l->r[r].input + l->r[r].output - 1;
-    s->slice[it->n_slices++] = (kvd_slice){.request = (uint32_t)r,
-                                           .slot = (uint32_t)s->slot[r],
-                                           .before = (uint32_t)before,
-                                           .n = (uint32_t)n,
-                                           .emits = end >= l->r[r].input,
-                                           .last = end == last};
-    memcpy(s->id + it->n_tokens, l->id + l->offset[r] + before, n * sizeof *s->id);
-    it->n_tokens += n;
-    s->done[r] = end;
-}
-
-static kvd_iteration next(schedule *s, const load *l, const setting *set)
-{
-    kvd_iteration it = {.slice = s->slice};
-    int prompts = 0;
-    admit(s, l, set->max_batch);
-    for (size_t r = 0; r < l->n; r++)
-        prompts = prompts || (s->slot[r] >= 0 && s->done[r] < l->r[r].input);
-    for (size_t r = 0; r < l->n && (set->chunk || !prompts); r++)
-        if (s->slot[r] >= 0 && s->done[r] >= l->r[r].input)
-            take(s, l, r, 1, &it);
-    it.n_steps = it.n_slices;
-    for (size_t r = 0; r < l->n; r++) {
-        const size_t left = s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
-        const size_t room = set->chunk > it.n_tokens ? set->chunk - it.n_tokens : 0;
-        if (left && (!set->chunk || room))
-            take(s, l, r, !set->chunk || left < room ? left : room, &it);
-    }
-    for (size_t i = 0; i < it.n_slices; i++)
-        if (s->slice[i].last) {
-            s->owner[s->slice[i].slot] = 0;
-            s->slot[s->slice[i].request] = -1;
-        }
-    return it;
-}
-
 /* ---- the pass ------------------------------------------------------------------------------------------- */
-
-static load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
-{
-    load l = {.r = r, .n = n};
-    for (size_t i = 0; i < n; i++)
-        l.offset[i + 1] = l.offset[i] + r[i].input + r[i].output;
-    l.id = some_ids(l.offset[n], (size_t)kvd_checkpoint_config(c)->vocab_size, seed);
-    return l;
-}
-
-static void load_release(load *l)
-{
-    free(l->id);
-    free(l->want);
-}
 
 /* Logits [offset[n]][vocab] of all tokens by the pass in a type; plan NULL: dense attention, else behind its cache. */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
@@ -155,7 +62,7 @@ static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *p
     return NULL;
 }
 
-/* What is to come out, and how far it may be off. */
+/* What is to come out, and how far it may be off: allowed times the largest distance of a row in bf16. */
 static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
     const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
@@ -207,36 +114,41 @@ static void note_phases(outcome *o, const kvd_phase_times *t)
     kvd_phase_add(&o->sum, t);
 }
 
-static int serve(kvd_engine *e, const load *l, const setting *set, size_t vocab, outcome *o, kvd_err *err)
+typedef struct {
+    const load *l;
+    outcome *o;
+    float *got; /* [vocab] */
+} watched;
+
+static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
+                 const kvd_phase_times *t, kvd_err *err)
 {
-    schedule s = {.id = need(l->offset[l->n] * sizeof *s.id)};
-    float *const got = need(vocab * sizeof *got);
-    uint32_t token[MOST];
-    int status = 0;
-    for (size_t r = 0; r < MOST; r++)
-        s.slot[r] = -1;
-    for (;;) {
-        const kvd_iteration it = next(&s, l, set);
-        kvd_phase_times t;
-        if (it.n_slices == 0 || (status = e->step(e, &it, s.id, token, &t, err)) != 0)
-            break;
-        note_phases(o, &t);
-        if (e->sent) {
-            double bytes[2];
-            e->sent(e, bytes);
-            o->sent[0] += bytes[0];
-            o->sent[1] += bytes[1];
-        }
-        o->steps += it.n_steps;
-        for (size_t i = 0; i < it.n_slices && !status; i++) {
-            const kvd_slice *const c = &it.slice[i];
-            const size_t row = l->offset[c->request] + c->before + c->n - 1;
-            if (c->emits && !(status = e->logits(e, i, got, err)))
-                compare(o, got, l->want + row * vocab, vocab, token[i], l->bar);
-        }
+    const watched *const w = ctx;
+    note_phases(w->o, t);
+    if (e->sent) {
+        double bytes[2];
+        e->sent(e, bytes);
+        w->o->sent[0] += bytes[0];
+        w->o->sent[1] += bytes[1];
     }
-    free(s.id);
-    free(got);
+    w->o->steps += it->n_steps;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        if (!it->slice[i].emits)
+            continue;
+        if (e->logits(e, i, w->got, err))
+            return -1;
+        compare(w->o, w->got, w->l->want + token_row(w->l, &it->slice[i]) * w->l->vocab, w->l->vocab,
+                token[i], w->l->bar);
+    }
+    return 0;
+}
+
+static int run(kvd_engine *e, const load *l, const setting *set, outcome *o, kvd_err *err)
+{
+    const serving_order by = {.slots = set->max_batch, .chunk = set->chunk};
+    watched w = {l, o, need(l->vocab * sizeof *w.got)};
+    const int status = serve(e, l, &by, watch, &w, err);
+    free(w.got);
     return status;
 }
 
@@ -285,20 +197,14 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
     static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
     char name[160], text[256];
-    size_t max_len = 0;
     outcome o = {0};
-    for (size_t r = 0; r < l->n; r++)
-        max_len = l->offset[r + 1] - l->offset[r] > max_len ? l->offset[r + 1] - l->offset[r] : max_len;
-    const kvd_engine_spec spec = spec_of(set, max_len);
+    const kvd_engine_spec spec = spec_of(set, l->max_len);
     kvd_engine *const e = kvd_engine_open_cuda(c, plan ? plan : &none, &spec, &err);
-    const int status = !e || serve(e, l, set, (size_t)kvd_checkpoint_config(c)->vocab_size, &o, &err);
-    size_t outputs = 0;
-    for (size_t r = 0; r < l->n; r++)
-        outputs += l->r[r].output;
+    const int status = !e || run(e, l, set, &o, &err);
     (void)snprintf(name, sizeof name, "%s, %s, %s", model, method, set->name);
     (void)snprintf(text, sizeof text, "%zu rows, %zu of steps, off by %.2g of %.2g, %zu other tokens", o.rows,
                    o.steps, o.worst, l->bar, o.other);
-    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == outputs &&
+    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == l->outputs &&
                (o.steps > 0) != set->sequence,
            name, status ? err.msg : text);
     if (set->sequence && !status)
@@ -570,6 +476,22 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
+/* So many rows that sums run beside products: prompts of 2600 tokens in one iteration. */
+static void test_halves(void)
+{
+    static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
+    static const setting set = {"2600 tokens at once, phases", 3, 0, true, true, false};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    load l = load_make(c, r, 4, 17);
+    if (expect(&l, c, NULL, &err))
+        report(0, "kvdim-6m", err.msg);
+    else
+        test(c, "kvdim-6m", &l, NULL, "none", &set);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
 static void test_on(int gpus, int quick, const setting *const *some, const setting *const *more)
 {
     n_gpus = gpus;
@@ -580,6 +502,7 @@ static void test_on(int gpus, int quick, const setting *const *some, const setti
     if (quick)
         return;
     test_families(short_ones, &replayed, &pieces);
+    test_halves();
     if (gpus == 1)
         test_refused();
     else
@@ -607,12 +530,14 @@ static void test_by_tokens(int quick)
     }
 }
 
-/* usage: gpu_engine [quick] [one|two|tokens]: a few small cases, for compute-sanitizer; those on one GPU, on two, with prompts by tokens alone */
+/* usage: gpu_engine [quick] [one|two|halves|tokens]: a few small cases, for compute-sanitizer; those on one GPU, on two, of the latter with so
+ * many rows that sums run beside products, with prompts by tokens alone */
 int main(int argc, char **argv)
 {
     static const setting *const some[] = {&replayed, &pieces, NULL};
     static const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
     int devices = 0;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what was found is seen, also when time runs out */
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const char *const which = argc > 1 + quick ? argv[argc - 1] : "all";
     const int all = strcmp(which, "all") == 0;
@@ -626,6 +551,10 @@ int main(int argc, char **argv)
         printf("skip engine on 2 GPUs: %d device\n", devices);
     if (devices > 1 && (all || strcmp(which, "two") == 0))
         test_on(2, quick, some, more);
+    if (devices > 1 && strcmp(which, "halves") == 0) {
+        n_gpus = 2;
+        test_halves();
+    }
     if (devices > 1 && (all || strcmp(which, "tokens") == 0))
         test_by_tokens(quick);
     return failures ? 1 : 0;

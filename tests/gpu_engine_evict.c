@@ -9,13 +9,11 @@
 #include <string.h>
 
 #include "dims_fixture.h"
-#include "expected.h"
-#include "gpu_case.h"
-#include "gpu_forward_case.h"
+#include "engine_schedule.h"
 #include "serving/cuda/engine_parts.h"
 #include "serving/cuda/methods/evict_method.h"
 
-enum { MOST = 8, LONGEST = 512 };
+enum { N_REQUESTS = 8, LONGEST = 512 };
 
 static int failures;
 
@@ -27,36 +25,15 @@ static void report(int ok, const char *name, const char *detail)
 
 /* ---- requests ------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    size_t input, output;
-} request;
-
-static const request requests[MOST] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
-                                       {200, 40}, {63, 30}, {5, 100}, {440, 33}};
-
-/* Every token is known beforehand, so that all engines see the same ones. A row of logits for every token out. */
-typedef struct {
-    size_t n, first[MOST + 1], row[MOST + 1], vocab;
-    uint32_t *id;
-} load;
+static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
+                                             {200, 40}, {63, 30}, {5, 100}, {440, 33}};
 
 typedef struct {
-    float *logits;      /* [row[n]][vocab] */
-    double *entries;    /* [row[n]] that the request had then, in every KV head */
+    float *logits;      /* [outputs][vocab] */
+    double *entries;    /* [outputs] that the request had then, in every KV head */
     uint32_t *position; /* [n][heads of all layers][LONGEST] kept, before the last token; positions 0 .. */
     size_t *kept;       /* [n][heads] */
 } result;
-
-static load load_make(size_t n, size_t vocab)
-{
-    load l = {.n = n, .vocab = vocab};
-    for (size_t r = 0; r < n; r++) {
-        l.first[r + 1] = l.first[r] + requests[r].input + requests[r].output;
-        l.row[r + 1] = l.row[r] + requests[r].output;
-    }
-    l.id = some_ids(l.first[n], vocab, 41);
-    return l;
-}
 
 static size_t heads_of(const kvd_config *c)
 {
@@ -66,7 +43,7 @@ static size_t heads_of(const kvd_config *c)
 static result result_make(const load *l, const kvd_config *c)
 {
     const size_t heads = l->n * heads_of(c);
-    return (result){need(l->row[l->n] * l->vocab * sizeof(float)), need(l->row[l->n] * sizeof(double)),
+    return (result){need(l->outputs * l->vocab * sizeof(float)), need(l->outputs * sizeof(double)),
                     need(heads * LONGEST * sizeof(uint32_t)), need(heads * sizeof(size_t))};
 }
 
@@ -76,19 +53,6 @@ static void result_release(result *r)
     free(r->entries);
     free(r->position);
     free(r->kept);
-}
-
-/* Tokens before .. of a request; the last one when they reach its end. */
-static kvd_slice slice_of(size_t r, size_t slot, size_t before)
-{
-    const size_t n = before ? 1 : requests[r].input;
-    return (kvd_slice){.request = (uint32_t)r,
-                       .slot = (uint32_t)slot,
-                       .before = (uint32_t)before,
-                       .n = (uint32_t)n,
-                       .whole = (uint32_t)(requests[r].input + requests[r].output),
-                       .emits = 1,
-                       .last = before + n == requests[r].input + requests[r].output - 1};
 }
 
 /* Behind which token kept sets are compared: that in front of the last. */
@@ -126,6 +90,7 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
     const kvd_config *const config = kvd_checkpoint_config(c);
     const kvd_engine_spec spec = {
         .limits = {.max_batch = 1, .max_tokens = LONGEST}, .max_len = LONGEST, .type = KVD_BF16};
+    const serving_order by = {.slots = 1};
     kvd_tokens_method method;
     kvd_plan mine = *plan;
     if (plan->tokens && plan->tokens->step) {
@@ -138,19 +103,18 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
     watched.method = plan->tokens;
     watched.config = config;
     watched.to = to;
-    for (size_t r = 0; !status && r < l->n; r++)
-        for (size_t i = 0; !status && i < requests[r].output; i++) {
-            const size_t before = i ? requests[r].input + i - 1 : 0, row = l->row[r] + i;
-            const kvd_slice s = slice_of(r, 0, before);
-            const kvd_iteration it = {.n_slices = 1, .n_steps = before > 0, .slice = &s, .n_tokens = s.n};
-            kvd_phase_times t;
-            uint32_t token;
-            watched.request = r;
-            status = e->step(e, &it, l->id + l->first[r] + before, &token, &t, err) ||
-                     e->logits(e, 0, to->logits + row * l->vocab, err);
-            to->entries[row] =
-                e->held ? e->held(e) / (4.0 * (double)config->d_head * (double)heads_of(config)) : 0;
-        }
+    schedule s = schedule_make(l);
+    for (kvd_iteration it = schedule_next(&s, l, &by); it.n_slices && !status;
+         it = schedule_next(&s, l, &by)) {
+        const size_t row = output_row(l, it.slice);
+        kvd_phase_times t;
+        uint32_t token;
+        watched.request = it.slice->request;
+        status = e->step(e, &it, s.id, &token, &t, err) || e->logits(e, 0, to->logits + row * l->vocab, err);
+        to->entries[row] =
+            e->held ? e->held(e) / (4.0 * (double)config->d_head * (double)heads_of(config)) : 0;
+    }
+    schedule_release(&s);
     if (e)
         e->free(e);
     return status;
@@ -183,41 +147,37 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 typedef struct {
-    size_t done[MOST], arrived;
-    int slot[MOST], owner[MOST];
-    kvd_slice slice[MOST];
-    uint32_t id[MOST * LONGEST];
-} schedule;
+    const load *l;
+    const kvd_config *config;
+    const double *want; /* entries of every row, or NULL */
+    double entry;       /* bytes */
+    double here[MOST];  /* entries of a request that runs */
+    bool steps;         /* the method chooses in steps too */
+    result *to;
+    size_t wrong;
+} counted;
 
-static kvd_iteration next(schedule *s, const load *l, const setting *set)
+static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
+                 const kvd_phase_times *t, kvd_err *err)
 {
-    kvd_iteration it = {.slice = s->slice};
-    bool prompts = false;
-    for (size_t slot = 0; slot < set->max_batch && s->arrived < l->n; slot++)
-        if (!s->owner[slot]) {
-            s->owner[slot] = (int)s->arrived + 1;
-            s->slot[s->arrived++] = (int)slot;
-        }
-    for (size_t r = 0; r < s->arrived; r++)
-        prompts = prompts || (s->slot[r] >= 0 && !s->done[r]);
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t r = 0; r < s->arrived; r++)
-            if (s->slot[r] >= 0 && (s->done[r] == 0) == (pass == 1) && (pass || set->mixed || !prompts)) {
-                const kvd_slice x = slice_of(r, (size_t)s->slot[r], s->done[r]);
-                memcpy(s->id + it.n_tokens, l->id + l->first[r] + x.before, x.n * sizeof *s->id);
-                s->slice[it.n_slices++] = x;
-                it.n_tokens += x.n;
-            }
-        it.n_steps = pass ? it.n_steps : it.n_slices;
+    counted *const c = ctx;
+    double sum = 0;
+    int status = 0;
+    (void)token, (void)t;
+    for (size_t i = 0; i < it->n_slices && !status; i++) {
+        const kvd_slice *const x = &it->slice[i];
+        const size_t r = x->request, row = output_row(c->l, x);
+        status =
+            e->logits(e, i, c->to->logits + row * c->l->vocab, err) ||
+            (c->steps && compared(r, x->before + x->n) && read_kept(e, c->config, r, x->slot, c->to, err));
+        c->here[r] = c->want ? c->want[row] : 0;
     }
-    for (size_t i = 0; i < it.n_slices; i++) {
-        s->done[s->slice[i].request] += s->slice[i].n;
-        if (s->slice[i].last) {
-            s->owner[s->slice[i].slot] = 0;
-            s->slot[s->slice[i].request] = -1;
-        }
-    }
-    return it;
+    for (size_t r = 0; c->want && r < c->l->n; r++)
+        sum += c->here[r];
+    c->wrong += c->want && fabs(e->held(e) - sum * c->entry) > 0.5;
+    for (size_t i = 0; i < it->n_slices; i++)
+        c->here[it->slice[i].request] *= !it->slice[i].last;
+    return status;
 }
 
 /* want: entries of every row, which must add up to what the engine says it holds; NULL: of no method. */
@@ -231,36 +191,13 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
                                   .n_gpus = 1,
                                   .graphs = set->graphs,
                                   .phases = set->phases};
+    const serving_order by = {.slots = set->max_batch, .beside = set->mixed};
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
-    schedule *const s = need(sizeof *s);
-    int status = e ? 0 : -1;
-    *wrong = 0;
-    for (size_t r = 0; r < MOST; r++)
-        s->slot[r] = -1;
     const bool steps = plan->tokens && plan->tokens->step;
-    const double entry = e ? e->facts.bytes_per_token + (steps ? 8.0 * (double)heads_of(config) : 0) : 0;
-    double here[MOST] = {0};
-    while (!status) {
-        const kvd_iteration it = next(s, l, set);
-        kvd_phase_times t;
-        uint32_t token[MOST];
-        double sum = 0;
-        if (!it.n_slices || (status = e->step(e, &it, s->id, token, &t, err)) != 0)
-            break;
-        for (size_t i = 0; i < it.n_slices && !status; i++) {
-            const kvd_slice *const x = &it.slice[i];
-            const size_t r = x->request, row = l->row[r] + s->done[r] - requests[r].input;
-            status = e->logits(e, i, to->logits + row * l->vocab, err) ||
-                     (steps && compared(r, s->done[r]) && read_kept(e, config, r, x->slot, to, err));
-            here[r] = want ? want[row] : 0;
-        }
-        for (size_t r = 0; want && r < l->n; r++)
-            sum += here[r];
-        *wrong += want && fabs(e->held(e) - sum * entry) > 0.5;
-        for (size_t i = 0; i < it.n_slices; i++)
-            here[it.slice[i].request] *= !it.slice[i].last;
-    }
-    free(s);
+    counted x = {.l = l, .config = config, .want = want, .steps = steps, .to = to};
+    x.entry = e ? e->facts.bytes_per_token + (steps ? 8.0 * (double)heads_of(config) : 0) : 0;
+    const int status = !e || serve(e, l, &by, count, &x, err) ? -1 : 0;
+    *wrong = x.wrong;
     if (e)
         e->free(e);
     return status;
@@ -277,7 +214,7 @@ static int rising(const void *a, const void *b)
 /* Median and largest distance of the rows of two results. */
 static void distances(const load *l, const result *a, const result *b, double *median, double *most)
 {
-    const size_t n = l->row[l->n];
+    const size_t n = l->outputs;
     double *const d = need(n * sizeof *d);
     for (size_t i = 0; i < n; i++)
         d[i] = distance(a->logits + i * l->vocab, b->logits + i * l->vocab, l->vocab);
@@ -347,10 +284,10 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
                        median, bar, most, mean, least, wrong);
         report(!status && median < 3 * bar && mean > 0.95 && !wrong, name, status ? err.msg : detail);
         if (i == 0)
-            memcpy(again.logits, got.logits, l->row[l->n] * l->vocab * sizeof(float));
+            memcpy(again.logits, got.logits, l->outputs * l->vocab * sizeof(float));
         if (i == 2)
-            report(!status && !memcmp(again.logits, got.logits, l->row[l->n] * l->vocab * sizeof(float)),
-                   text, "the same bits with and without graphs");
+            report(!status && !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float)), text,
+                   "the same bits with and without graphs");
     }
     kvd_plan_close(&plan);
     result_release(&want);
@@ -372,7 +309,7 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
     status = status || by_cuda(c, l, &none, &together, NULL, &want, &wrong, &err) ||
              by_cuda(c, l, &plan, &together, NULL, &got, &wrong, &err);
     (void)snprintf(name, sizeof name, "%s%s", text, dims ? " with compressed heads" : "");
-    report(!status && !memcmp(want.logits, got.logits, l->row[l->n] * l->vocab * sizeof(float)), name,
+    report(!status && !memcmp(want.logits, got.logits, l->outputs * l->vocab * sizeof(float)), name,
            status ? err.msg : "nothing leaves: the same bits as without");
     kvd_plan_close(&plan);
     result_release(&want);
@@ -394,7 +331,7 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text, 
     status = status || by_cuda(c, l, &plan, &apart, want.entries, &got, &wrong[0], &err) ||
              by_cuda(c, l, &plan, &plain, want.entries, &again, &wrong[1], &err);
     const double least = overlap(l, config, &got, &again, &mean);
-    const bool same = !status && !memcmp(again.logits, got.logits, l->row[l->n] * l->vocab * sizeof(float));
+    const bool same = !status && !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float));
     (void)snprintf(name, sizeof name, "%s with compressed heads", text);
     (void)snprintf(detail, sizeof detail, "%zu and %zu wrong counts, %s bits with and without graphs",
                    wrong[0], wrong[1], same ? "the same" : "other");
@@ -474,7 +411,7 @@ int main(int argc, char **argv)
         return 1;
     }
     const kvd_config *const config = kvd_checkpoint_config(c);
-    load l = load_make(quick ? 3 : MOST, (size_t)config->vocab_size);
+    load l = load_make(c, requests, quick ? 3 : N_REQUESTS, 41);
     result want = result_make(&l, config), got = result_make(&l, config);
     size_t wrong;
     double median = 0, most = 0;
@@ -508,7 +445,7 @@ int main(int argc, char **argv)
     kvd_spectrum_release(&s);
     result_release(&want);
     result_release(&got);
-    free(l.id);
+    load_release(&l);
     kvd_checkpoint_close(c);
     return failures ? 1 : 0;
 }

@@ -9,12 +9,9 @@
 #include "common/linalg.h"
 #include "common/rng.h"
 #include "dims_fixture.h"
-#include "expected.h"
-#include "gpu_case.h"
-#include "gpu_forward_case.h"
+#include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
-#include "serving/engine.h"
 
 /* Rows of the engine may be twice as far from the pass in float32 as those of the pass in bf16, behind the same cache: keys and values are
  * rounded once more when they are restored, and down-projections are rounded into weights. */
@@ -27,22 +24,6 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    size_t input, output;
-} request;
-
-enum { MOST = 16 };
-
-typedef struct {
-    const request *r;
-    size_t n, offset[MOST + 1];
-    uint32_t *id;
-    float *want; /* [offset[n]][vocab] of the pass in float32       */
-    double bar;
-} load;
-
 typedef struct {
     const char *name;
     size_t max_batch, chunk;
@@ -50,73 +31,7 @@ typedef struct {
     kvd_attention_choice attention;
 } setting;
 
-/* Whole prompts before steps, or with a chunk steps and pieces together; requests enter in order, and slots are used again. */
-typedef struct {
-    size_t done[MOST], arrived;
-    int slot[MOST], owner[MOST];
-    kvd_slice slice[MOST];
-    uint32_t *id;
-} schedule;
-
-static void take(schedule *s, const load *l, size_t r, size_t n, kvd_iteration *it)
-{
-    const size_t before = s->done[r], end = before + n;
-    s->slice[it->n_slices++] = (kvd_slice){.request = (uint32_t)r,
-                                           .slot = (uint32_t)s->slot[r],
-                                           .before = (uint32_t)before,
-                                           .n = (uint32_t)n,
-                                           .emits = end >= l->r[r].input,
-                                           .last = end == l->r[r].input + l->r[r].output - 1};
-    memcpy(s->id + it->n_tokens, l->id + l->offset[r] + before, n * sizeof *s->id);
-    it->n_tokens += n;
-    s->done[r] = end;
-}
-
-static kvd_iteration next(schedule *s, const load *l, const setting *set)
-{
-    kvd_iteration it = {.slice = s->slice};
-    bool prompts = false;
-    for (size_t slot = 0; slot < set->max_batch && s->arrived < l->n; slot++)
-        if (!s->owner[slot]) {
-            s->owner[slot] = (int)s->arrived + 1;
-            s->slot[s->arrived++] = (int)slot;
-        }
-    for (size_t r = 0; r < l->n; r++)
-        prompts = prompts || (s->slot[r] >= 0 && s->done[r] < l->r[r].input);
-    for (size_t r = 0; r < l->n && (set->chunk || !prompts); r++)
-        if (s->slot[r] >= 0 && s->done[r] >= l->r[r].input)
-            take(s, l, r, 1, &it);
-    it.n_steps = it.n_slices;
-    for (size_t r = 0; r < l->n; r++) {
-        const size_t left = s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
-        const size_t room = set->chunk > it.n_tokens ? set->chunk - it.n_tokens : 0;
-        if (left && (!set->chunk || room))
-            take(s, l, r, !set->chunk || left < room ? left : room, &it);
-    }
-    for (size_t i = 0; i < it.n_slices; i++)
-        if (s->slice[i].last) {
-            s->owner[s->slice[i].slot] = 0;
-            s->slot[s->slice[i].request] = -1;
-        }
-    return it;
-}
-
 /* ---- the pass ------------------------------------------------------------------------------------------- */
-
-static load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
-{
-    load l = {.r = r, .n = n};
-    for (size_t i = 0; i < n; i++)
-        l.offset[i + 1] = l.offset[i] + r[i].input + r[i].output;
-    l.id = some_ids(l.offset[n], (size_t)kvd_checkpoint_config(c)->vocab_size, seed);
-    return l;
-}
-
-static void load_release(load *l)
-{
-    free(l->id);
-    free(l->want);
-}
 
 /* Logits of all tokens by the pass in a type behind the cache of a plan. */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
@@ -180,44 +95,49 @@ typedef struct {
     double token, slot;
 } bytes;
 
-static int serve(kvd_engine *e, const load *l, const setting *set, size_t vocab, bytes each, outcome *o,
-                 kvd_err *err)
+typedef struct {
+    const load *l;
+    bytes each;
+    double tokens[MOST]; /* in a slot */
+    outcome *o;
+    float *got; /* [vocab] */
+} watched;
+
+static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
+                 const kvd_phase_times *t, kvd_err *err)
 {
-    schedule s = {.id = need(l->offset[l->n] * sizeof *s.id)};
-    float *const got = need(vocab * sizeof *got);
-    uint32_t token[MOST];
-    double tokens[MOST] = {0};
-    int status = 0;
-    for (size_t r = 0; r < MOST; r++)
-        s.slot[r] = -1;
-    for (;;) {
-        const kvd_iteration it = next(&s, l, set);
-        kvd_phase_times t;
-        if (it.n_slices == 0 || (status = e->step(e, &it, s.id, token, &t, err)) != 0)
-            break;
-        o->restore += t.part[KVD_PHASE_RESTORE];
-        double held = 0;
-        for (size_t i = 0; i < it.n_slices; i++)
-            tokens[it.slice[i].slot] = (double)it.slice[i].before + (double)it.slice[i].n;
-        for (size_t i = 0; i < MOST; i++)
-            held += tokens[i] > 0 ? tokens[i] * each.token + each.slot : 0;
-        if (e->held)
-            o->held_off = fmax(o->held_off, fabs(held - e->held(e)));
-        for (size_t i = 0; i < it.n_slices && !status; i++) {
-            const kvd_slice *const c = &it.slice[i];
-            const float *const want = l->want + (l->offset[c->request] + c->before + c->n - 1) * vocab;
-            if (c->last)
-                tokens[c->slot] = 0;
-            if (!c->emits || (status = e->logits(e, i, got, err)) != 0)
-                continue;
-            const double off = distance(got, want, vocab);
-            o->worst = !(off <= o->worst) ? off : o->worst;
-            o->other += token[i] != largest(got, vocab);
-            o->rows++;
-        }
+    watched *const w = ctx;
+    outcome *const o = w->o;
+    double held = 0;
+    o->restore += t->part[KVD_PHASE_RESTORE];
+    for (size_t i = 0; i < it->n_slices; i++)
+        w->tokens[it->slice[i].slot] = (double)it->slice[i].before + (double)it->slice[i].n;
+    for (size_t i = 0; i < MOST; i++)
+        held += w->tokens[i] > 0 ? w->tokens[i] * w->each.token + w->each.slot : 0;
+    if (e->held)
+        o->held_off = fmax(o->held_off, fabs(held - e->held(e)));
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const c = &it->slice[i];
+        if (c->last)
+            w->tokens[c->slot] = 0;
+        if (!c->emits)
+            continue;
+        if (e->logits(e, i, w->got, err))
+            return -1;
+        const double off = distance(w->got, w->l->want + token_row(w->l, c) * w->l->vocab, w->l->vocab);
+        o->worst = !(off <= o->worst) ? off : o->worst;
+        o->other += token[i] != largest(w->got, w->l->vocab);
+        o->rows++;
     }
-    free(s.id);
-    free(got);
+    return 0;
+}
+
+static int run(kvd_engine *e, const load *l, const setting *set, bytes each, outcome *o, kvd_err *err)
+{
+    const serving_order by = {.slots = set->max_batch, .chunk = set->chunk};
+    watched w = {.l = l, .each = each, .o = o, .got = need(l->vocab * sizeof *w.got)};
+    const int status = serve(e, l, &by, watch, &w, err);
+    free(w.got);
     return status;
 }
 
@@ -239,21 +159,16 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 {
     kvd_err err = {""};
     char title[200], text[256];
-    size_t max_len = 0, outputs = 0;
     outcome o = {0};
-    for (size_t r = 0; r < l->n; r++) {
-        max_len = l->offset[r + 1] - l->offset[r] > max_len ? l->offset[r + 1] - l->offset[r] : max_len;
-        outputs += l->r[r].output;
-    }
-    const kvd_engine_spec spec = spec_of(set, max_len);
+    const kvd_engine_spec spec = spec_of(set, l->max_len);
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, &err);
-    const int status = !e || serve(e, l, set, (size_t)kvd_checkpoint_config(c)->vocab_size, each, &o, &err);
+    const int status = !e || run(e, l, set, each, &o, &err);
     const bool is_fused = e && strstr(e->facts.what, "palu_decode");
     (void)snprintf(title, sizeof title, "%s, %s%s", name, set->name, is_fused ? ", fused" : "");
     (void)snprintf(text, sizeof text,
                    "%zu rows, off by %.2g of %.2g, %zu other tokens, held bytes off by %.3g, restore %.2g s",
                    o.rows, o.worst, l->bar, o.other, o.held_off, o.restore);
-    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == outputs && o.held_off < 0.5 &&
+    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == l->outputs && o.held_off < 0.5 &&
                is_fused == fused,
            title, status ? err.msg : text);
     if (e)

@@ -7,11 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/rng.h"
-#include "expected.h"
-#include "gpu_case.h"
-#include "gpu_forward_case.h"
-#include "serving/engine.h"
+#include "engine_schedule.h"
 
 static int failures;
 
@@ -21,73 +17,11 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- requests --------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    size_t input, output;
-} request;
-
-enum { MOST = 16 };
-
-typedef struct {
-    const request *r;
-    size_t n, offset[MOST + 1], vocab;
-    uint32_t *id; /* every token is known beforehand, so that both sides see the same ones */
-} load;
-
 typedef struct {
     size_t max_batch;
     bool mixed; /* steps of the running ones beside prompts; else before them nothing else runs */
     bool graphs, phases;
 } setting;
-
-typedef struct {
-    size_t done[MOST], arrived;
-    int slot[MOST], owner[MOST];
-    kvd_slice slice[MOST];
-    uint32_t *id;
-} schedule;
-
-static void take(schedule *s, const load *l, size_t r, size_t n, kvd_iteration *it)
-{
-    const size_t before = s->done[r], end = before + n;
-    s->slice[it->n_slices++] = (kvd_slice){.request = (uint32_t)r,
-                                           .slot = (uint32_t)s->slot[r],
-                                           .before = (uint32_t)before,
-                                           .n = (uint32_t)n,
-                                           .whole = (uint32_t)(l->r[r].input + l->r[r].output),
-                                           .emits = 1,
-                                           .last = end == l->r[r].input + l->r[r].output - 1};
-    memcpy(s->id + it->n_tokens, l->id + l->offset[r] + before, n * sizeof *s->id);
-    it->n_tokens += n;
-    s->done[r] = end;
-}
-
-static kvd_iteration next(schedule *s, const load *l, const setting *set)
-{
-    kvd_iteration it = {.slice = s->slice};
-    int prompts = 0;
-    for (size_t slot = 0; slot < set->max_batch && s->arrived < l->n; slot++)
-        if (!s->owner[slot]) {
-            s->owner[slot] = 1;
-            s->slot[s->arrived++] = (int)slot;
-        }
-    for (size_t r = 0; r < l->n; r++)
-        prompts = prompts || (s->slot[r] >= 0 && !s->done[r]);
-    for (size_t r = 0; r < l->n && (set->mixed || !prompts); r++)
-        if (s->slot[r] >= 0 && s->done[r])
-            take(s, l, r, 1, &it);
-    it.n_steps = it.n_slices;
-    for (size_t r = 0; r < l->n; r++)
-        if (s->slot[r] >= 0 && !s->done[r])
-            take(s, l, r, l->r[r].input, &it);
-    for (size_t i = 0; i < it.n_slices; i++)
-        if (s->slice[i].last) {
-            s->owner[s->slice[i].slot] = 0;
-            s->slot[s->slice[i].request] = -1;
-        }
-    return it;
-}
 
 /* ---- a run ------------------------------------------------------------------------------------------------ */
 
@@ -110,38 +44,28 @@ static void outcome_free(outcome *o)
     free(o->held);
 }
 
-static int serve(kvd_engine *e, const load *l, const setting *set, outcome *o, kvd_err *err)
+typedef struct {
+    const load *l;
+    outcome *o;
+} watched;
+
+static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
+                 const kvd_phase_times *t, kvd_err *err)
 {
-    schedule s = {.id = need(l->offset[l->n] * sizeof *s.id)};
-    uint32_t token[MOST];
+    const watched *const w = ctx;
     int status = 0;
-    for (size_t r = 0; r < MOST; r++)
-        s.slot[r] = -1;
-    o->iterations = 0;
-    for (;;) {
-        const kvd_iteration it = next(&s, l, set);
-        kvd_phase_times t;
-        if (it.n_slices == 0 || (status = e->step(e, &it, s.id, token, &t, err)) != 0)
-            break;
-        kvd_phase_add(&o->sum, &t);
-        o->held[o->iterations++] = e->held ? e->held(e) : 0;
-        for (size_t i = 0; i < it.n_slices && !status; i++) {
-            const kvd_slice *const c = &it.slice[i];
-            status =
-                e->logits(e, i, o->logits + (l->offset[c->request] + c->before + c->n - 1) * l->vocab, err);
-        }
-    }
-    free(s.id);
+    (void)token;
+    kvd_phase_add(&w->o->sum, t);
+    w->o->held[w->o->iterations++] = e->held ? e->held(e) : 0;
+    for (size_t i = 0; i < it->n_slices && !status; i++)
+        status = e->logits(e, i, w->o->logits + token_row(w->l, &it->slice[i]) * w->l->vocab, err);
     return status;
 }
 
 static kvd_engine_spec spec_of(const load *l, const setting *set)
 {
-    size_t max_len = 0;
-    for (size_t r = 0; r < l->n; r++)
-        max_len = l->offset[r + 1] - l->offset[r] > max_len ? l->offset[r + 1] - l->offset[r] : max_len;
-    return (kvd_engine_spec){.limits = {.max_batch = set->max_batch, .max_tokens = 4 * max_len},
-                             .max_len = max_len,
+    return (kvd_engine_spec){.limits = {.max_batch = set->max_batch, .max_tokens = 4 * l->max_len},
+                             .max_len = l->max_len,
                              .type = KVD_BF16,
                              .n_gpus = 1,
                              .graphs = set->graphs,
@@ -153,13 +77,17 @@ static outcome run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
                    int times)
 {
     const kvd_engine_spec spec = spec_of(l, set);
+    const serving_order by = {.slots = set->max_batch, .beside = set->mixed};
     kvd_err err = {""};
     outcome o = outcome_new(l);
+    watched w = {l, &o};
     kvd_engine *const e =
         gpu ? kvd_engine_open_cuda(c, plan, &spec, &err) : kvd_engine_open_cpu(c, plan, &spec, &err);
     int status = !e;
-    for (int i = 0; i < times && !status; i++)
-        status = serve(e, l, set, &o, &err);
+    for (int i = 0; i < times && !status; i++) {
+        o.iterations = 0;
+        status = serve(e, l, &by, watch, &w, &err);
+    }
     if (status) {
         printf("not ok engine leankv: %s\n", err.msg);
         exit(1);
@@ -248,14 +176,7 @@ static void test(const char *path, const char *model, const char *method, const 
         report(0, model, err.msg);
         return;
     }
-    load l = {.r = r, .n = n, .vocab = (size_t)kvd_checkpoint_config(c)->vocab_size};
-    for (size_t i = 0; i < n; i++)
-        l.offset[i + 1] = l.offset[i] + r[i].input + r[i].output;
-    kvd_rng rng;
-    kvd_rng_seed(&rng, 23, 0);
-    l.id = need(l.offset[n] * sizeof *l.id);
-    for (size_t i = 0; i < l.offset[n]; i++)
-        l.id[i] = (uint32_t)kvd_rng_below(&rng, l.vocab);
+    load l = load_make(c, r, n, 23);
     outcome dense = run(c, &l, &none, &plain, false, 1), dense_gpu = run(c, &l, &none, &plain, true, 1);
     outcome want = run(c, &l, &plan, &plain, false, 1), got = run(c, &l, &plan, &plain, true, 1);
     const apart rounding = compare(&l, &dense_gpu, &dense, 1), does = compare(&l, &want, &dense, 1),
@@ -291,7 +212,7 @@ static void test(const char *path, const char *model, const char *method, const 
     outcome_free(&want);
     outcome_free(&dense_gpu);
     outcome_free(&dense);
-    free(l.id);
+    load_release(&l);
     kvd_plan_close(&plan);
     kvd_checkpoint_close(c);
 }

@@ -6,12 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/rng.h"
-#include "expected.h"
-#include "gpu_case.h"
-#include "gpu_forward_case.h"
+#include "engine_schedule.h"
 #include "methods/presets.h"
-#include "serving/engine.h"
 
 static int failures;
 
@@ -21,44 +17,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    size_t input, output;
-} request;
-
-enum { MOST = 16 };
-
-typedef struct {
-    const kvd_checkpoint *c;
-    const request *r;
-    size_t n, max_batch, max_len, outputs, vocab;
-    size_t offset[MOST + 1]; /* of tokens  */
-    size_t first[MOST];      /* of outputs */
-    uint32_t *id;
-} load;
-
-static load load_make(const kvd_checkpoint *c, const request *r, size_t n, size_t max_batch)
-{
-    load l = {.c = c,
-              .r = r,
-              .n = n,
-              .max_batch = max_batch,
-              .vocab = (size_t)kvd_checkpoint_config(c)->vocab_size};
-    kvd_rng rng;
-    kvd_rng_seed(&rng, 17, 0);
-    for (size_t i = 0; i < n; i++) {
-        const size_t len = r[i].input + r[i].output;
-        l.offset[i + 1] = l.offset[i] + len;
-        l.first[i] = l.outputs;
-        l.outputs += r[i].output;
-        l.max_len = len > l.max_len ? len : l.max_len;
-    }
-    l.id = need(l.offset[n] * sizeof *l.id);
-    for (size_t i = 0; i < l.offset[n]; i++)
-        l.id[i] = (uint32_t)kvd_rng_below(&rng, l.vocab);
-    return l;
-}
+/* ---- a run ---------------------------------------------------------------------------------------------- */
 
 /* Logits [outputs][vocab] and, after every iteration, the bytes that were held: one prompt after another while there are slots, then steps. */
 typedef struct {
@@ -68,66 +27,21 @@ typedef struct {
 } outcome;
 
 typedef struct {
-    size_t done[MOST];
-    int slot[MOST], owner[MOST];
-    size_t arrived;
-    kvd_slice slice[MOST];
-} schedule;
+    const load *l;
+    outcome *o;
+} watched;
 
-static kvd_iteration next(schedule *s, const load *l, uint32_t *id)
+static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
+                 const kvd_phase_times *t, kvd_err *err)
 {
-    kvd_iteration it = {.slice = s->slice};
-    int prompt = -1;
-    for (size_t slot = 0; slot < l->max_batch && s->arrived < l->n && prompt < 0; slot++)
-        if (!s->owner[slot]) {
-            prompt = (int)s->arrived++;
-            s->owner[slot] = prompt + 1;
-            s->slot[prompt] = (int)slot;
-        }
-    for (size_t r = 0; r < s->arrived; r++) {
-        if (s->slot[r] < 0 || (prompt >= 0 && (int)r != prompt))
-            continue;
-        const size_t n = s->done[r] ? 1 : l->r[r].input, end = s->done[r] + n;
-        s->slice[it.n_slices++] = (kvd_slice){.request = (uint32_t)r,
-                                              .slot = (uint32_t)s->slot[r],
-                                              .before = (uint32_t)s->done[r],
-                                              .n = (uint32_t)n,
-                                              .emits = 1,
-                                              .last = end == l->r[r].input + l->r[r].output - 1};
-        memcpy(id + it.n_tokens, l->id + l->offset[r] + s->done[r], n * sizeof *id);
-        it.n_tokens += n;
-        s->done[r] = end;
-        if (s->slice[it.n_slices - 1].last) {
-            s->owner[s->slot[r]] = 0;
-            s->slot[r] = -1;
-        }
-    }
-    it.n_steps = prompt < 0 ? it.n_slices : 0;
-    return it;
-}
-
-static int serve(kvd_engine *e, const load *l, outcome *o, kvd_err *err)
-{
-    schedule s = {.arrived = 0};
-    uint32_t *const id = need(l->offset[l->n] * sizeof *id), token[MOST];
+    const watched *const w = ctx;
+    outcome *const o = w->o;
     int status = 0;
-    for (size_t r = 0; r < MOST; r++)
-        s.slot[r] = -1;
-    o->logits = need(l->outputs * l->vocab * sizeof *o->logits);
-    o->n_held = 0;
-    for (;;) {
-        const kvd_iteration it = next(&s, l, id);
-        if (!it.n_slices || (status = e->step(e, &it, id, token, NULL, err)) != 0)
-            break;
-        if (e->held && o->n_held < sizeof o->held / sizeof *o->held)
-            o->held[o->n_held++] = e->held(e);
-        for (size_t i = 0; i < it.n_slices && !status; i++) {
-            const kvd_slice *const c = &it.slice[i];
-            const size_t row = l->first[c->request] + c->before + c->n - l->r[c->request].input;
-            status = e->logits(e, i, o->logits + row * l->vocab, err);
-        }
-    }
-    free(id);
+    (void)token, (void)t;
+    if (e->held && o->n_held < sizeof o->held / sizeof *o->held)
+        o->held[o->n_held++] = e->held(e);
+    for (size_t i = 0; i < it->n_slices && !status; i++)
+        status = e->logits(e, i, o->logits + output_row(w->l, &it->slice[i]) * w->l->vocab, err);
     return status;
 }
 
@@ -145,20 +59,24 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
     return kvd_plan_open(plan, &setup, err);
 }
 
-static int run(const load *l, const char *method, int gpu, int graphs, outcome *o, kvd_err *err)
+static int run(const load *l, size_t slots, const char *method, int gpu, int graphs, outcome *o, kvd_err *err)
 {
-    const kvd_engine_spec spec = {.limits = {.max_batch = l->max_batch, .max_tokens = 4 * l->max_len},
+    const serving_order by = {.slots = slots, .singly = true};
+    const kvd_engine_spec spec = {.limits = {.max_batch = slots, .max_tokens = 4 * l->max_len},
                                   .max_len = l->max_len,
                                   .type = KVD_BF16,
                                   .n_gpus = 1,
                                   .graphs = graphs,
                                   .phases = graphs};
     kvd_plan plan;
+    watched w = {l, o};
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
         return -1;
+    o->logits = need(l->outputs * l->vocab * sizeof *o->logits);
+    o->n_held = 0;
     kvd_engine *const e =
         gpu ? kvd_engine_open_cuda(l->c, &plan, &spec, err) : kvd_engine_open_cpu(l->c, &plan, &spec, err);
-    const int status = !e || serve(e, l, o, err);
+    const int status = !e || serve(e, l, &by, watch, &w, err);
     if (e)
         e->free(e);
     kvd_plan_close(&plan);
@@ -191,15 +109,16 @@ typedef struct {
     double share, held; /* of what the method changes that the engines may differ by; of bytes */
 } test_case;
 
-static void test(const load *l, const char *model, const test_case *t, const outcome *plain, double rounding)
+static void test(const load *l, size_t slots, const char *model, const test_case *t, const outcome *plain,
+                 double rounding)
 {
     kvd_err err = {""};
     char name[160], text[320];
     outcome want = {0}, got = {0}, replayed = {0};
     double most, most_changed;
     (void)snprintf(name, sizeof name, "%s, %s", model, t->method);
-    if (run(l, t->method, 0, 0, &want, &err) || run(l, t->method, 1, 0, &got, &err) ||
-        run(l, t->method, 1, 1, &replayed, &err)) {
+    if (run(l, slots, t->method, 0, 0, &want, &err) || run(l, slots, t->method, 1, 0, &got, &err) ||
+        run(l, slots, t->method, 1, 1, &replayed, &err)) {
         report(0, name, err.msg);
     } else {
         const double e = off(l, got.logits, want.logits, &most),
@@ -219,18 +138,18 @@ static void test(const load *l, const char *model, const test_case *t, const out
 }
 
 /* What bf16 alone does, and what the model says without a method. */
-static int measure(const load *l, outcome *plain, double *rounding, kvd_err *err)
+static int measure(const load *l, size_t slots, outcome *plain, double *rounding, kvd_err *err)
 {
     outcome narrow = {0};
     double most;
-    const int status = run(l, "none", 0, 0, plain, err) || run(l, "none", 1, 0, &narrow, err);
+    const int status = run(l, slots, "none", 0, 0, plain, err) || run(l, slots, "none", 1, 0, &narrow, err);
     if (!status)
         *rounding = off(l, narrow.logits, plain->logits, &most);
     free(narrow.logits);
     return status;
 }
 
-static void test_model(const char *path, const char *model, const request *r, size_t n, size_t max_batch,
+static void test_model(const char *path, const char *model, const request *r, size_t n, size_t slots,
                        const test_case *t, size_t n_cases)
 {
     kvd_err err = {""};
@@ -239,15 +158,15 @@ static void test_model(const char *path, const char *model, const request *r, si
         report(0, model, err.msg);
         return;
     }
-    load l = load_make(c, r, n, max_batch);
+    load l = load_make(c, r, n, 17);
     outcome plain = {0};
     double rounding = 0;
-    if (measure(&l, &plain, &rounding, &err))
+    if (measure(&l, slots, &plain, &rounding, &err))
         report(0, model, err.msg);
     for (size_t i = 0; plain.logits && i < n_cases; i++)
-        test(&l, model, &t[i], &plain, rounding);
+        test(&l, slots, model, &t[i], &plain, rounding);
     free(plain.logits);
-    free(l.id);
+    load_release(&l);
     kvd_checkpoint_close(c);
 }
 
@@ -311,7 +230,7 @@ static void test_rest(void)
         report(0, "refused", err.msg);
         return;
     }
-    load l = load_make(c, one, 1, 1), b = load_make(biases, one, 1, 1);
+    load l = load_make(c, one, 1, 17), b = load_make(biases, one, 1, 17);
     refused(&l, "kivi,group=128", 0, "group=128");
     refused(&l, "kivi,group=32,residual=32", 32, "'kivi' compresses a prompt in one piece");
     refused(&b, "kvquant", 0, "'kvquant' codes keys before RoPE");
@@ -319,8 +238,8 @@ static void test_rest(void)
     refused(&l, "h2o+kivi", 0, "h2o");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
-    free(l.id);
-    free(b.id);
+    load_release(&l);
+    load_release(&b);
     kvd_checkpoint_close(c);
     kvd_checkpoint_close(biases);
 }

@@ -201,16 +201,19 @@ static size_t state_at(const fixture *f, int b, int g)
     return (((size_t)f->slot[b] * LAYERS + LAYER) * (size_t)f->map.n_kv_heads + (size_t)g) * (size_t)f->room;
 }
 
-/* Row t of a query head over keys 0 .. t: probabilities, with the temperature of the prompt; *lse of the plain scores. */
-static void row_of(const fixture *f, int b, int h, int t, double *p, double *lse)
+/* Row t of a query head over keys 0 .. t, each [d_qk] of `keys`: probabilities, with the temperature of the prompt; the lse of the plain
+ * scores comes back. s: room for a row. */
+static double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s, double *p)
 {
-    const int g = h / f->map.group, d = f->map.d_qk[g];
+    const int d = f->map.d_qk[h / f->map.group];
     const double tau = (double)f->c->rule.tau0;
-    double sum = 0, plain = 0, top = -INFINITY, high = -INFINITY;
-    double *const s = need((size_t)(t + 1) * sizeof *s);
+    double q[KVD_WIDTH_MAX], sum = 0, plain = 0, top = -INFINITY, high = -INFINITY;
+    for (int i = 0; i < d; i++)
+        q[i] = (double)wide(*query(f, b, h, t, i));
     for (int k = 0; k <= t; k++) {
+        s[k] = 0;
         for (int i = 0; i < d; i++)
-            s[k] += (double)wide(*query(f, b, h, t, i)) * (double)wide(*cell(f, f->pool, b, g, 0, k, i));
+            s[k] += q[i] * keys[(size_t)k * (size_t)d + (size_t)i];
         s[k] *= (double)f->map.scale;
         p[k] = tau > 0 ? (s[k] + kvd_gumbel(kvd_gumbel_head(f->c->rule.seed, LAYER, h), (uint32_t)k)) / tau
                        : s[k];
@@ -223,8 +226,39 @@ static void row_of(const fixture *f, int b, int h, int t, double *p, double *lse
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    *lse = high + log(fmax(plain, 1)); /* the largest is in it */
+    return high + log(fmax(plain, 1)); /* the largest is in it */
+}
+
+/* A KV head of a prompt: lse [n_heads][n_q8] of its rows, and want [n_kv_heads][n_q8], the mass of each token. */
+static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
+{
+    const int n = f->len[b], d = f->map.d_qk[g], window = f->c->rule.window;
+    const int from = window && n > window ? n - window : 0;
+    double *const keys = need((size_t)(n * d) * sizeof *keys), *const s = need((size_t)n * sizeof *s);
+    double *const p = need((size_t)n * sizeof *p);
+    want += (size_t)g * (size_t)f->n_q8 + (size_t)f->start[b];
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < d; i++)
+            keys[k * d + i] = (double)wide(*cell(f, f->pool, b, g, 0, k, i));
+    for (int h = g * f->map.group; h < (g + 1) * f->map.group; h++)
+        for (int t = 0; t < n; t++) {
+            lse[(size_t)h * (size_t)f->n_q8 + (size_t)(f->start[b] + t)] =
+                (float)row_of(f, b, h, t, keys, s, p);
+            for (int k = 0; k <= t && t >= from; k++)
+                want[k] += p[k];
+        }
+    free(keys);
     free(s);
+    free(p);
+}
+
+/* All of them on all threads: alone they would take minutes. */
+static void reference(const fixture *f, float *lse, double *want)
+{
+    const int kv = f->map.n_kv_heads;
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < f->batch * kv; i++)
+        reference_head(f, i / kv, i % kv, lse, want);
 }
 
 static void note(fixture *f, double got, double want)
@@ -293,20 +327,14 @@ static int check_rows(const fixture *f, const uint16_t *after, int b, int g, con
     return wrong;
 }
 
-static int check_prompt(fixture *f, int b, int g, const float *mass, const float *score, const int32_t *kept,
-                        const uint16_t *after)
+/* want: the masses of the head's tokens; smoothed here where the rule says so. */
+static int check_prompt(fixture *f, int b, int g, double *want, const float *mass, const float *score,
+                        const int32_t *kept, const uint16_t *after)
 {
     const kvd_evict_rule *const r = &f->c->rule;
     const int n = f->len[b], group = f->map.group;
     const size_t at = (size_t)g * (size_t)f->n_q8 + (size_t)f->start[b];
-    const int from = r->window && n > r->window ? n - r->window : 0;
-    double *const want = need((size_t)n * sizeof *want), *const p = need((size_t)n * sizeof *p), lse;
-    for (int j = 0; j < group; j++)
-        for (int t = from; t < n; t++) {
-            row_of(f, b, g * group + j, t, p, &lse);
-            for (int k = 0; k <= t; k++)
-                want[k] += p[k];
-        }
+    double *const p = need((size_t)n * sizeof *p);
     for (int t = 0; t < n; t++)
         note(f, (double)score[at + (size_t)t], want[t]);
     const int newest = n < f->c->budget.keep_new ? n : f->c->budget.keep_new, old = n - newest;
@@ -329,7 +357,6 @@ static int check_prompt(fixture *f, int b, int g, const float *mass, const float
     for (int i = 0; i < m && f->c->steps; i++)
         wrong += f->position[state_at(f, b, g) + (size_t)i] != (uint32_t)kept[at + (size_t)i] ||
                  f->score[state_at(f, b, g) + (size_t)i] != score[at + (size_t)kept[at + (size_t)i]];
-    free(want);
     free(p);
     return wrong;
 }
@@ -365,17 +392,11 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
 {
     const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads, rows = (size_t)f->n_q8;
     float *const lse = need(heads * rows * sizeof *lse);
+    double *const want = need(kv * rows * sizeof *want);
     int longest = 0, wrong = 0;
-    for (int b = 0; b < f->batch; b++) {
-        double *const p = need((size_t)f->len[b] * sizeof *p), x;
+    for (int b = 0; b < f->batch; b++)
         longest = f->len[b] > longest ? f->len[b] : longest;
-        for (int h = 0; h < f->map.n_heads; h++)
-            for (int t = 0; t < f->len[b]; t++) {
-                row_of(f, b, h, t, p, &x);
-                lse[(size_t)h * rows + (size_t)(f->start[b] + t)] = (float)x;
-            }
-        free(p);
-    }
+    reference(f, lse, want);
     kvd_evict_prompts_args a = {.map = f->map,
                                 .rule = f->c->rule,
                                 .state = *state,
@@ -418,7 +439,8 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     fetch(f->position, state->position, f->state_n * sizeof *f->position);
     for (int b = 0; b < f->batch; b++)
         for (int g = 0; g < f->map.n_kv_heads; g++)
-            wrong += check_prompt(f, b, g, mass, score, kept, after);
+            wrong += check_prompt(f, b, g, want + (size_t)g * rows + (size_t)f->start[b], mass, score, kept,
+                                  after);
     memcpy(f->pool, after, f->pool_n * 2);
     report(f, "prompts", wrong);
     const void *const all[] = {a.budget, a.q_start, a.q_len, a.slot,  a.page_table,
@@ -426,6 +448,7 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree((void *)all[i]), "cudaFree");
     free(lse);
+    free(want);
     free(mass);
     free(score);
     free(kept);
@@ -631,7 +654,17 @@ static void test_noise(void)
     failures += !(worst < 4e-6);
 }
 
-/* usage: gpu_evict [CASE]: cases whose name contains it; "quick": all but the long one, for compute-sanitizer */
+/* Both kernels of scores, that of steps in clusters of 1 to 8 CTAs, every rule: a few tokens and steps of each. */
+static int is_quick(const char *name)
+{
+    static const char *const quick[] = {"sums, group 3", "one entry", "noise, group 10", "last rows, all"};
+    for (size_t i = 0; i < sizeof quick / sizeof *quick; i++)
+        if (!strcmp(name, quick[i]))
+            return 1;
+    return 0;
+}
+
+/* usage: gpu_evict [CASE]: cases whose name contains it; "quick": four small ones with five steps, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     int devices = 0;
@@ -644,9 +677,11 @@ int main(int argc, char **argv)
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fixture f;
-        if (quick ? !strcmp(cases[i].name, "long") : argc > 1 && !strstr(cases[i].name, argv[1]))
+        if (quick ? !is_quick(cases[i].name) : argc > 1 && !strstr(cases[i].name, argv[1]))
             continue;
-        make(&f, &cases[i]);
+        test_case c = cases[i];
+        c.steps = quick && c.steps > 5 ? 5 : c.steps;
+        make(&f, &c);
         kvd_evict_state state = {.score = on_device(NULL, f.state_n * sizeof(float)),
                                  .position = on_device(NULL, f.state_n * sizeof(uint32_t)),
                                  .n_slots = f.batch,
@@ -654,7 +689,7 @@ int main(int argc, char **argv)
                                  .room = f.room};
         uint16_t *const pool = on_device(f.pool, f.pool_n * 2);
         run_prompts(&f, &state, pool);
-        if (cases[i].steps)
+        if (c.steps)
             run_steps(&f, &state, pool);
         check(cudaFree(state.score), "cudaFree");
         check(cudaFree(state.position), "cudaFree");

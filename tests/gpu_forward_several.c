@@ -1,6 +1,7 @@
 /*
  * model/cuda/forward on two GPUs (four where there are as many) against one: the same numbers up to rounding however a family puts
- * its layers together, the same bits in two parts, and errors on one GPU that leave none waiting.
+ * its layers together, with few rows and with so many that sums run beside products; the same bits in two parts, and errors on one GPU
+ * that leave none waiting.
  */
 #include <math.h>
 #include <string.h>
@@ -15,8 +16,18 @@ static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int failures, compared;
 
-enum { N_BATCH = 9 + 50 + 25 };
-static const size_t offset[] = {0, 9, 59, N_BATCH};
+/* Sequences of few rows, and of many: 2150 in 43 sequences, of 50 each. */
+enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
+static const size_t few_offset[] = {0, 9, 59, N_FEW};
+static size_t many_offset[SEQUENCES + 1];
+
+static kvd_batch batch_of(int many, const uint32_t *id)
+{
+    return (kvd_batch){.n_sequences = many ? SEQUENCES : 3,
+                       .offset = many ? many_offset : few_offset,
+                       .first_sequence = 4,
+                       .id = id};
+}
 
 static void report(int ok, const char *name, int n_gpus, kvd_dtype type, const char *detail)
 {
@@ -29,7 +40,7 @@ static void report(int ok, const char *name, int n_gpus, kvd_dtype type, const c
 static int two_parts(kvd_gpu_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const kvd_config *config = &kvd_gpu_forward_weights(f, 0)->config;
-    const size_t size = N_BATCH * (size_t)config->d_model * sizeof(float);
+    const size_t size = b->offset[b->n_sequences] * (size_t)config->d_model * sizeof(float);
     float *whole = on_device(NULL, size), *parts = on_device(NULL, size), *residual = on_device(NULL, size);
     char *a = need(size), *z = need(size);
     int status = kvd_gpu_forward_run(f, b, NULL, -1, whole, err), same = 1;
@@ -50,8 +61,9 @@ static int two_parts(kvd_gpu_forward *f, const kvd_batch *b, kvd_err *err)
     return status;
 }
 
-static void compare(const char *name, kvd_dtype type, int n_gpus)
+static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 {
+    const size_t n = many ? N_MANY : N_FEW;
     kvd_err err = {""};
     kvd_gpu_share share;
     char path[256], text[400];
@@ -66,14 +78,14 @@ static void compare(const char *name, kvd_dtype type, int n_gpus)
         kvd_checkpoint_close(c);
         return;
     }
-    uint32_t *id = some_ids(N_BATCH, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
-    const kvd_batch b = {.n_sequences = 3, .offset = offset, .id = id};
+    uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
+    const kvd_batch b = batch_of(many, id);
     capture one, several;
-    kvd_gpu_forward *f = open_pass(c, type, n_gpus, N_BATCH);
+    kvd_gpu_forward *f = open_pass(c, type, n_gpus, n);
     const int status = run_gpu(c, type, &b, -1, &one, &err) || run_on(f, &b, n_gpus, -1, &several, &err) ||
                        two_parts(f, &b, &err);
     const double worst = status ? INFINITY : worst_distance(&several, 0, &one, &where);
-    (void)snprintf(text, sizeof text, "%s off by %.2g of %.0e (%s)", where, worst, bar[type],
+    (void)snprintf(text, sizeof text, "%zu rows, %s off by %.2g of %.0e (%s)", n, where, worst, bar[type],
                    kvd_gpu_forward_engine(f));
     report(worst <= bar[type], name, n_gpus, type, status ? err.msg : text);
     compared++;
@@ -84,26 +96,38 @@ static void compare(const char *name, kvd_dtype type, int n_gpus)
     kvd_checkpoint_close(c);
 }
 
+typedef struct {
+    kvd_gpu_attention door; /* first */
+    kvd_gpu_attention *dense;
+    int layer; /* that is refused */
+} refusing;
+
 static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
-    (void)self, (void)out;
-    return kvd_fail(err, "share %d of layer %d is refused", in->share->index, in->layer);
+    const refusing *const r = (const refusing *)(const void *)self;
+    return in->layer < r->layer
+               ? r->dense->run(r->dense, in, out, err)
+               : kvd_fail(err, "share %d of layer %d is refused", in->share->index, in->layer);
 }
 
-/* What one GPU's door says ends the run on all, and the pass with it. */
-static void test_failure(int n_gpus)
+/* What one GPU's door says ends the run on all, and the pass with it; of many rows also in the middle of sums. */
+static void test_failure(const char *family, int n_gpus, int many)
 {
     kvd_err err = {""}, again = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open("tests/data/families/falcon-40b", &err);
-    uint32_t id[N_BATCH] = {0};
-    const kvd_batch b = {.n_sequences = 3, .offset = offset, .id = id};
-    kvd_gpu_forward *f = c ? open_pass(c, KVD_BF16, n_gpus, N_BATCH) : NULL;
-    kvd_gpu_attention bad = {.run = refuse}, *door[KVD_GPUS_MAX];
+    char path[256];
+    (void)snprintf(path, sizeof path, "tests/data/families/%s", family);
+    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
+    const uint32_t id[N_MANY] = {0};
+    const kvd_batch b = batch_of(many, id);
+    kvd_gpu_forward *f = c ? open_pass(c, KVD_BF16, n_gpus, many ? N_MANY : N_FEW) : NULL;
+    refusing bad = {.door = {.run = refuse}, .dense = f ? kvd_gpu_forward_dense(f, 1) : NULL, .layer = many};
+    kvd_gpu_attention *door[KVD_GPUS_MAX];
     for (int g = 0; f && g < n_gpus; g++)
-        door[g] = g == 1 ? &bad : kvd_gpu_forward_dense(f, g);
+        door[g] = g == 1 ? &bad.door : kvd_gpu_forward_dense(f, g);
     int status = f && kvd_gpu_forward_run(f, &b, door, -1, NULL, &err);
-    report(status && !strcmp(err.msg, "share 1 of layer 0 is refused"), "a door that fails", n_gpus, KVD_BF16,
-           err.msg);
+    report(status &&
+               !strcmp(err.msg, many ? "share 1 of layer 1 is refused" : "share 1 of layer 0 is refused"),
+           "a door that fails", n_gpus, KVD_BF16, err.msg);
     status = f && kvd_gpu_forward_run(f, &b, NULL, -1, NULL, &again);
     report(status && !strcmp(again.msg, "sum over GPUs: ended by an error on one of them"),
            "a run after that", n_gpus, KVD_BF16, again.msg);
@@ -111,53 +135,78 @@ static void test_failure(int n_gpus)
     kvd_checkpoint_close(c);
 }
 
+typedef struct {
+    kvd_gpu_attention door; /* first */
+    size_t row;
+} spoiling;
+
 /* An activation that is not finite is found on whichever GPU has it. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
-    (void)self;
     const size_t width = (size_t)in->share->n_heads * (size_t)in->config->d_head * kvd_dtype_bytes(in->type);
+    char *const row = (char *)out + ((const spoiling *)(const void *)self)->row * width;
     return kvd_cuda_check(cudaMemsetAsync(out, 0, in->n_tokens * width, in->stream), "spoil", err) ||
                    (in->share->index == 1 &&
-                    kvd_cuda_check(cudaMemsetAsync((char *)out + 11 * width, 0xff, width, in->stream),
-                                   "spoil", err))
+                    kvd_cuda_check(cudaMemsetAsync(row, 0xff, width, in->stream), "spoil", err))
                ? -1
                : 0;
 }
 
-static void test_nonfinite(int n_gpus, int last_layer)
+static void test_nonfinite(const char *family, int n_gpus, int last_layer, int many, size_t row,
+                           const char *want)
 {
     kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open("tests/data/families/falcon-40b", &err);
-    uint32_t id[N_BATCH] = {0};
-    const kvd_batch b = {.n_sequences = 3, .offset = offset, .first_sequence = 4, .id = id};
-    kvd_gpu_forward *f = c ? open_pass(c, KVD_F32, n_gpus, N_BATCH) : NULL;
-    kvd_gpu_attention bad = {.run = spoil}, *door[KVD_GPUS_MAX];
+    char path[256];
+    (void)snprintf(path, sizeof path, "tests/data/families/%s", family);
+    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
+    const uint32_t id[N_MANY] = {0};
+    const kvd_batch b = batch_of(many, id);
+    kvd_gpu_forward *f = c ? open_pass(c, KVD_F32, n_gpus, many ? N_MANY : N_FEW) : NULL;
+    spoiling bad = {.door = {.run = spoil}, .row = row};
+    kvd_gpu_attention *door[KVD_GPUS_MAX];
     for (int g = 0; g < n_gpus; g++)
-        door[g] = &bad;
+        door[g] = &bad.door;
     const int status = f && kvd_gpu_forward_run(f, &b, door, last_layer, NULL, &err);
-    report(status && !strcmp(err.msg, "layer 0, row 11 (sequence 5, position 2): activation is not finite"),
-           "not finite on one", n_gpus, KVD_F32, err.msg);
+    report(status && !strcmp(err.msg, want), "not finite on one", n_gpus, KVD_F32, err.msg);
     kvd_gpu_forward_free(f);
     kvd_checkpoint_close(c);
 }
 
-int main(void)
+static void test_errors(void)
+{
+    static const char row_11[] = "layer 0, row 11 (sequence 5, position 2): activation is not finite",
+                      row_11_of_many[] =
+                          "layer 0, row 11 (sequence 4, position 11): activation is not finite",
+                      row_1511[] = "layer 0, row 1511 (sequence 34, position 11): activation is not finite";
+    test_nonfinite("falcon-40b", 2, 0, 0, 11, row_11);
+    test_nonfinite("falcon-40b", 2, 1, 0, 11, row_11);
+    test_nonfinite("llama-biases", 2, 1, 1, 11, row_11_of_many);
+    test_nonfinite("llama-biases", 2, 1, 1, 1511, row_1511);
+    test_failure("falcon-40b", 2, 0);
+    test_failure("llama-biases", 2, 1);
+}
+
+/* usage: gpu_forward_several [errors]: those alone */
+int main(int argc, char **argv)
 {
     /* One of every way to put a layer together. */
     static const char *const family[] = {"llama-biases", "mistral-window", "phi3-long", "opt-before",
                                          "falcon-40b",   "falcon-11b",     "falcon-mha"};
+    const int errors = argc > 1 && !strcmp(argv[1], "errors");
     int devices = 0;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what was found is seen, also when time runs out */
+    for (size_t i = 0; i <= SEQUENCES; i++)
+        many_offset[i] = 50 * i;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
         printf("skip forward on several GPUs: %d devices\n", devices);
         return 0;
     }
-    for (int n_gpus = 2; n_gpus <= 4 && n_gpus <= devices; n_gpus += 2)
+    for (int n_gpus = 2; n_gpus <= 4 && n_gpus <= devices && !errors; n_gpus += 2)
         for (size_t t = 0; t < 2; t++)
             for (size_t i = 0; i < sizeof family / sizeof *family; i++)
-                compare(family[i], types[t], n_gpus);
+                for (int many = 0; many < 2; many++)
+                    compare(family[i], types[t], n_gpus, many);
     printf("# %d compared\n", compared);
-    test_nonfinite(2, 0);
-    test_nonfinite(2, 1);
-    test_failure(2);
-    return failures || !compared ? 1 : 0;
+    test_errors();
+    return failures || !(compared || errors) ? 1 : 0;
 }

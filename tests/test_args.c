@@ -55,6 +55,10 @@ static void test_doubles(void **state)
     }
     assert_int_equal(kvd_arg_double("-p", "1.5", 0, 1, &v, &err), -1);
     assert_string_equal(err.msg, "-p: '1.5' is not within 0 .. 1");
+    assert_int_equal(kvd_arg_double("-p", "0", 1, 1 << 20, &v, &err), -1);
+    assert_string_equal(err.msg, "-p: '0' is not within 1 .. 1048576");
+    assert_int_equal(kvd_arg_double("-p", "1", 0, nextafter(1, 0), &v, &err), -1);
+    assert_string_equal(err.msg, "-p: '1' is not within 0 .. 0.9999999999999999");
     assert_int_equal(kvd_arg_double("-p", "1e999", -HUGE_VAL, HUGE_VAL, &v, &err), -1);
     assert_true(v == 0.25);
 }

@@ -261,9 +261,7 @@ static void test_one_head_cut_leaves_the_others(void **state)
     kvd_err err;
     for (int side = 0; side < 2; side++) {
         kvd_dims dims;
-        set_widths(4, 4, 4, 4);
-        assert_int_equal(kvd_dims_build(&dims, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
-        kvd_dims_only(&dims, 1, 1, side);
+        assert_int_equal(kvd_dims_one(&dims, &kvd_dims_balanced, &spectrum, 1, 1, side, 4, &err), 0);
         run(&dims, KVD_F32, out, NULL);
         for (size_t t = 0; t < TOKENS; t++) {
             const size_t first = t * HEADS * D, second = first + GROUP * D;

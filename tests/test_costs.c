@@ -98,16 +98,6 @@ static void test_tables(void **state)
         add_job(&x, 125. * i);
     assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
 
-    char **method;
-    size_t n;
-    assert_int_equal(kvd_costs_methods(path, &method, &n, &err), 0);
-    assert_int_equal(n, 2);
-    assert_string_equal(method[0], "none");
-    assert_string_equal(method[1], "zack,p=0.5");
-    for (size_t i = 0; i < n; i++)
-        free(method[i]);
-    free(method);
-
     kvd_costs *c = kvd_costs_load(path, "none", -1, &err), *z = kvd_costs_load(path, "zack,p=0.5", 1, &err);
     assert_non_null(c);
     assert_non_null(z);
@@ -240,26 +230,9 @@ static void test_refused(void **state)
     assert_null(kvd_costs_load("/nowhere.h5", "none", -1, &err));
 }
 
-static void test_no_iterations(void **state)
-{
-    (void)state;
-    jct_fixture x;
-    char whole[200], **method;
-    size_t n;
-    const kvd_jct_request only = {.input = 3, .output = 1, .ttft = 1, .jct = 1};
-    assert_int_equal(jct_fixture_begin(&x, &err), 0);
-    assert_int_equal(kvd_jct_add_request(&x.jct, &x.setting, &only, &err), 0);
-    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
-    assert_int_equal(kvd_costs_methods(path, &method, &n, &err), -1);
-    snprintf(whole, sizeof whole, "'%s' has no row of kind iteration: kvdim-jct --iterations makes them",
-             path);
-    assert_string_equal(err.msg, whole);
-    assert_null(method);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables), cmocka_unit_test(test_ragged),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_no_iterations)};
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

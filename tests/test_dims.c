@@ -105,13 +105,23 @@ static void test_only_one_head(void **state)
 {
     (void)state;
     kvd_err err;
-    kvd_dims d;
+    kvd_dims d, all;
     kvd_widths w;
     ragged_widths();
     assert_int_equal(kvd_widths_alloc(&w, 2, 2, 8, &err), 0);
     for (int side = 0; side < 2; side++) {
-        assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
-        kvd_dims_only(&d, 1, 0, side);
+        const int width = widths.kept[side][2];
+        assert_int_equal(kvd_dims_one(&d, &kvd_dims_balanced, &spectrum, 1, 0, side, width, &err), 0);
+        assert_int_equal(kvd_dims_build(&all, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
+        const size_t bytes = (size_t)(8 * width) * sizeof(float);
+        if (side == 0) {
+            assert_memory_equal(d.head[2].a_q, all.head[2].a_q, bytes);
+            assert_memory_equal(d.head[2].a_k, all.head[2].a_k, bytes);
+        } else {
+            assert_memory_equal(d.head[2].a_v, all.head[2].a_v, bytes);
+            assert_memory_equal(d.head[2].b_v, all.head[2].b_v, bytes);
+        }
+        kvd_dims_release(&all);
         kvd_dims_widths(&d, &w);
         for (int s = 0; s < 2; s++)
             for (int i = 0; i < 4; i++)
@@ -282,7 +292,7 @@ static void test_method_text(void **state)
     assert_true(m.tokens == &kvd_tokens_importance && m.dims == &kvd_dims_zack && m.p == 0.2 &&
                 m.p_low == 0.5);
     assert_string_equal(m.settings, "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
-                                    "importance.mean=0");
+                                    "importance.mean=0,importance.layers=0");
     /* A rate for each pair: the four of ZDC's Eq. 5, also by the method's name. */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_int_equal(kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err), 0);
@@ -291,7 +301,7 @@ static void test_method_text(void **state)
     assert_true(kvd_method_has_point(&m) && kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_string_equal(m.settings,
                         "zack.p.qk=0.5,zack.p.v=0.2,zack.p_u.qk=0.75,zack.p_u.v=0.6,importance.g=0.5,"
-                        "importance.rise=0,importance.overlap=0.95,importance.mean=0");
+                        "importance.rise=0,importance.overlap=0.95,importance.mean=0,importance.layers=0");
     assert_int_equal(kvd_method_parse("balanced,p.qk=0,p.v=0.5,ranks=error", &m, &err), 0);
     assert_true(m.p_side[0] == 0 && m.p_side[1] == 0.5);
     assert_int_equal(kvd_method_parse("mikv,lk=4", &m, &err), 0);
@@ -309,12 +319,12 @@ static void test_method_text(void **state)
          "think, strawman, minicache, "
          "xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-         "kvquant, rotatekv, leankv, zdc, mikv"},
+         "kvquant, rotatekv, allot, leankv, zdc, mikv"},
         {"",
          "unknown method '', known are none, zack, fdc, uniform, balanced, fisher, matryoshka, palu, think, "
          "strawman, minicache, xkv, h2o, "
          "keyformer, scissorhands, snapkv, sparsity, importance, lower, kivi, hetero, zipcache, gear, "
-         "kvquant, rotatekv, leankv, zdc, mikv"},
+         "kvquant, rotatekv, allot, leankv, zdc, mikv"},
         {"zack,p", "method 'zack': 'p' is not key=value"},
         {"zack,", "method 'zack': '' is not key=value"},
         {"zack,q=1", "method 'zack': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut"},
@@ -336,7 +346,7 @@ static void test_method_text(void **state)
         {"zack+think", "method 'zack+think': 'zack' and 'think' both choose dims"},
         {"zdc,p=0.1,p_i=0.2", "method 'zdc': key 'p_i' is given twice"},
         {"zdc,q=1", "method 'zdc': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, p_u, p_u.qk, "
-                    "p_u.v, g, rise, overlap, mean"},
+                    "p_u.v, g, rise, overlap, mean, layers"},
         {"zack,p.qk=0.5", "method 'zack': p.qk and p.v go together: 0 leaves a pair whole"},
         {"zack,p.qk=0.5,p.v=0.5,p=0.5", "method 'zack': p.qk and p.v exclude p, which is of both pairs"},
         {"zack,p.qk=0.5,p.v=0.5,r=0.5", "method 'zack': p.qk and p.v exclude r, which is of both pairs"},

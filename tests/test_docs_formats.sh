@@ -51,7 +51,7 @@ quietly "$B/bin/kvdim-attn" --phase decode --impl ref --heads 2 --kv-heads 1 --d
   -q -o "$tmp/kernels/decode.h5"
 quietly "$B/bin/kvdim-jct" "$tmp/model" --input-len 9 --output-len 3 --repeats 2 --device cpu -q -o "$tmp/jct/jobs.h5"
 quietly "$B/tests/tool_jct" costs "$tmp/costs.h5"
-quietly "$B/bin/kvdim-serve" --costs "$tmp/costs.h5" --trace poisson:2:arxiv --requests 50 --max-rate 0.02 -q -o "$tmp/serving/points.h5"
+quietly "$B/bin/kvdim-serve" --costs "$tmp/costs.h5" --trace poisson:2:arxiv --n-requests 50 --max-rate 0.02 -q -o "$tmp/serving/points.h5"
 # A search needs right predictions: of four tokens even a random model gets some.
 quietly "$B/tests/tool_checkpoint" --vocab 4 "$tmp/four"
 awk 'BEGIN { for (s = 0; s < 2; s++) for (i = 0; i < 50; i++) printf "%d%s", (s * 5 + i * i * 7 + i) / 3 % 4, i < 49 ? "," : "\n" }' >"$tmp/four.csv"

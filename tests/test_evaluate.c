@@ -199,8 +199,7 @@ static void test_from_a_layer_on(void **state)
     open_bench(&b, 100, true);
     for (int layer = 0; layer < 3; layer++) {
         kvd_dims d;
-        build(&d, &kvd_dims_zack, 0.5);
-        kvd_dims_only(&d, layer, 1, layer % 2);
+        assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, layer, 1, layer % 2, 8, &err), 0);
         kvd_choice whole = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}},
                    part = whole;
         assert_int_equal(kvd_evaluate(&b.e, &whole, 1, 0, false, NULL, &err), 0);
@@ -474,7 +473,7 @@ static void test_error_scan(void **state)
     open_bench(&b, TOKENS, true);
     assert_int_equal(kvd_method_parse("zack", &method, &err), 0);
     const kvd_point_source source = {.method = &method, .spectrum = &spectrum, .spectrum_path = "made up"};
-    assert_int_equal(kvd_error_scan(&b.e, &source, &spectrum.model, NULL, &t, &err), 0);
+    assert_int_equal(kvd_error_scan(&b.e, &source, &spectrum.model, KVD_F32, NULL, &t, &err), 0);
     assert_int_equal(t.n_widths, 7);
     assert_int_equal(t.width[0], 2);
     assert_int_equal(t.width[6], 16);
@@ -490,14 +489,19 @@ static void test_error_scan(void **state)
     assert_true(positive > 60);
     /* One entry by way of a whole evaluation: V of layer 1, KV head 0, width 8. */
     kvd_dims d;
-    build(&d, &kvd_dims_zack, 0.5);
-    kvd_dims_only(&d, 1, 0, 1);
+    assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
     assert_int_equal(kvd_evaluate(&b.e, &c, 1, 0, false, NULL, &err), 0);
     const kvd_quality q = total(c.per_sequence, b.e.n_sequences);
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
+    /* One unit at a time, where there is no room for more: the same table. */
+    kvd_error_table alone;
+    b.runner->spare = nothing_to_spare;
+    assert_int_equal(kvd_error_scan(&b.e, &source, &spectrum.model, KVD_F32, NULL, &alone, &err), 0);
+    assert_memory_equal(alone.error, t.error, 2 * 3 * 2 * 7 * sizeof *t.error);
+    kvd_error_table_release(&alone);
     kvd_error_table_release(&t);
     close_bench(&b);
 }

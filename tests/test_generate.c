@@ -273,6 +273,7 @@ static void codes_are_the_whole_sequence(void **state)
                                         "gear",
                                         "zipcache",
                                         "kvquant",
+                                        "allot",
                                         "rotatekv",
                                         "hetero,k=4,v=4",
                                         "leankv,window=16,th=0.3,tl=0.05",
@@ -281,7 +282,8 @@ static void codes_are_the_whole_sequence(void **state)
                                         "h2o+think+kivi,window=8,residual=32",
                                         "zack+kvquant,p=0.3",
                                         "zdc+gear,p_i=0.1,p_u=0.5",
-                                        "palu+kvquant,palu.p=0.3"};
+                                        "palu+kvquant,palu.p=0.3",
+                                        "zack+allot,p=0.3"};
     for (size_t i = 0; i < sizeof coded / sizeof *coded; i++)
         same_as_the_whole(coded[i], KVD_F32, 0.1);
     same_as_the_whole("h2o", KVD_F16, 0.01);

@@ -12,13 +12,14 @@
 #include "report/jct_measures.h"
 
 static const kvd_column columns[] = {
-    {"kind", KVD_COL_TEXT, "1", "kind"},        {"method", KVD_COL_TEXT, "1", "method"},
-    {"name", KVD_COL_TEXT, "1", "name"},        {"engine", KVD_COL_TEXT, "1", "engine"},
-    {"dtype", KVD_COL_TEXT, "1", "type"},       {"gpus", KVD_COL_INT, "1", "gpus"},
-    {"phases", KVD_COL_INT, "1", "phases"},     {"batch", KVD_COL_INT, "1", "batch"},
-    {"input", KVD_COL_INT, "token", "in"},      {"output", KVD_COL_INT, "token", "out"},
-    {"jct_s", KVD_COL_REAL, "s", "jct"},        {"prefill_compress_s", KVD_COL_REAL, "s", "compress"},
-    {"decode_mlp_s", KVD_COL_REAL, "s", "mlp"}, {"decode_restore_s", KVD_COL_REAL, "s", "restore"},
+    {"kind", KVD_COL_TEXT, "1", "kind"},         {"method", KVD_COL_TEXT, "1", "method"},
+    {"name", KVD_COL_TEXT, "1", "name"},         {"engine", KVD_COL_TEXT, "1", "engine"},
+    {"dtype", KVD_COL_TEXT, "1", "type"},        {"gpus", KVD_COL_INT, "1", "gpus"},
+    {"phases", KVD_COL_INT, "1", "phases"},      {"batch", KVD_COL_INT, "1", "batch"},
+    {"input", KVD_COL_INT, "token", "in"},       {"output", KVD_COL_INT, "token", "out"},
+    {"prefill_s", KVD_COL_REAL, "s", "prompts"}, {"decode_s", KVD_COL_REAL, "s", "steps"},
+    {"jct_s", KVD_COL_REAL, "s", "jct"},         {"prefill_compress_s", KVD_COL_REAL, "s", "compress"},
+    {"decode_mlp_s", KVD_COL_REAL, "s", "mlp"},  {"decode_restore_s", KVD_COL_REAL, "s", "restore"},
 };
 
 static void add(kvd_rows *r, const char *name, int gpus, int input, double jct, double compress,
@@ -37,6 +38,8 @@ static void add(kvd_rows *r, const char *name, int gpus, int input, double jct, 
     kvd_rows_int(r, "input", input);
     kvd_rows_int(r, "output", 256);
     kvd_rows_real(r, "jct_s", jct);
+    kvd_rows_real(r, "prefill_s", 0.2 * jct);
+    kvd_rows_real(r, "decode_s", 0.8 * jct);
     kvd_rows_real(r, "prefill_compress_s", compress);
     kvd_rows_real(r, "decode_restore_s", restore);
     kvd_rows_real(r, "decode_mlp_s", 0);
@@ -71,6 +74,9 @@ static void test_measures(void **unused)
     const kvd_results r = {.item = &item, .n = 1};
     is(&r, "jct-share-strawman-prefill_compress", "all", 2, (const double[]){10, 25});
     is(&r, "jct-share-strawman-prefill_compress+decode_restore", "1000x256", 1, (const double[]){25});
+    is(&r, "jct-of-prompts-strawman-prefill_compress", "1000x256", 1, (const double[]){50});
+    is(&r, "jct-of-steps-strawman-decode_restore", "all", 2, (const double[]){18.75, 31.25});
+    is(&r, "jct-of-steps-strawman-decode_mlp", "all", 0, NULL);
     is(&r, "jct-extra-strawman-decode_restore", "1000x256", 1, (const double[]){12.5});
     is(&r, "jct-extra-strawman-decode_restore", "64x256", 0, NULL);
     is(&r, "jct-change-strawman-over-none", "all", 1, (const double[]){100});

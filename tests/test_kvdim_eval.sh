@@ -95,6 +95,11 @@ fails "rates of other pairs" 1 "method 'fdc' has pairs qk and wv, '.*r.h5' is fo
   $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --rates "$D/r.h5" --method fdc
 fails "nothing to evaluate" 1 "method 'zack' has nothing to evaluate" \
   $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --method zack
+fails "ids twice" 2 "--ids is given twice, 'a.csv' and 'b.csv'" $EVAL $MODEL --ids a.csv --ids b.csv --method none
+fails "a uniform p that removes nothing" 1 "method 'uniform': p = 0.003 removes nothing, it moves in steps of 1/64" \
+  $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --method uniform,p=0.003
+fails "a uniform p that nothing reaches" 1 "p = 0.999 is more than 0.984375, where one dimension" \
+  $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --method uniform,p=0.999
 fails "no error table" 1 "ranks=error needs --error-table" $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" \
   --method zack,p=0.5,ranks=error
 fails "unknown method" 2 "unknown method 'zac'" $EVAL $MODEL --text $TEXT --method zac

@@ -27,11 +27,11 @@ if run --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method h2o --m
      --method snapkv,window=8 --method leankv,window=16,th=0.3,tl=0.05 --method kivi,residual=32 --method gear --method zipcache \
      --method minicache --method xkv,layers=2,rank_k=10,rank_v=15 --method palu --method palu+kvquant,palu.p=0.3 --method kvquant --method h2o+zack,p=0.3 --method zack+kvquant,p=0.3 --method h2o+kivi,heavy=0.3,residual=32 \
      --method think,window=8 --method h2o+think+kivi,window=8,residual=32 \
-     --method mikv --method zdc,p_i=0.3,p_u=0.6 --method rotatekv,bits=3; then
+     --method mikv --method zdc,p_i=0.3,p_u=0.6 --method rotatekv,bits=3 --method allot --method zack+allot,p=0.1; then
   column method >"$D/m"; column cache_share >"$D/c"; column kl >"$D/k"
   paste -d' ' "$D/m" "$D/c" "$D/k" >"$D/rows"
-  if awk '$1 == "none" { ok += $2 == 1 && $3 < 1e-6 } $1 != "none" { ok += $2 > 0.05 && $2 < 0.95 && $3 > 1e-4 && $3 < 3 } { n++ } END { exit !(n == 22 && ok == 22) }' "$D/rows"
-  then ok "twenty-two methods act and count"; else bad "twenty-two methods act and count" "$(cat "$D/rows")"; fi
+  if awk '$1 == "none" { ok += $2 == 1 && $3 < 1e-6 } $1 != "none" { ok += $2 > 0.05 && $2 < 0.95 && $3 > 1e-4 && $3 < 3 } { n++ } END { exit !(n == 24 && ok == 24) }' "$D/rows"
+  then ok "twenty-four methods act and count"; else bad "twenty-four methods act and count" "$(cat "$D/rows")"; fi
   # h2o+zack holds 0.7 of what h2o holds.
   if awk '$1 == "h2o" { a = $2 } $1 == "h2o+zack" { b = $2 / a } END { exit !(b > 0.69 && b < 0.71) }' "$D/rows"
   then ok "bytes of a composition multiply"; else bad "bytes of a composition multiply" "$(cat "$D/rows")"; fi
@@ -95,6 +95,38 @@ fails "an idle eviction" "'h2o' dropped and lowered no entry" --method h2o,heavy
 fails "an idle code" "'kivi' coded no entry" --method kivi,residual=256
 fails "pruned channels before RoPE" "'think' prunes keys after RoPE, 'kvquant' codes them before" --prompt 50 --calibration "$D/d.h5" --method think+kvquant
 fails "idle pruning" "'think' shortened no entry" --prompt 20 --method think
+fails "a budget of half a token" "heavy = 1.5 is neither a share below 1 nor a whole number of tokens" --method h2o,heavy=1.5
+fails "a rank of nothing" "rank_k = 0 is neither a share between 0 and 1 nor a whole rank" --prompt 50 --method xkv,layers=2,rank_k=0
+fails "a share above 1 in the last layer" "the share of important tokens would be 1.1 in the last layer" --prompt 50 --method importance+hetero,g=0.6,rise=0.5
+# usage NAME TEXT OPTIONS...: status 2
+usage() {
+  name=$1 text=$2; shift 2
+  $EVAL -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
+  if [ $rc -eq 2 ] && grep -q -- "$text" "$D/err" && [ ! -e "$D/none.h5" ]; then ok "$name"; else bad "$name" "status $rc, wanted 2 and '$text'" "$(cat "$D/err")"; fi
+}
+usage "bits of a level that nobody makes" "lk is of entries at the low level, which no member of it makes" --method hetero,lk=1
+usage "a sweep over a key that is given" "--sweep tries values of p, of which --method zack,p=0.5 gives one" --spectrum "$D/s.h5" --method zack,p=0.5 --sweep 3
+usage "a target for nothing" "--target of nothing" --method none --target 0.9
+printf '1,2,3\n' >"$D/ids.csv"
+$B/bin/kvdim-eval data/models/kvdim-6m --ids "$D/ids.csv" --no-special --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 2 ] && grep -q -- "--no-special goes with --text" "$D/err" && ok "special tokens of ids" || bad "special tokens of ids" "$(cat "$D/err")"
+$B/bin/kvdim-eval data/models/kvdim-6m --ids "$D" --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 1 ] && grep -q "is a folder, not a file" "$D/err" && ok "a folder of ids" || bad "a folder of ids" "$(cat "$D/err")"
+
+# ---- files that nobody reads, and calibration on the text that is evaluated, are said ------------------
+if run --method h2o --calibration "$D/d.h5" --spectrum "$D/s.h5" --seeds 2 && [ "$(grep -c "no method here has a use for --calibration\|no method here has a use for --spectrum\|no method here draws random numbers" "$D/err")" = 3 ]
+then ok "what no method has a use for is said"; else bad "what no method has a use for is said" "$(cat "$D/err")"; fi
+if run --method zack,p=0.3 --method kvquant --calibration "$D/d.h5" --spectrum "$D/s.h5" && ! grep -q warning "$D/err"; then ok "and nothing else"; else bad "and nothing else" "$(cat "$D/err")"; fi
+if $B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --calibration "$D/d.h5" --method kvquant -q -o "$D/same.h5" 2>"$D/err" &&
+   grep -q "was calibrated on the very text that is evaluated" "$D/err"; then ok "levels from the evaluated text"; else bad "levels from the evaluated text" "$(cat "$D/err")"; fi
+
+# What is lowered is stored in fewer bits by hetero alone; elsewhere it stays as it is, and a method that does no more is refused.
+fails "importance beside codes of one level" "nothing stores less of what 'importance' lowers" --prompt 50 --method importance+kivi,residual=32
+fails "lower beside codes of one level" "nothing stores less of what 'lower' lowers" --method gear+lower
+fails "ZDC's levels beside codes of one level" "nothing stores less of what 'importance' lowers" --prompt 50 --method h2o+importance+zipcache
+fails "sparsity that only lowers" "'sparsity' dropped no entry, and nothing stores less of what it lowers" --prompt 100 --method sparsity,th=0.4,tl=0,window=8
+fails "an idle eviction beside levels" "'h2o' dropped no entry" --prompt 100 --spectrum "$D/s.h5" --method h2o+zdc,heavy=500,recent=1,p_i=0.2,p_u=0.5
+fails "idle levels beside an eviction" "'importance' lowered no entry" --prompt 100 --spectrum "$D/s.h5" --method h2o+zdc,p_i=0.2,p_u=0.5,g=1
+if run --prompt 100 --method kivi,residual=32 --method sparsity+kivi,residual=32,th=0.5,tl=0.2,window=8 && column cache_share >"$D/c" && awk 'NR == 2 { kivi = $1 } NR == 3 { exit !($1 < kivi) }' "$D/c"
+then ok "dropping beside codes of one level stores less"; else bad "dropping beside codes of one level stores less" "$(cat "$D/c")" "$(cat "$D/err")"; fi
 fails "importance without a low level" "nothing stores less of what 'importance' lowers: give a method of the dims axis with p_u, or hetero" --prompt 50 --method importance
 fails "two widths with tables of one" "'kvquant' codes entries of one width, not of two levels" --prompt 50 --spectrum "$D/s.h5" --calibration "$D/d.h5" --method zdc+kvquant,p=0.1,p_u=0.5
 fails "important tokens cut more" "p_u = 0.1 removes less than the 0.5 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u=0.1

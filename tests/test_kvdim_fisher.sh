@@ -29,7 +29,7 @@ refused() { # NAME STATUS MESSAGE PROGRAM ARGUMENTS...: one line that says so, a
 
 # ---- usage ----
 run="$collect $model --random 700 --seed 3 --seq-len 50 --batch 128 --threads 2 -q"
-refused cuda_is_refused 2 "--fisher needs --device cpu: there is no backward pass on GPUs" $run --fisher --device cuda
+refused cuda_is_refused 2 "--fisher needs --device cpu: gradients of weights are not summed on GPUs" $run --fisher --device cuda
 refused resume_is_refused 2 "--fisher keeps no state: it goes without --resume" $run --fisher --resume
 refused snapshots_are_refused 2 "--fisher keeps no state: it goes without --snapshots" $run --fisher="$dir/f.h5" --moments --snapshots 100
 refused two_want_the_output 2 "--moments and --fisher both want '$dir/refused.h5'" $run --fisher --moments

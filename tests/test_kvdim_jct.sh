@@ -65,6 +65,10 @@ refused "prompts by tokens in pieces" 2 "goes without --chunk" "$jct" "$tmp/mode
 refused "another way to share" 2 "--parallel: 'heads' is neither tensor nor sequence" "$jct" "$tmp/model" $small --gpus 2 --parallel heads --input-len 9 --output-len 1 -o "$tmp/no.h5"
 refused "two GPUs where none is used" 1 "--gpus 2: no GPU can be used here" "$jct" "$tmp/model" $small --gpus 2 --input-len 9 --output-len 1 -o "$tmp/no.h5"
 
+# A method whose budget or exact window holds the requests whole compresses nothing: said, with the numbers.
+check "requests shorter than a method's window" "$jct" "$tmp/model" $small --method none,kivi,h2o --input-len 20 --output-len 4 --repeats 1 -q -o "$tmp/idle.h5"
+is "nothing saved" "1 kvdim-jct: kivi, 1 x (20 + 4): NOTHING SAVED: its cache held 512 bytes a token, an uncompressed one holds 512" "$(grep -c . "$tmp/log") $(cat "$tmp/log")"
+
 # ---- iterations, requests ---------------------------------------------------------------------------
 check "iterations" "$jct" "$tmp/model" $small --method none,kivi,bits=4,group=16,residual=32 --input-len 64 --output-len 16 --batch 4 --iterations --repeats 2 -o "$tmp/i.h5"
 is "pieces and steps" "yes" "$(column "$tmp/i.h5" kind | tr ' ' '\n' | sort | uniq -c | awk "\$2 == \"iteration\" { print (\$1 >= 16) ? \"yes\" : \$1 }")"

@@ -2,6 +2,7 @@
 # Names a user may give by mistake: an output that is an input, inputs that never end, standard streams that are closed.
 set -u
 B=${BUILD:-build}
+PY=${PYTHON:-/usr/bin/python3}
 D=$(mktemp -d)
 trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
@@ -43,6 +44,19 @@ for p in "kvdim-spectrum $D/pipe" "kvdim-fit $D/pipe --overall-p 0.5" "kvdim-sim
   "kvdim-collect $D/model --ids $D/pipe" "kvdim-eval $D/model --ids $D/ids.csv --spectrum /dev/zero" "kvdim-report $D/pipe"; do
   refused "pipe or device: ${p%% *}" "a " "$B/bin/"$p -q -o "$D/x.h5"
 done
+
+# ---- texts that are none -------------------------------------------------------------------------
+# Names and labels go into files and summaries that are UTF-8: none is written that no reader takes.
+bytes=$(printf 'b\377d')
+"$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.5 --json -o "$D/$bytes.h5" >"$D/out" 2>"$D/err"; rc=$?
+if [ $rc -eq 2 ] && grep -q "argument 6 is not valid UTF-8 at byte" "$D/err" && [ ! -e "$D/$bytes.h5" ]; then ok "a name that is not UTF-8"
+else bad "a name that is not UTF-8" "status $rc" "$(cat "$D/err")"; fi
+if "$PY" -c 'import h5py' 2>/dev/null; then
+  cp "$D/s.h5" "$D/bytes.h5"
+  "$PY" -c 'import sys, h5py, numpy as n
+with h5py.File(sys.argv[1], "a") as f: f.attrs["corpus_hash"] = n.bytes_(b"xxh3:\xff\xfe")' "$D/bytes.h5"
+  refused "an attribute that is not UTF-8" "attribute '/corpus_hash' is not valid UTF-8 at byte 5" "$B/bin/kvdim-export" "$D/model" --spectrum "$D/bytes.h5" --method zack,p=0.5 -q -o "$D/folded"
+else echo "skip an attribute that is not UTF-8: no h5py"; fi
 
 # ---- closed streams ------------------------------------------------------------------------------
 # What is printed must not land in the file that took the place of a stream.

@@ -45,9 +45,11 @@ static void test_azure(void **state)
     assert_true(fabs(kvd_requests_rate(&r) - 3 / r.request[3].arrival) < 1e-15);
     kvd_requests_faster(&r, 2);
     assert_true(fabs(r.request[1].arrival - 2.1572895) < 1e-9);
-    kvd_requests_first(&r, 9);
+    assert_int_equal(kvd_requests_first(&r, 9, &err), -1);
+    assert_string_equal(err.msg, "'t.csv' holds 4 requests, fewer than the 9 asked for");
+    assert_int_equal(kvd_requests_first(&r, 4, &err), 0);
     assert_int_equal(r.n_skipped, 0);
-    kvd_requests_first(&r, 1);
+    assert_int_equal(kvd_requests_first(&r, 1, &err), 0);
     assert_int_equal(r.n, 1);
     assert_int_equal(r.n_skipped, 3);
     assert_true(kvd_requests_rate(&r) == 0);

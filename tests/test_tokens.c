@@ -427,6 +427,13 @@ static void importance(void **state)
     rank_layers(&strict, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT);
+    /* layers = 2: layers 1 and 3 have the sets of 0 and 2, whatever they share; the last begins a group of one. */
+    const kvd_values pairs = {.value = {0.5, 0, 1, 0, 2}};
+    rank_layers(&pairs, d, level);
+    assert_int_equal(common(level, level + PROMPT), PROMPT);
+    assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
+    assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
+    assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 2);
     /* mean: equal scores everywhere have denominators t + 1 and no order of their own; then of equals the earlier. */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);

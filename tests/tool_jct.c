@@ -2,8 +2,8 @@
  * Makes jct files for test scripts and for the report: rows of kind "iteration" with costs like those of a
  * GPU, and rows of kind "request".
  *
- *   tool_jct costs OUT.h5              methods none and zack,p=0.5, whose cache is half as large and whose
- *   attention costs half
+ *   tool_jct costs OUT.h5 [METHOD [GPU]]   methods none and zack,p=0.5, whose cache is half as large and whose
+ *   attention costs half; of one of them or "both", on a GPU of that name or, with "none", on the CPU
  *   tool_jct replay OUT.h5 TRACE.csv   what a machine with the costs of `none`, 5 % slower, measures when it
  *   replays the trace
  */
@@ -35,8 +35,8 @@ static int add_costs(jct_fixture *x, double factor, double attention, kvd_err *e
     return 0;
 }
 
-/* none as it is, the other method at half its cache. */
-static int write_costs(const char *path, double factor, const kvd_run *run, kvd_err *err)
+/* none as it is, the other method at half its cache; method "both", or one of them. */
+static int write_costs(const char *path, double factor, const char *method, const kvd_run *run, kvd_err *err)
 {
     jct_fixture x;
     if (jct_fixture_begin(&x, err))
@@ -44,14 +44,15 @@ static int write_costs(const char *path, double factor, const kvd_run *run, kvd_
     x.facts.bytes_per_token = x.setting.dense_bytes_per_token = 131072;
     x.facts.cache_bytes = 131072. * 64 * 1000;
     x.facts.pages = 1000;
-    if (add_costs(&x, factor, 1, err))
+    x.setting.gpus = strcmp(run->gpu, "none") ? 1 : 0;
+    if (strcmp(method, zack) && add_costs(&x, factor, 1, err))
         return -1;
     x.setting.method = zack;
     x.setting.name = "zack";
     x.setting.overall_p = 0.5;
     x.facts.bytes_per_token = 65536;
     x.facts.pages = 2000;
-    if (add_costs(&x, factor, 0.5, err))
+    if (strcmp(method, "none") && add_costs(&x, factor, 0.5, err))
         return -1;
     return jct_fixture_end(&x, path, run, err);
 }
@@ -89,7 +90,7 @@ static int write_replay(const char *path, const char *trace, const kvd_run *run,
     kvd_requests q;
     if (kvd_requests_read(&q, trace, err))
         return -1;
-    const int status = write_costs(path, 1.05, run, err) || serve(path, &q, path, run, err);
+    const int status = write_costs(path, 1.05, "both", run, err) || serve(path, &q, path, run, err);
     kvd_requests_release(&q);
     return status ? -1 : 0;
 }
@@ -100,12 +101,14 @@ int main(int argc, char **argv)
     kvd_run run;
     kvd_common_options opt = {.seed = 1};
     int status = kvd_run_start(&run, "tool_jct", argc, argv, &opt, &err);
-    if (!status && argc == 3 && !strcmp(argv[1], "costs"))
-        status = write_costs(argv[2], 1, &run, &err);
+    if (!status && argc == 5)
+        snprintf(run.gpu, sizeof run.gpu, "%s", argv[4]);
+    if (!status && argc >= 3 && argc <= 5 && !strcmp(argv[1], "costs"))
+        status = write_costs(argv[2], 1, argc > 3 ? argv[3] : "both", &run, &err);
     else if (!status && argc == 4 && !strcmp(argv[1], "replay"))
         status = write_replay(argv[2], argv[3], &run, &err);
     else if (!status)
-        status = kvd_fail(&err, "usage: tool_jct costs OUT.h5 | replay OUT.h5 TRACE");
+        status = kvd_fail(&err, "usage: tool_jct costs OUT.h5 [METHOD [GPU]] | replay OUT.h5 TRACE");
     kvd_run_release(&run);
     return kvd_run_exit("tool_jct", status, &err);
 }

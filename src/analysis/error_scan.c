@@ -49,80 +49,104 @@ static int alloc_table(kvd_error_table *t, const kvd_point_source *s, const kvd_
     return 0;
 }
 
-/* One head of one side at one width, all else whole. */
-static int cut_one(const kvd_point_source *s, kvd_widths *whole, int layer, int kv_head, int side,
-                   int32_t width, kvd_dims *dims, kvd_err *err)
+/* A unit is one side of one KV head of a layer: head unit / 2, side unit % 2. */
+typedef struct {
+    kvd_evaluator *e;
+    const kvd_point_source *s;
+    kvd_error_table *t;
+    kvd_dtype type;  /* in which K' and V' are stored */
+    size_t n;        /* widths tried of each unit */
+    size_t together; /* units whose runs share what is below their layer and the uncompressed logits */
+    kvd_dims *dims;  /* [together][n] */
+    kvd_choice *choice;
+} scanner;
+
+/* As many units of a layer as there is room for the rows of their runs. */
+static size_t units_together(const scanner *x)
 {
-    const size_t at = (size_t)layer * (size_t)whole->n_kv_heads + (size_t)kv_head;
-    whole->kept[side][at] = width;
-    const int status = kvd_dims_build(dims, s->method->dims, s->spectrum, whole, err);
-    whole->kept[side][at] = whole->d_head;
-    if (status)
-        return kvd_in(err, "'%s'", s->spectrum_path);
-    kvd_dims_only(dims, layer, kv_head, side);
+    const kvd_model_runner *const r = x->e->runner;
+    const size_t unit = x->n * r->max_tokens * (size_t)x->e->config->d_model * sizeof(float),
+                 all = 2 * (size_t)x->t->n_kv_heads, fit = unit ? r->spare(r) / unit : all;
+    return fit < 1 ? 1 : fit > all ? all : fit;
+}
+
+static int alloc_scanner(scanner *x, kvd_err *err)
+{
+    x->n = x->t->n_widths - 1;
+    x->together = units_together(x);
+    const size_t most = x->together * x->n;
+    x->dims = calloc(most ? most : 1, sizeof *x->dims);
+    x->choice = calloc(most ? most : 1, sizeof *x->choice);
+    return x->dims && x->choice
+               ? 0
+               : kvd_no_memory(err, "choices of widths", most * (sizeof *x->dims + sizeof *x->choice));
+}
+
+static int cut_unit(scanner *x, int layer, size_t unit, size_t at, kvd_err *err)
+{
+    kvd_error_table *const t = x->t;
+    const double all = 2.0 * t->n_layers * t->n_kv_heads * t->d_head;
+    for (size_t i = 0; i < x->n; i++) {
+        kvd_dims *const d = &x->dims[at * x->n + i];
+        if (kvd_dims_one(d, x->s->method->dims, x->s->spectrum, layer, (int)(unit / 2), (int)(unit % 2),
+                         t->width[i], err))
+            return kvd_in(err, "'%s'", x->s->spectrum_path);
+        x->choice[at * x->n + i] = (kvd_choice){.method = t->method,
+                                                .overall_p = (t->d_head - t->width[i]) / all,
+                                                .plan = {.dims = d, .type = x->type}};
+    }
     return 0;
 }
 
-static int scan_head(kvd_evaluator *e, const kvd_point_source *s, kvd_widths *whole, int layer, int kv_head,
-                     int side, kvd_progress *progress, kvd_error_table *t, kvd_err *err)
+static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
 {
-    kvd_dims dims[N_WIDTHS] = {0};
-    kvd_choice choice[N_WIDTHS] = {0};
-    const size_t n = t->n_widths - 1;
-    int status = -1;
-    for (size_t i = 0; i < n; i++) {
-        if (cut_one(s, whole, layer, kv_head, side, t->width[i], &dims[i], err))
-            goto done;
-        choice[i] = (kvd_choice){.method = t->method, .plan = {.dims = &dims[i], .type = KVD_F32}};
-        const double all = 2.0 * t->n_layers * t->n_kv_heads * t->d_head;
-        choice[i].overall_p = (t->d_head - t->width[i]) / all;
-    }
-    if (kvd_evaluate(e, choice, n, layer, false, progress, err))
-        goto done;
+    kvd_error_table *const t = x->t;
+    const size_t heads = (size_t)t->n_kv_heads, side = unit % 2;
     double *const error =
-        t->error +
-        (((size_t)side * (size_t)t->n_layers + (size_t)layer) * (size_t)t->n_kv_heads + (size_t)kv_head) *
-            t->n_widths;
-    for (size_t i = 0; i < n; i++) {
+        t->error + ((side * (size_t)t->n_layers + (size_t)layer) * heads + unit / 2) * t->n_widths;
+    for (size_t i = 0; i < x->n; i++) {
         double kl = 0, count = 0;
-        for (size_t q = 0; q < e->n_sequences; q++) {
-            kl += choice[i].per_sequence[q].kl;
-            count += choice[i].per_sequence[q].n;
+        for (size_t q = 0; q < x->e->n_sequences; q++) {
+            kl += x->choice[at * x->n + i].per_sequence[q].kl;
+            count += x->choice[at * x->n + i].per_sequence[q].n;
         }
         error[i] = kl / count;
     }
-    status = 0;
-done:
-    for (size_t i = 0; i < n; i++) {
-        kvd_choice_release(&choice[i]);
-        kvd_dims_release(&dims[i]);
+}
+
+/* Units first .. first + some - 1 of a layer. */
+static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress, kvd_err *err)
+{
+    int status = 0;
+    for (size_t u = 0; u < some && !status; u++)
+        status = cut_unit(x, layer, first + u, u, err);
+    if (!status)
+        status = kvd_evaluate(x->e, x->choice, some * x->n, layer, false, progress, err);
+    for (size_t u = 0; u < some && !status; u++)
+        put_errors(x, layer, first + u, u);
+    for (size_t i = 0; i < some * x->n; i++) {
+        kvd_choice_release(&x->choice[i]);
+        kvd_dims_release(&x->dims[i]);
     }
-    return status ? kvd_in(err, "layer %d, KV head %d, pair %s", layer, kv_head, kvd_pair_name[t->pair[side]])
+    return status ? kvd_in(err, "layer %d, KV heads %zu to %zu", layer, first / 2, (first + some - 1) / 2)
                   : 0;
 }
 
-int kvd_error_scan(kvd_evaluator *e, const kvd_point_source *s, const kvd_model_info *model,
+int kvd_error_scan(kvd_evaluator *e, const kvd_point_source *s, const kvd_model_info *model, kvd_dtype type,
                    kvd_progress *progress, kvd_error_table *t, kvd_err *err)
 {
     assert(s->method->dims);
-    kvd_widths whole = {0};
-    int status = -1;
-    if (alloc_table(t, s, model, err) ||
-        kvd_widths_alloc(&whole, t->n_layers, t->n_kv_heads, t->d_head, err) ||
-        kvd_evaluate(e, NULL, 0, 0, false, NULL, err)) /* the uncompressed run alone */
-        goto done;
-    const int bad = kvd_widths_uniform(&whole, 0);
-    assert(!bad);
-    (void)bad;
-    for (int layer = 0; layer < t->n_layers; layer++)
-        for (int h = 0; h < t->n_kv_heads; h++)
-            for (int side = 0; side < 2; side++)
-                if (scan_head(e, s, &whole, layer, h, side, progress, t, err))
-                    goto done;
-    status = 0;
-done:
-    kvd_widths_release(&whole);
+    scanner x = {.e = e, .s = s, .t = t, .type = type};
+    int status =
+        alloc_table(t, s, model, err) || kvd_evaluator_know_reference(e, err) || alloc_scanner(&x, err);
+    const size_t units = 2 * (size_t)model->n_kv_heads;
+    for (int layer = 0; layer < model->n_layers && !status; layer++)
+        for (size_t first = 0; first < units && !status; first += x.together)
+            status = scan_units(&x, layer, first, units - first < x.together ? units - first : x.together,
+                                progress, err);
+    free(x.dims);
+    free(x.choice);
     if (status)
         kvd_error_table_release(t);
-    return status;
+    return status ? -1 : 0;
 }

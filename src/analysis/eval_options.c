@@ -229,10 +229,23 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
         if (!isnan(cfg->target) && rate.p && m->cut != KVD_CUT_BOTH)
             return kvd_fail(err, "--target searches p of both sides, --method %s leaves one whole",
                             cfg->method_text[i]);
+        kvd_method_rate swept;
+        if (cfg->sweep && kvd_method_rate_find(m, NULL, &swept, err))
+            return -1;
+        if (cfg->sweep && kvd_method_rate_given(m, &swept))
+            return kvd_fail(err, "--sweep tries values of %s, of which --method %s gives one", swept.name,
+                            cfg->method_text[i]);
         if (rate.p && kvd_method_has_sides(m))
             return kvd_fail(err, "--%s takes one p for both pairs, --method %s has one for each",
                             isnan(cfg->target) ? "sweep" : "target", cfg->method_text[i]);
     }
+    size_t tried = 0;
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        tried += !kvd_method_is_none(&cfg->method[i]);
+    if (cfg->n_methods && !tried && (cfg->sweep || !isnan(cfg->target)))
+        return kvd_fail(err,
+                        "--%s of nothing: the uncompressed model has no key that trades bytes for quality",
+                        cfg->sweep ? "sweep" : "target");
     if (cfg->target_key && isnan(cfg->target))
         return kvd_fail(err, "--target-key goes with --target");
     if (cfg->scan && (cfg->sweep || cfg->resume))
@@ -295,6 +308,8 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
         return kvd_fail(err, "give one of --text and --ids");
     if (cfg->n_field && !cfg->n_text)
         return kvd_fail(err, "--field goes with --text");
+    if (cfg->no_special && !cfg->n_text)
+        return kvd_fail(err, "--no-special goes with --text");
     if (cfg->n_field > 1 && cfg->n_field != cfg->n_text)
         return kvd_fail(err, "--field %d times with %d texts: once, or once for each text", cfg->n_field,
                         cfg->n_text);
@@ -385,8 +400,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->text_given = true;
         return add_text(cfg, arg, err);
     case OPT_IDS:
-        cfg->ids = arg;
-        return 0;
+        return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_FIELD:
         if (cfg->n_field == KVD_EVAL_TEXTS)
             return kvd_fail(err, "more than %d fields", (int)KVD_EVAL_TEXTS);
@@ -405,11 +419,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_BATCH:
         return kvd_arg_size("--batch", arg, 1, 1 << 30, &cfg->batch, err);
     case OPT_CALIBRATION:
-        cfg->calibration = arg;
-        return 0;
+        return kvd_arg_once("--calibration", arg, &cfg->calibration, err);
     case OPT_FISHER:
-        cfg->fisher = arg;
-        return 0;
+        return kvd_arg_once("--fisher", arg, &cfg->fisher, err);
     case OPT_PROMPT:
         return kvd_arg_size("--prompt", arg, 0, 1 << 30, &cfg->prompt, err);
     case OPT_LABEL:
@@ -424,8 +436,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_RATES:
         return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
     case OPT_TABLE:
-        cfg->table = arg;
-        return 0;
+        return kvd_arg_once("--error-table", arg, &cfg->table, err);
     case OPT_TARGET:
         if (kvd_arg_double("--target", arg, 0, 1, &cfg->target, err))
             return -1;
@@ -434,8 +445,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->points_only = true;
         return 0;
     case OPT_TARGET_KEY:
-        cfg->target_key = arg;
-        return 0;
+        return kvd_arg_once("--target-key", arg, &cfg->target_key, err);
     case OPT_WEIGHTS_BITS:
         return add_weights_bits(cfg, arg, err);
     case OPT_WEIGHTS_GROUP:

@@ -60,6 +60,10 @@ void kvd_eval_print_new_rows(kvd_eval_run *v);
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point_source *source, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 
+/* eval_warn.c: on stderr, what is allowed and should not happen unawares: calibration on the text that is evaluated (v->same_text), widths
+ * of other bases, files and options that no method has a use for. Sources are there. */
+int kvd_eval_warn(kvd_eval_run *v, const char *program, kvd_err *err);
+
 /* A runner of the evaluator's sizes for another checkpoint of the model's shape. NULL with *err. */
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
 

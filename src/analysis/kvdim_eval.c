@@ -147,33 +147,6 @@ static int find_sources(kvd_eval_run *v, kvd_err *err)
         v->full_rank_error[i] = NAN;
         if (kvd_point_source_find(s, &cfg->method[i], &files, err))
             return -1;
-        if (s->spectrum && !strcmp(s->spectrum->corpus_hash, kvd_corpus_hash(v->corpus))) {
-            if (!v->same_text)
-                fprintf(stderr, "%s: warning: '%s' was calibrated on the very text that is evaluated\n",
-                        program, s->spectrum_path);
-            v->same_text = true;
-        }
-    }
-    return 0;
-}
-
-/* Widths for other bases can be used, to see what that costs, but nobody should do it unawares. */
-static int warn_of_other_bases(const kvd_eval_run *v, kvd_err *err)
-{
-    for (size_t i = 0; i < v->cfg->n_methods; i++) {
-        const kvd_point_source *const s = &v->source[i];
-        char hash[KVD_BASES_HASH];
-        if (s->table && !s->table->bases_hash[0])
-            fprintf(stderr, "%s: warning: '%s' does not say which bases it was measured with\n", program,
-                    s->table_path);
-        if (!s->rates || kvd_method_has_point(s->method) || s->method->dims->one_p)
-            continue;
-        if (kvd_spectrum_bases_hash(s->spectrum, s->rates->pair, hash, err))
-            return -1;
-        if (s->rates->bases_hash[0] && strcmp(hash, s->rates->bases_hash))
-            fprintf(stderr, "%s: warning: '%s' was fitted to other bases of %s and %s than '%s' holds\n",
-                    program, s->rates_path, kvd_pair_name[s->rates->pair[0]],
-                    kvd_pair_name[s->rates->pair[1]], s->spectrum_path);
     }
     return 0;
 }
@@ -237,7 +210,7 @@ static int record_inputs(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
     kvd_run *const r = &v->run;
-    if (kvd_run_add_input(r, cfg->model, err))
+    if (kvd_run_add_model(r, cfg->model, err))
         return -1;
     for (int i = 0; i < cfg->n_text; i++)
         if (kvd_run_add_input(r, cfg->text[i], err))
@@ -564,7 +537,7 @@ static int scan(kvd_eval_run *v, kvd_err *err)
         return -1;
     kvd_progress_start(&progress, "scan", "tokens", (double)v->evaluator.n_tokens * (double)runs,
                        cfg->common.quiet);
-    int status = kvd_error_scan(&v->evaluator, &v->source[0], &v->info, &progress, &found, err);
+    int status = kvd_error_scan(&v->evaluator, &v->source[0], &v->info, cfg->cache, &progress, &found, err);
     kvd_progress_end(&progress);
     if (status)
         return -1;
@@ -597,7 +570,7 @@ static int work(kvd_eval_run *v, kvd_err *err)
     kvd_model_info_set(&v->info, v->model, cfg->model, v->run.inputs[0].hash,
                        kvd_checkpoint_dtype(v->checkpoint));
     if (load_files(v, err) || settle_methods(v, err) || open_corpus(v, err) || find_sources(v, err) ||
-        warn_of_other_bases(v, err) || record_options(v, err))
+        kvd_eval_warn(v, program, err) || record_options(v, err))
         return -1;
     return cfg->scan ? scan(v, err) : evaluate(v, err);
 }

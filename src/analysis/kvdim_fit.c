@@ -142,8 +142,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->by_loss = true;
         return 0;
     case OPT_ERROR_TABLE:
-        cfg->error_table = arg;
-        return 0;
+        return kvd_arg_once("--error-table", arg, &cfg->error_table, err);
     default:
         return ARGP_ERR_UNKNOWN;
     }

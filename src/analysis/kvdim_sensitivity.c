@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/sensitivity.h"
+#include "analysis/sensitivity_engine.h"
 #include "analysis/widths.h"
 #include "common/args.h"
+#include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
 
@@ -26,7 +27,8 @@ enum {
     OPT_TOKENS,
     OPT_SEQ_LEN,
     OPT_LABEL,
-    OPT_BATCH
+    OPT_BATCH,
+    OPT_COMPUTE
 };
 
 typedef struct {
@@ -35,6 +37,7 @@ typedef struct {
     int n_text;
     bool no_special, by_text;
     size_t tokens, seq_len, batch; /* 0: not given */
+    kvd_dtype compute;
 } config;
 
 static const struct argp_option options[] = {
@@ -48,6 +51,9 @@ static const struct argp_option options[] = {
     {"seq-len", OPT_SEQ_LEN, "N", 0,
      "Documents are cut into sequences of N tokens (default: 512, or the model's longest)", 0},
     {"batch", OPT_BATCH, "N", 0, "Tokens in one pass (default 4096; at least one sequence)", 0},
+    {"compute", OPT_COMPUTE, "f32|bf16", 0,
+     "On a GPU: products in float32, as the CPU's (default), or from bf16 with float32 sums, which is faster",
+     0},
     {"label", OPT_LABEL, "NAME", 0, "What tables call these texts (default: from the file names)", 0},
     {0},
 };
@@ -62,6 +68,8 @@ static int check_usage(const config *cfg, kvd_err *err)
         return kvd_fail(err, "give one of --text and --ids");
     if (cfg->by_text && !cfg->n_text)
         return kvd_fail(err, "--by-text goes with --text");
+    if (cfg->no_special && !cfg->n_text)
+        return kvd_fail(err, "--no-special goes with --text");
     return cfg->field && !cfg->n_text ? kvd_fail(err, "--field goes with --text") : 0;
 }
 
@@ -85,11 +93,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->text[cfg->n_text++] = arg;
         return 0;
     case OPT_IDS:
-        cfg->ids = arg;
-        return 0;
+        return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_FIELD:
-        cfg->field = arg;
-        return 0;
+        return kvd_arg_once("--field", arg, &cfg->field, err);
     case OPT_NO_SPECIAL:
         cfg->no_special = true;
         return 0;
@@ -102,6 +108,11 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         return kvd_arg_size("--seq-len", arg, 2, 1 << 30, &cfg->seq_len, err);
     case OPT_BATCH:
         return kvd_arg_size("--batch", arg, 1, 1 << 30, &cfg->batch, err);
+    case OPT_COMPUTE:
+        cfg->compute = strcmp(arg, "bf16") ? KVD_F32 : KVD_BF16;
+        return cfg->compute == KVD_BF16 || !strcmp(arg, "f32")
+                   ? 0
+                   : kvd_fail(err, "--compute: '%s' is neither f32 nor bf16", arg);
     case OPT_LABEL:
         if (!*arg || strlen(arg) > 63)
             return kvd_fail(err, "--label '%s': 1 to 63 bytes", arg);
@@ -126,12 +137,25 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     kvd_corpus *corpus;
     kvd_sensitivity *sums;
+    kvd_sensitivity_engine *engine;
     kvd_spectrum spectrum;
     uint32_t *id;
     size_t *offset;
-    double loss; /* of the drawn tokens, nats: the entropy of the model's predictions */
-    size_t n_predicted;
 } job;
+
+/* What --device and --compute come to. */
+static int settle_device(job *j, kvd_err *err)
+{
+    config *const cfg = j->cfg;
+    char name[sizeof j->run.gpu];
+    if (kvd_device_settle(&cfg->common, name, sizeof name, err))
+        return -1;
+    kvd_device_note(name, &j->run);
+    return cfg->compute == KVD_F32 || cfg->common.device == KVD_DEVICE_CUDA
+               ? 0
+               : kvd_fail(err, "--compute %s needs a GPU, and this run has none",
+                          kvd_dtype_name(cfg->compute));
+}
 
 static int open_corpus(job *j, kvd_err *err)
 {
@@ -175,7 +199,7 @@ static int record(job *j, kvd_err *err)
 {
     const config *const cfg = j->cfg;
     kvd_run *const r = &j->run;
-    if (kvd_run_add_input(r, cfg->model, err))
+    if (kvd_run_add_model(r, cfg->model, err))
         return -1;
     for (int i = 0; i < cfg->n_text; i++)
         if (kvd_run_add_input(r, cfg->text[i], err))
@@ -187,19 +211,16 @@ static int record(job *j, kvd_err *err)
                    kvd_run_parameter(r, "label", err, "%s", j->spectrum.label) ||
                    kvd_run_parameter(r, "field", err, "%s", cfg->field ? cfg->field : "") ||
                    kvd_run_parameter(r, "no-special", err, "%s", cfg->no_special ? "yes" : "no") ||
-                   kvd_run_parameter(r, "batch", err, "%zu", cfg->batch)
+                   kvd_run_parameter(r, "batch", err, "%zu", cfg->batch) ||
+                   kvd_run_parameter(r, "device", err, "%s",
+                                     cfg->common.device == KVD_DEVICE_CUDA ? "cuda" : "cpu") ||
+                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute))
                ? -1
                : 0;
 }
 
-static int take(void *ctx, const kvd_gradients *g, kvd_err *err)
+static int stop_when_asked(kvd_err *err)
 {
-    return kvd_sensitivity_add(ctx, g, err);
-}
-
-static int stop_when_asked(void *ctx, kvd_err *err)
-{
-    (void)ctx;
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
@@ -214,9 +235,8 @@ static size_t load_batch(job *j, size_t first, size_t most, kvd_batch *b, kvd_er
     return kvd_corpus_read(j->corpus, first, n, j->id, err) ? 0 : n;
 }
 
-static int run_corpus(job *j, size_t most, kvd_backward *w, kvd_err *err)
+static int run_corpus(job *j, size_t most, kvd_err *err)
 {
-    const kvd_gradient_sink sink = {.take = take, .give_up = stop_when_asked, .ctx = j->sums};
     kvd_progress progress;
     int status = 0;
     kvd_progress_start(&progress, "sensitivity", "tokens", (double)kvd_corpus_n_tokens(j->corpus),
@@ -224,13 +244,31 @@ static int run_corpus(job *j, size_t most, kvd_backward *w, kvd_err *err)
     for (size_t first = 0; !status && first < kvd_corpus_n_sequences(j->corpus);) {
         kvd_batch b;
         const size_t n = load_batch(j, first, most, &b, err);
-        status = n ? kvd_backward_run(w, &b, 0, &sink, &j->loss, &j->n_predicted, err) : -1;
+        status = n ? j->engine->run(j->engine, &b, err) : -1;
         if (!status)
             kvd_progress_step(&progress, (double)(kvd_corpus_offset(j->corpus, first) + b.offset[n]));
         first += n;
     }
     kvd_progress_end(&progress);
     return status;
+}
+
+static int make_engine(job *j, size_t most, kvd_err *err)
+{
+    const kvd_sensitivity_spec spec = {.checkpoint = j->checkpoint,
+                                       .sums = j->sums,
+                                       .compute = j->cfg->compute,
+                                       .seed = j->run.seed,
+                                       .max_tokens = most,
+                                       .max_len = j->cfg->seq_len,
+                                       .give_up = stop_when_asked};
+#ifdef KVD_CUDA
+    if (j->cfg->common.device == KVD_DEVICE_CUDA)
+        j->engine = kvd_sensitivity_engine_cuda(&spec, err);
+    else
+#endif
+        j->engine = kvd_sensitivity_engine_cpu(&spec, err);
+    return j->engine ? kvd_run_parameter(&j->run, "engine", err, "%s", j->engine->describe(j->engine)) : -1;
 }
 
 static int compute(job *j, kvd_err *err)
@@ -245,13 +283,9 @@ static int compute(job *j, kvd_err *err)
         return kvd_no_memory(err, "a batch", most * (sizeof *j->id + sizeof *j->offset));
     if (!(j->sums = kvd_sensitivity_new(kvd_checkpoint_config(j->checkpoint), err)))
         return -1;
-    kvd_backward *const w = kvd_backward_new(j->checkpoint, most, cfg->seq_len, err);
-    if (!w)
-        return -1;
-    kvd_backward_draw(w, j->run.seed);
-    const int status = run_corpus(j, most, w, err);
-    kvd_backward_free(w);
-    return status ? -1 : kvd_sensitivity_bases(j->sums, kvd_corpus_n_tokens(j->corpus), &j->spectrum, err);
+    return make_engine(j, most, err) || run_corpus(j, most, err) || j->engine->settle(j->engine, err)
+               ? -1
+               : kvd_sensitivity_bases(j->sums, kvd_corpus_n_tokens(j->corpus), &j->spectrum, err);
 }
 
 /* ---- results ---------------------------------------------------------------------------------- */
@@ -265,7 +299,8 @@ static int print(const job *j, kvd_err *err)
         printf("%s: %zu tokens of '%s', %s; entropy of its predictions %.4f nats\nwidths by loss, and the KL "
                "divergence "
                "that they are predicted to cost\n     p   nats/token\n",
-               j->cfg->common.output, s->n_tokens, s->label, s->model.name, j->loss / (double)j->n_predicted);
+               j->cfg->common.output, s->n_tokens, s->label, s->model.name,
+               j->engine->loss / (double)j->engine->n_predicted);
     for (int i = 1; i < 9; i++) {
         kvd_widths w = {0};
         double loss;
@@ -292,7 +327,7 @@ static int work(job *j, kvd_err *err)
     config *const cfg = j->cfg;
     kvd_spectrum *const s = &j->spectrum;
     kvd_h5 out = {.id = H5I_INVALID_HID};
-    if (kvd_device_cpu_only(&cfg->common, err) || !(j->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
+    if (settle_device(j, err) || !(j->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
         open_corpus(j, err) || record(j, err))
         return -1;
     kvd_model_info_set(&s->model, kvd_checkpoint_config(j->checkpoint), cfg->model, j->run.inputs[0].hash,
@@ -315,6 +350,8 @@ static int work(job *j, kvd_err *err)
 
 static void release(job *j)
 {
+    if (j->engine)
+        j->engine->free(j->engine);
     free(j->id);
     free(j->offset);
     kvd_sensitivity_free(j->sums);
@@ -334,8 +371,7 @@ int main(int argc, char **argv)
         .doc = "Projections of every head weighed by the Fisher information of the predictions (pairs fqk "
                "and fvw of a "
                "spectrum file), and singular values in nats, from one backward pass with tokens drawn from "
-               "the model. On "
-               "the CPU.\v"
+               "the model.\v"
                "Example:\n"
                "  kvdim-sensitivity data/models/kvdim-6m --text book.txt --tokens 16384 -o fisher.h5\n"
                "  kvdim-eval data/models/kvdim-6m --text other.txt --spectrum fisher.h5 --method "

@@ -99,8 +99,13 @@ static int widths_at(const kvd_point_source *s, double p, double *removal_rate, 
     if (m->dims->one_p) {
         if (alloc_widths(s, w, err))
             return -1;
-        return kvd_widths_uniform(w, p)
-                   ? kvd_fail(err, "method '%s': p = %g is not in [0, 1)", m->dims->name, p)
+        if (kvd_widths_uniform(w, p))
+            return kvd_fail(err, "method '%s': p = %g is not in [0, 1)", m->dims->name, p);
+        const double most = 1 - 1.0 / w->d_head;
+        return p > most
+                   ? kvd_fail(err,
+                              "method '%s': p = %g is more than %g, where one dimension of every head stays",
+                              m->dims->name, p, most)
                    : 0;
     }
     const int status = m->ranks == KVD_RANKS_LOSS
@@ -271,9 +276,18 @@ int kvd_point_of_keys(const kvd_point_source *s, kvd_point *point, kvd_err *err)
 {
     const kvd_method *const m = s->method;
     assert(kvd_method_has_point(m));
-    return kvd_method_has_sides(m) ? point_of_sides(s, point, err)
-           : isnan(m->p)           ? kvd_point_at_r(s, m->r, point, err)
-                                   : kvd_point_at(s, m->p, point, err);
+    if (kvd_method_has_sides(m))
+        return point_of_sides(s, point, err);
+    if (isnan(m->p))
+        return kvd_point_at_r(s, m->r, point, err);
+    if (kvd_point_at(s, m->p, point, err))
+        return -1;
+    if (m->dims->one_p && m->p > 0 && !(point->overall_p > 0)) {
+        kvd_point_release(point);
+        return kvd_fail(err, "method '%s': p = %g removes nothing, it moves in steps of 1/%d", m->dims->name,
+                        m->p, s->spectrum->model.d_head);
+    }
+    return 0;
 }
 
 int kvd_point_of_rates(const kvd_point_source *s, size_t i, kvd_point *point, kvd_err *err)

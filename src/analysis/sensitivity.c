@@ -8,11 +8,11 @@
 #include "common/linalg.h"
 #include "common/threads.h"
 
-enum { SIDES = 2, KINDS = 4 }; /* q and its gradient, o and its gradient */
+enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
-    double *sum;     /* [n_layers][n_kv_heads][KINDS][d][d], over the queries of the group */
+    double *sum;     /* [n_layers][KINDS][n_kv_heads][d][d], over the queries of the group */
     double *scratch; /* [threads][kvd_gram_scratch(d)]                                     */
 };
 
@@ -50,7 +50,12 @@ void kvd_sensitivity_free(kvd_sensitivity *s)
 
 static double *sum_at(const kvd_sensitivity *s, size_t layer, size_t kv_head, size_t kind)
 {
-    return s->sum + ((layer * s->n_kv_heads + kv_head) * KINDS + kind) * s->d * s->d;
+    return s->sum + ((layer * KINDS + kind) * s->n_kv_heads + kv_head) * s->d * s->d;
+}
+
+double *kvd_sensitivity_sums(kvd_sensitivity *s)
+{
+    return s->sum;
 }
 
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err)
@@ -85,8 +90,9 @@ static int bases_of_head(const kvd_sensitivity *s, kvd_pair pair, size_t side, i
                          kvd_spectrum *out, kvd_err *err)
 {
     double *const sigma = kvd_spectrum_sigma(out, pair, layer, h);
-    const double *const rows = sum_at(s, (size_t)layer, (size_t)h, 2 * side), *const gradients =
-                                                                                  rows + s->d * s->d;
+    const double *const rows = sum_at(s, (size_t)layer, (size_t)h, 2 * side), *const gradients = sum_at(
+                                                                                  s, (size_t)layer, (size_t)h,
+                                                                                  2 * side + 1);
     if (kvd_balanced(rows, gradients, s->d, sigma, kvd_spectrum_R(out, pair, layer, h),
                      kvd_spectrum_right(out, pair, layer, h), err))
         return kvd_in(err, "pair '%s', layer %d, KV head %d", kvd_pair_name[pair], layer, h);
@@ -99,15 +105,27 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
     const double scale = 1 / ((double)n_tokens * sqrt((double)s->group));
+    const size_t heads = s->n_layers * s->n_kv_heads, jobs = SIDES * heads;
     assert(n_tokens > 0 && out->n_layers == (int)s->n_layers && out->pairing == KVD_SHARED);
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
         out->pair[pair[side]].n_rows = 1; /* sigma is per token already */
-        for (int l = 0; l < out->n_layers; l++)
-            for (int h = 0; h < (int)s->n_kv_heads; h++)
-                if (bases_of_head(s, pair[side], side, l, h, scale, out, err))
-                    return -1;
     }
-    return 0;
+    size_t failed = jobs; /* the first job that failed: the same one for any schedule */
+    const int saved = kvd_blas_serial();
+#pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
+    for (size_t i = 0; i < jobs; i++) {
+        const size_t side = i / heads, l = i % heads / s->n_kv_heads, h = i % s->n_kv_heads;
+        kvd_err mine = {""};
+        if (bases_of_head(s, pair[side], side, (int)l, (int)h, scale, out, &mine)) {
+#pragma omp critical(kvd_sensitivity_error)
+            if (i < failed) {
+                failed = i;
+                *err = mine;
+            }
+        }
+    }
+    kvd_blas_restore(saved);
+    return failed == jobs ? 0 : -1;
 }

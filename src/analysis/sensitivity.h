@@ -21,12 +21,18 @@
 
 typedef struct kvd_sensitivity kvd_sensitivity;
 
+enum { KVD_SENSITIVITY_KINDS = 4 }; /* what is summed: q, its gradient, o, its gradient */
+
 /* Room for the sums of a model. */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
 /* Adds one layer of one batch: the `take` of a kvd_gradient_sink. */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
+
+/* The sums, C and G of both sides [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head], 0 at first: what a GPU has added up
+ * (cuda/sensitivity.h) is put there. Valid until kvd_sensitivity_free. */
+double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
 /* fqk and fvw of *out, whose model, n_layers (all) and pairing (shared) are set. n_tokens: rows that were added, in each layer. */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out, kvd_err *err);

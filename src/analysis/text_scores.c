@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 
 /* ---- words ---------------------------------------------------------------------------------------- */
 

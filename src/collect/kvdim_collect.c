@@ -431,7 +431,7 @@ static int prepare(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
     if ((cfg->attention || cfg->fisher) && cfg->common.device == KVD_DEVICE_AUTO)
-        cfg->common.device = KVD_DEVICE_CPU; /* only there are scores handed out, and a backward pass */
+        cfg->common.device = KVD_DEVICE_CPU; /* only there are scores handed out, and gradients of weights */
     if (check_ranks(c, err) || settle_device(c, err) ||
         !(c->checkpoint = cfg->shape ? kvd_checkpoint_of_shape(cfg->shape, KVD_SHAPE_SEED, err)
                                      : kvd_checkpoint_open(cfg->model, err)) ||

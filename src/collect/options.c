@@ -185,7 +185,7 @@ static int check_fisher(const kvd_collect_options *cfg, kvd_err *err)
     if (!cfg->fisher)
         return cfg->fisher_rows_given ? kvd_fail(err, "--fisher-rows goes with --fisher") : 0;
     if (cfg->common.device == KVD_DEVICE_CUDA)
-        return kvd_fail(err, "--fisher needs --device cpu: there is no backward pass on GPUs");
+        return kvd_fail(err, "--fisher needs --device cpu: gradients of weights are not summed on GPUs");
     if (cfg->resume || cfg->n_snapshots)
         return kvd_fail(err, "--fisher keeps no state: it goes without --%s",
                         cfg->resume ? "resume" : "snapshots");
@@ -217,6 +217,8 @@ static int check_usage(const kvd_collect_options *cfg, kvd_err *err)
         return kvd_fail(err, "argument '%s' is one too many (texts go with --text)", cfg->text[0]);
     if ((cfg->n_text > 0) + (cfg->ids != NULL) + (cfg->n_random > 0) != 1)
         return kvd_fail(err, "give one of --text, --ids and --random");
+    if (cfg->no_special && !cfg->n_text)
+        return kvd_fail(err, "--no-special goes with --text");
     if (cfg->moments_file && !strcmp(cfg->moments_file, cfg->common.output))
         return kvd_fail(err, "--moments and -o name the same file '%s'", cfg->moments_file);
     if (check_attention(cfg, err) || check_fisher(cfg, err))
@@ -260,13 +262,11 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->text_given = true;
         return add_text(cfg, arg, err);
     case OPT_IDS:
-        cfg->ids = arg;
-        return 0;
+        return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_RANDOM:
         return kvd_arg_size("--random", arg, 2, (size_t)1 << 48, &cfg->n_random, err);
     case OPT_FIELD:
-        cfg->field = arg;
-        return 0;
+        return kvd_arg_once("--field", arg, &cfg->field, err);
     case OPT_NO_SPECIAL:
         cfg->no_special = true;
         return 0;

@@ -9,6 +9,7 @@
 
 #include "common/blas.h"
 #include "common/run.h"
+#include "common/utf8.h"
 
 enum { KEY_SEED = 0x1000, KEY_THREADS, KEY_DEVICE, KEY_JSON };
 
@@ -115,8 +116,16 @@ void kvd_args_parse(const char *name, const struct argp *argp, int argc, char **
         exit(1);
     }
     copy[0] = own_name;
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc; i++) {
+        /* Files and summaries hold the command line, paths and labels as texts. */
+        const size_t length = strlen(argv[i]), bad = kvd_utf8_first_bad(argv[i], length);
+        if (bad < length) {
+            fprintf(stderr, "%s: argument %d is not valid UTF-8 at byte %zu, and results record it as text\n",
+                    name, i, bad);
+            exit(2);
+        }
         copy[i] = argv[i];
+    }
     program_name = own_name;
     argp_err_exit_status = 2;
     argp_program_version_hook = print_version;
@@ -151,6 +160,17 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
+/* A bound with as many digits as it takes: 1048576 and not 1.04858e+06, and what lies below 1 not as 1. */
+static void print_bound(double v, char text[40])
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        (void)snprintf(text, 40, "%.*g", digits, v);
+        const double read = strtod(text, NULL);
+        if (read <= v && read >= v)
+            return;
+    }
+}
+
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out, kvd_err *err)
 {
     /* The character set keeps out what strtod also takes: white space, hexadecimal, inf and nan. */
@@ -159,9 +179,21 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
     const double v = n && strspn(text, "0123456789+-.eE") == n ? strtod(text, &end) : 0;
     if (!end || end == text || *end)
         return kvd_fail(err, "%s: '%s' is not a number", option, text);
-    if (!(v >= lo && v <= hi) || !isfinite(v))
-        return kvd_fail(err, "%s: '%s' is not within %g .. %g", option, text, lo, hi);
+    if (!(v >= lo && v <= hi) || !isfinite(v)) {
+        char least[40], most[40];
+        print_bound(lo, least);
+        print_bound(hi, most);
+        return kvd_fail(err, "%s: '%s' is not within %s .. %s", option, text, least, most);
+    }
     *out = v;
+    return 0;
+}
+
+int kvd_arg_once(const char *option, const char *text, const char **slot, kvd_err *err)
+{
+    if (*slot)
+        return kvd_fail(err, "%s is given twice, '%s' and '%s'", option, *slot, text);
+    *slot = text;
     return 0;
 }
 

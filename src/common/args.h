@@ -56,6 +56,9 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out, size_t *n,
                     kvd_err *err);
 
+/* An option of which one value is wanted, in *slot (NULL: none yet): a second is an error, lest the first goes unread. */
+int kvd_arg_once(const char *option, const char *text, const char **slot, kvd_err *err);
+
 /* As above for whole numbers, "a,b,c" only. */
 int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, size_t **out, size_t *n,
                   kvd_err *err);

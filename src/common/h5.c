@@ -79,8 +79,11 @@ static char *shorten(const char *text, kvd_err *err)
     enum { MOST = 50000 };
     char *out = NULL;
     const size_t n = strlen(text);
-    const int rc = n <= MOST ? asprintf(&out, "%s", text)
-                             : asprintf(&out, "%.*s... (%zu bytes more)", MOST, text, n - MOST);
+    size_t kept = n < MOST ? n : MOST;
+    while (kept < n && ((unsigned char)text[kept] & 0xc0) == 0x80) /* not within a character */
+        kept--;
+    const int rc = kept == n ? asprintf(&out, "%s", text)
+                             : asprintf(&out, "%.*s... (%zu bytes more)", (int)kept, text, n - kept);
     if (rc < 0) {
         kvd_no_memory(err, "a text", n);
         return NULL;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/h5_internal.h"
+#include "common/utf8.h"
 
 enum { MAX_TEXT = 60000 }; /* an object header message ends at 64 KiB */
 
@@ -228,6 +229,12 @@ int kvd_h5_get_text(kvd_h5 *f, const char *where, const char *name, char **value
     }
     if (!text) {
         kvd_no_memory(err, name, H5Tget_size(type));
+        goto done;
+    }
+    const size_t length = strlen(text), bad = kvd_utf8_first_bad(text, length);
+    if (bad < length) {
+        kvd_fail(err, "'%s' attribute '%s/%s' is not valid UTF-8 at byte %zu", f->path, spot(where), name,
+                 bad);
         goto done;
     }
     *value = text;

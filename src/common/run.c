@@ -278,7 +278,7 @@ static int append_input(kvd_run *run, const kvd_run_input *in, kvd_err *err)
     return 0;
 }
 
-int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err)
+static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
 {
     int rc = -1;
     kvd_run_input in = {.path = strdup(path)};
@@ -296,6 +296,10 @@ int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err)
         kvd_fail(err, "'%s' is neither a file nor a folder", path);
         goto done;
     }
+    if (S_ISDIR(st.st_mode) && !folders) {
+        kvd_fail(err, "'%s' is a folder, not a file", path);
+        goto done;
+    }
     if (S_ISDIR(st.st_mode) ? hash_folder(state, path, &in.bytes, err)
                             : hash_file(state, path, &in.bytes, err))
         goto done;
@@ -310,6 +314,16 @@ done:
     if (rc)
         input_release(&in);
     return rc;
+}
+
+int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err)
+{
+    return add_path(run, path, false, err);
+}
+
+int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err)
+{
+    return add_path(run, path, true, err);
 }
 
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err)

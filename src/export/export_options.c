@@ -106,14 +106,11 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_SPECTRUM:
-        cfg->spectrum = arg;
-        return 0;
+        return kvd_arg_once("--spectrum", arg, &cfg->spectrum, err);
     case OPT_RATES:
-        cfg->rates = arg;
-        return 0;
+        return kvd_arg_once("--rates", arg, &cfg->rates, err);
     case OPT_TABLE:
-        cfg->table = arg;
-        return 0;
+        return kvd_arg_once("--error-table", arg, &cfg->table, err);
     case OPT_METHOD:
         return parse_method(cfg, arg, err);
     case OPT_POINT:

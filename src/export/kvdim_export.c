@@ -42,7 +42,7 @@ static int load(exporting *x, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;
     if (!(x->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
-        kvd_run_add_input(&x->run, cfg->model, err) || kvd_run_add_input(&x->run, cfg->spectrum, err) ||
+        kvd_run_add_model(&x->run, cfg->model, err) || kvd_run_add_input(&x->run, cfg->spectrum, err) ||
         (cfg->rates && kvd_run_add_input(&x->run, cfg->rates, err)) ||
         (cfg->table && kvd_run_add_input(&x->run, cfg->table, err)))
         return -1;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/utf8.h"
+
 typedef union {
     char *text;
     int64_t integer;
@@ -312,6 +314,11 @@ static int read_text_column(hid_t dataset, hid_t type, size_t n, cell *out, cons
         out[i].text = strndup(fixed + i * size, size);
         if (!out[i].text) {
             kvd_no_memory(err, "a text of a table", size + 1);
+            goto done;
+        }
+        const size_t length = strlen(out[i].text), bad = kvd_utf8_first_bad(out[i].text, length);
+        if (bad < length) {
+            kvd_fail(err, "'%s': '/rows/%s' row %zu is not valid UTF-8 at byte %zu", file, name, i, bad);
             goto done;
         }
     }

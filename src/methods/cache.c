@@ -320,6 +320,14 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
 {
     if (a->rows != rows)
         return kvd_fail(err, "the cache took %zu steps, not %zu", a->rows, rows);
+    if (plan->levels && a->dropped == 0)
+        return kvd_fail(err, "'%s' dropped no entry: its budget holds every sequence whole",
+                        plan->tokens->name);
+    if (plan->levels && a->lowered == 0)
+        return kvd_fail(err, "'%s' lowered no entry", plan->levels->name);
+    if (plan->tokens && plan->tokens->lowers && !kvd_plan_two_levels(plan) && a->dropped == 0)
+        return kvd_fail(err, "'%s' dropped no entry, and nothing stores less of what it lowers",
+                        plan->tokens->name);
     if (plan->tokens && a->dropped + a->lowered == 0)
         return kvd_fail(err, "'%s' dropped and lowered no entry: its budget holds every sequence whole",
                         plan->tokens->name);

@@ -297,8 +297,9 @@ int kvd_head_decide(kvd_head *h, kvd_err *err)
             h->account->dropped++;
             continue;
         }
-        if (now < was) {
+        if (now < was)
             h->level[i] = now;
+        if (now < was && kvd_plan_two_levels(h->p)) {
             h->account->lowered++;
             for (int side = 0; side < KVD_N_SIDES; side++) {
                 store_plain(h, side, i);

@@ -39,6 +39,11 @@ double kvd_plan_entry_bits(const kvd_plan *p)
     return (p->tokens ? p->tokens->entry_bits : 0) + (p->levels ? p->levels->entry_bits : 0);
 }
 
+bool kvd_plan_two_levels(const kvd_plan *p)
+{
+    return p->dims_low || (p->bits && p->bits->two_levels);
+}
+
 bool kvd_plan_draws(const kvd_plan *p)
 {
     return p->tokens && p->tokens->regularise;
@@ -112,12 +117,12 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     if (p->channels && p->channels->project && p->bits)
         return kvd_fail(err, "'%s' projects rows anew at every step: it goes with no method of the bits axis",
                         p->channels->name);
-    if (p->tokens && p->tokens->only_lowers && !p->bits && !p->dims_low)
+    if (p->tokens && p->tokens->only_lowers && !kvd_plan_two_levels(p))
         return kvd_fail(
             err,
             "nothing stores less of what '%s' lowers: give a method of the dims axis with p_u, or hetero",
             p->tokens->name);
-    if (p->levels && !p->bits && !p->dims_low)
+    if (p->levels && !kvd_plan_two_levels(p))
         return kvd_fail(err, "nothing stores less of what '%s' lowers: give p_u, or hetero", p->levels->name);
     if (p->dims_low && check_low(p, err))
         return -1;

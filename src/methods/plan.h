@@ -49,6 +49,9 @@ const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 /* What an entry stores beside K and V, in bits: of tokens and levels. */
 double kvd_plan_entry_bits(const kvd_plan *p);
 
+/* Whether an entry at the low level is stored otherwise than one at the high level: cut further, or in other codes. */
+bool kvd_plan_two_levels(const kvd_plan *p);
+
 /* Whether it draws random numbers, so that what it does depends on the seed. */
 bool kvd_plan_draws(const kvd_plan *p);
 

@@ -21,7 +21,8 @@ static const kvd_tokens_method *const tokens[] = {
 static const kvd_dims_maker *const makers[] = {&kvd_dims_palu};
 static const kvd_channels_method *const channels[] = {&kvd_channels_think, &kvd_channels_strawman};
 static const kvd_bits_method *const bits[] = {&kvd_bits_kivi, &kvd_bits_hetero,  &kvd_bits_zipcache,
-                                              &kvd_bits_gear, &kvd_bits_kvquant, &kvd_bits_rotatekv};
+                                              &kvd_bits_gear, &kvd_bits_kvquant, &kvd_bits_rotatekv,
+                                              &kvd_bits_allot};
 
 /* Names that stand for members of several axes, with values of keys where they are not the members' own. */
 static const struct {
@@ -448,6 +449,10 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
         return kvd_fail(err, "p_u is of entries at a low level, which no member of it makes");
     kvd_keyed all[5];
     const int n = kvd_method_members((kvd_method *)(uintptr_t)m, all);
+    for (int j = 0; m->bits && !lowers(m) && m->bits->low_key[j]; j++)
+        if (m->bits_values.given[kvd_find_key(&all[n - 1], m->bits->low_key[j])])
+            return kvd_fail(err, "%s is of entries at the low level, which no member of it makes",
+                            m->bits->low_key[j]);
     for (int k = 0; k < n; k++)
         for (int i = 0; all[k].parameter[i].key; i++)
             if (isnan(all[k].values->value[i]))
@@ -525,6 +530,23 @@ void kvd_method_with_fisher(kvd_method *m)
         if (!strcmp(m->bits->parameter[i].key, m->bits->fisher_key) && !m->bits_values.given[i])
             m->bits_values.value[i] = 1;
     kvd_method_describe(m);
+}
+
+bool kvd_method_reads_fisher(const kvd_method *m)
+{
+    if (m->maker && m->maker->reads_fisher && m->maker->reads_fisher(&m->maker_values))
+        return true;
+    for (int i = 0; m->bits && m->bits->fisher_key && m->bits->parameter[i].key; i++)
+        if (!strcmp(m->bits->parameter[i].key, m->bits->fisher_key))
+            return m->bits_values.value[i] > 0;
+    return false;
+}
+
+unsigned kvd_method_needs(const kvd_method *m)
+{
+    return (m->layers ? m->layers->needs : 0) | (m->maker ? m->maker->needs : 0) |
+           (m->channels ? m->channels->needs : 0) | (m->tokens ? m->tokens->needs : 0) |
+           (m->levels ? m->levels->needs : 0) | (m->bits ? m->bits->needs : 0);
 }
 
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)

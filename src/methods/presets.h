@@ -66,6 +66,10 @@ bool kvd_preset_at(int i, kvd_preset *out);
 /* Squared gradients are there (--fisher): a bits method that can use them does, unless its key was given or a method of the dims axis
  * stands in front of it. */
 void kvd_method_with_fisher(kvd_method *m);
+/* Whether it would read squared gradients, as its keys are. */
+bool kvd_method_reads_fisher(const kvd_method *m);
+/* The union of what its members need (kvd_needs). */
+unsigned kvd_method_needs(const kvd_method *m);
 
 /* The axes but dims of a plan: what belongs to the method alone. */
 void kvd_method_plan(const kvd_method *m, kvd_plan *plan);
@@ -91,6 +95,8 @@ int kvd_method_rate_find(const kvd_method *m, const char *key, kvd_method_rate *
 double kvd_method_rate_at(const kvd_method_rate *r, double share);
 /* The share of the way at which a value lies. */
 double kvd_method_rate_share(const kvd_method_rate *r, double value);
+/* Whether the method says what the key is. */
+bool kvd_method_rate_given(const kvd_method *m, const kvd_method_rate *r);
 /* *out is *m with the key at that value, and the key that goes with it where it was not given. */
 void kvd_method_set_rate(const kvd_method *m, const kvd_method_rate *r, double value, kvd_method *out);
 /* The value that m has; NaN where it is not known before widths are. */

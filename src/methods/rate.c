@@ -129,6 +129,16 @@ static void set(kvd_method *m, const char *name, double value, bool only_free)
     }
 }
 
+bool kvd_method_rate_given(const kvd_method *m, const kvd_method_rate *r)
+{
+    kvd_method copy = *m;
+    kvd_keyed member;
+    if (!strcmp(r->name, "p"))
+        return !isnan(m->p) || !isnan(m->r);
+    const kvd_parameter *const p = find_dotted(&copy, r->name, &member);
+    return p && member.values->given[p - member.parameter];
+}
+
 void kvd_method_set_rate(const kvd_method *m, const kvd_method_rate *r, double value, kvd_method *out)
 {
     *out = *m;

@@ -346,7 +346,7 @@ const char *kvd_checkpoint_dtype(const kvd_checkpoint *c)
 int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err)
 {
     return c->random_hash ? kvd_run_add_made_input(run, c->path, c->random_hash, err)
-                          : kvd_run_add_input(run, c->path, err);
+                          : kvd_run_add_model(run, c->path, err);
 }
 
 /* find_stored, and with a tied head either of its two names for the other. */

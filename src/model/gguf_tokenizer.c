@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 #include "model/tokenizer/vocab.h"
 
 /* Values of tokenizer.ggml.token_type. */

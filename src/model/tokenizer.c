@@ -17,7 +17,7 @@
 #include "model/tokenizer/pretokenize.h"
 #include "model/tokenizer/token_decoder.h"
 #include "model/tokenizer/tokenizer_llama2c.h"
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 
 /* What one call of encode needs; kept between calls, for its buffers and its word cache. */
 typedef struct {

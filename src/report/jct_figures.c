@@ -24,7 +24,7 @@ void kvd_jct_size_columns(kvd_table *t)
     kvd_table_add_column(t, KVD_CELL_INT, 0, "output", "output");
 }
 
-enum { MOST_FIGURES = 8, MOST_BARS = 24 };
+enum { MOST_FIGURES = 16, MOST_BARS = 24 };
 
 static size_t end_of_place(const kvd_jct_entries *all, size_t first)
 {
@@ -130,33 +130,34 @@ static const kvd_jct_entry **bars_of(const kvd_jct_entries *all, size_t first, s
         if (kvd_jct_real(&all->item[i], "phases") > 0)
             e[(*n)++] = &all->item[i];
     qsort(e, *n, sizeof *e, by_sizes);
-    *n = *n < MOST_BARS ? *n : MOST_BARS;
     return e;
 }
 
-static void bar_of(kvd_table *t, const kvd_jct_entry *e)
+/* Returns how many characters label it. */
+static size_t bar_of(kvd_table *t, const kvd_jct_entry *e)
 {
-    char label[64];
-    snprintf(label, sizeof label, "%.0f + %.0f", kvd_jct_real(e, "input"), kvd_jct_real(e, "output"));
+    char label[96];
+    const double input = kvd_jct_real(e, "input"), output = kvd_jct_real(e, "output"),
+                 weight = kvd_jct_real(e, "step_weight");
+    if (weight > 1)
+        snprintf(label, sizeof label, "%.0f + %.0f (%.0f steps)", input, output, (output - 1) / weight);
+    else
+        snprintf(label, sizeof label, "%.0f + %.0f", input, output);
     kvd_table_text(t, e->series);
     kvd_table_text(t, label);
+    return strlen(e->series) + 2 + strlen(label);
 }
 
 /* Bars of one place: parts in percent of the JCT of none at the same sizes (of the row itself without none), or shares of its own. */
-static int bars_figure(const kvd_jct_entries *all, size_t first, size_t end, int number, bool shares,
-                       kvd_section *s, kvd_err *err)
+static int bars_figure(const kvd_jct_entry *const *e, size_t n, int number, bool shares, kvd_section *s,
+                       kvd_err *err)
 {
     char name[32], caption[KVD_LABEL + 400];
-    size_t n;
-    const kvd_jct_entry **const e = bars_of(all, first, end, &n, err);
-    if (!e)
-        return -1;
+    size_t label = 0;
     snprintf(name, sizeof name, "jct-%s-%d", shares ? "shares" : "bars", number);
-    kvd_table *const t = n ? kvd_section_table(s, name, all->item[first].place, err) : NULL;
-    if (!t) {
-        free(e);
-        return n ? -1 : 0;
-    }
+    kvd_table *const t = kvd_section_table(s, name, e[0]->place, err);
+    if (!t)
+        return -1;
     t->only_files = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "bar", "bar");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "sizes", "sizes");
@@ -166,22 +167,45 @@ static int bars_figure(const kvd_jct_entries *all, size_t first, size_t end, int
         kvd_table_add_column(t, KVD_CELL_REAL, 6, kvd_jct_part_title[p], kvd_jct_part_title[p]);
     for (size_t i = 0; i < n; i++) {
         const double up = kvd_jct_speed_up(e[i]), whole = kvd_jct_real(e[i], "jct_s") * (isnan(up) ? 1 : up);
-        bar_of(t, e[i]);
+        const size_t characters = bar_of(t, e[i]);
+        label = characters > label ? characters : label;
         for (int p = 0; p < (shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS); p++)
             kvd_table_real(
                 t, fmax(0, shares ? paper_share(e[i], p) : 100 * kvd_jct_part(e[i], p, NULL) / whole));
     }
-    free(e);
     snprintf(
         caption, sizeof caption, "%s. %s Parts from the bottom up in the order of the key, line by line.",
-        all->item[first].place,
+        e[0]->place,
         shares ? "Shares of the job's own JCT, as the papers' breakdowns have them."
                : "What the time of a job goes to, prefill and decode together, in percent of the JCT of "
                  "none at the same input and output lengths (of the method itself where none was not run).");
-    const int width = 220 + 46 * (int)n;
-    return kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 600, caption, err,
-                              "csv='tables/%s.csv'; parts=%d; whole='%s'", name,
-                              shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS, shares ? "the job" : "none");
+    /* Labels hang to the left, the first ones beyond the axis. */
+    const int below = 20 + (int)(5.7 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
+              width = 150 + beside + 46 * (int)n;
+    return kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 410 + below, caption, err,
+                              "csv='tables/%s.csv'; parts=%d; whole='%s'; below=%d; beside=%d", name,
+                              shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS, shares ? "the job" : "none",
+                              below, beside);
+}
+
+/* As many figures as the bars of a place fill; *number is that of the last one. */
+static int bars_figures(const kvd_jct_entries *all, size_t first, size_t end, int *number, kvd_section *s,
+                        kvd_err *err)
+{
+    size_t n;
+    int status = 0;
+    const kvd_jct_entry **const e = bars_of(all, first, end, &n, err);
+    if (!e)
+        return -1;
+    const size_t figures = (n + MOST_BARS - 1) / MOST_BARS;
+    for (size_t i = 0; i < figures && !status && *number < MOST_FIGURES; i++) {
+        const size_t from = i * n / figures, bars = (i + 1) * n / figures - from;
+        ++*number;
+        status = bars_figure(e + from, bars, *number, false, s, err) ||
+                 bars_figure(e + from, bars, *number, true, s, err);
+    }
+    free(e);
+    return status;
 }
 
 /* Places with their other length, in rising order, that were run at two lengths or more. */
@@ -259,9 +283,7 @@ int kvd_jct_figures(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
     int number = 0;
     for (size_t first = 0, end; first < all->n && number < MOST_FIGURES; first = end) {
         end = end_of_place(all, first);
-        ++number;
-        if (bars_figure(all, first, end, number, false, s, err) ||
-            bars_figure(all, first, end, number, true, s, err))
+        if (bars_figures(all, first, end, &number, s, err))
             return -1;
     }
     return lines_figure(all, false, s, err) || lines_figure(all, true, s, err) ? -1 : 0;

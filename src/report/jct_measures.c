@@ -7,8 +7,10 @@
 #include "formats/jct.h"
 #include "report/jct_rows.h"
 
-typedef enum { SHARE, EXTRA, CHANGE } question_kind;
-static const char *const prefix[] = {"jct-share-", "jct-extra-", "jct-change-"};
+typedef enum { SHARE, EXTRA, CHANGE, OF_PROMPTS, OF_STEPS, KINDS } question_kind;
+static const char *const prefix[KINDS] = {"jct-share-", "jct-extra-", "jct-change-", "jct-of-prompts-",
+                                          "jct-of-steps-"};
+static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s", "decode_s"};
 
 typedef struct {
     question_kind kind;
@@ -19,7 +21,7 @@ typedef struct {
 
 static bool parse(const char *name, question *q)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < KINDS; i++) {
         const size_t n = strlen(prefix[i]);
         if (strncmp(name, prefix[i], n))
             continue;
@@ -69,8 +71,12 @@ static int seconds(const kvd_jct_entry *e, const char *parts, double *sum, kvd_e
 
 static int put(const kvd_jct_entry *e, double value, kvd_values *out, kvd_err *err)
 {
-    return kvd_values_put(out, value, err, "%.60s, %.0f + %.0f tokens, %.100s", kvd_jct_text(e, "method"),
-                          kvd_jct_real(e, "input"), kvd_jct_real(e, "output"), e->place);
+    const size_t first = out->n;
+    if (kvd_values_put(out, value, err, "%.60s, %.0f + %.0f tokens, %.100s", kvd_jct_text(e, "method"),
+                       kvd_jct_real(e, "input"), kvd_jct_real(e, "output"), e->place))
+        return -1;
+    kvd_values_timed_on(out, first, kvd_jct_text(e, "engine"));
+    return 0;
 }
 
 static int of_parts(const kvd_jct_entry *e, const question *q, kvd_values *out, kvd_err *err)
@@ -80,7 +86,7 @@ static int of_parts(const kvd_jct_entry *e, const question *q, kvd_values *out, 
         return 0;
     if (seconds(e, q->rest, &of, err))
         return -1;
-    if (q->kind == SHARE && !(of > 0))
+    if (q->kind != EXTRA && !(of > 0))
         return 0; /* another part may do its work */
     if (q->kind == EXTRA) {
         kvd_jct_entry none = *e;
@@ -90,7 +96,7 @@ static int of_parts(const kvd_jct_entry *e, const question *q, kvd_values *out, 
         if (seconds(&none, q->rest, &without, err))
             return -1;
     }
-    return put(e, 100 * (of - without) / kvd_jct_real(e, "jct_s"), out, err);
+    return put(e, 100 * (of - without) / kvd_jct_real(e, whole[q->kind]), out, err);
 }
 
 /* Against every row of the other method that is comparable. */

@@ -8,6 +8,7 @@
  * Of jobs that ran on a GPU, methods by their names without keys; SIZES is "100000x256", input and output, or "all":
  *   jct-share-METHOD-PART[+PART]...:SIZES   parts ("decode_restore": columns without "_s") in percent of the JCT; none of them
  *                                           ran, none counts: the part behind may do their work
+ *   jct-of-prompts-METHOD-PART[+PART]...:SIZES, jct-of-steps-...   the same in percent of the time of prompts, of steps
  *   jct-extra-METHOD-PART[+PART]...:SIZES   the same, of none in the same file and sizes taken off
  *   jct-change-A-over-B:SIZES               JCT of A over that of B in the same file and sizes less 1, in percent
  */

@@ -9,6 +9,13 @@
 
 /* ---- reading ------------------------------------------------------------------------------------ */
 
+/* What may be lost by rounding in a time of the row: steps that stand for others multiply it. */
+static double rounding(const kvd_rows *r, size_t row)
+{
+    const double jct = kvd_rows_get_real(r, row, kvd_rows_find(r, "jct_s"));
+    return 1e-3 + (jct > 0 ? 1e-5 * jct : 0);
+}
+
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
 {
     static const struct {
@@ -31,7 +38,7 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
         for (size_t i = 0; column->kind != KVD_COL_TEXT && i < kvd_rows_count(r); i++) {
             const double x = kvd_rows_get_real(r, i, c);
             const bool noise = strstr(column->name, "_s") || strstr(column->name, "residue");
-            if (isinf(x) || x < (noise ? -1e-3 : 0))
+            if (isinf(x) || x < (noise ? -rounding(r, i) : 0))
                 return kvd_fail(err, "'%s': '/rows/%s' is %g in row %zu", f->path, column->name, x, i);
         }
     }
@@ -73,7 +80,10 @@ static void describe(kvd_jct_entry *e)
         snprintf(batch, sizeof batch, "; batch %.0f", n);
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
-    const char *const stock = strstr(engine, ", stock attention") ? "; stock attention" : "";
+    const char *const stock = strstr(engine, ", stock attention") ? "; stock attention"
+                              : strstr(engine, ", work shared out as the papers say")
+                                  ? "; the papers' schedule"
+                                  : "";
     snprintf(e->place, sizeof e->place, "%.50s on %.*s%s%s%s%s", e->file->model.name,
              (int)strcspn(engine, ",;"), engine, stock, by_tokens, batch, chunk);
     snprintf(e->series, sizeof e->series, "%.100s%s", kvd_jct_text(e, "method"),

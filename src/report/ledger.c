@@ -191,7 +191,22 @@ static void range_of(const kvd_values *v, double *least, double *most)
     }
 }
 
-/* "1.29 to 1.41 % (12 values)" */
+/* Devices that the values are times of, each once. */
+static void say_devices(kvd_text *t, const kvd_values *v)
+{
+    const char *before = " on ";
+    for (size_t i = 0; i < v->n; i++) {
+        size_t k = 0;
+        while (k < i && strcmp(v->value[k].device, v->value[i].device))
+            k++;
+        if (k < i || !v->value[i].device[0])
+            continue;
+        kvd_text_add(t, "%s%s", before, v->value[i].device);
+        before = " and ";
+    }
+}
+
+/* "1.29 to 1.41 % (12 values) on NVIDIA H200" */
 static void say(kvd_text *t, const char *name, const kvd_values *v, const char *unit)
 {
     char range[96];
@@ -203,6 +218,7 @@ static void say(kvd_text *t, const char *name, const kvd_values *v, const char *
     kvd_text_add(t, "%s", v->n ? range : "not measured");
     if (v->n > 1)
         kvd_text_add(t, " (%zu values)", v->n);
+    say_devices(t, v);
 }
 
 /* Words for a measure's name: what stands beside the main number. */

@@ -255,11 +255,18 @@ int kvd_values_put(kvd_values *v, double value, kvd_err *err, const char *fmt, .
     v->value = all;
     kvd_value *x = &v->value[v->n++];
     x->value = value;
+    x->device[0] = '\0';
     va_list args;
     va_start(args, fmt);
     vsnprintf(x->what, sizeof x->what, fmt, args);
     va_end(args);
     return 0;
+}
+
+void kvd_values_timed_on(kvd_values *v, size_t first, const char *engine)
+{
+    for (size_t i = first; i < v->n; i++)
+        snprintf(v->value[i].device, sizeof v->value[i].device, "%.*s", (int)strcspn(engine, ",;"), engine);
 }
 
 typedef struct {
@@ -473,7 +480,7 @@ static const struct {
 
 int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err *err)
 {
-    char word[64], pair[16];
+    char word[128], pair[16];
     request q = {.r = r};
     const char *colon = strchr(name, ':');
     const char *second = colon ? strchr(colon + 1, ':') : NULL;

@@ -58,6 +58,7 @@ bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
 typedef struct {
     double value;
     char what[2 * KVD_LABEL + 64]; /* where it was measured */
+    char device[64];               /* of a time: whose it is, "NVIDIA H200"; "" of other numbers */
 } kvd_value;
 
 typedef struct {
@@ -97,6 +98,8 @@ typedef struct {
 int kvd_measure(const kvd_results *r, const char *name, kvd_values *out, kvd_err *err);
 /* Appends a value with the text of where it was measured; NaN is passed over. */
 int kvd_values_put(kvd_values *v, double value, kvd_err *err, const char *fmt, ...) KVD_PRINTF(4, 5);
+/* The values from index `first` on are times of the device that an engine's description begins with. */
+void kvd_values_timed_on(kvd_values *v, size_t first, const char *engine);
 void kvd_values_release(kvd_values *v);
 
 #endif

@@ -38,13 +38,14 @@ bool kvd_serving_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Whether the row is of that method, whatever its keys, and of the trace. */
+/* Whether the row is of that method, whatever its keys, and of the trace, and its costs were measured on a GPU: the papers' machines
+ * have some, and a CPU's seconds say nothing of theirs. */
 static bool is_of(const kvd_serving_entry *e, const char *kind, const char *method, const char *trace)
 {
     const char *const m = kvd_serving_text(e, "method"), *const t = kvd_serving_text(e, "trace");
     const size_t n = strcspn(m, ","), all = strlen(t), end = strlen(trace);
-    return !strcmp(e->kind, kind) && strlen(method) == n && !strncmp(m, method, n) && all > end &&
-           !strcmp(t + all - end, trace);
+    return !strcmp(e->kind, kind) && kvd_serving_real(e, "gpus") > 0 && strlen(method) == n &&
+           !strncmp(m, method, n) && all > end && !strcmp(t + all - end, trace);
 }
 
 static bool equal(double a, double b)
@@ -55,8 +56,12 @@ static bool equal(double a, double b)
 static int put(const kvd_serving_entry *a, const kvd_serving_entry *b, double value, double rate,
                kvd_values *out, kvd_err *err)
 {
-    return kvd_values_put(out, value, err, "%.60s against %.60s at %.3g requests a second, %.80s",
-                          kvd_serving_text(a, "method"), kvd_serving_text(b, "method"), rate, a->place);
+    const size_t first = out->n;
+    if (kvd_values_put(out, value, err, "%.60s against %.60s at %.3g requests a second, %.80s",
+                       kvd_serving_text(a, "method"), kvd_serving_text(b, "method"), rate, a->place))
+        return -1;
+    kvd_values_timed_on(out, first, kvd_serving_text(a, "engine"));
+    return 0;
 }
 
 static int of_rates(const kvd_serving_entries *all, const question *q, const kvd_serving_entry *top,

@@ -87,8 +87,9 @@ static void describe(kvd_serving_entry *e)
         snprintf(replicas, sizeof replicas, "; %.0f replicas", n);
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
-    snprintf(e->place, sizeof e->place, "%.48s: %.70s%s%s", e->file->model.name, kvd_serving_text(e, "trace"),
-             replicas, chunk);
+    const char *const engine = kvd_serving_text(e, "engine");
+    snprintf(e->place, sizeof e->place, "%.48s on %.*s: %.60s%s%s", e->file->model.name,
+             (int)strcspn(engine, ",;"), engine, kvd_serving_text(e, "trace"), replicas, chunk);
     snprintf(e->series, sizeof e->series, "%.100s", kvd_serving_text(e, "method"));
     kvd_series_clean(e->place);
     kvd_series_clean(e->series);

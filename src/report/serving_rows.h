@@ -12,7 +12,7 @@ typedef struct {
     const kvd_result *file;
     size_t row;
     const char *kind;       /* "point", "max-rate", "validation"                                */
-    char place[KVD_LABEL];  /* "model: trace; 2 replicas; chunks of 512": rows that can be compared */
+    char place[KVD_LABEL];  /* "model on H200: trace; 2 replicas; chunks of 512": rows that can be compared */
     char series[KVD_LABEL]; /* the method                                                        */
 } kvd_serving_entry;
 

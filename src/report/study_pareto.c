@@ -12,6 +12,12 @@
 #include "report/targets.h"
 
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
+enum {
+    HEIGHT = 560,
+    KEY_COLUMNS = 5,
+    KEY_LINES = 6,
+    KEY_LINE = 21
+}; /* of a figure and its key, pixels; as in pareto.gp */
 
 /* Measures of quality, smaller is better: KL, what is lost of top-1, perplexity over that of the uncompressed model. */
 static double measure(const kvd_accuracy_entry *e, int k)
@@ -162,10 +168,19 @@ static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s, const k
     return 0;
 }
 
+/* Every line of the key beyond KEY_LINES makes the figure higher, so that the panels keep their size. */
+static int height_for(size_t series)
+{
+    const int lines = (int)((series + KEY_COLUMNS - 1) / KEY_COLUMNS);
+    return HEIGHT + (lines > KEY_LINES ? (lines - KEY_LINES) * KEY_LINE : 0);
+}
+
 static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t number, kvd_section *s,
                         kvd_err *err)
 {
     char name[64];
+    const char *last = "";
+    size_t series = 0;
     snprintf(name, sizeof name, "pareto-%zu", number);
     kvd_table *const t = kvd_section_table(s, name, "Quality against bytes, all points", err);
     if (!t)
@@ -181,6 +196,8 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
         const kvd_accuracy_entry *const e = &all->item[i];
         if (!usable(e) || kvd_entry_is_none(e) || strcmp(kvd_entry_text(e, "label"), all->label[label]))
             continue;
+        series += strcmp(e->method, last) != 0;
+        last = e->method;
         kvd_table_text(t, e->method);
         kvd_table_real(t, kvd_entry_real(e, "cache_share"));
         interval_cells(t, e);
@@ -197,8 +214,8 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
                  all->label[label]);
     int status = kvd_text_check(&caption, err);
     if (!status)
-        status = kvd_section_figure(s, name, "pareto.gp", 1100, 560, kvd_text_get(&caption), err,
-                                    "csv='tables/%s.csv'", name);
+        status = kvd_section_figure(s, name, "pareto.gp", 1100, height_for(series), kvd_text_get(&caption),
+                                    err, "csv='tables/%s.csv'", name);
     kvd_text_release(&caption);
     return status;
 }

@@ -204,7 +204,7 @@ static int latency_figure(const kvd_serving_entries *all, size_t first, int numb
 
 static int figures(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
 {
-    enum { MOST = 12, FEWEST_POINTS = 3 };
+    enum { MOST = 24, FEWEST_POINTS = 3 };
     int drawn = 0;
     for (size_t i = 0; i < all->n && drawn < MOST; i++)
         if ((!i || strcmp(all->item[i].place, all->item[i - 1].place)) &&
@@ -229,19 +229,25 @@ static void list_failures(const kvd_results *r, kvd_text *words)
 
 static void introduce(const kvd_serving_entries *all, kvd_text *words)
 {
-    size_t beyond = 0, refused = 0;
+    size_t beyond = 0, refused = 0, cpu = 0;
     double most = 0;
     for (size_t i = 0; i < all->n; i++) {
         const double share = kvd_serving_real(&all->item[i], "extrapolated_share");
         beyond += share > 0;
         most = share > most ? share : most;
         refused += kvd_serving_real(&all->item[i], "refused") > 0;
+        cpu += !(kvd_serving_real(&all->item[i], "gpus") > 0);
     }
     kvd_text_raw(
         words,
         "<p>Simulated by kvdim-serve: the batches are those that the engine would run, and every iteration "
         "takes the time that kvdim-jct measured for one like it. Nothing here was served but what the "
         "validation calls measured.</p>\n");
+    if (cpu)
+        kvd_text_add(words,
+                     "<p><strong>%zu of %zu rows have a CPU's costs</strong>: they say nothing of a GPU's "
+                     "service, and the ledger does not judge them.</p>\n",
+                     cpu, all->n);
     if (beyond)
         kvd_text_add(
             words,

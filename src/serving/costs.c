@@ -305,45 +305,6 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* Adds `name` to list [*n], which has room, unless it is there. */
-static int add_name(char **list, size_t *n, const char *name, kvd_err *err)
-{
-    for (size_t i = 0; i < *n; i++)
-        if (!strcmp(list[i], name))
-            return 0;
-    if (!(list[*n] = strdup(name)))
-        return kvd_no_memory(err, "the name of a method", strlen(name) + 1);
-    ++*n;
-    return 0;
-}
-
-int kvd_costs_methods(const char *path, char ***method, size_t *n, kvd_err *err)
-{
-    source s;
-    *method = NULL;
-    *n = 0;
-    if (open_source(&s, path, err))
-        return -1;
-    const size_t rows = kvd_rows_count(s.rows);
-    int status = 0;
-    if (!(*method = calloc(rows + 1, sizeof **method)))
-        status = kvd_no_memory(err, "names of methods", rows * sizeof **method);
-    for (size_t i = 0; !status && i < rows; i++)
-        if (is_kind(&s, i, "iteration"))
-            status = add_name(*method, n, text(&s, i, METHOD), err);
-    kvd_rows_free(s.rows);
-    if (!status && !*n)
-        status = kvd_fail(err, "'%s' has no row of kind iteration: kvdim-jct --iterations makes them", path);
-    for (size_t i = 0; status && i < *n; i++)
-        free((*method)[i]);
-    if (status) {
-        free(*method);
-        *method = NULL;
-        *n = 0;
-    }
-    return status;
-}
-
 /* ---- costs ----------------------------------------------------------------------------------------- */
 
 double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated)

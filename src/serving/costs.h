@@ -25,10 +25,6 @@ typedef struct kvd_costs kvd_costs;
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_costs_free(kvd_costs *c);
 
-/* The methods that have rows of kind "iteration", in the order of the file: *method [*n], the caller frees
- * all of it. */
-int kvd_costs_methods(const char *path, char ***method, size_t *n, kvd_err *err);
-
 double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated); /* seconds */
 /* Of the cache, all GPUs together: the most that a job of the file held by the cache's own count; without
  * jobs what was reserved. */

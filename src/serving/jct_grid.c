@@ -4,7 +4,7 @@
 
 #include "common/run.h"
 
-enum { LEAST = 16, PAGE = 64 };
+enum { LEAST = 16, PAGE = 64, ROWS = 8 };
 
 /* ---- the grid ---------------------------------------------------------------------------------------------- */
 
@@ -50,12 +50,19 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
         point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
 }
 
+/* 1, 2, 4, 8, 9, 16, 17 .. most. Beyond 8 requests CUDA graphs are of multiples of 8, to which a step is filled up: 9 take as long as 16. */
+static size_t next_batch(size_t batch, size_t most)
+{
+    const bool power = !(batch & (batch - 1));
+    return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
+}
+
 static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t samples, kvd_jct_point *point,
                       size_t *n)
 {
     /* One step more than samples: the first is thrown away. */
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
-    for (size_t batch = 1;; batch = smaller(2 * batch, l->max_batch)) {
+    for (size_t batch = 1;; batch = next_batch(batch, l->max_batch)) {
         for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
             if (!fits(l, batch, tokens + samples + 2)) {
                 add_fullest(l, batch, samples, point, n);
@@ -73,7 +80,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits, bool whole,
                  size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    enum { MOST = 64 * 64 }; /* sizes double or more from one to the next */
+    enum { MOST = 64 * 128 }; /* sizes double or more from one to the next or the one after it */
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
         return kvd_no_memory(err, "a grid", MOST * sizeof **point);
@@ -124,10 +131,59 @@ static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, 
     return 0;
 }
 
+/* A step of each of the first n requests, behind `before` tokens. */
+static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, kvd_err *err)
+{
+    for (uint32_t s = 0; s < n; s++) {
+        b->id[s] = b->next[s];
+        b->slice[s] = (kvd_slice){.request = s,
+                                  .slot = s,
+                                  .before = (uint32_t)before,
+                                  .n = 1,
+                                  .whole = (uint32_t)b->whole,
+                                  .emits = 1,
+                                  .last = last};
+    }
+    const kvd_iteration it = {.n_slices = n, .n_steps = n, .slice = b->slice, .n_tokens = n};
+    kvd_phase_times times;
+    const double begin = kvd_jct_now();
+    if (kvd_interrupted())
+        return kvd_fail_interrupted(err);
+    if (b->loop->engine->step(b->loop->engine, &it, b->id, b->next, &times, err))
+        return -1;
+    *seconds = kvd_jct_now() - begin;
+    return 0;
+}
+
+/*
+ * Steps of a small request for about as long. Prompts that follow each other without a pause draw more power than a card may, so that its clock
+ * falls and falls; in a service steps come between them.
+ */
+static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
+{
+    const size_t n = smaller(LEAST, p->piece), most = p->tokens + p->piece - n;
+    double one;
+    if (!most)
+        return 0;
+    if (prompt(b, 0, 0, n, true, false, &one, err))
+        return -1;
+    const double begin = kvd_jct_now();
+    bool last = false;
+    for (size_t i = 1; !last; i++) {
+        last = i == most || kvd_jct_now() - begin >= seconds;
+        if (steps(b, 1, n + i - 1, last, &one, err))
+            return -1;
+    }
+    return 0;
+}
+
 static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *second, kvd_err *err)
 {
+    const double most = 0.1;
+    double seconds = 0;
     for (size_t i = 0; i <= samples; i++) { /* the first is thrown away */
-        double seconds;
+        if (i && steps_between(b, p, seconds < most ? seconds : most, err))
+            return -1;
         if ((p->tokens && !b->anywhere && prompt(b, 0, 0, p->tokens, false, false, &seconds, err)) ||
             prompt(b, 0, p->tokens, p->piece, true, true, &seconds, err))
             return -1;
@@ -146,26 +202,10 @@ static int run_steps(bench *b, const kvd_jct_point *p, size_t samples, double *s
         else if (prompt(b, s, 0, p->tokens, true, false, &seconds, err))
             return -1;
     for (size_t i = 0; i <= samples; i++) {
-        for (uint32_t s = 0; s < p->batch; s++) {
-            b->id[s] = b->next[s];
-            b->slice[s] = (kvd_slice){.request = s,
-                                      .slot = s,
-                                      .before = (uint32_t)(p->tokens + i),
-                                      .n = 1,
-                                      .whole = (uint32_t)b->whole,
-                                      .emits = 1,
-                                      .last = i == samples};
-        }
-        const kvd_iteration it = {
-            .n_slices = p->batch, .n_steps = p->batch, .slice = b->slice, .n_tokens = p->batch};
-        kvd_phase_times times;
-        const double begin = kvd_jct_now();
-        if (kvd_interrupted())
-            return kvd_fail_interrupted(err);
-        if (b->loop->engine->step(b->loop->engine, &it, b->id, b->next, &times, err))
+        if (steps(b, p->batch, p->tokens + i, i == samples, &seconds, err))
             return -1;
         if (i)
-            second[i - 1] = kvd_jct_now() - begin;
+            second[i - 1] = seconds;
     }
     return 0;
 }

@@ -11,14 +11,14 @@ typedef struct {
 
 /*
  * Pieces of 16, 64, 256 .. tokens up to the longest prompt (or chunk) behind none, a quarter and half of the longest sequence; steps of
- * 1, 2, 4 .. max_batch requests that hold from 16 tokens up to the longest sequence, by factors of 4, or as much as the
+ * 1, 2, 4, 8, 9, 16, 17 .. max_batch requests that hold from 16 tokens up to the longest sequence, by factors of 4, or as much as the
  * cache holds. whole: prompts are never in pieces.
  * *point is allocated.
  */
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits, bool whole,
                  size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
-/* Runs it: second [samples]; steps hold *context tokens on average over the samples. */
+/* Runs it: second [samples]; pieces with steps of another request between them; steps hold *context tokens on average over the samples. */
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err);
 

@@ -276,26 +276,19 @@ static int parse_file(int key, char *arg, kvd_jct_options *cfg, kvd_err *err)
     case OPT_RATES:
         return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
     case OPT_SPREAD:
-        cfg->spread = arg;
-        return 0;
+        return kvd_arg_once("--spread", arg, &cfg->spread, err);
     case OPT_TABLE:
-        cfg->table = arg;
-        return 0;
+        return kvd_arg_once("--error-table", arg, &cfg->table, err);
     case OPT_CALIBRATION:
-        cfg->calibration = arg;
-        return 0;
+        return kvd_arg_once("--calibration", arg, &cfg->calibration, err);
     case OPT_FISHER:
-        cfg->fisher = arg;
-        return 0;
+        return kvd_arg_once("--fisher", arg, &cfg->fisher, err);
     case OPT_REQUESTS:
-        cfg->requests = arg;
-        return 0;
+        return kvd_arg_once("--requests", arg, &cfg->requests, err);
     case OPT_LENGTHS:
-        cfg->lengths = arg;
-        return 0;
+        return kvd_arg_once("--lengths", arg, &cfg->lengths, err);
     default: /* OPT_TRACE */
-        cfg->trace = arg;
-        return 0;
+        return kvd_arg_once("--trace", arg, &cfg->trace, err);
     }
 }
 
@@ -319,14 +312,11 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_METHOD:
         return add_methods(cfg, arg, err);
     case OPT_INPUT:
-        cfg->input_text = arg;
-        return 0;
+        return kvd_arg_once("--input-len", arg, &cfg->input_text, err);
     case OPT_OUTPUT:
-        cfg->output_text = arg;
-        return 0;
+        return kvd_arg_once("--output-len", arg, &cfg->output_text, err);
     case OPT_BATCH:
-        cfg->batch_text = arg;
-        return 0;
+        return kvd_arg_once("--batch", arg, &cfg->batch_text, err);
     case OPT_DTYPE:
         return parse_type(cfg, arg, err);
     case OPT_ATTENTION:

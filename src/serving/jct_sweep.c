@@ -194,7 +194,22 @@ static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output
     return some && some < output - 1 ? some : output - 1;
 }
 
-static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *err)
+/* A method that compressed nothing, all budgets and exact windows being longer than the requests, has not been timed; or what it adds
+ * takes more than it saves. */
+static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
+                              const kvd_jct_run *r)
+{
+    const double held = r->held_bytes / r->held_tokens, dense = c->setting.dense_bytes_per_token;
+    if (kvd_method_is_none(c->method->method) || held < dense * (1 - 1e-9))
+        return;
+    if (s->progress.terminal && !s->progress.quiet)
+        fputc('\n', stderr);
+    fprintf(stderr,
+            "%s: %s: NOTHING SAVED: its cache held %.6g bytes a token, an uncompressed one holds %.6g\n",
+            s->run.program, what, held, dense);
+}
+
+static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_requests *job, kvd_err *err)
 {
     const size_t input = job->request[0].input, output = job->request[0].output;
     const size_t repeats = s->cfg->repeats, steps = steps_of(s, c, output), gaps = job->n * steps;
@@ -218,6 +233,8 @@ static int run_job(kvd_jct_sweep *s, candidate *c, kvd_requests *job, kvd_err *e
         status = kvd_jct_add_job(&s->out, &c->setting, job->n, input, output, run, (int)repeats, gap,
                                  repeats * gaps, err);
     c->setting.step_weight = 1;
+    if (!status)
+        say_nothing_saved(s, c, what, &run[0]);
     free(run);
     free(gap);
     return status;
@@ -263,7 +280,7 @@ static int job(kvd_jct_sweep *s, candidate *c, size_t batch, size_t input, size_
         requests.request[i] = (kvd_request){0, (uint32_t)input, (uint32_t)output};
     if (s->cfg->trace)
         kvd_jct_trace_job(&s->trace, what);
-    const int status = run_job(s, c, &requests, err);
+    const int status = run_job(s, c, what, &requests, err);
     free(requests.request);
     return status ? kvd_in(err, "%s", what) : 0;
 }

@@ -12,7 +12,7 @@
 #include "common/progress.h"
 #include "common/run.h"
 #include "formats/rows_json.h"
-#include "serving/jct_file.h"
+#include "serving/costs_files.h"
 #include "serving/replay.h"
 #include "serving/serve_file.h"
 #include "serving/serve_options.h"
@@ -24,9 +24,7 @@ enum { POISSON_REQUESTS = 2000 }; /* for each replica */
 typedef struct {
     kvd_serve_options *cfg;
     kvd_run run;
-    kvd_model_info info;
-    char **known; /* methods of the costs */
-    size_t n_known;
+    kvd_costs_files *costs;
     kvd_requests requests;
     double base_rate; /* at which they arrive as they stand */
     kvd_serve_table table;
@@ -41,46 +39,42 @@ typedef struct {
 
 /* ---- inputs ------------------------------------------------------------------------------------------ */
 
-static int read_model(service *v, kvd_err *err)
+static int open_costs(service *v, kvd_err *err)
 {
-    kvd_h5 f = {.id = H5I_INVALID_HID};
-    const int status =
-        kvd_h5_open(&f, v->cfg->costs, &kvd_schema_jct, err) || kvd_model_info_read(&f, &v->info, err);
-    kvd_h5_close(&f, false);
-    return status ? -1 : 0;
+    const kvd_serve_options *const cfg = v->cfg;
+    for (size_t i = 0; i < cfg->n_costs; i++)
+        if (kvd_run_add_input(&v->run, cfg->costs[i], err))
+            return -1;
+    if (!(v->costs = kvd_costs_files_open(cfg->costs, cfg->n_costs, cfg->gpus, err)))
+        return -1;
+    if (*kvd_costs_files_apart(v->costs))
+        fprintf(stderr, "%s: %s\n", program, kvd_costs_files_apart(v->costs));
+    return 0;
 }
 
 /* All methods of the costs, unless some were named. */
 static int settle_methods(service *v, kvd_err *err)
 {
     kvd_serve_options *const cfg = v->cfg;
-    if (kvd_costs_methods(cfg->costs, &v->known, &v->n_known, err))
-        return -1;
-    for (size_t i = 0; i < cfg->n_methods; i++) {
-        size_t k = 0;
-        char list[300] = "";
-        for (; k < v->n_known && strcmp(cfg->method[i], v->known[k]); k++) {
-            const size_t at = strlen(list);
-            snprintf(list + at, sizeof list - at, "%s%s", k ? "; " : "", v->known[k]);
-        }
-        if (k == v->n_known)
-            return kvd_fail(err, "--method %s: '%s' has costs of: %s", cfg->method[i], cfg->costs, list);
-    }
-    if (cfg->n_methods)
-        return 0;
-    if (v->n_known > KVD_SERVE_METHODS)
-        return kvd_fail(err, "'%s' has %zu methods: name up to %d with --method", cfg->costs, v->n_known,
+    size_t n;
+    const char *const *const known = kvd_costs_files_methods(v->costs, &n);
+    if (!cfg->n_methods && n > KVD_SERVE_METHODS)
+        return kvd_fail(err, "the costs are of %zu methods: name up to %d with --method", n,
                         (int)KVD_SERVE_METHODS);
-    for (size_t k = 0; k < v->n_known; k++)
-        if (!(cfg->method[cfg->n_methods++] = strdup(v->known[k])))
-            return kvd_no_memory(err, "the name of a method", strlen(v->known[k]) + 1);
+    if (!cfg->n_methods)
+        for (size_t k = 0; k < n; k++)
+            if (!(cfg->method[cfg->n_methods++] = strdup(known[k])))
+                return kvd_no_memory(err, "the name of a method", strlen(known[k]) + 1);
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        if (!kvd_costs_files_of(v->costs, cfg->method[i], err))
+            return -1;
     return 0;
 }
 
 static int poisson_requests(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
-    const size_t n = cfg->requests ? cfg->requests : POISSON_REQUESTS * cfg->replicas;
+    const size_t n = cfg->n_requests ? cfg->n_requests : POISSON_REQUESTS * cfg->replicas;
     if (kvd_requests_lengths_from_file(cfg->lengths) && kvd_run_add_input(&v->run, cfg->lengths, err))
         return -1;
     v->base_rate = cfg->poisson_rate;
@@ -92,8 +86,8 @@ static int recorded_requests(service *v, kvd_err *err)
     const kvd_serve_options *const cfg = v->cfg;
     if (kvd_run_add_input(&v->run, cfg->trace, err) || kvd_requests_read(&v->requests, cfg->trace, err))
         return -1;
-    if (cfg->requests)
-        kvd_requests_first(&v->requests, cfg->requests);
+    if (cfg->n_requests && kvd_requests_first(&v->requests, cfg->n_requests, err))
+        return -1;
     v->base_rate = kvd_requests_rate(&v->requests);
     if (!(v->base_rate > 0) && (cfg->n_rates || !isnan(cfg->bound)))
         return kvd_fail(err, "'%s': no time passes between its requests, so they have no rate to change",
@@ -104,9 +98,12 @@ static int recorded_requests(service *v, kvd_err *err)
 static int open_inputs(service *v, kvd_err *err)
 {
     kvd_serve_options *const cfg = v->cfg;
-    if (kvd_run_add_input(&v->run, cfg->costs, err) || read_model(v, err) || settle_methods(v, err))
+    if (open_costs(v, err) || settle_methods(v, err))
         return -1;
-    if (cfg->validate && strcmp(cfg->validate, cfg->costs) && kvd_run_add_input(&v->run, cfg->validate, err))
+    bool known = !cfg->validate;
+    for (size_t i = 0; !known && i < cfg->n_costs; i++)
+        known = !strcmp(cfg->validate, cfg->costs[i]);
+    if (!known && kvd_run_add_input(&v->run, cfg->validate, err))
         return -1;
     if (!cfg->trace)
         return 0;
@@ -145,7 +142,9 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
         v->worst_share = share;
         v->worst_rate = p->rate;
     }
-    if (!isnan(bound) && p->served_rate < 0.9 * p->rate)
+    /* Of those that are not refused. */
+    const double rate = p->rate * (1 - (double)s->refused / (double)p->requests);
+    if (!isnan(bound) && p->served_rate < 0.9 * rate)
         fprintf(stderr,
                 "%s: %s: at %.4g requests a second the queue GROWS (%.4g are served): the mean of these %zu "
                 "requests "
@@ -295,10 +294,13 @@ static int validate(service *v, const kvd_costs *costs, const char *method, size
 
 static int print_json(const service *v, kvd_err *err)
 {
-    json_t *const all =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:s, s:o}", "program", program, "output",
-                  v->cfg->common.output, "model", v->info.name, "costs", v->cfg->costs, "trace",
-                  v->requests.name, "simulated", 1, "no_rate", v->none, "rows", kvd_rows_json(v->table.rows));
+    json_t *const costs = json_array();
+    for (size_t i = 0; costs && i < v->cfg->n_costs; i++)
+        json_array_append_new(costs, json_string(v->cfg->costs[i]));
+    json_t *const all = json_pack("{s:s, s:s, s:s, s:o, s:s, s:b, s:s, s:o}", "program", program, "output",
+                                  v->cfg->common.output, "model", kvd_costs_files_model(v->costs)->name,
+                                  "costs", costs, "trace", v->requests.name, "simulated", 1, "no_rate",
+                                  v->none, "rows", kvd_rows_json(v->table.rows));
     const int failed =
         !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
     json_decref(all);
@@ -310,7 +312,8 @@ static int serve_methods(service *v, kvd_err *err)
     const kvd_serve_options *const cfg = v->cfg;
     size_t replayed = 0;
     for (size_t i = 0; i < cfg->n_methods; i++) {
-        kvd_costs *const costs = kvd_costs_load(cfg->costs, cfg->method[i], cfg->gpus, err);
+        const char *const path = kvd_costs_files_of(v->costs, cfg->method[i], err);
+        kvd_costs *const costs = path ? kvd_costs_load(path, cfg->method[i], cfg->gpus, err) : NULL;
         if (!costs)
             return -1;
         const int status = (cfg->trace && serve_trace(v, costs, cfg->method[i], err)) ||
@@ -342,7 +345,7 @@ static int work(service *v, kvd_err *err)
                        cfg->common.quiet);
     const int status = serve_methods(v, err);
     kvd_progress_end(&v->progress);
-    if (status || kvd_serve_write(&v->file, &v->table, &v->info, v->none, err))
+    if (status || kvd_serve_write(&v->file, &v->table, kvd_costs_files_model(v->costs), v->none, err))
         return -1;
     return cfg->common.json ? print_json(v, err) : 0;
 }
@@ -352,9 +355,7 @@ static void release(service *v)
     kvd_h5_close(&v->file, false);
     kvd_serve_table_release(&v->table);
     kvd_requests_release(&v->requests);
-    for (size_t i = 0; i < v->n_known; i++)
-        free(v->known[i]);
-    free(v->known);
+    kvd_costs_files_free(v->costs);
     kvd_run_release(&v->run);
     kvd_serve_options_release(v->cfg);
 }

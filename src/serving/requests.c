@@ -323,12 +323,13 @@ void kvd_requests_faster(kvd_requests *r, double factor)
         r->request[i].arrival /= factor;
 }
 
-void kvd_requests_first(kvd_requests *r, size_t n)
+int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err)
 {
-    if (n >= r->n)
-        return;
+    if (n > r->n)
+        return kvd_fail(err, "'%s' holds %zu requests, fewer than the %zu asked for", r->name, r->n, n);
     r->n_skipped += r->n - n;
     r->n = n;
+    return 0;
 }
 
 double kvd_requests_rate(const kvd_requests *r)

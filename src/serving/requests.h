@@ -53,8 +53,8 @@ bool kvd_requests_lengths_from_file(const char *lengths);
 
 /* Arrivals `factor` times as fast; lengths stay. */
 void kvd_requests_faster(kvd_requests *r, double factor);
-/* Keeps the first n and counts the others as skipped. */
-void kvd_requests_first(kvd_requests *r, size_t n);
+/* Keeps the first n and counts the others as skipped; fewer than n is an error. */
+int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
 /* Requests a second, (n - 1) / time between the first and the last; 0 when no time passes. */
 double kvd_requests_rate(const kvd_requests *r);
 

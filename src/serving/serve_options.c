@@ -10,7 +10,7 @@ enum {
     OPT_TRACE,
     OPT_METHOD,
     OPT_RATE,
-    OPT_REQUESTS,
+    OPT_N_REQUESTS,
     OPT_MAX_RATE,
     OPT_VALIDATE,
     OPT_REPLICAS,
@@ -27,7 +27,11 @@ enum {
 
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "What is served:", 1},
-    {"costs", OPT_COSTS, "JCT.h5", 0, "Measured costs of iterations (kvdim-jct --iterations)", 1},
+    {"costs", OPT_COSTS, "JCT.h5", 0,
+     "Measured costs of iterations (kvdim-jct --iterations). May be repeated: files of one model, GPU and "
+     "setting, each method "
+     "in one of them",
+     1},
     {"method", OPT_METHOD, "LIST", 0,
      "Methods as the rows of the costs print them, with commas between: none,zack,p=0.5. May be repeated "
      "(default: all)",
@@ -41,7 +45,7 @@ static const struct argp_option options[] = {
      "imdb, "
      "arxiv (default), cocktail, cocktail-fdc, humaneval, pg19, pile, sharegpt",
      2},
-    {"requests", OPT_REQUESTS, "N", 0,
+    {"n-requests", OPT_N_REQUESTS, "N", 0,
      "The first N of a recorded trace (default all); the number of Poisson arrivals (default 2000 for each "
      "replica)",
      2},
@@ -88,6 +92,11 @@ static int add_method(kvd_serve_options *cfg, const char *text, size_t length, k
     char *const copy = strndup(text, length);
     if (!copy)
         return kvd_no_memory(err, "a method", length);
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        if (!strcmp(cfg->method[i], copy)) {
+            free(copy);
+            return kvd_fail(err, "--method: '%s' is named twice", cfg->method[i]);
+        }
     cfg->method[cfg->n_methods++] = copy;
     return 0;
 }
@@ -113,8 +122,8 @@ static int parse_trace(kvd_serve_options *cfg, const char *text, kvd_err *err)
 {
     static const char poisson[] = "poisson:";
     char rate[32];
-    cfg->trace = text;
-    cfg->poisson_rate = NAN;
+    if (kvd_arg_once("--trace", text, &cfg->trace, err))
+        return -1;
     if (strncmp(text, poisson, sizeof poisson - 1))
         return 0;
     text += sizeof poisson - 1;
@@ -131,6 +140,7 @@ static int parse_route(kvd_serve_options *cfg, const char *text, kvd_err *err)
     for (int i = 0; i < KVD_ROUTES; i++)
         if (!strcmp(text, kvd_route_name[i])) {
             cfg->route = (kvd_route)i;
+            cfg->route_given = true;
             return 0;
         }
     return kvd_fail(err, "--route: '%s' is none of shortest, round-robin, least-loaded", text);
@@ -165,14 +175,20 @@ static int parse_gpus(kvd_serve_options *cfg, const char *text, kvd_err *err)
 
 static int check_usage(kvd_serve_options *cfg, kvd_err *err)
 {
-    if (!cfg->costs)
+    if (!cfg->n_costs)
         return kvd_fail(err, "no --costs JCT.h5 given");
     if (!cfg->trace && !cfg->validate)
         return kvd_fail(err, "no --trace FILE or poisson:RATE given, nor --validate REPLAY.h5");
     if (!cfg->common.output)
         return kvd_fail(err, "no -o OUT.h5 given");
-    if (!cfg->trace && (cfg->n_rates || !isnan(cfg->bound) || cfg->requests))
-        return kvd_fail(err, "--rate, --max-rate and --requests go with --trace");
+    if (!cfg->trace && (cfg->n_rates || !isnan(cfg->bound) || cfg->n_requests))
+        return kvd_fail(err, "--rate, --max-rate and --n-requests go with --trace");
+    if (!cfg->trace && (cfg->replicas_given || cfg->route_given || !isnan(cfg->memory) ||
+                        isfinite(cfg->slo_ttft) || isfinite(cfg->slo_tbt)))
+        return kvd_fail(err, "--replicas, --route, --memory, --slo-ttft and --slo-tbt go with --trace: "
+                             "a replay is one replica, on the machine that was measured");
+    if (cfg->route_given && !cfg->replicas_given)
+        return kvd_fail(err, "--route goes with --replicas");
     if (isnan(cfg->memory) && !isnan(cfg->reserve))
         return kvd_fail(err, "--reserve goes with --memory");
     if (isnan(cfg->reserve) && !isnan(cfg->memory))
@@ -220,24 +236,26 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_COSTS:
-        cfg->costs = arg;
+        if (cfg->n_costs == KVD_SERVE_COSTS)
+            return kvd_fail(err, "more than %d files of --costs", (int)KVD_SERVE_COSTS);
+        cfg->costs[cfg->n_costs++] = arg;
         return 0;
     case OPT_TRACE:
         return parse_trace(cfg, arg, err);
     case OPT_METHOD:
         return add_methods(cfg, arg, err);
     case OPT_RATE:
-        free(cfg->rate);
-        cfg->rate = NULL;
+        if (cfg->rate)
+            return kvd_fail(err, "--rate is given twice");
         return kvd_arg_doubles("--rate", arg, 1e-9, 1e9, &cfg->rate, &cfg->n_rates, err);
-    case OPT_REQUESTS:
-        return kvd_arg_size("--requests", arg, 1, 100000000, &cfg->requests, err);
+    case OPT_N_REQUESTS:
+        return kvd_arg_size("--n-requests", arg, 1, 100000000, &cfg->n_requests, err);
     case OPT_MAX_RATE:
         return parse_positive("--max-rate", arg, &cfg->bound, err);
     case OPT_VALIDATE:
-        cfg->validate = arg;
-        return 0;
+        return kvd_arg_once("--validate", arg, &cfg->validate, err);
     case OPT_REPLICAS:
+        cfg->replicas_given = true;
         return kvd_arg_size("--replicas", arg, 1, 100000, &cfg->replicas, err);
     case OPT_ROUTE:
         return parse_route(cfg, arg, err);
@@ -269,6 +287,8 @@ void kvd_serve_parse(const char *program, int argc, char **argv, kvd_serve_optio
             "-o serving.h5\n"
             "  kvdim-serve --costs jct.h5 --trace AzureLLMInferenceTrace_conv.csv --replicas 4 --slo-ttft 1 "
             "--slo-tbt 0.05 -o serving.h5\n"
+            "  kvdim-serve --costs none-zack.h5 --costs kivi.h5 --trace poisson:4 --n-requests 500 -o "
+            "serving.h5\n"
             "  kvdim-serve --costs jct.h5 --validate replay.h5 -o validation.h5\n\n"
             "The batches are those that kvdim-jct's engine runs; only their times are looked up. What the "
             "costs did not measure is extrapolated and counted."};
@@ -312,7 +332,7 @@ int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r
     const double gib = 1 << 30;
     return record_lists(cfg, r, err) ||
                    kvd_run_parameter(r, "trace", err, "%s", cfg->trace ? cfg->trace : "") ||
-                   kvd_run_parameter(r, "requests", err, "%zu", n_requests) ||
+                   kvd_run_parameter(r, "n-requests", err, "%zu", n_requests) ||
                    kvd_run_parameter(r, "replicas", err, "%zu", cfg->replicas) ||
                    kvd_run_parameter(r, "route", err, "%s", kvd_route_name[cfg->route]) ||
                    kvd_run_parameter(r, "gpus", err, "%d", cfg->gpus) ||

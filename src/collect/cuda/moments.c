@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "collect/cuda/gram.h"
+#include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
     kvd_moments shape; /* its gram are pointers of somebody else: not used */

@@ -178,13 +178,15 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
                                               int head, int lane)
 {
     const kvd_attn_map &map = p.args.map;
-    const int d_qk = map.d_qk[head];
-    const uint16_t *from = (const uint16_t *)p.args.q + (size_t)request * (size_t)map.q_pitch +
-                           map.q_offset[head * map.group] + lane % 4 * 2;
+    const int d_qk = map.d_qk[head], first = map.q_offset[head * map.group];
+    /* Rows of narrow heads may be the beginnings of wider ones. */
+    const int stride = map.group > 1 ? map.q_offset[head * map.group + 1] - first : 0;
+    const uint16_t *from =
+        (const uint16_t *)p.args.q + (size_t)request * (size_t)map.q_pitch + first + lane % 4 * 2;
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         const int row = lane / 4 + 8 * h;
-        const uint32_t *at = reinterpret_cast<const uint32_t *>(from + row * d_qk);
+        const uint32_t *at = reinterpret_cast<const uint32_t *>(from + row * stride);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const bool there = row < map.group && 16 * i < d_qk;
@@ -652,7 +654,8 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
     const kvd_attn_map *map = &args->map;
     if ((args->dtype != KVD_BF16 && args->dtype != KVD_F16) || args->batch < 1 || args->max_pages < 1 ||
         args->n_ctas < 1 || args->n_ctas > 1024 || !args->kv_len || !args->workspace || map->n_kv_heads < 1 ||
-        map->n_heads > KVD_HEADS_MAX || map->group < 1 || map->group > KVD_GROUP_MAX)
+        map->n_heads > KVD_HEADS_MAX || map->group < 1 || map->group > KVD_GROUP_MAX ||
+        (args->second_len && map->n_kv_heads % 2))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }

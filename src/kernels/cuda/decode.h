@@ -21,12 +21,15 @@ typedef struct {
     int32_t batch, max_pages;
     const int32_t *kv_len;     /* device [batch], >= 1                                      */
     const int32_t *page_table; /* device [batch][max_pages]                                 */
-    const void *q;             /* device [batch][q_pitch]                                   */
-    const void *pool;          /* device, pages of this layer                               */
-    void *o;                   /* device [batch][o_pitch]                            out    */
-    float *lse;                /* device [batch][n_heads] natural log, or NULL       out    */
-    unsigned long long *busy;  /* device [n_ctas] ns each CTA worked, or NULL        out    */
-    int32_t n_ctas;            /* kvd_decode_ctas(), or any number up to 1024               */
+    /* NULL, or device [batch], >= 1: a request's first pages hold so many tokens of the second half of the KV heads, the pages behind them
+     * tokens of the first half. kv_len then ends at the last of those, counted from the first page on. */
+    const int32_t *second_len;
+    const void *q;            /* device [batch][q_pitch]                                   */
+    const void *pool;         /* device, pages of this layer                               */
+    void *o;                  /* device [batch][o_pitch]                            out    */
+    float *lse;               /* device [batch][n_heads] natural log, or NULL       out    */
+    unsigned long long *busy; /* device [n_ctas] ns each CTA worked, or NULL        out    */
+    int32_t n_ctas;           /* kvd_decode_ctas(), or any number up to 1024               */
     void *
         workspace; /* device, kvd_decode_workspace_bytes: plan and partial results; kept between plan and run */
 } kvd_decode_args;

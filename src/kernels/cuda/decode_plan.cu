@@ -33,8 +33,9 @@ enum {
 
 typedef struct {
     kvd_decode_work work;
-    const int32_t *kv_len;
+    const int32_t *kv_len, *second_len;
     int32_t batch, n_kv_heads, n_ctas, group;
+    int32_t n_first;                        /* KV heads that have the tokens of kv_len */
     int32_t cost_before[KVD_HEADS_MAX + 1]; /* sum over KV heads before of d_qk + d_v + GROUP_COST */
 } params;
 
@@ -43,13 +44,24 @@ static __device__ int pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
+/* Pages of a request in front of those of the first KV heads. */
+static __device__ int pages_before(const params &p, int b)
+{
+    return p.second_len ? pages_of(p.second_len[b]) : 0;
+}
+
+static __device__ int tokens_of(const params &p, int b, int head)
+{
+    return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS : p.second_len[b];
+}
+
 static __device__ kvd_decode_segment whole(const params &p, int task)
 {
     kvd_decode_segment s;
     s.request = task / p.n_kv_heads;
     s.head = task % p.n_kv_heads;
-    s.page = 0;
-    s.n_tokens = p.kv_len[s.request];
+    s.page = s.head < p.n_first ? pages_before(p, s.request) : 0;
+    s.n_tokens = tokens_of(p, s.request, s.head);
     s.first_cta = 0;
     s.span = s.live = 1;
     s.unused = 0;
@@ -126,7 +138,7 @@ static __device__ __forceinline__ void plan_papers(const params &p)
         const int g = t % p.n_kv_heads;
         const u64 width = (u64)(p.cost_before[g + 1] - p.cost_before[g]) / 16;
         /* Equal weights stay in the order of the tasks. */
-        key[t] = t < tasks ? (u64)p.kv_len[t / p.n_kv_heads] * width << 24 | (u64)(0xffffff - t) : 0;
+        key[t] = t < tasks ? (u64)tokens_of(p, t / p.n_kv_heads, g) * width << 24 | (u64)(0xffffff - t) : 0;
     }
     if (tid < n) {
         load[tid] = 0;
@@ -207,9 +219,17 @@ static __device__ __forceinline__ void plan_papers(const params &p)
 
 /* ---- ours ------------------------------------------------------------------------------------- */
 
+/* Of request b's KV heads first .. end - 1, which have equally many tokens. */
+static __device__ u64 heads_cost(const params &p, int b, int first, int end)
+{
+    return (u64)((tokens_of(p, b, first) + 7) / 8) * (u64)(p.cost_before[end] - p.cost_before[first]) +
+           (u64)(end - first) * SEGMENT_COST;
+}
+
 static __device__ u64 request_cost(const params &p, int b)
 {
-    return (u64)((p.kv_len[b] + 7) / 8) * (u64)p.cost_before[p.n_kv_heads] + (u64)p.n_kv_heads * SEGMENT_COST;
+    return heads_cost(p, b, 0, p.n_first) +
+           (p.n_first < p.n_kv_heads ? heads_cost(p, b, p.n_first, p.n_kv_heads) : 0);
 }
 
 /* sum[b] = cost of the requests before b, b = 0 .. batch. */
@@ -261,17 +281,22 @@ static __device__ int2 cut(const params &p, const u64 *sum, int c)
             high = mid;
     }
     at -= sum[low];
-    const int tokens = p.kv_len[low], pages = pages_of(tokens);
-    const u64 groups = (u64)((tokens + 7) / 8);
-    int g = 0, above = n_kv;
+    int first = 0, above = p.n_first;
+    if (above < n_kv && heads_cost(p, low, 0, above) <= at) {
+        at -= heads_cost(p, low, 0, above);
+        first = above;
+        above = n_kv;
+    }
+    const int pages = pages_of(tokens_of(p, low, first));
+    int g = first;
     while (above - g > 1) {
         const int mid = (g + above) / 2;
-        if (groups * (u64)p.cost_before[mid] + (u64)mid * SEGMENT_COST <= at)
+        if (heads_cost(p, low, first, mid) <= at)
             g = mid;
         else
             above = mid;
     }
-    at -= groups * (u64)p.cost_before[g] + (u64)g * SEGMENT_COST;
+    at -= heads_cost(p, low, first, g);
     const u64 page = 8 * (u64)(p.cost_before[g + 1] - p.cost_before[g]);
     const u64 rounded = at < SEGMENT_COST ? 0 : (at - SEGMENT_COST + page / 2) / page;
     const int task = low * n_kv + g;
@@ -337,7 +362,7 @@ static __device__ __forceinline__ void plan_ours(const params &p)
         kvd_decode_segment s = whole(p, task);
         const int pages = pages_of(s.n_tokens);
         const int page0 = task == from.x ? from.y : 0, page1 = task == to.x ? to.y : pages;
-        s.page = page0;
+        s.page += page0;
         s.n_tokens = (page1 < pages ? page1 * KVD_PAGE_TOKENS : s.n_tokens) - page0 * KVD_PAGE_TOKENS;
         if (page0 > 0 || page1 < pages) {
             const int first = first_at(start, n, task, 1) - 1, end = first_at(start, n, task + 1, 0);
@@ -403,8 +428,10 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     memset(&p, 0, sizeof p);
     kvd_decode_work_lay(map, args->batch, args->n_ctas, args->workspace, &p.work);
     p.kv_len = args->kv_len;
+    p.second_len = args->second_len;
     p.batch = args->batch;
     p.n_kv_heads = map->n_kv_heads;
+    p.n_first = args->second_len ? map->n_kv_heads / 2 : map->n_kv_heads;
     p.n_ctas = args->n_ctas;
     p.group = map->group;
     const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;

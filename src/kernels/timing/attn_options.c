@@ -280,8 +280,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         cfg->dims[cfg->n_dims++] = arg;
         return 0;
     case OPT_RATES:
-        cfg->rates = arg;
-        return 0;
+        return kvd_arg_once("--rates", arg, &cfg->rates, err);
     case OPT_OVERALL_P:
         free(cfg->overall_p);
         cfg->overall_p = NULL;
@@ -304,8 +303,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         sizes = arg;
         return 0;
     case OPT_LENGTHS:
-        cfg->lengths_file = arg;
-        return 0;
+        return kvd_arg_once("--lengths", arg, &cfg->lengths_file, err);
     case OPT_LAYER:
     case OPT_HEADS:
     case OPT_KV_HEADS:

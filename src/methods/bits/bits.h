@@ -40,7 +40,9 @@ struct kvd_bits_method {
         fisher_key; /* of the keys, the one that is 1 unless given where squared gradients are, and no dims; NULL: none */
     bool
         drawn; /* without calibration it can be opened on tables of normal numbers, where setup.drawn allows it */
-    bool keys_before_rope; /* keys are coded before RoPE and turned when they are read */
+    bool keys_before_rope;  /* keys are coded before RoPE and turned when they are read */
+    bool two_levels;        /* entries at the low level are coded otherwise than those at the high one */
+    const char *low_key[4]; /* keys that are of entries at the low level alone; ends with NULL */
     /* A block is of all KV heads of the layer, side by side, and so are its bits. Then no other axis may be filled, and the code of a token
      * depends on nothing but the rows of its block: every head asks for it and takes its part. */
     bool all_heads;
@@ -65,6 +67,6 @@ struct kvd_bits_method {
 };
 
 extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd_bits_hetero,
-    kvd_bits_zipcache, kvd_bits_rotatekv;
+    kvd_bits_zipcache, kvd_bits_rotatekv, kvd_bits_allot;
 
 #endif

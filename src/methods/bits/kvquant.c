@@ -24,6 +24,7 @@
 
 #include "common/half.h"
 #include "methods/bits/bits.h"
+#include "methods/bits/calibration.h"
 #include "methods/bits/kvquant.h"
 #include "methods/bits/levels.h"
 
@@ -46,7 +47,7 @@ enum { BINS = 4096 };
 typedef struct {
     const kvd_values *v;
     const kvd_dims *dims;
-    int n_layers, n_kv_heads, d_head, first_layer, range_width;
+    int n_layers, n_kv_heads, d_head, range_width;
     float *range; /* [n_layers][n_kv_heads][range_width][2] of keys: middle, half width */
     float *
         levels; /* [n_layers][KVD_N_SIDES][2][2^bits], rising: what a number is compared with, what it is read as */
@@ -155,43 +156,6 @@ static float quantile(const float *sorted, size_t n, double share)
     return (float)((double)sorted[i] + (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-static void project(const float *x, size_t n, size_t d, const float *a, size_t m, float *y)
-{
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < m; j++) {
-            double sum = 0;
-            for (size_t l = 0; l < d; l++)
-                sum += (double)x[i * d + l] * (double)a[l * m + j];
-            y[i * m + j] = (float)sum;
-        }
-}
-
-/* Rows of one head as the coder will see them: cut [n][*width]. */
-static int calibration_rows(const kvquant *q, kvd_activations *a, kvd_side side, bool pre, int layer, int g,
-                            size_t n, float *rows, float *cut, size_t *width, kvd_err *err)
-{
-    const size_t d = (size_t)q->d_head;
-    const bool latent = q->dims && q->dims->rebuild;
-    const size_t heads = latent ? (size_t)q->dims->heads : 1, wide = heads * d;
-    const kvd_x x = side == KVD_VALUES ? KVD_X_V : pre ? KVD_X_K_PRE : KVD_X_K;
-    const kvd_dims_head *h =
-        q->dims ? &q->dims->head[(size_t)layer * (size_t)q->n_kv_heads + (size_t)g] : NULL;
-    const float *const matrix = h ? (side == KVD_KEYS ? h->a_k : h->a_v) : NULL;
-    for (size_t k = 0; k < heads; k++) {
-        if (kvd_activations_rows(a, x, layer - q->first_layer, g - g % (int)heads + (int)k, 0, n, cut,
-                                 cut + n * d, err))
-            return -1;
-        for (size_t i = 0; i < n; i++)
-            memcpy(rows + i * wide + k * d, cut + i * d, d * sizeof *rows);
-    }
-    *width = !h ? d : (size_t)(side == KVD_KEYS ? h->d_qk : h->d_v);
-    if (matrix)
-        project(rows, n, wide, matrix, *width, cut);
-    else
-        memcpy(cut, rows, n * d * sizeof *cut);
-    return 0;
-}
-
 /* gradient2 as cut; NULL: none. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2, size_t n,
                            size_t width, float *column, histograms *histogram)
@@ -249,40 +213,37 @@ static int set_levels(kvquant *q, int layer, int side, const histograms *h, kvd_
     return 0;
 }
 
-static int calibrate(kvquant *q, kvd_activations *a, bool pre, kvd_fisher *fisher, kvd_err *err)
+static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher *fisher, kvd_err *err)
 {
     const size_t d = (size_t)q->d_head, most = (size_t)q->v->value[ROWS],
-                 n = a->n_tokens < most ? a->n_tokens : most;
-    const size_t wide = d * (size_t)(q->dims && q->dims->rebuild ? q->dims->heads : 1);
-    float *const rows = malloc((n * wide + 2 * n * wide + n) * sizeof *rows);
+                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
     float *const gradient2 = fisher ? malloc(n * d * sizeof *gradient2) : NULL;
+    float *const sorted = malloc((n + (size_t)q->range_width) * sizeof *sorted);
     histograms *const histogram = malloc(sizeof *histogram);
-    float *const sorted = malloc(wide * sizeof *sorted);
-    uint8_t *const outlier = malloc(wide);
-    int status = rows && histogram && sorted && outlier && (gradient2 || !fisher)
-                     ? 0
-                     : kvd_no_memory(err, "calibration rows", 2 * n * d * sizeof *rows);
+    uint8_t *const outlier = malloc((size_t)q->range_width);
+    kvd_calibration_rows rows;
+    int status = kvd_calibration_rows_open(&rows, s, pre, n, err);
+    if (!status && !(histogram && sorted && outlier && (gradient2 || !fisher)))
+        status = kvd_no_memory(err, "calibration rows", n * d * sizeof *sorted);
     for (int l = 0; !status && l < q->n_layers; l++)
         for (int side = 0; !status && side < KVD_N_SIDES; side++) {
             size_t width;
             memset(histogram, 0, sizeof *histogram);
             for (int g = 0; !status && g < q->n_kv_heads; g++) {
-                status =
-                    calibration_rows(q, a, (kvd_side)side, pre, l, g, n, rows, rows + n * wide, &width, err);
+                status = kvd_calibration_rows_read(&rows, (kvd_side)side, l, g, &width, err);
                 status = status || (fisher && kvd_fisher_rows(fisher, side, l, g, 0, n, gradient2, err));
                 if (!status && side == KVD_KEYS)
-                    calibrate_keys(q, l, g, rows + n * wide, gradient2, n, width, rows + 3 * n * wide,
-                                   histogram);
+                    calibrate_keys(q, l, g, rows.cut, gradient2, n, width, sorted, histogram);
                 else if (!status)
-                    calibrate_values(q, rows + n * wide, gradient2, n, width, sorted, outlier, histogram);
+                    calibrate_values(q, rows.cut, gradient2, n, width, sorted, outlier, histogram);
             }
             status = status || set_levels(q, l, side, histogram, err);
         }
+    kvd_calibration_rows_close(&rows);
     free(gradient2);
     free(outlier);
     free(sorted);
     free(histogram);
-    free(rows);
     return status ? -1 : 0;
 }
 
@@ -358,23 +319,12 @@ static int check_fisher(const kvd_values *v, const kvd_method_setup *s, kvd_err 
                : 0;
 }
 
-static int check_calibration(const kvd_values *v, const kvd_method_setup *s, bool pre, kvd_err *err)
-{
-    const kvd_activations *const a = s->calibration;
-    if (pre && !a->has_pre)
-        return kvd_fail(err, "the calibration has no K before RoPE: collect it with --rope both");
-    if (a->first_layer != 0 || a->n_layers != s->config->n_layers)
-        return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d", a->first_layer,
-                        a->first_layer + a->n_layers - 1, s->config->n_layers);
-    return v->value[WEIGHTS] > 0 ? check_fisher(v, s, err) : 0;
-}
-
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
-    kvd_activations *const a = s->calibration;
     const bool pre = c->positions == KVD_POSITIONS_ROPE && (!s->dims || s->dims->rebuild);
-    if (a && check_calibration(v, s, pre, err))
+    if (s->calibration &&
+        (kvd_calibration_fits(s, pre, err) || (v->value[WEIGHTS] > 0 && check_fisher(v, s, err))))
         return -1;
     kvquant *const q = calloc(1, sizeof *q);
     if (!q)
@@ -387,8 +337,8 @@ static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd
     q->range = calloc(heads * (size_t)q->range_width * 2, sizeof *q->range);
     q->levels = calloc(levels, sizeof *q->levels);
     const int status = !q->range || !q->levels ? kvd_no_memory(err, "levels", levels * sizeof *q->levels)
-                       : a ? calibrate(q, a, pre, v->value[WEIGHTS] > 0 ? s->fisher : NULL, err)
-                           : make_up(q, err);
+                       : s->calibration ? calibrate(q, s, pre, v->value[WEIGHTS] > 0 ? s->fisher : NULL, err)
+                                        : make_up(q, err);
     if (status) {
         close(q);
         return -1;

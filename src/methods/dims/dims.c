@@ -126,31 +126,52 @@ static int check_widths(const kvd_dims_method *m, const kvd_spectrum *s, const k
     return 0;
 }
 
-int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, const kvd_widths *w,
-                   kvd_err *err)
+/* Room for all heads, whole. */
+static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, kvd_err *err)
 {
     memset(d, 0, sizeof *d);
-    if (check_spectrum(m, s, err) || check_widths(m, s, w, err))
+    if (check_spectrum(m, s, err))
         return -1;
     strncpy(d->method, m->name, sizeof d->method - 1);
     d->pair[0] = m->pair[0];
     d->pair[1] = m->pair[1];
-    d->n_layers = w->n_layers;
-    d->n_kv_heads = w->n_kv_heads;
-    d->d_head = w->d_head;
-    const size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
+    d->n_layers = s->n_layers;
+    d->n_kv_heads = s->model.n_kv_heads;
+    d->d_head = s->model.d_head;
+    const size_t n = (size_t)d->n_layers * (size_t)d->n_kv_heads;
     d->head = calloc(n, sizeof *d->head);
     if (!d->head)
         return kvd_no_memory(err, "projections", (unsigned long long)n * sizeof *d->head);
-    for (size_t i = 0; i < n; i++) {
-        const int layer = (int)i / w->n_kv_heads, kv_head = (int)i % w->n_kv_heads;
+    for (size_t i = 0; i < n; i++)
+        d->head[i].d_qk = d->head[i].d_v = d->d_head;
+    return 0;
+}
+
+/* Cuts one head to the widths that it has; gives everything back where that fails. */
+static int cut_head(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
+                    kvd_err *err)
+{
+    if (!m->cut(m, s, layer, kv_head, &d->head[layer * d->n_kv_heads + kv_head], err))
+        return 0;
+    kvd_in(err, "method '%s', layer %d, KV head %d", m->name, layer, kv_head);
+    kvd_dims_release(d);
+    return -1;
+}
+
+int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, const kvd_widths *w,
+                   kvd_err *err)
+{
+    if (start(d, m, s, err))
+        return -1;
+    if (check_widths(m, s, w, err)) {
+        kvd_dims_release(d);
+        return -1;
+    }
+    for (int i = 0; i < d->n_layers * d->n_kv_heads; i++) {
         d->head[i].d_qk = w->kept[0][i];
         d->head[i].d_v = w->kept[1][i];
-        if (m->cut(m, s, layer, kv_head, &d->head[i], err)) {
-            kvd_in(err, "method '%s', layer %d, KV head %d", m->name, layer, kv_head);
-            kvd_dims_release(d);
+        if (cut_head(d, m, s, i / d->n_kv_heads, i % d->n_kv_heads, err))
             return -1;
-        }
     }
     return 0;
 }
@@ -193,14 +214,19 @@ static void leave(const kvd_dims *d, kvd_dims_head *h, int side)
     }
 }
 
-void kvd_dims_only(kvd_dims *d, int layer, int kv_head, int side)
+int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
+                 int side, int width, kvd_err *err)
 {
+    if (start(d, m, s, err))
+        return -1;
     assert(layer >= 0 && layer < d->n_layers && kv_head >= 0 && kv_head < d->n_kv_heads);
-    const int chosen = layer * d->n_kv_heads + kv_head;
-    for (int i = 0; i < d->n_layers * d->n_kv_heads; i++)
-        for (int k = 0; k < 2; k++)
-            if (i != chosen || side != k)
-                leave(d, &d->head[i], k);
+    assert(width >= 1 && width <= d->d_head);
+    kvd_dims_head *const h = &d->head[layer * d->n_kv_heads + kv_head];
+    *(side == 0 ? &h->d_qk : &h->d_v) = width;
+    if (cut_head(d, m, s, layer, kv_head, err))
+        return -1;
+    leave(d, h, 1 - side);
+    return 0;
 }
 
 void kvd_dims_leave(kvd_dims *d, int side)

@@ -55,6 +55,8 @@ typedef struct {
     const struct kvd_parameter *parameter;
     const struct kvd_rate *rate; /* NULL: none */
     unsigned needs;
+    bool (*reads_fisher)(
+        const struct kvd_values *v); /* whether it would read squared gradients; NULL: never */
     int (*make)(const struct kvd_values *v, const struct kvd_method_setup *s, kvd_dims *d, kvd_err *err);
 } kvd_dims_maker;
 extern const kvd_dims_maker kvd_dims_palu;
@@ -111,8 +113,9 @@ int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
-/* Leaves side 0 (Q-K) or 1 (V) of one head cut and turns everything else into the identity. */
-void kvd_dims_only(kvd_dims *d, int layer, int kv_head, int side);
+/* The same with side 0 (Q-K) or 1 (V) of one head cut to a width of 1 .. d_head, and everything else whole. */
+int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
+                 int side, int width, kvd_err *err);
 
 /* Leaves side 0 (Q-K) or 1 (V) of every head whole. */
 void kvd_dims_leave(kvd_dims *d, int side);

@@ -308,10 +308,16 @@ static int make(const kvd_values *v, const kvd_method_setup *s, kvd_dims *d, kvd
     return status ? -1 : 0;
 }
 
+static bool reads_fisher(const kvd_values *v)
+{
+    return v->value[SEARCH] >= 1 && v->value[SEARCH] <= 2;
+}
+
 const kvd_dims_maker kvd_dims_palu = {
     .name = "palu",
     .summary = "latents of groups of heads, keys rebuilt before RoPE at every step",
     .parameter = parameters,
     .rate = &rate,
     .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+    .reads_fisher = reads_fisher,
     .make = make};

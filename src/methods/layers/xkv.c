@@ -6,6 +6,7 @@
  * rank * heads * d. Made anew for every prompt.
  */
 #include <cblas.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "common/linalg.h"
@@ -77,6 +78,9 @@ static int merge(const kvd_values *v, const kvd_layers_block *b, kvd_layers_coun
     const size_t wide = (size_t)b->n_layers * b->heads * b->d, most = b->n < wide ? b->n : wide;
     const size_t asked = wanted < 1 ? (size_t)(wanted * (double)wide + 0.5) : (size_t)wanted;
     const size_t r = asked < 1 ? 1 : asked < most ? asked : most;
+    if (!(wanted > 0) || (wanted >= 1 && wanted > floor(wanted)))
+        return kvd_fail(err, "%s = %g is neither a share between 0 and 1 nor a whole rank",
+                        parameters[b->side == KVD_KEYS ? RANK_K : RANK_V].key, wanted);
     *count = (kvd_layers_count){(double)(b->n * r + r * wide), 0};
     return project(b, wide, r, err);
 }

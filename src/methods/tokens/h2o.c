@@ -20,6 +20,9 @@ static const kvd_rate rate = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     (void)s;
+    if (kvd_tokens_check_budget("heavy", v->value[HEAVY], err) ||
+        kvd_tokens_check_budget("recent", v->value[RECENT], err))
+        return -1;
     if (v->value[HEAVY] <= 0 && v->value[RECENT] <= 0)
         return kvd_fail(err, "heavy = recent = 0 keeps nothing");
     *self = (void *)(uintptr_t)v;

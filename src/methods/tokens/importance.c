@@ -5,8 +5,8 @@
  * Decided at the end of the prompt, for all KV heads of a layer alike. Denominators are summed as logarithms (D-10); `mean` divides
  * them by the number of keys of their row, which the paper does not (D-11). Important are the share `g` of the first layer, `g` + `rise` of
  * the last, linear between (Eq. 6 wants it to rise, D-6). Neighbouring layers whose important and unimportant sets overlap by at least
- * `overlap` use the sets of the first of them. The paper finds such layers offline, here every prompt does. Tokens after the prompt are
- * at the high level, which the paper leaves open (D-12).
+ * `overlap` use the sets of the first of them. The paper finds such layers offline; here every prompt does, unless `layers` says how many
+ * go together. Tokens after the prompt are at the high level, which the paper leaves open (D-12).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,19 +14,24 @@
 
 #include "methods/tokens/tokens.h"
 
-enum { G, RISE, OVERLAP, MEAN };
+enum { G, RISE, OVERLAP, MEAN, LAYERS };
 static const kvd_parameter parameters[] = {
     {"g", 0.5, 0, 1, false, "share of important tokens in the first layer"},
     {"rise", 0, 0, 1, false, "what the share grows by up to the last layer"},
     {"overlap", 0.95, 0, 1, false, "overlap of both sets from which layers share them"},
     {"mean", 0, 0, 1, true, "1: denominators are divided by their number of keys"},
+    {"layers", 0, 0, 1024, true, "so many neighbouring layers share the sets of the first; 0: by overlap"},
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_rate rate = {"g", 0.9, 0.1, false, NULL, 0, 0};
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
-    (void)s, (void)err;
+    (void)s;
+    if (v->value[G] + v->value[RISE] > 1)
+        return kvd_fail(err,
+                        "g = %g and rise = %g: the share of important tokens would be %g in the last layer",
+                        v->value[G], v->value[RISE], v->value[G] + v->value[RISE]);
     *self = (void *)(uintptr_t)v;
     return 0;
 }
@@ -50,10 +55,20 @@ static int falling(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
+double kvd_tokens_important(const kvd_values *v, int layer, int n_layers)
+{
+    const double depth = n_layers > 1 ? (double)layer / (n_layers - 1) : 0;
+    return fmin(1, v->value[G] + v->value[RISE] * depth);
+}
+
+int kvd_tokens_layers(const kvd_values *v)
+{
+    return (int)v->value[LAYERS];
+}
+
 static void classify(const kvd_values *v, const kvd_prompt_layers *p, int l, ranked *order, uint8_t *level)
 {
-    const double depth = p->n_layers > 1 ? (double)l / (p->n_layers - 1) : 0;
-    const double share = fmin(1, v->value[G] + v->value[RISE] * depth);
+    const double share = kvd_tokens_important(v, l, p->n_layers);
     const size_t important = (size_t)lround(share * (double)p->n);
     for (size_t t = 0; t < p->n; t++)
         order[t] = (ranked){
@@ -88,10 +103,12 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     bool *const shares = calloc((size_t)p->n_layers, sizeof *shares);
     if (!shares)
         return kvd_no_memory(err, "groups of layers", (unsigned long long)p->n_layers);
+    const int together = kvd_tokens_layers(v);
     for (int l = 1; l < p->n_layers; l++) {
         const uint8_t *const b = level + (size_t)l * p->n, *const a = b - p->n;
-        shares[l] = overlap(a, b, p->n, KVD_LEVEL_LOW) >= v->value[OVERLAP] &&
-                    overlap(a, b, p->n, KVD_LEVEL_HIGH) >= v->value[OVERLAP];
+        shares[l] = together ? l % together != 0
+                             : overlap(a, b, p->n, KVD_LEVEL_LOW) >= v->value[OVERLAP] &&
+                                   overlap(a, b, p->n, KVD_LEVEL_HIGH) >= v->value[OVERLAP];
     }
     for (int l = 1; l < p->n_layers; l++)
         if (shares[l])

@@ -37,6 +37,9 @@ static double regularise(const kvd_values *v, uint64_t seed, int layer, int head
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
+    if (kvd_tokens_check_budget("keys", v->value[KEYS], err) ||
+        kvd_tokens_check_budget("recent", v->value[RECENT], err))
+        return -1;
     if (v->value[KEYS] <= 0 && v->value[RECENT] <= 0)
         return kvd_fail(err, "keys = recent = 0 keeps nothing");
     keyformer *const k = malloc(sizeof *k);

@@ -19,7 +19,10 @@ static const kvd_rate rate = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
-    (void)s, (void)err;
+    (void)s;
+    if (kvd_tokens_check_budget("heavy", v->value[HEAVY], err) ||
+        kvd_tokens_check_budget("recent", v->value[RECENT], err))
+        return -1;
     *self = (void *)(uintptr_t)v;
     return 0;
 }

@@ -30,6 +30,9 @@ typedef struct {
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     (void)s;
+    if (kvd_tokens_check_budget("budget", v->value[BUDGET], err) ||
+        kvd_tokens_check_budget("recent", v->value[RECENT], err))
+        return -1;
     if (v->value[BUDGET] <= 0)
         return kvd_fail(err, "budget = 0 keeps nothing");
     *self = (void *)(uintptr_t)v;

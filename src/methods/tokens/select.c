@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +7,13 @@
 size_t kvd_tokens_budget(double value, size_t of)
 {
     return value < 1 ? (size_t)(value * (double)of) : (size_t)value;
+}
+
+int kvd_tokens_check_budget(const char *key, double value, kvd_err *err)
+{
+    if (value < 1 || value <= floor(value))
+        return 0;
+    return kvd_fail(err, "%s = %g is neither a share below 1 nor a whole number of tokens", key, value);
 }
 
 /* Heap of the k best seen so far, the worst of them on top. */

@@ -27,6 +27,8 @@ static size_t window(const kvd_values *v)
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     (void)s;
+    if (kvd_tokens_check_budget("budget", v->value[BUDGET], err))
+        return -1;
     if ((size_t)v->value[KERNEL] % 2 == 0)
         return kvd_fail(err, "kernel = %g is not odd", v->value[KERNEL]);
     *self = (void *)(uintptr_t)v;

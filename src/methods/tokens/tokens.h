@@ -75,8 +75,16 @@ struct kvd_tokens_method {
 extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_scissorhands,
     kvd_tokens_snapkv, kvd_tokens_leankv, kvd_tokens_importance, kvd_tokens_lower;
 
+/* Of `importance`: which share of a layer's tokens is important. */
+double kvd_tokens_important(const kvd_values *v, int layer, int n_layers);
+/* And its key `layers`. */
+int kvd_tokens_layers(const kvd_values *v);
+
 /* A budget as methods state it: below 1 a share of `of` tokens, rounded down, else so many tokens. */
 size_t kvd_tokens_budget(double value, size_t of);
+
+/* Of the value of key: a number of tokens is whole. */
+int kvd_tokens_check_budget(const char *key, double value, kvd_err *err);
 
 /* Drops of the first n tokens all but the k with the largest scores, of equals the later. */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);

@@ -44,7 +44,7 @@ struct norm_args {
     float *x;
     const float *add, *gain, *bias;
     double eps;
-    size_t d;
+    size_t first, d;
     void *y;
     unsigned stage;
     kvd_gpu_bad *bad;
@@ -107,7 +107,7 @@ __device__ __forceinline__ float scale_of(double squares, const norm_args &a)
 template <class T, bool LAYER> __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
 {
     __shared__ double sums[32], squares[32];
-    const size_t row = blockIdx.x;
+    const size_t row = a.first + blockIdx.x;
     float *const x = a.x + row * a.d;
     float v[PIECES][4];
     bool wrong = false;
@@ -159,7 +159,7 @@ template <class T, bool LAYER> __global__ void __launch_bounds__(THREADS_MAX) no
 template <class T, bool LAYER> __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 {
     __shared__ double sums[32], squares[32];
-    const size_t row = blockIdx.x;
+    const size_t row = a.first + blockIdx.x;
     float *const x = a.x + row * a.d;
     double s = 0, square = 0;
     bool wrong = false;
@@ -233,16 +233,24 @@ extern "C" cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, const ui
                            : launch_embed<bf16>(table, id, positions, position, n, width, x, stream);
 }
 
+extern "C" cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
+                                         const float *gain, const float *bias, double eps, size_t first,
+                                         size_t n, size_t d, void *y, unsigned stage, kvd_gpu_bad *bad,
+                                         cudaStream_t stream)
+{
+    if (n == 0)
+        return cudaSuccess;
+    const norm_args a = {x, add, gain, bias, eps, first, d, y, stage, bad};
+    if (kind == KVD_NORM_LAYER)
+        return type == KVD_F32 ? launch_norm<f32, true>(a, n, stream) : launch_norm<bf16, true>(a, n, stream);
+    return type == KVD_F32 ? launch_norm<f32, false>(a, n, stream) : launch_norm<bf16, false>(a, n, stream);
+}
+
 extern "C" cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                                     const float *gain, const float *bias, double eps, size_t n, size_t d,
                                     void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    if (n == 0)
-        return cudaSuccess;
-    const norm_args a = {x, add, gain, bias, eps, d, y, stage, bad};
-    if (kind == KVD_NORM_LAYER)
-        return type == KVD_F32 ? launch_norm<f32, true>(a, n, stream) : launch_norm<bf16, true>(a, n, stream);
-    return type == KVD_F32 ? launch_norm<f32, false>(a, n, stream) : launch_norm<bf16, false>(a, n, stream);
+    return kvd_gpu_norm_rows(kind, type, x, add, gain, bias, eps, 0, n, d, y, stage, bad, stream);
 }
 
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage, kvd_gpu_bad *bad,

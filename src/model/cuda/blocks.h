@@ -39,6 +39,10 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, const uint32_t *id,
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add, const float *gain,
                          const float *bias, double eps, size_t n, size_t d, void *y, unsigned stage,
                          kvd_gpu_bad *bad, cudaStream_t stream);
+/* The same of rows first .. first + n - 1 alone; x, y and *bad count from row 0. */
+cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add, const float *gain,
+                              const float *bias, double eps, size_t first, size_t n, size_t d, void *y,
+                              unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 
 /* Q, K and V as they come out of one product, one row per token: n_heads * d_head, then n_kv_heads * d_head twice. */
 typedef struct {

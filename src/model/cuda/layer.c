@@ -44,28 +44,61 @@ static int launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd
     return 0;
 }
 
-/* to [n][out] = from [n][in] W^T, or += that. */
-static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, size_t n, size_t in,
-                   size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
+/* ---- rows, and halves of them ---------------------------------------------------------------------------- */
+
+/* Rows of all arrays that have a row per token. half: which of two; -1: these are all rows. */
+typedef struct {
+    size_t first, n;
+    int half;
+} rows;
+
+static rows all_rows(size_t n)
 {
-    const cudaDataType type = w->weights.type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
-    const float one = 1, beta = add ? 1 : 0;
-    const cublasStatus_t s = w->lib->cublasGemmEx(w->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)out, (int)n,
-                                                  (int)in, &one, matrix, type, (int)in, from, type, (int)in,
-                                                  &beta, to, to_type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF,
-                                                  (int)out, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    return kvd_cublas_check(s, kvd_gpu_phase_name(p), err) ? -1 : launched(w, cudaSuccess, p, err);
+    return (rows){0, n, -1};
 }
 
 /*
- * The product of a share joins the residual: beside what is in it on the first GPU and after an earlier product, in its place
- * on the others, where the sum over the GPUs brings it back.
+ * Whether rows go in halves, and which: where sums follow, the next product needs no row but its own, and there are enough of them for products
+ * of half as many to be as fast. Not into graphs, whose sums have one stream. How many: 1 or 2.
  */
-static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, size_t n, size_t in,
-                         int earlier, kvd_gpu_phase p, kvd_err *err)
+static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
-    return product(w, from, matrix, n, in, (size_t)w->config.d_model, w->x, KVD_F32,
-                   earlier || w->weights.share.index == 0, p, err);
+    enum { LEAST = 2048, TILE = 256 };
+    enum cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    to[0] = all_rows(n);
+    if (!w->sum || n < LEAST || w->config.order != KVD_ORDER_BEFORE ||
+        cudaStreamIsCapturing(w->stream, &capturing) || capturing)
+        return 1;
+    const size_t first = (n / 2 + TILE - 1) / TILE * TILE;
+    to[0] = (rows){0, first, 0};
+    to[1] = (rows){first, n - first, 1};
+    return 2;
+}
+
+/* The stream waits for sums that run beside it: of a half, or of all rows. */
+static int join(kvd_gpu_worker *w, int half, kvd_err *err)
+{
+    const unsigned which = w->under_way & (half < 0 ? 3U : 1U << half);
+    for (int i = 0; i < 2; i++)
+        if ((which >> i & 1) &&
+            (kvd_cuda_check(cudaStreamWaitEvent(w->stream, w->summed[i], 0), "sum of a half", err) ||
+             launched(w, cudaSuccess, KVD_GPU_SUM, err)))
+            return -1;
+    w->under_way &= ~which;
+    return 0;
+}
+
+/* Queues the sum of a half beside the stream. */
+static int sum_beside(kvd_gpu_worker *w, rows r, kvd_err *err)
+{
+    const size_t d = (size_t)w->config.d_model;
+    if (kvd_cuda_check(cudaEventRecord(w->written[r.half], w->stream), "sum of a half", err) ||
+        kvd_cuda_check(cudaStreamWaitEvent(w->sums, w->written[r.half], 0), "sum of a half", err) ||
+        kvd_gpu_sum_add(w->sum, w->weights.share.index, w->x + r.first * d, r.n * d, w->sums, err) ||
+        kvd_cuda_check(cudaEventRecord(w->summed[r.half], w->sums), "sum of a half", err))
+        return -1;
+    w->under_way |= 1U << r.half;
+    return 0;
 }
 
 int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err)
@@ -78,21 +111,60 @@ int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err)
                : launched(w, cudaSuccess, KVD_GPU_SUM, err);
 }
 
+static int residual_sum(kvd_gpu_worker *w, rows r, kvd_err *err)
+{
+    return r.half < 0 ? kvd_gpu_residual_sum(w, r.n, err) : sum_beside(w, r, err);
+}
+
+/* Row `first` of an array of `type` with rows of `width`. */
+static void *row_at(const void *array, size_t first, size_t width, kvd_dtype type)
+{
+    return (char *)array + first * width * kvd_dtype_bytes(type);
+}
+
+/* to [n][out] = from [n][in] W^T of some rows, or += that. */
+static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
+                   size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
+{
+    const kvd_dtype from_type = w->weights.type;
+    const cudaDataType type = from_type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    const float one = 1, beta = add ? 1 : 0;
+    const cublasStatus_t s = w->lib->cublasGemmEx(
+        w->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)out, (int)r.n, (int)in, &one, matrix, type, (int)in,
+        row_at(from, r.first, in, from_type), type, (int)in, &beta, row_at(to, r.first, out, to_type),
+        to_type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF, (int)out, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    return kvd_cublas_check(s, kvd_gpu_phase_name(p), err) ? -1 : launched(w, cudaSuccess, p, err);
+}
+
+/*
+ * The product of a share joins the residual: beside what is in it on the first GPU and after an earlier product, in its place
+ * on the others, where the sum over the GPUs brings it back.
+ */
+static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
+                         int earlier, kvd_gpu_phase p, kvd_err *err)
+{
+    return product(w, from, matrix, r, in, (size_t)w->config.d_model, w->x, KVD_F32,
+                   earlier || w->weights.share.index == 0, p, err);
+}
+
 /* y = the norm of the residual, after what it still lacks; without a gain the residual itself. */
-static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, size_t n, void *y, kvd_dtype type,
+static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y, kvd_dtype type,
                 kvd_err *err)
 {
     const kvd_config *c = &w->config;
-    const cudaError_t e = kvd_gpu_norm(c->norm, type, w->x, w->pending, gain, bias, c->norm_eps, n,
-                                       (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    w->pending = NULL;
+    if (join(w, r.half, err))
+        return -1;
+    const cudaError_t e = kvd_gpu_norm_rows(c->norm, type, w->x, w->pending, gain, bias, c->norm_eps, r.first,
+                                            r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
+    if (r.half != 0) /* the second half lacks it as well */
+        w->pending = NULL;
     return launched(w, e, KVD_GPU_NORM, err);
 }
 
-static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n, void *y, kvd_dtype type,
+static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows r, void *y, kvd_dtype type,
                       kvd_err *err)
 {
-    return norm(w, l->norm[which], l->norm_bias[which], n, y, type, err);
+    return norm(w, l->norm[which], l->norm_bias[which], r, y, type, err);
 }
 
 /* ---- to the first layer ------------------------------------------------------------------------------------ */
@@ -111,7 +183,7 @@ static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
                           w->stream);
     if (e)
         return kvd_cuda_check(e, kvd_gpu_phase_name(KVD_GPU_EMBED), err);
-    return product(w, w->narrow, w->weights.project_in, n, narrow, d, w->x, KVD_F32,
+    return product(w, w->narrow, w->weights.project_in, all_rows(n), narrow, d, w->x, KVD_F32,
                    w->weights.positions != NULL, KVD_GPU_EMBED, err);
 }
 
@@ -148,17 +220,17 @@ static int rotates(const kvd_gpu_worker *w)
 }
 
 /* What goes into the products: normed, and `second` where the feed-forward block has a norm of its own beside attention's. */
-static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
     if (w->config.order == KVD_ORDER_AFTER)
-        return norm(w, NULL, NULL, n, w->normed, type, err);
-    if (layer_norm(w, l, 0, n, w->normed, type, err))
+        return norm(w, NULL, NULL, r, w->normed, type, err);
+    if (layer_norm(w, l, 0, r, w->normed, type, err))
         return -1;
-    return w->second ? layer_norm(w, l, 1, n, w->second, type, err) : 0;
+    return w->second ? layer_norm(w, l, 1, r, w->second, type, err) : 0;
 }
 
-static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
+static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
                                const kvd_gpu_attention *door, kvd_err *err)
 {
     const kvd_gpu_share *s = &w->weights.share;
@@ -176,12 +248,23 @@ static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                            .layout = w->config.rope_layout,
                            .qkv = w->qkv,
                            .pre = door->wants_pre && rotates(w) ? w->wide : NULL};
-    if (product(w, w->normed, l->qkv, n, (size_t)w->config.d_model, (size_t)l->n_qkv, w->qkv, w->weights.type,
-                0, KVD_GPU_QKV, err))
-        return -1;
     if (door->wants_raw)
         return 0;
     return launched(w, kvd_gpu_qkv_finish(&a, n, stage_qkv(layer), w->bad, w->stream), KVD_GPU_ROPE, err);
+}
+
+/* From the residual to Q, K and V as the door takes them. */
+static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
+                               const kvd_gpu_attention *door, kvd_err *err)
+{
+    rows r[2];
+    const int parts = halves(w, n, r);
+    for (int i = 0; i < parts; i++)
+        if (before_attention(w, l, r[i], err) ||
+            product(w, w->normed, l->qkv, r[i], (size_t)w->config.d_model, (size_t)l->n_qkv, w->qkv,
+                    w->weights.type, 0, KVD_GPU_QKV, err))
+            return -1;
+    return finish_queries_keys(w, l, layer, n, door, err);
 }
 
 static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *door, kvd_err *err)
@@ -226,55 +309,79 @@ static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
     return kvd_cuda_check(e, kvd_gpu_phase_name(KVD_GPU_ATTENTION), err);
 }
 
-/* Gate and up of `in`, their activation; the residual gets the product of that with down. */
-static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, size_t n, int earlier,
+/* Gate and up of `in`, their activation; the residual gets the product of that with down, and lacks its bias. */
+static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r, int earlier,
                         kvd_err *err)
 {
     const kvd_config *c = &w->config;
     const size_t ffn = (size_t)w->weights.share.n_ffn, width = c->activation == KVD_SWIGLU ? 2 * ffn : ffn;
     const kvd_dtype type = w->weights.type;
-    if (product(w, in, l->gate_up, n, (size_t)c->d_model, width, w->wide, type, 0, KVD_GPU_GATE_UP, err) ||
-        launched(
-            w, kvd_gpu_activate(c->activation, type, w->wide, l->bias_gate_up, n, ffn, w->narrow, w->stream),
-            KVD_GPU_ACTIVATION, err) ||
-        into_residual(w, w->narrow, l->down, n, ffn, earlier, KVD_GPU_DOWN, err) ||
-        kvd_gpu_residual_sum(w, n, err))
-        return -1;
-    w->pending = l->bias_down;
-    return 0;
+    return product(w, in, l->gate_up, r, (size_t)c->d_model, width, w->wide, type, 0, KVD_GPU_GATE_UP, err) ||
+                   launched(w,
+                            kvd_gpu_activate(c->activation, type, row_at(w->wide, r.first, width, type),
+                                             l->bias_gate_up, r.n, ffn, row_at(w->narrow, r.first, ffn, type),
+                                             w->stream),
+                            KVD_GPU_ACTIVATION, err) ||
+                   into_residual(w, w->narrow, l->down, r, ffn, earlier, KVD_GPU_DOWN, err) ||
+                   residual_sum(w, r, err)
+               ? -1
+               : 0;
 }
 
 /* Feed-forward from the same residual as attention: one sum over the GPUs for both. */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
-    if (feed_forward(w, l, w->second ? w->second : w->normed, n, 1, err))
+    const rows r = all_rows(n);
+    if (into_residual(w, w->narrow, l->o, r, (size_t)l->n_o, 0, KVD_GPU_O, err) ||
+        feed_forward(w, l, w->second ? w->second : w->normed, r, 1, err))
         return -1;
-    if (!l->bias_o)
-        return 0;
+    if (l->bias_o) {
+        w->pending = l->bias_o;
+        return norm(w, NULL, NULL, r, NULL, w->weights.type, err);
+    }
+    return 0;
+}
+
+/* Of halves the sum of the first runs beside the second's product of O, that of the second beside the first's feed-forward block, and so
+ * on into the next layer. */
+static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    rows r[2];
+    const int parts = halves(w, n, r);
+    for (int i = 0; i < parts; i++)
+        if (into_residual(w, w->narrow, l->o, r[i], (size_t)l->n_o, 0, KVD_GPU_O, err) ||
+            residual_sum(w, r[i], err))
+            return -1;
     w->pending = l->bias_o;
-    if (norm(w, NULL, NULL, n, NULL, w->weights.type, err))
+    for (int i = 0; i < parts; i++)
+        if (layer_norm(w, l, 1, r[i], w->normed, w->weights.type, err) ||
+            feed_forward(w, l, w->normed, r[i], 0, err))
+            return -1;
+    return 0;
+}
+
+static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    const kvd_dtype type = w->weights.type;
+    const rows r = all_rows(n);
+    if (into_residual(w, w->narrow, l->o, r, (size_t)l->n_o, 0, KVD_GPU_O, err) || residual_sum(w, r, err))
+        return -1;
+    w->pending = l->bias_o;
+    if (layer_norm(w, l, 0, r, w->x, KVD_F32, err) || norm(w, NULL, NULL, r, w->normed, type, err) ||
+        feed_forward(w, l, w->normed, r, 0, err))
         return -1;
     w->pending = l->bias_down;
-    return 0;
+    return layer_norm(w, l, 1, r, w->x, KVD_F32, err);
 }
 
 static int behind_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
-    const kvd_dtype type = w->weights.type;
-    if (into_residual(w, w->narrow, l->o, n, (size_t)l->n_o, 0, KVD_GPU_O, err))
+    if (w->config.order == KVD_ORDER_AFTER)
+        return behind_after(w, l, n, err);
+    if (w->config.order == KVD_ORDER_PARALLEL ? behind_parallel(w, l, n, err) : behind_before(w, l, n, err))
         return -1;
-    if (w->config.order == KVD_ORDER_PARALLEL)
-        return behind_parallel(w, l, n, err);
-    if (kvd_gpu_residual_sum(w, n, err))
-        return -1;
-    w->pending = l->bias_o;
-    if (w->config.order == KVD_ORDER_BEFORE)
-        return layer_norm(w, l, 1, n, w->normed, type, err) || feed_forward(w, l, w->normed, n, 0, err) ? -1
-                                                                                                        : 0;
-    return layer_norm(w, l, 0, n, w->x, KVD_F32, err) || norm(w, NULL, NULL, n, w->normed, type, err) ||
-                   feed_forward(w, l, w->normed, n, 0, err) || layer_norm(w, l, 1, n, w->x, KVD_F32, err)
-               ? -1
-               : 0;
+    w->pending = l->bias_down;
+    return 0;
 }
 
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *door, int stop,
@@ -282,23 +389,24 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
 {
     const kvd_gpu_layer *l = &w->weights.layer[layer];
     const size_t n = b->offset[b->n_sequences];
-    if (before_attention(w, l, n, err) || queries_keys_values(w, l, layer, n, door, err) ||
-        attention(w, b, layer, door, err))
+    if (queries_keys_values(w, l, layer, n, door, err) || attention(w, b, layer, door, err))
         return -1;
     w->stage = stage_end(layer);
-    return stop ? check_output(w, n, err) : behind_attention(w, l, n, err);
+    if (stop)
+        return check_output(w, n, err);
+    return behind_attention(w, l, n, err) || (layer == w->config.n_layers - 1 && join(w, -1, err)) ? -1 : 0;
 }
 
 /* ---- behind the last layer -------------------------------------------------------------------------------------- */
 
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err)
 {
-    return norm(w, NULL, NULL, n, residual, KVD_F32, err);
+    return norm(w, NULL, NULL, all_rows(n), residual, KVD_F32, err);
 }
 
 int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err)
 {
-    if (norm(w, w->weights.norm_final, w->weights.norm_final_bias, n, hidden, KVD_F32, err))
+    if (norm(w, w->weights.norm_final, w->weights.norm_final_bias, all_rows(n), hidden, KVD_F32, err))
         return -1;
     return launched(w,
                     kvd_gpu_check(hidden, n, (size_t)w->config.d_model, kvd_gpu_stage_final(&w->config),
@@ -323,10 +431,11 @@ int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, 
     const size_t d = (size_t)w->config.d_model, width = (size_t)kvd_config_d_embed(&w->config);
     const kvd_dtype type = w->weights.type;
     if (w->weights.project_out) {
-        if (product(w, in, w->weights.project_out, n, d, width, w->narrow, type, 0, KVD_GPU_FINAL, err))
+        if (product(w, in, w->weights.project_out, all_rows(n), d, width, w->narrow, type, 0, KVD_GPU_FINAL,
+                    err))
             return -1;
         in = w->narrow;
     }
-    return product(w, in, w->weights.head, n, width, (size_t)w->config.vocab_size, logits, KVD_F32, 0,
-                   KVD_GPU_FINAL, err);
+    return product(w, in, w->weights.head, all_rows(n), width, (size_t)w->config.vocab_size, logits, KVD_F32,
+                   0, KVD_GPU_FINAL, err);
 }

@@ -3,7 +3,8 @@
  * embedding through the layers to the final norm (model/layer.h and model/forward.h on the CPU).
  *
  * Everything is queued on the stream. With several GPUs each has the whole residual stream: the products of O and of down
- * go into it, on the first GPU beside what it holds, and the sum over the GPUs is the residual behind them.
+ * go into it, on the first GPU beside what it holds, and the sum over the GPUs is the residual behind them. Many rows go in two halves, so
+ * that the sum of one runs on a stream of its own beside the products of the other: KVD_GPU_SUM is then the time that the products wait.
  */
 #ifndef KVD_MODEL_CUDA_LAYER_H
 #define KVD_MODEL_CUDA_LAYER_H
@@ -22,6 +23,8 @@ typedef struct {
     kvd_gpu_dense *dense; /* or NULL */
     kvd_gpu_sum *sum;     /* NULL on one GPU; borrowed */
     cudaStream_t stream;
+    cudaStream_t sums;                 /* of halves */
+    cudaEvent_t written[2], summed[2]; /* a half of the residual: before and behind its sum */
     const kvd_cublas *lib;
     cublasHandle_t blas;
     kvd_gpu_queued queued; /* NULL, or who wants to know what has been queued */
@@ -42,6 +45,7 @@ typedef struct {
     /* of the running batch */
     const float *pending; /* a bias that the residual still lacks, or NULL   */
     unsigned stage;       /* what a row of the residual that is not finite now comes from */
+    unsigned under_way;   /* bit i: `stream` has not waited yet for the sum of half i  */
 } kvd_gpu_worker;
 
 /* Bytes of everything. */

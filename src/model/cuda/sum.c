@@ -47,7 +47,7 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
      * Without NVLink multicast: a switch has few multicast groups, and on a host whose GPUs are shared with others
      * taking one can fail or hinder them; sums of this size gain little by it. All connections are made
      * here, so that queueing a sum later never waits for the other GPUs. Sums in a CUDA graph and others are never under way together, since
-     * all is on one stream that is waited for, and a graph needs no events for that. None of it overrides what the user set.
+     * all streams of a GPU are waited for in between, and a graph needs no events for that. None of it overrides what the user set.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);

@@ -105,6 +105,20 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
                : 0;
 }
 
+/* Sums go first where both streams have work: products fill the device, and a sum waits on all GPUs. */
+static int open_sums(kvd_gpu_worker *w, kvd_err *err)
+{
+    int least = 0, most = 0;
+    if (kvd_cuda_check(cudaDeviceGetStreamPriorityRange(&least, &most), "sums", err) ||
+        kvd_cuda_check(cudaStreamCreateWithPriority(&w->sums, cudaStreamNonBlocking, most), "sums", err))
+        return -1;
+    for (int i = 0; i < 2; i++)
+        if (kvd_cuda_check(cudaEventCreateWithFlags(&w->written[i], cudaEventDisableTiming), "sums", err) ||
+            kvd_cuda_check(cudaEventCreateWithFlags(&w->summed[i], cudaEventDisableTiming), "sums", err))
+            return -1;
+    return 0;
+}
+
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                          const kvd_gpu_share *share, bool dense, kvd_err *err)
 {
@@ -133,7 +147,8 @@ int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gp
         enough_memory(w, c, s, share, dense, err) ||
         kvd_gpu_weights_load(&w->weights, c, s->type, share, err) ||
         kvd_cuda_check(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking), "forward pass", err) ||
-        open_cublas(w, err) || take_buffers(&t, w, &w->config, s, share, err) || fill_rope(w, err) ||
+        (s->n_gpus > 1 && open_sums(w, err)) || open_cublas(w, err) ||
+        take_buffers(&t, w, &w->config, s, share, err) || fill_rope(w, err) ||
         (dense && !(w->dense = kvd_gpu_dense_new(&w->config, &w->weights.share, s->type, s->max_tokens,
                                                  s->max_len, err))))
         return -1;
@@ -146,10 +161,20 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w)
         return;
     if (w->stream)
         (void)cudaStreamSynchronize(w->stream);
+    if (w->sums)
+        (void)cudaStreamSynchronize(w->sums);
     kvd_gpu_dense_free(w->dense);
     kvd_cublas_close(w->blas);
     kvd_device_release(&w->memory);
     kvd_gpu_weights_release(&w->weights);
+    for (int i = 0; i < 2; i++) {
+        if (w->written[i])
+            (void)cudaEventDestroy(w->written[i]);
+        if (w->summed[i])
+            (void)cudaEventDestroy(w->summed[i]);
+    }
+    if (w->sums)
+        (void)cudaStreamDestroy(w->sums);
     if (w->stream)
         (void)cudaStreamDestroy(w->stream);
 }

@@ -5,7 +5,7 @@
 
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/regex.h"
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 
 /* Matching takes up to this many steps per byte of text. */
 #define LONGEST 4096

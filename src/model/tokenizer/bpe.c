@@ -8,7 +8,7 @@
 #include "model/tokenizer/byte_level.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/merge.h"
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 
 typedef struct {
     uint64_t pair; /* left << 32 | right; EMPTY: free slot */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "model/tokenizer/unicode_table.h"
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 
 /* Hangul syllables are arithmetic (Unicode standard, section 3.12). */
 enum {

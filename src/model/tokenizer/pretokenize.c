@@ -6,7 +6,7 @@
 #include "model/tokenizer/byte_level.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/regex.h"
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 
 #define NESTING_MAX 32
 

@@ -7,7 +7,7 @@
 
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/onig_syntax.h"
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 
 /* A sane pattern needs a few steps per character of a match; these end an exponential one
  * within a second. The heap is for the interpreter, which steps in when the JIT's stack ends. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "model/tokenizer/merge.h"
-#include "model/tokenizer/utf8.h"
+#include "common/utf8.h"
 #include "model/tokenizer/vocab.h"
 
 #define BOS         1

@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/decode.h"
-#include "kernels/cuda/prefill_plan.h"
 #include "model/cuda/dense_rows.h"
 #include "model/cuda/random.h"
 #include "serving/cuda/widest.h"
@@ -270,17 +269,18 @@ kvd_phase kvd_serving_cache_behind(const kvd_serving_cache *c)
     return c->door.wants_raw ? KVD_PHASE_QKV : KVD_PHASE_ROPE;
 }
 
-static int append_steps(kvd_serving_cache *c, const kvd_serving_rows *r, bool marks, void *pool,
-                        const int32_t *table, kvd_err *err)
+static int append_steps(kvd_serving_cache *c, const kvd_serving_rows *r, bool marks,
+                        const kvd_serving_place *at, kvd_err *err)
 {
     kvd_append_args a = append_args(c, r->layer, r->x);
     a.batch = a.n_tokens = (int32_t)r->steps;
     a.token_start = c->batch->count;
     a.q_len = c->batch->one;
-    a.kv_len = c->batch->device.kv_len;
+    a.kv_len = at->kv_len;
     a.position = c->batch->device.step_at;
-    a.page_table = table;
-    a.pool = pool;
+    a.page_table = at->table;
+    a.max_pages = at->pitch;
+    a.pool = at->pool;
     a.q = c->q_steps;
     if (marks) {
         a.began = kvd_clock_end_by(c->clock, kvd_serving_cache_behind(c));
@@ -308,10 +308,17 @@ static int append_prompts(kvd_serving_cache *c, int layer, const void *x, cudaSt
 int kvd_serving_cache_append(kvd_serving_cache *c, const kvd_serving_rows *r, void *pool,
                              const int32_t *table, kvd_err *err)
 {
+    const kvd_serving_place at = {pool, table, c->batch->device.kv_len, (int32_t)c->pages->max_pages};
+    return kvd_serving_cache_append_at(c, r, &at, err);
+}
+
+int kvd_serving_cache_append_at(kvd_serving_cache *c, const kvd_serving_rows *r, const kvd_serving_place *at,
+                                kvd_err *err)
+{
     if (!r->prompts)
-        return append_steps(c, r, true, pool, table, err);
+        return append_steps(c, r, true, at, err);
     return kvd_clock_end(c->clock, kvd_serving_cache_behind(c), r->stream, err) ||
-                   (r->steps && append_steps(c, r, false, pool, table, err)) ||
+                   (r->steps && append_steps(c, r, false, at, err)) ||
                    append_prompts(c, r->layer, (const uint16_t *)r->x + r->steps * r->ld, r->stream, err) ||
                    kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
                ? -1
@@ -319,7 +326,7 @@ int kvd_serving_cache_append(kvd_serving_cache *c, const kvd_serving_rows *r, vo
 }
 
 /* Equal widths leave steps nothing but lengths to be shared out by. */
-static kvd_schedule schedule_of(const kvd_serving_cache *c, bool prompts)
+kvd_schedule kvd_serving_cache_schedule(const kvd_serving_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
            : c->attention == KVD_ATTENTION_STOCK && prompts ? KVD_SCHEDULE_NONE
@@ -351,7 +358,7 @@ int kvd_serving_cache_describe(const kvd_serving_cache *c, size_t n, void *works
     for (int i = 0; i < c->n_works; i++) {
         const kvd_decode_args a = decode_args(c, i, n);
         if (kvd_cuda_check(
-                kvd_decode_plan_describe(&a, schedule_of(c, false),
+                kvd_decode_plan_describe(&a, kvd_serving_cache_schedule(c, false),
                                          (char *)works + (size_t)i * kvd_decode_plan_layer_bytes()),
                 what, err))
             return -1;
@@ -365,8 +372,9 @@ int kvd_serving_cache_plan(const kvd_serving_cache *c, size_t n, const void *wor
     const kvd_decode_args a = decode_args(c, 0, n);
     if (c->method && c->method->plan_steps)
         return c->method->plan_steps(c->method, n, stream, err);
-    return kvd_cuda_check(kvd_decode_plan_layers(&a, schedule_of(c, false), works, c->n_works, stream), what,
-                          err);
+    return kvd_cuda_check(
+        kvd_decode_plan_layers(&a, kvd_serving_cache_schedule(c, false), works, c->n_works, stream), what,
+        err);
 }
 
 static int attend_steps(const kvd_serving_cache *c, const kvd_serving_rows *r, void *out, kvd_err *err)
@@ -407,8 +415,8 @@ static int prepare(kvd_serving_cache *c, int layer, cudaStream_t stream, kvd_err
     const kvd_attn_batch batch = {c->prefill.batch, b->host.q_len + b->n_steps, b->host.kv_len + b->n_steps};
     const kvd_prefill_cost *const cost = c->hopper ? &kvd_prefill_cost_sm90 : &kvd_prefill_cost_mma;
     c->prepared = -1;
-    if (kvd_cuda_check(kvd_prefill_plan(&c->prefill, &batch, schedule_of(c, true), cost, c->tile, c->first,
-                                        c->next, c->plan, stream),
+    if (kvd_cuda_check(kvd_prefill_plan(&c->prefill, &batch, kvd_serving_cache_schedule(c, true), cost,
+                                        c->tile, c->first, c->next, c->plan, stream),
                        what, err))
         return -1;
     c->prepared = work;
@@ -467,7 +475,7 @@ int kvd_serving_cache_attend(kvd_serving_cache *c, const kvd_serving_rows *r, vo
     if (r->steps && (m && m->attend_steps ? m->attend_steps(m, r, out, err) : attend_steps(c, r, out, err)))
         return -1;
     *open = r->steps ? KVD_PHASE_DECODE : KVD_PHASE_PREFILL;
-    if (!m || !m->attended)
+    if (!m || !m->attended || (m->attended_prompts && !r->prompts))
         return 0;
     if (kvd_clock_end(c->clock, *open, r->stream, err))
         return -1;

@@ -9,6 +9,7 @@
 #define KVD_SERVING_CUDA_CACHE_H
 
 #include "kernels/cuda/prefill.h"
+#include "kernels/cuda/prefill_plan.h"
 #include "methods/cuda/cache_parts.h"
 #include "model/cuda/layer.h"
 #include "serving/cuda/batch.h"
@@ -84,6 +85,16 @@ void *kvd_serving_cache_pool(const kvd_serving_cache *c, int layer); /* its page
 /* The new rows of prompts into the pages of the layer, those of steps into pages `table` [steps][max_pages] of `pool`, for methods. */
 int kvd_serving_cache_append(kvd_serving_cache *c, const kvd_serving_rows *r, void *pool,
                              const int32_t *table, kvd_err *err);
+/* The same, the newest row of steps the last of kv_len [steps] in pages `table` [steps][pitch]. */
+typedef struct {
+    void *pool;
+    const int32_t *table, *kv_len; /* device */
+    int32_t pitch;
+} kvd_serving_place;
+int kvd_serving_cache_append_at(kvd_serving_cache *c, const kvd_serving_rows *r, const kvd_serving_place *at,
+                                kvd_err *err);
+/* Who shares out the work of steps, or of prompts. */
+kvd_schedule kvd_serving_cache_schedule(const kvd_serving_cache *c, bool prompts);
 /* The phase in front of attention, whose end the door marks. */
 kvd_phase kvd_serving_cache_behind(const kvd_serving_cache *c);
 /* Before the layers of an iteration: its prompts have other work lists. */

@@ -8,6 +8,7 @@
 #include "model/batch.h"
 #include "serving/cuda/engine_parts.h"
 #include "serving/cuda/fold.h"
+#include "serving/cuda/methods/zdc_method.h"
 #include "serving/cuda/small.h"
 
 static const char what[] = "serving engine";
@@ -282,7 +283,7 @@ int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s
     if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
         return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
                         s->first_gpu, devices);
-    return kvd_plan_beyond_widths(plan) || plan->dims_low
+    return (kvd_plan_beyond_widths(plan) || plan->dims_low) && !(s->sequence && kvd_serving_is_zdc(plan))
                ? kvd_fail(
                      err,
                      "the CUDA engine runs methods of other axes than dims on one GPU, %d were asked for",
@@ -457,7 +458,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     if ((e->w.sum = sum))
         kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||
-        kvd_clock_init(&e->clock, s->phases, 64 + 18 * (size_t)e->w.config.n_layers, err) ||
+        kvd_clock_init(&e->clock, s->phases, 64 + 28 * (size_t)e->w.config.n_layers, err) ||
         kvd_serving_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
         check_pieces(e, err) || kvd_serving_fold(&e->w, e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err))

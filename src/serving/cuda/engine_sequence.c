@@ -157,6 +157,9 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
     q->len = it->n_tokens;
     if (kvd_hands_run(q->hands, run, q, err) || check_finite(q, it, err))
         return -1;
+    for (int g = 0; g < q->n; g++)
+        if (q->rank[g].own.method && q->rank[g].own.method->ended(q->rank[g].own.method, it, err))
+            return -1;
     q->failed = 0;
     next[0] = kvd_largest_index(*kvd_sequence_last(q)->slice->host_key);
     if (times)
@@ -173,6 +176,15 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
                               err);
 }
 
+static double held(const kvd_engine *self)
+{
+    const kvd_sequence *const q = (const kvd_sequence *)(const void *)self;
+    double bytes = 0;
+    for (int g = 0; g < q->n; g++)
+        bytes += q->rank[g].own.method->held(q->rank[g].own.method);
+    return bytes;
+}
+
 static void sent(const kvd_engine *self, double bytes[2])
 {
     const kvd_sequence *const q = (const kvd_sequence *)(const void *)self;
@@ -183,6 +195,17 @@ static void sent(const kvd_engine *self, double bytes[2])
 }
 
 /* ---- life --------------------------------------------------------------------------------------------- */
+
+/* Rows that are sent before their layer's importance is known would be wide. */
+static int check_sets(const kvd_plan *plan, kvd_err *err)
+{
+    return plan->tokens && kvd_tokens_layers(&plan->tokens_values) < 2
+               ? kvd_fail(err,
+                          "'%s' among several GPUs: how many layers share sets must be known before, give "
+                          "layers=N",
+                          plan->tokens->name)
+               : 0;
+}
 
 static int check_limits(const kvd_batching_limits *l, kvd_err *err)
 {
@@ -290,8 +313,9 @@ static int describe(kvd_sequence_rank *r, kvd_err *err)
         kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
         return -1;
     f->pages = r->all->max_pages;
-    f->bytes_per_token += (double)r->own.page_bytes / KVD_PAGE_TOKENS;
-    f->cache_bytes += (double)r->own.page_bytes * (double)r->all->max_pages;
+    const size_t page = r->own.method ? r->own.method->page_bytes : r->own.page_bytes;
+    f->bytes_per_token += (double)page / KVD_PAGE_TOKENS;
+    f->cache_bytes += (double)page * (double)r->all->max_pages;
     f->weight_bytes += (double)r->slice->w.weights.bytes;
     f->peak_bytes += r->slice->left_before > left ? (double)(r->slice->left_before - left) : 0;
     return 0;
@@ -303,6 +327,7 @@ static int load(kvd_sequence_rank *r, kvd_err *err)
     const size_t tokens = in_steps(q->max_pages, (size_t)q->n) * KVD_PAGE_TOKENS;
     return kvd_cuda_check(cudaSetDevice(r->slice->device), what, err) || load_slice(r, tokens, err) ||
                    load_share(r, err) || make_tables(r, err) || make_arrays(r, tokens, err) ||
+                   kvd_sequence_sets_make(r, err) ||
                    kvd_serving_cache_make_pool(&r->own, q->max_pages, 1, r->slice->w.stream, err) ||
                    describe(r, err)
                ? -1
@@ -339,8 +364,9 @@ static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
 {
     const kvd_config *const c = kvd_checkpoint_config(q->checkpoint);
     kvd_gpu_share share;
-    if (kvd_cuda_engine_check_several(q->plan, s, err) || check_limits(&s->limits, err) ||
-        kvd_cuda_engine_check(c, s, err) || kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
+    if (kvd_cuda_engine_check_several(q->plan, s, err) || check_sets(q->plan, err) ||
+        check_limits(&s->limits, err) || kvd_cuda_engine_check(c, s, err) ||
+        kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
         kvd_gpu_share_of(c, 0, s->n_gpus, &share, err))
         return -1;
     if (!(q->rank = calloc((size_t)s->n_gpus, sizeof *q->rank)))
@@ -369,6 +395,7 @@ static void free_sequence(kvd_engine *self)
     for (int g = q->n - 1; g >= 0; g--) {
         kvd_sequence_rank *const r = &q->rank[g];
         (void)cudaSetDevice(r->slice->device);
+        kvd_sequence_sets_free(r);
         kvd_serving_cache_release(&r->own);
         kvd_step_batch_release(&r->batch);
         kvd_cuda_engine_free(r->slice);
@@ -394,5 +421,6 @@ kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *pl
         free_sequence(&q->engine);
         return NULL;
     }
+    q->engine.held = q->rank[0].own.method ? held : NULL;
     return &q->engine;
 }

@@ -50,14 +50,13 @@ static const kvd_gpu_share *share_of(const kvd_sequence *q, int gpu)
 
 /* ---- exchanges ------------------------------------------------------------------------------------------ */
 
-static void add(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes)
+void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes)
 {
     if (bytes)
         list[(*n)++] = (kvd_gpu_piece){gpu, at, bytes};
 }
 
-/* Sends and receives what the lists hold; `kind` of bytes. */
-static int exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err)
+int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err)
 {
     for (size_t i = 0; i < r->n_out; i++)
         r->sent[kind] += r->out[i].gpu != r->gpu ? (double)r->out[i].bytes : 0;
@@ -99,34 +98,49 @@ static int spread_rows(kvd_sequence_rank *r, int layer, int gpu, const uint16_t 
     return 0;
 }
 
-/* Q', K' and V' of the slice and all heads become those of all tokens and the share's heads. */
-static int to_heads(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
+/* Pages of K' and V' of the slice, into the lists of an exchange. */
+static int send_pages(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
+{
+    const kvd_sequence *const q = r->all;
+    const size_t own = (size_t)r->own.layer[layer].map.page_elements * sizeof(uint16_t);
+    char *const pool = kvd_serving_cache_pool(&r->own, layer), *pages = r->out_pages;
+    for (int g = 0; g < q->n; g++) {
+        const size_t bytes =
+            pages_of(q, r->gpu) * (size_t)q->rank[g].own.layer[layer].map.page_elements * sizeof(uint16_t);
+        char *const at = pool + kvd_sequence_first_page(q, g) * own;
+        if (r->n && gather_pages(r, layer, g, g == r->gpu ? at : pages, s, err))
+            return -1;
+        if (g == r->gpu)
+            continue;
+        kvd_sequence_piece(r->out, &r->n_out, g, pages, bytes);
+        kvd_sequence_piece(r->in, &r->n_in, g, at, pages_of(q, g) * own);
+        pages += bytes;
+    }
+    return 0;
+}
+
+int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;
     const kvd_attn_map *const all = &r->slice->cache.layer[layer].map, *const own = &r->own.layer[layer].map;
     const size_t rows = kvd_sequence_rows(r->n);
-    uint16_t *const queries = r->slice->cache.q_prompts, *const pool = kvd_serving_cache_pool(&r->own, layer);
+    const bool known = kvd_sequence_sets_known(r, layer);
+    uint16_t *const queries = r->slice->cache.q_prompts;
     const uint16_t *from[KVD_GPUS_MAX];
-    char *pages = r->out_pages, *next = r->in_rows;
+    char *next = r->in_rows;
     for (int g = 0; g < q->n; g++) {
-        const kvd_attn_map *const theirs = &q->rank[g].own.layer[layer].map;
         uint16_t *const mine = queries + (size_t)all->q_offset[share_of(q, g)->first_head] * rows;
-        uint16_t *const at = pool + kvd_sequence_first_page(q, g) * (size_t)own->page_elements;
-        const size_t bytes = pages_of(q, r->gpu) * (size_t)theirs->page_elements * sizeof *at;
-        const size_t in = kvd_sequence_rows(kvd_sequence_tokens(q, g)) * (size_t)own->q_pitch * sizeof *at;
+        const size_t in = kvd_sequence_rows(kvd_sequence_tokens(q, g)) * (size_t)own->q_pitch * sizeof *mine;
         from[g] = g == r->gpu ? mine : (uint16_t *)(void *)next;
-        if (r->n && gather_pages(r, layer, g, g == r->gpu ? (void *)at : pages, s, err))
-            return -1;
         if (g == r->gpu)
             continue;
-        add(r->out, &r->n_out, g, mine, rows * (size_t)theirs->q_pitch * sizeof *mine);
-        add(r->out, &r->n_out, g, pages, bytes);
-        add(r->in, &r->n_in, g, next, in);
-        add(r->in, &r->n_in, g, at, pages_of(q, g) * (size_t)own->page_elements * sizeof *at);
-        pages += bytes;
+        kvd_sequence_piece(r->out, &r->n_out, g, mine,
+                           rows * (size_t)q->rank[g].own.layer[layer].map.q_pitch * sizeof *mine);
+        kvd_sequence_piece(r->in, &r->n_in, g, next, in);
         next += in;
     }
-    if (exchange(r, 0, s, err))
+    if ((known ? kvd_sequence_sets_send(r, layer, s, err) : send_pages(r, layer, s, err)) ||
+        kvd_sequence_exchange(r, 0, s, err) || (known && kvd_sequence_sets_take(r, layer, s, err)))
         return -1;
     for (int g = 0; g < q->n; g++)
         if (spread_rows(r, layer, g, from[g], s, err))
@@ -134,8 +148,7 @@ static int to_heads(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *er
     return kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
 }
 
-/* P V' of the share's heads and all tokens becomes that of all heads and the slice: out [n][o_pitch]. */
-static int to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t s, kvd_err *err)
+int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t s, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;
     const kvd_attn_map *const all = &r->slice->cache.layer[layer].map;
@@ -147,12 +160,12 @@ static int to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t s,
         if (g == r->gpu)
             continue;
         const size_t bytes = r->n * (size_t)q->rank[g].own.layer[layer].map.o_pitch * sizeof(uint16_t);
-        add(r->out, &r->n_out, g, rows + kvd_sequence_first(q, g) * own_row,
-            kvd_sequence_tokens(q, g) * own_row);
-        add(r->in, &r->n_in, g, in[g], bytes);
+        kvd_sequence_piece(r->out, &r->n_out, g, rows + kvd_sequence_first(q, g) * own_row,
+                           kvd_sequence_tokens(q, g) * own_row);
+        kvd_sequence_piece(r->in, &r->n_in, g, in[g], bytes);
         next += bytes;
     }
-    if (exchange(r, 1, s, err))
+    if (kvd_sequence_exchange(r, 1, s, err))
         return -1;
     for (int g = 0; g < q->n && r->n; g++) {
         const size_t width = (size_t)q->rank[g].own.layer[layer].map.o_pitch * sizeof(uint16_t);
@@ -176,9 +189,11 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
                                     .stream = s},
                            whole = {.layer = layer, .prompts = 1, .stream = s};
     kvd_phase unused;
-    return (in && kvd_serving_cache_put(&r->slice->cache, &slice, err)) || to_heads(r, layer, s, err) ||
+    return (in && kvd_serving_cache_put(&r->slice->cache, &slice, err)) ||
+                   kvd_sequence_to_heads(r, layer, s, err) ||
                    kvd_serving_cache_attend(&r->own, &whole, r->own.o, &unused, err) ||
-                   to_tokens(r, layer, out, s, err)
+                   (!kvd_sequence_sets_known(r, layer) && kvd_sequence_sets_formed(r, s, err)) ||
+                   kvd_sequence_to_tokens(r, layer, out, s, err)
                ? -1
                : 0;
 }
@@ -187,8 +202,8 @@ int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err)
 {
     const cudaStream_t s = r->slice->w.stream;
     for (int g = 0; g < r->all->n; g++) {
-        add(r->out, &r->n_out, g, r->out_pages + 16 * g, 16);
-        add(r->in, &r->n_in, g, r->in_rows + 16 * g, 16);
+        kvd_sequence_piece(r->out, &r->n_out, g, r->out_pages + 16 * g, 16);
+        kvd_sequence_piece(r->in, &r->n_in, g, r->in_rows + 16 * g, 16);
     }
-    return exchange(r, 0, s, err) || kvd_gpu_sum_wait(r->all->sum, r->gpu, s, err) ? -1 : 0;
+    return kvd_sequence_exchange(r, 0, s, err) || kvd_gpu_sum_wait(r->all->sum, r->gpu, s, err) ? -1 : 0;
 }

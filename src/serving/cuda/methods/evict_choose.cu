@@ -2,12 +2,13 @@
  * Which tokens of a prompt stay, and their rows of K and V together at the front of the pages.
  *
  * choose: a CTA per KV head and prompt. Scores are summed over the query heads of the group and over neighbours; the k largest of the older
- * tokens are those whose key, score above position, is at least the k-th largest key, which a radix select of 8 bits a pass finds. What stays keeps its order.
+ * tokens are those whose key, score above position, is at least the k-th largest key, which a radix select finds. What stays keeps its order.
  *
  * move: token kept[i] >= i goes to place i, in rising order of i and a run of places at a time: what a run overwrites was read by it or
  * by those before. A CTA has 32 dims of K or of V of a head, so they go side by side. Bound by latency: a few runs of 256 rows.
  */
 #include "serving/cuda/methods/evict.h"
+#include "serving/cuda/methods/radix_select.cuh"
 
 namespace
 {
@@ -24,72 +25,6 @@ __device__ __forceinline__ int kept_of(const kvd_evict_budget &b, int n)
 __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     return (unsigned long long)__float_as_uint(score) << 32 | (unsigned)t;
-}
-
-/* One more of a bin; where all threads of a warp meet in one, they go there together. */
-__device__ __forceinline__ void count(unsigned *bin, unsigned digit)
-{
-    const unsigned active = __activemask();
-    int same;
-    (void)__match_all_sync(active, digit, &same);
-    if (!same)
-        atomicAdd(bin + digit, 1u);
-    else if ((int)threadIdx.x % 32 == __ffs((int)active) - 1)
-        atomicAdd(bin + digit, (unsigned)__popc(active));
-}
-
-/* First warp: the digit at which the sum of bins from the last one down reaches *k, and what of k is left in that bin. */
-__device__ void find_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k)
-{
-    unsigned mine = 0, above = 0;
-    for (int i = 0; i < 8; i++)
-        mine += bin[255 - 8 * lane - i];
-    above = mine;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const unsigned other = __shfl_up_sync(0xffffffffu, above, step);
-        above += lane >= step ? other : 0;
-    }
-    above -= mine;
-    const unsigned want = *k;
-    __syncwarp();
-    if (above < want && above + mine >= want)
-        for (int i = 255 - 8 * lane;; i--) {
-            if (above + bin[i] >= want) {
-                *digit = (unsigned)i;
-                *k = want - above;
-                break;
-            }
-            above += bin[i];
-        }
-}
-
-/* The k-th largest key of n scores, 0 < k < n. */
-__device__ unsigned long long find_key(const float *score, int n, int k, unsigned *bin)
-{
-    __shared__ unsigned digit, left;
-    unsigned long long found = 0, known = 0;
-    if (threadIdx.x == 0)
-        left = (unsigned)k;
-    for (int shift = 56; shift >= 0; shift -= 8) {
-        known |= 255ull << shift;
-        if (shift < 32 && (n - 1) >> shift == 0 && shift > 0)
-            continue; /* of positions that are smaller */
-        for (int i = (int)threadIdx.x; i < 256; i += CHOOSE)
-            bin[i] = 0;
-        __syncthreads();
-        for (int t = (int)threadIdx.x; t < n; t += CHOOSE) {
-            const unsigned long long key = key_of(score[t], t);
-            if ((key & (known << 8)) == found)
-                count(bin, (unsigned)(key >> shift) & 255u);
-        }
-        __syncthreads();
-        if (threadIdx.x < 32)
-            find_digit(bin, (int)threadIdx.x, &digit, &left);
-        __syncthreads();
-        found |= (unsigned long long)digit << shift;
-    }
-    return found;
 }
 
 __device__ void sum_heads(const kvd_evict_prompts_args &a, int g, size_t at, int n, float *to)
@@ -115,28 +50,9 @@ __device__ void smooth(const float *x, int n, int width, float *to)
     __syncthreads();
 }
 
-/* Places of the tokens of a block of CHOOSE of them: those in front of this one, *all of them. */
-__device__ int place_of(bool stays, int *all)
-{
-    __shared__ int part[CHOOSE / 32];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const unsigned vote = __ballot_sync(0xffffffffu, stays);
-    int before = __popc(vote & ((1u << lane) - 1)), sum = 0;
-    if (lane == 0)
-        part[warp] = __popc(vote);
-    __syncthreads();
-    for (int w = 0; w < CHOOSE / 32; w++) {
-        before += w < warp ? part[w] : 0;
-        sum += part[w];
-    }
-    __syncthreads();
-    *all = sum;
-    return before;
-}
-
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    __shared__ unsigned bin[256];
+    __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], slot = a.slot[b];
     const kvd_evict_budget budget = a.budget[slot];
     const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old);
@@ -150,7 +66,8 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
         smooth(score, old, a.rule.smooth, to);
         rank = to;
     }
-    const unsigned long long least = k < old && k > 0 ? find_key(rank, old, k, bin) : 0;
+    const auto key = [rank](int t) { return key_of(rank[t], t); };
+    const unsigned long long least = k < old && k > 0 ? select_key<CHOOSE>(key, old, k, bin) : 0;
     const size_t state =
         (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.layer) * (size_t)a.map.n_kv_heads + (size_t)g) *
         (size_t)a.state.room;
@@ -158,7 +75,7 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
         const int t = first + (int)threadIdx.x;
         const bool stays = t < n && (t >= old || k == old || (k > 0 && key_of(rank[t], t) >= least));
         int all;
-        const int i = place + place_of(stays, &all);
+        const int i = place + select_place<CHOOSE>(stays, &all);
         place += all;
         if (!stays)
             continue;

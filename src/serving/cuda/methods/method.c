@@ -6,6 +6,7 @@
 #include "serving/cuda/methods/packed.h"
 #include "serving/cuda/methods/palu.h"
 #include "serving/cuda/methods/strawman.h"
+#include "serving/cuda/methods/zdc_method.h"
 
 static const char *member_of(const kvd_plan *p)
 {
@@ -29,7 +30,7 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
         return 0;
     if (plan->levels)
         return kvd_fail(err, "the CUDA engine does not run '%s'", plan->levels->name);
-    if (cache->share->count > 1)
+    if (cache->share->count > 1 && !kvd_serving_is_zdc(plan))
         return kvd_fail(err, "on several GPUs the engine runs methods of the dims axis alone, not '%s'",
                         member);
     if (plan->maker && plan->dims && plan->dims->rebuild)
@@ -40,6 +41,8 @@ int kvd_serving_method_open(const kvd_plan *plan, struct kvd_serving_cache *cach
         return kvd_serving_leankv_open(plan, cache, m, err);
     if (kvd_serving_evicts(plan))
         return kvd_serving_evict_open(plan, cache, m, err);
+    if (kvd_serving_is_zdc(plan))
+        return kvd_serving_zdc_open(plan, cache, m, err);
     if (kvd_serving_packed_takes(plan))
         return kvd_serving_packed_open(plan, cache, m, err);
     return kvd_fail(err, "the CUDA engine does not run '%s'", member);

@@ -44,11 +44,12 @@ struct kvd_serving_method {
     bool one_layer;
     /* What a slot holds may be read without having been written: `make` fills it with numbers that are as good as any for times. */
     bool anywhere;
-    bool whole_prompts;  /* it refuses pieces of prompts */
-    unsigned apart;      /* bit p: phase p is a launch of its own, though append does it without a method */
-    const char *kernels; /* what attends steps in place of the cache's own kernel; NULL: nothing does */
-    size_t page_bytes;   /* of a page number, all layers, that the method stores beside the bf16 pages */
-    size_t slot_bytes;   /* of a slot, all layers                                                     */
+    bool whole_prompts;    /* it refuses pieces of prompts */
+    bool attended_prompts; /* `attended` has to do with prompts alone */
+    unsigned apart;        /* bit p: phase p is a launch of its own, though append does it without a method */
+    const char *kernels;   /* what attends steps in place of the cache's own kernel; NULL: nothing does */
+    size_t page_bytes;     /* of a page number, all layers, that the method stores beside the bf16 pages */
+    size_t slot_bytes;     /* of a slot, all layers                                                     */
     int (*make)(kvd_serving_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
     float *lse; /* device [n_heads][rows of blocked Q]: what attention of prompts gives out, natural log */

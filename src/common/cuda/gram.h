@@ -1,0 +1,46 @@
+/*
+ * G += X^T X in float64 of many heads at once, on the device: what the moments of activations (collect/cuda/moments.c) and of gradients
+ * (analysis/cuda/sensitivity.c) launch. X are rows of bf16 or float32 values wherever they lie.
+ */
+#ifndef KVD_COMMON_CUDA_GRAM_H
+#define KVD_COMMON_CUDA_GRAM_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { KVD_GRAM_PARTS = 5, KVD_GRAM_MAX_D = 256 };
+
+/* Heads of one tensor. Value i of row t of head h is x[h * head_stride + t * row_stride + i * dim_stride]. */
+typedef struct {
+    const void *x;
+    size_t head_stride, row_stride, dim_stride;
+    int n_heads;
+    double *G; /* [n_heads][d][d]; its lower triangle is added to, what is above it is of no meaning */
+} kvd_gram_part;
+
+typedef struct {
+    int bf16; /* 1: bf16, 0: float32                                               */
+    int d;    /* 1 .. KVD_GRAM_MAX_D                                               */
+    size_t n_rows;
+    int n_parts;
+    kvd_gram_part part[KVD_GRAM_PARTS];
+    double *scratch; /* kvd_gram_scratch_bytes of these heads                             */
+} kvd_gram_args;
+
+/* Scratch that is enough for any number of rows. */
+size_t kvd_gram_scratch_bytes(int n_heads, int d);
+
+/* The same bits in every run and wherever the rows stand; they depend on n_rows, the number of heads and d. */
+cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
+
+/* Copies the lower triangles of G [n][d][d] to their upper ones. */
+cudaError_t kvd_gram_mirror(double *G, size_t n, int d, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,317 @@
+/*
+ * allot: every dimension of a head gets bits by what its error costs, none where that is least: reverse
+ * water-filling (Shannon 1949; Huang and Schultheiss 1963) over what a dims method made independent. None
+ * of the papers; the bits of a cut and of a code are one budget.
+ *
+ * From calibration rows, per layer, KV head and side: mean and deviation of every dimension; per layer
+ * and side, levels of 1 to 8 bits for the normalised numbers (levels.h) and what is lost with each, e_b,
+ * of a deviation of 1. A dimension costs c e_b with b bits, and c with none, when it is read as its mean.
+ * c is its variance, times what a unit of it costs where the bases say so: behind projections with a left
+ * and a right matrix the squared singular value over the mean square, since that is what leaving the
+ * dimension out costs. Bits go where they save most, until `bits` times the dimensions are given out:
+ * over all heads, layers and sides where costs have one unit (fisher: nats), within each head and side
+ * otherwise.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "methods/bits/bits.h"
+#include "methods/bits/calibration.h"
+#include "methods/bits/levels.h"
+
+enum { BITS, SINK, ROWS };
+static const kvd_parameter parameters[] = {
+    {"bits", 3, 0.05, 8, false, "bits of a number, on average"},
+    {"sink", 1, 0, 1024, true, "first tokens that are exact"},
+    {"rows", 4096, 64, 1 << 20, true, "calibration tokens that are read"},
+    {NULL, 0, 0, 0, false, NULL},
+};
+static const kvd_rate rate = {"bits", 5, 0.75, false, NULL, 0, 0};
+
+enum { BINS = 2048, MOST_BITS = 8 };
+static const double RANGE = 8; /* deviations that the bins reach to; beyond is read as the last level */
+
+typedef struct {
+    const kvd_values *v;
+    int n_layers, n_kv_heads;
+    size_t wide;    /* dimensions of a head at most                                                       */
+    float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2]: mean, deviation                      */
+    uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide]: bits                                     */
+    float *levels;  /* [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS], rising                         */
+} allot;
+
+/* While it is made: what a dimension costs without bits, how many there are, and e_b. */
+typedef struct {
+    double *cost;  /* as given                                                                          */
+    size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES]                                               */
+    double (*loss)[MOST_BITS + 1]; /* [n_layers][KVD_N_SIDES]: e_b, falling; e_0 is 1 */
+} making;
+
+static size_t place(const allot *a, int layer, int g, int side)
+{
+    return ((size_t)layer * (size_t)a->n_kv_heads + (size_t)g) * KVD_N_SIDES + (size_t)side;
+}
+
+static float *levels_of(const allot *a, int layer, int side, int bits)
+{
+    return a->levels + (((size_t)layer * KVD_N_SIDES + (size_t)side) * (MOST_BITS + 1) + (size_t)bits) *
+                           (1U << MOST_BITS);
+}
+
+static int nearest(const float *level, int n, float x)
+{
+    int lo = 0, hi = n - 1;
+    while (lo < hi) {
+        const int mid = (lo + hi) / 2;
+        if (x > (level[mid] + level[mid + 1]) / 2)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* ---- calibration ------------------------------------------------------------------------------------- */
+
+/* Whether singular values of the bases say what a dimension costs: not of a side that is left whole. */
+static bool weighed(const kvd_method_setup *s, int side)
+{
+    const kvd_dims *const d = s->dims;
+    return d && !d->rebuild && s->spectrum && kvd_pair_balanced(d->pair[side]) &&
+           (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
+}
+
+/* What a unit of squared error costs in dimension j, whose mean square is `square`. */
+static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j, double square)
+{
+    if (!weighed(s, side) || !(square > 0))
+        return 1;
+    const double sigma = kvd_spectrum_sigma(s->spectrum, s->dims->pair[side], layer, g)[j];
+    return sigma * sigma / square;
+}
+
+static void measure(allot *a, making *m, const kvd_method_setup *s, int layer, int g, int side,
+                    const float *cut, size_t n, size_t width, double *histogram)
+{
+    float *const scale = a->scale + place(a, layer, g, side) * a->wide * 2;
+    double *const cost = m->cost + place(a, layer, g, side) * a->wide;
+    m->width[place(a, layer, g, side)] = width;
+    for (size_t j = 0; j < width; j++) {
+        double sum = 0, square = 0;
+        for (size_t i = 0; i < n; i++)
+            sum += (double)cut[i * width + j];
+        const double mean = sum / (double)n;
+        for (size_t i = 0; i < n; i++)
+            square += ((double)cut[i * width + j] - mean) * ((double)cut[i * width + j] - mean);
+        square /= (double)n;
+        cost[j] = square * unit_cost(s, side, layer, g, j, square + mean * mean);
+        scale[2 * j] = (float)mean;
+        scale[2 * j + 1] = (float)sqrt(square);
+        for (size_t i = 0; i < n && square > 0; i++) {
+            const double x = ((double)cut[i * width + j] - mean) / sqrt(square) / RANGE;
+            const int b = (int)((x + 1) / 2 * BINS);
+            histogram[b < 0 ? 0 : b >= BINS ? BINS - 1 : b] += cost[j];
+        }
+    }
+}
+
+/* Levels of 1 to MOST_BITS bits, and what each loses of a deviation of 1. */
+static int set_levels(allot *a, making *m, int layer, int side, const double *histogram, kvd_err *err)
+{
+    double level[1 << MOST_BITS], *const loss = m->loss[layer * KVD_N_SIDES + side];
+    double weight = 0;
+    for (int b = 0; b < BINS; b++)
+        weight += histogram[b];
+    loss[0] = 1;
+    if (!(weight > 0))
+        return kvd_fail(err, "layer %d: all %s of the calibration are alike", layer,
+                        side ? "values" : "keys");
+    for (int bits = 1; bits <= MOST_BITS; bits++) {
+        const int n = 1 << bits;
+        float *const to = levels_of(a, layer, side, bits);
+        if (kvd_levels_find(histogram, BINS, n, level, err))
+            return -1;
+        for (int k = 0; k < n; k++)
+            to[k] = (float)(level[k] * RANGE);
+        loss[bits] = 0;
+        for (int b = 0; b < BINS; b++) {
+            const double x = kvd_level_bin(b, BINS) * RANGE, y = (double)to[nearest(to, n, (float)x)];
+            loss[bits] += histogram[b] / weight * (x - y) * (x - y);
+        }
+    }
+    return 0;
+}
+
+static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, kvd_err *err)
+{
+    const size_t most = (size_t)a->v->value[ROWS],
+                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
+    kvd_calibration_rows rows;
+    double *const histogram = malloc(BINS * sizeof *histogram);
+    int status = kvd_calibration_rows_open(&rows, s, pre, n, err);
+    if (!status && !histogram)
+        status = kvd_no_memory(err, "a histogram", BINS * sizeof *histogram);
+    for (int l = 0; !status && l < a->n_layers; l++)
+        for (int side = 0; !status && side < KVD_N_SIDES; side++) {
+            memset(histogram, 0, BINS * sizeof *histogram);
+            for (int g = 0; !status && g < a->n_kv_heads; g++) {
+                size_t width;
+                status = kvd_calibration_rows_read(&rows, (kvd_side)side, l, g, &width, err);
+                if (!status)
+                    measure(a, m, s, l, g, side, rows.cut, n, width, histogram);
+            }
+            status = status || set_levels(a, m, l, side, histogram, err);
+        }
+    kvd_calibration_rows_close(&rows);
+    free(histogram);
+    return status ? -1 : 0;
+}
+
+/* ---- who gets bits ----------------------------------------------------------------------------------- */
+
+/* The bits that dimensions of a place get when one more must save at least `price`; their sum. */
+static double give(allot *a, const making *m, size_t at, double price)
+{
+    const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads, side = at % KVD_N_SIDES;
+    const double *const loss = m->loss[layer * KVD_N_SIDES + side];
+    double sum = 0;
+    for (size_t j = 0; j < m->width[at]; j++) {
+        int bits = 0;
+        while (bits < MOST_BITS && m->cost[at * a->wide + j] * (loss[bits] - loss[bits + 1]) >= price)
+            bits++;
+        a->given[at * a->wide + j] = (uint8_t)bits;
+        sum += bits;
+    }
+    return sum;
+}
+
+/* The lowest price at which places first .. last - 1 get no more than `bits` for each of their dimensions. */
+static void share_out(allot *a, const making *m, size_t first, size_t last)
+{
+    double most = 0, budget = 0, lo = -700, hi = 700;
+    for (size_t at = first; at < last; at++) {
+        budget += a->v->value[BITS] * (double)m->width[at];
+        for (size_t j = 0; j < m->width[at]; j++)
+            most = m->cost[at * a->wide + j] > most ? m->cost[at * a->wide + j] : most;
+    }
+    if (!(most > 0))
+        return;
+    for (int i = 0; i < 80; i++) {
+        const double middle = (lo + hi) / 2;
+        double sum = 0;
+        for (size_t at = first; at < last; at++)
+            sum += give(a, m, at, most * exp(middle));
+        *(sum > budget ? &lo : &hi) = middle;
+    }
+    for (size_t at = first; at < last; at++)
+        (void)give(a, m, at, most * exp(hi));
+}
+
+/* ---- one plan ---------------------------------------------------------------------------------------- */
+
+static void close(void *self)
+{
+    allot *const a = self;
+    free(a->scale);
+    free(a->given);
+    free(a->levels);
+    free(a);
+}
+
+static int make(allot *a, const kvd_method_setup *s, bool pre, kvd_err *err)
+{
+    const size_t places = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES, n = places * a->wide;
+    const bool one_unit = weighed(s, KVD_KEYS) && weighed(s, KVD_VALUES) &&
+                          kvd_pair_fisher(s->dims->pair[0]) && kvd_pair_fisher(s->dims->pair[1]);
+    making m = {.cost = calloc(n, sizeof *m.cost),
+                .width = calloc(places, sizeof *m.width),
+                .loss = calloc((size_t)a->n_layers * KVD_N_SIDES, sizeof *m.loss)};
+    int status = m.cost && m.width && m.loss ? 0 : kvd_no_memory(err, "costs", n * sizeof *m.cost);
+    status = status || calibrate(a, &m, s, pre, err);
+    for (size_t at = 0; !status && at < places; at += one_unit ? places : 1)
+        share_out(a, &m, at, one_unit ? places : at + 1);
+    free(m.cost);
+    free(m.width);
+    free(m.loss);
+    return status ? -1 : 0;
+}
+
+static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
+    const bool latent = s->dims && s->dims->rebuild,
+               pre = c->positions == KVD_POSITIONS_ROPE && (!s->dims || latent);
+    if (kvd_calibration_fits(s, pre, err))
+        return -1;
+    allot *const a = calloc(1, sizeof *a);
+    if (!a)
+        return kvd_no_memory(err, "a method", sizeof *a);
+    *a = (allot){.v = v,
+                 .n_layers = c->n_layers,
+                 .n_kv_heads = c->n_kv_heads,
+                 .wide = (size_t)c->d_head * (size_t)(latent ? s->dims->heads : 1)};
+    const size_t n = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES * a->wide,
+                 levels = ((size_t)a->n_layers * KVD_N_SIDES * (MOST_BITS + 1)) << MOST_BITS;
+    a->scale = calloc(2 * n, sizeof *a->scale);
+    a->given = calloc(n, 1);
+    a->levels = calloc(levels, sizeof *a->levels);
+    if (!a->scale || !a->given || !a->levels ? kvd_no_memory(err, "levels", levels * sizeof *a->levels)
+                                             : make(a, s, pre, err)) {
+        close(a);
+        return -1;
+    }
+    *self = a;
+    return 0;
+}
+
+/* ---- coding ------------------------------------------------------------------------------------------ */
+
+static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
+{
+    (void)v, (void)side;
+    *newest = 0;
+    *block = 1;
+}
+
+static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
+                kvd_err *err)
+{
+    const allot *const a = self;
+    const size_t at = place(a, b->layer, b->kv_head, (int)b->side);
+    const float *const scale = a->scale + at * a->wide * 2;
+    const uint8_t *const given = a->given + at * a->wide;
+    (void)err;
+    *count = (kvd_bits_count){0, 0};
+    for (size_t i = 0; i < b->n; i++) {
+        const float *const x = b->x + i * b->d;
+        float *const y = decoded + i * b->d;
+        const bool exact = b->position[i] < (uint32_t)a->v->value[SINK];
+        for (size_t j = 0; j < b->d; j++) {
+            const float mean = scale[2 * j], deviation = scale[2 * j + 1];
+            y[j] = mean;
+            if (exact) {
+                uint16_t h;
+                kvd_from_f32(KVD_F16, x + j, &h, 1);
+                kvd_to_f32(KVD_F16, &h, y + j, 1);
+            } else if (given[j] && deviation > 0) {
+                const float *const level = levels_of(a, b->layer, (int)b->side, given[j]);
+                y[j] = mean + deviation * level[nearest(level, 1 << given[j], (x[j] - mean) / deviation)];
+            }
+            count->payload += exact ? 16 : given[j];
+        }
+    }
+    return 0;
+}
+
+const kvd_bits_method kvd_bits_allot = {.name = "allot",
+                                        .summary = "bits of every dimension by what its error costs",
+                                        .parameter = parameters,
+                                        .rate = &rate,
+                                        .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+                                        .keys_before_rope = true,
+                                        .window = window,
+                                        .open = open,
+                                        .close = close,
+                                        .code = code};

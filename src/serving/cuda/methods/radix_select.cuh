@@ -1,0 +1,100 @@
+/*
+ * The k largest of n keys by a CTA: a radix select of 8 bits a pass. A key has 32 bits of a value above the token's place among
+ * equals, which is below n: no two are equal.
+ */
+#ifndef KVD_SERVING_CUDA_RADIX_SELECT_CUH
+#define KVD_SERVING_CUDA_RADIX_SELECT_CUH
+
+enum { KVD_SELECT_BINS = 256 };
+
+/* One more of a bin; where all threads of a warp meet in one, they go there together. */
+static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digit)
+{
+    const unsigned active = __activemask();
+    int same;
+    (void)__match_all_sync(active, digit, &same);
+    if (!same)
+        atomicAdd(bin + digit, 1u);
+    else if ((int)threadIdx.x % 32 == __ffs((int)active) - 1)
+        atomicAdd(bin + digit, (unsigned)__popc(active));
+}
+
+/* First warp: the digit at which the sum of bins from the last one down reaches *k, and what of k is left in that bin; *all: all of it. */
+static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k, bool *all)
+{
+    unsigned mine = 0, above = 0;
+    for (int i = 0; i < 8; i++)
+        mine += bin[255 - 8 * lane - i];
+    above = mine;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const unsigned other = __shfl_up_sync(0xffffffffu, above, step);
+        above += lane >= step ? other : 0;
+    }
+    above -= mine;
+    const unsigned want = *k;
+    __syncwarp();
+    if (above < want && above + mine >= want)
+        for (int i = 255 - 8 * lane;; i--) {
+            if (above + bin[i] >= want) {
+                *digit = (unsigned)i;
+                *k = want - above;
+                *all = bin[i] == want - above;
+                break;
+            }
+            above += bin[i];
+        }
+}
+
+/* At or above which k of the n keys are, 0 < k < n; key(t) of token t, bin [KVD_SELECT_BINS] of shared memory. All threads of the CTA. */
+template <int THREADS, typename KEY>
+static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
+{
+    __shared__ unsigned digit, left;
+    __shared__ bool all;
+    unsigned long long found = 0, known = 0;
+    if (threadIdx.x == 0)
+        left = (unsigned)k;
+    for (int shift = 56; shift >= 0; shift -= 8) {
+        known |= 255ull << shift;
+        if (shift < 32 && (n - 1) >> shift == 0 && shift > 0)
+            continue; /* of places that are smaller */
+        for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
+            bin[i] = 0;
+        __syncthreads();
+        for (int t = (int)threadIdx.x; t < n; t += THREADS) {
+            const unsigned long long x = key(t);
+            if ((x & (known << 8)) == found)
+                select_count(bin, (unsigned)(x >> shift) & 255u);
+        }
+        __syncthreads();
+        if (threadIdx.x < 32)
+            select_digit(bin, (int)threadIdx.x, &digit, &left, &all);
+        __syncthreads();
+        found |= (unsigned long long)digit << shift;
+        if (all)
+            break;
+    }
+    return found;
+}
+
+/* Of the THREADS tokens of a block those in front of this one that stay; *all of them. */
+template <int THREADS> static __device__ int select_place(bool stays, int *all)
+{
+    __shared__ int part[THREADS / 32];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const unsigned vote = __ballot_sync(0xffffffffu, stays);
+    int before = __popc(vote & ((1u << lane) - 1)), sum = 0;
+    if (lane == 0)
+        part[warp] = __popc(vote);
+    __syncthreads();
+    for (int w = 0; w < THREADS / 32; w++) {
+        before += w < warp ? part[w] : 0;
+        sum += part[w];
+    }
+    __syncthreads();
+    *all = sum;
+    return before;
+}
+
+#endif

@@ -1,0 +1,187 @@
+/* Two widths of tokens in the CUDA engine: where rows lie, and memory (zdc.h). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/decode.h"
+#include "model/cuda/random.h"
+#include "serving/cuda/methods/zdc_parts.h"
+
+static const char what[] = "two widths of tokens";
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Lists of the steps of a batch. */
+static int make_lists(kvd_zdc *z, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const size_t rows = c->batch->max_slices, all = kvd_zdc_layers(z) * rows * sizeof(int32_t),
+                 table = rows * (c->pages->max_pages + 1) * sizeof *z->table;
+    kvd_device_memory *const m = &z->memory;
+    return (z->end = kvd_device_new(m, all, what, err)) && (z->low_len = kvd_device_new(m, all, what, err)) &&
+                   (z->table = kvd_device_new(m, table, what, err))
+               ? 0
+               : -1;
+}
+
+int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    const size_t counts = slots * kvd_zdc_layers(z) * sizeof *z->n_low;
+    size_t n = 0;
+    for (size_t l = 0; l < kvd_zdc_layers(z); l++) {
+        z->layer[l].at = n;
+        n += (pages + 1 + slots) * (size_t)z->method.cache->layer[l].map.page_elements;
+    }
+    z->stream = stream;
+    z->n_slots = slots; /* the last one is that of rows which fill a batch up */
+    z->own = (int32_t)pages + 1;
+    if (!(z->slot = calloc(slots, sizeof *z->slot)))
+        return kvd_no_memory(err, what, slots * sizeof *z->slot);
+    if (!(z->store = kvd_device_new(&z->memory, n * sizeof *z->store, "the cache", err)) ||
+        !(z->n_low = kvd_device_new(&z->memory, counts, what, err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)&z->host_low, counts), what, err) || make_lists(z, err))
+        return -1;
+    memset(z->host_low, 0, counts);
+    return kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what, err) ||
+                   kvd_cuda_check(cudaMemsetAsync(z->n_low, 0, counts, stream), what, err)
+               ? -1
+               : 0;
+}
+
+/* Twice the heads: the second half reads the first columns of the queries of the first, and gives out behind it. */
+static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
+{
+    *both = *high;
+    both->n_heads += low->n_heads;
+    both->n_kv_heads += low->n_kv_heads;
+    both->o_pitch += low->o_pitch;
+    for (int g = 0; g < low->n_kv_heads; g++) {
+        both->d_qk[high->n_kv_heads + g] = low->d_qk[g];
+        both->d_v[high->n_kv_heads + g] = low->d_v[g];
+        both->kv_offset[high->n_kv_heads + g] = low->kv_offset[g];
+    }
+    for (int h = 0; h < low->n_heads; h++) {
+        both->q_offset[high->n_heads + h] = high->q_offset[h];
+        both->o_offset[high->n_heads + h] = high->o_pitch + low->o_offset[h];
+    }
+}
+
+/* Widths of the low rows of a layer in memory: as the high ones rounded up, and padded to the widest head where those are. */
+static int settle_layer(kvd_zdc *z, int layer, kvd_err *err)
+{
+    kvd_serving_cache *const c = z->method.cache;
+    const kvd_dims *const dims = z->method.plan->dims_low;
+    const kvd_dims_head *const head = dims->head + (size_t)layer * (size_t)dims->n_kv_heads;
+    const kvd_attn_map *const high = &c->layer[layer].map;
+    kvd_zdc_layer *const to = &z->layer[layer];
+    kvd_attn_heads low = {c->share->n_heads, c->share->n_kv_heads, c->config->d_head, {0}, {0}};
+    int most[2] = {0, 0};
+    for (int g = 0; g < low.n_kv_heads; g++) {
+        low.d_qk[g] = kvd_pad16(head[g].d_qk, low.d_head);
+        low.d_v[g] = kvd_pad16(head[g].d_v, low.d_head);
+        most[0] = low.d_qk[g] > most[0] ? low.d_qk[g] : most[0];
+        most[1] = low.d_v[g] > most[1] ? low.d_v[g] : most[1];
+    }
+    for (int g = 0; c->attention == KVD_ATTENTION_STOCK && g < low.n_kv_heads; g++) {
+        low.d_qk[g] = most[0];
+        low.d_v[g] = most[1];
+    }
+    if (kvd_attn_map_make(&low, &to->low))
+        return kvd_fail(err, "layer %d: low widths that the kernels do not take", layer);
+    to->entry[KVD_ZDC_LOW] = (double)to->low.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
+    to->entry[KVD_ZDC_HIGH] = (double)high->page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
+    to->low.page_elements = high->page_elements;
+    join(high, &to->low, &to->both);
+    return 0;
+}
+
+static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
+{
+    const kvd_dims *const dims = z->method.plan->dims_low;
+    const kvd_dims_head *const low = &dims->head[layer * dims->n_kv_heads + g];
+    const kvd_attn_map *const map[KVD_ZDC_STORES] = {
+        [KVD_ZDC_HIGH] = &z->method.cache->layer[layer].map, [KVD_ZDC_LOW] = &z->layer[layer].low};
+    to->kept[0] = (int16_t)low->d_qk;
+    to->kept[1] = (int16_t)low->d_v;
+    for (int s = 0; s < KVD_ZDC_STORES; s++) {
+        to->width[s][0] = map[s]->d_qk[g];
+        to->width[s][1] = map[s]->d_v[g];
+        to->in_page[s][0] = map[s]->kv_offset[g];
+        to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
+        to->in_row[s] =
+            z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group]; /* HIGH is the first */
+    }
+}
+
+static int make_heads(kvd_zdc *z, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const size_t kv = (size_t)c->share->n_kv_heads, n = kvd_zdc_layers(z) * kv;
+    kvd_zdc_head *const host = calloc(n, sizeof *host);
+    if (!host)
+        return kvd_no_memory(err, what, n * sizeof *host);
+    int status = 0;
+    for (size_t l = 0; !status && l < kvd_zdc_layers(z); l++) {
+        status = settle_layer(z, (int)l, err);
+        for (size_t g = 0; !status && g < kv; g++)
+            describe_head(z, (int)l, (int)g, host + l * kv + g);
+    }
+    if (!status) {
+        z->head = kvd_device_copy(&z->memory, host, n * sizeof *host, what, c->worker->stream, err);
+        status = !z->head || kvd_cuda_check(cudaStreamSynchronize(c->worker->stream), what, err) ? -1 : 0;
+    }
+    free(host);
+    return status;
+}
+
+/* Of the attention kernel: parts of one array that begin at multiples of 256 bytes. */
+static int make_workspaces(kvd_zdc *z, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    char *all = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t bytes = 0;
+        for (size_t l = 0; l < kvd_zdc_layers(z); l++) {
+            const size_t one = kvd_decode_workspace_bytes(&z->layer[l].both, (int)c->batch->max_slices,
+                                                          (int)c->max_len, c->n_sms);
+            z->layer[l].workspace = all ? all + bytes : NULL;
+            bytes += (one + 255) / 256 * 256;
+        }
+        if (!all && (!(all = kvd_device_new(&z->memory, bytes, "work lists of attention", err)) ||
+                     kvd_cuda_check(cudaMemset(all, 0, bytes), what, err)))
+            return -1;
+    }
+    return 0;
+}
+
+/* Rows of an iteration. */
+static int make_rows(kvd_zdc *z, kvd_err *err)
+{
+    const kvd_serving_cache *const c = z->method.cache;
+    const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
+                 heads = (size_t)c->share->n_heads;
+    size_t o = 0;
+    for (size_t l = 0; l < kvd_zdc_layers(z); l++)
+        o = larger(o, (size_t)z->layer[l].both.o_pitch);
+    kvd_device_memory *const m = &z->memory;
+    z->works = calloc(slices + 1, sizeof *z->works);
+    z->host_works = malloc(kvd_zdc_layers(z) * kvd_decode_plan_layer_bytes());
+    if (!z->works || !z->host_works)
+        return kvd_no_memory(err, what, (slices + 1) * sizeof *z->works);
+    return (z->lse = kvd_device_new(m, heads * rows * sizeof *z->lse, what, err)) &&
+                   (z->value = kvd_device_new(m, rows * sizeof *z->value, what, err)) &&
+                   (z->level = kvd_device_new(m, rows, what, err)) &&
+                   (z->place = kvd_device_new(m, rows * sizeof *z->place, what, err)) &&
+                   (z->lse_steps = kvd_device_new(m, 2 * slices * heads * sizeof *z->lse_steps, what, err)) &&
+                   (z->o = kvd_device_new(m, slices * o * sizeof(uint16_t), what, err))
+               ? 0
+               : -1;
+}
+
+int kvd_zdc_make(kvd_zdc *z, kvd_err *err)
+{
+    return make_heads(z, err) || make_workspaces(z, err) || make_rows(z, err) ? -1 : 0;
+}

@@ -1,0 +1,169 @@
+/*
+ * What the device tests of the engine share: requests whose tokens are all known beforehand, so that every engine and pass sees the same
+ * ones; a plain scheduler that serves them in slots; and the loop that runs an engine by it. Include it once
+ * per program.
+ */
+#ifndef KVD_TESTS_ENGINE_SCHEDULE_H
+#define KVD_TESTS_ENGINE_SCHEDULE_H
+
+#include "common/rng.h"
+#include "expected.h"
+#include "gpu_case.h"
+#include "gpu_forward_case.h"
+#include "serving/engine.h"
+
+/* ---- requests ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t input, output;
+} request;
+
+enum { MOST = 16 };
+
+typedef struct {
+    const kvd_checkpoint *c; /* borrowed, as r */
+    const request *r;        /* [n] */
+    size_t n, vocab, max_len, outputs;
+    size_t
+        offset[MOST + 1]; /* of a request's tokens; input + output each, the last of which no engine reads */
+    size_t first[MOST + 1]; /* of its outputs */
+    uint32_t *id;           /* [offset[n]] */
+    float *want;            /* logits [offset[n]][vocab], where a test knows them: NULL at first */
+    double bar;             /* how far from them a row may be */
+} load;
+
+/* Random tokens. load_release frees what a load holds. */
+static inline load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
+{
+    load l = {.c = c, .r = r, .n = n, .vocab = (size_t)kvd_checkpoint_config(c)->vocab_size};
+    for (size_t i = 0; i < n; i++) {
+        const size_t len = r[i].input + r[i].output;
+        l.offset[i + 1] = l.offset[i] + len;
+        l.first[i + 1] = l.first[i] + r[i].output;
+        l.max_len = len > l.max_len ? len : l.max_len;
+    }
+    l.outputs = l.first[n];
+    l.id = some_ids(l.offset[n], l.vocab, seed);
+    return l;
+}
+
+static inline void load_release(load *l)
+{
+    free(l->id);
+    free(l->want);
+}
+
+/* Where the logits of a slice's last token stand in [offset[n]][vocab], and, when it gives out a token, in [outputs][vocab]. */
+static inline size_t token_row(const load *l, const kvd_slice *s)
+{
+    return l->offset[s->request] + s->before + s->n - 1;
+}
+
+static inline size_t output_row(const load *l, const kvd_slice *s)
+{
+    return l->first[s->request] + s->before + s->n - l->r[s->request].input;
+}
+
+/* ---- the scheduler -------------------------------------------------------------------------------------- */
+
+/*
+ * Requests enter in their order, as slots come free; a slot is used again. Prompts go whole, and steps wait until none is left, unless they run
+ * `beside` them; with a chunk an iteration has at most that many tokens, those of steps first, and prompts go in pieces.
+ */
+typedef struct {
+    size_t slots, chunk;
+    bool beside;
+    bool singly; /* whole prompts one an iteration */
+} serving_order;
+
+typedef struct {
+    size_t arrived, done[MOST]; /* requests that have entered; tokens in the cache */
+    int slot[MOST];             /* of a request; -1: gone */
+    bool taken[MOST];           /* slots */
+    kvd_slice slice[MOST];      /* of the latest iteration */
+    uint32_t *id;               /* its tokens */
+} schedule;
+
+static inline schedule schedule_make(const load *l)
+{
+    return (schedule){.id = need(l->offset[l->n] * sizeof(uint32_t))};
+}
+
+static inline void schedule_release(schedule *s)
+{
+    free(s->id);
+}
+
+/* Tokens of a prompt that are still to come; 0: it runs step by step, or is gone. */
+static inline size_t schedule_left(const schedule *s, const load *l, size_t r)
+{
+    return s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
+}
+
+static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n, kvd_iteration *it)
+{
+    const size_t before = s->done[r], end = before + n, whole = l->r[r].input + l->r[r].output;
+    s->slice[it->n_slices++] = (kvd_slice){.request = (uint32_t)r,
+                                           .slot = (uint32_t)s->slot[r],
+                                           .before = (uint32_t)before,
+                                           .n = (uint32_t)n,
+                                           .whole = (uint32_t)whole,
+                                           .emits = end >= l->r[r].input,
+                                           .last = end == whole - 1};
+    memcpy(s->id + it->n_tokens, l->id + l->offset[r] + before, n * sizeof *s->id);
+    it->n_tokens += n;
+    s->done[r] = end;
+}
+
+/* The next iteration, steps before prompts; without slices when all is done. */
+static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
+{
+    kvd_iteration it = {.slice = s->slice};
+    bool prompts = false;
+    for (size_t slot = 0; slot < o->slots && s->arrived < l->n && !(o->singly && prompts); slot++)
+        if (!s->taken[slot]) {
+            s->taken[slot] = prompts = true;
+            s->slot[s->arrived++] = (int)slot;
+        }
+    for (size_t r = 0; r < s->arrived; r++)
+        prompts = prompts || schedule_left(s, l, r);
+    for (size_t r = 0; r < s->arrived && (o->chunk || o->beside || !prompts); r++)
+        if (s->slot[r] >= 0 && !schedule_left(s, l, r))
+            schedule_take(s, l, r, 1, &it);
+    it.n_steps = it.n_slices;
+    for (size_t r = 0; r < s->arrived; r++) {
+        const size_t left = schedule_left(s, l, r),
+                     room = o->chunk > it.n_tokens ? o->chunk - it.n_tokens : 0;
+        if (left && (!o->chunk || room))
+            schedule_take(s, l, r, !o->chunk || left < room ? left : room, &it);
+    }
+    for (size_t i = 0; i < it.n_slices; i++)
+        if (s->slice[i].last) {
+            s->taken[s->slice[i].slot] = false;
+            s->slot[s->slice[i].request] = -1;
+        }
+    return it;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------- */
+
+/* Called behind each iteration, with the tokens of its slices; -1 with *err set ends the loop. */
+typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
+                      const kvd_phase_times *t, kvd_err *err);
+
+/* Serves a load. 0; -1 when the engine or what is called behind it fails. */
+static inline int serve(kvd_engine *e, const load *l, const serving_order *o, behind f, void *ctx,
+                        kvd_err *err)
+{
+    schedule s = schedule_make(l);
+    int status = 0;
+    for (kvd_iteration it = schedule_next(&s, l, o); it.n_slices && !status; it = schedule_next(&s, l, o)) {
+        kvd_phase_times t;
+        uint32_t token[MOST];
+        status = e->step(e, &it, s.id, token, &t, err) || f(ctx, e, &it, token, &t, err) ? -1 : 0;
+    }
+    schedule_release(&s);
+    return status;
+}
+
+#endif

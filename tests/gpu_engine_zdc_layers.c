@@ -1,0 +1,455 @@
+/*
+ * zdc whose layers share sets that are known before they run (layers=N), in the CUDA engine: prompts of the layers that follow attend to rows as they
+ * are stored, on one GPU and, where two are there, among two that share prompts by their tokens and send narrow rows. Logits of every token that comes
+ * out against a door of plain loops, which with whole prompts must be src/methods; bytes held, and bytes that GPUs sent each other, by hand.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "dims_fixture.h"
+#include "expected.h"
+#include "gpu_case.h"
+#include "gpu_forward_case.h"
+#include "make_checkpoint.h"
+#include "serving/cuda/engine_parts.h"
+#include "serving/cuda/methods/zdc_method.h"
+#include "zdc_reference.h"
+
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s engine of known sets, %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+/* Prompts of one page and less, at edges of pages, and of several. */
+static const request requests[MOST] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
+                                       {200, 20}, {63, 10}, {65, 30}, {440, 13}};
+
+/* ---- the door ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    kvd_attention door;
+    const kvd_plan *plan;
+    size_t prompt;
+    bool whole_prompts; /* prompts attend to the high widths everywhere, as src/methods has it */
+    uint8_t *level;     /* [prompt] */
+    float *x[4], *out;  /* q, k, v, work; out [rows][n_heads d_head] */
+} sets_door;
+
+typedef struct {
+    double value;
+    size_t token;
+} ranked;
+
+static int falling(const void *a, const void *b)
+{
+    const ranked *const x = a, *const y = b;
+    return x->value > y->value ? -1 : x->value < y->value ? 1 : x->token < y->token ? -1 : 1;
+}
+
+static void form_sets(sets_door *s, const kvd_attention_in *in)
+{
+    const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads,
+                 heads = (size_t)in->config->n_heads;
+    ranked *const order = need(s->prompt * sizeof *order);
+#pragma omp parallel for schedule(dynamic, 8)
+    for (size_t t = 0; t < s->prompt; t++) {
+        double total = -INFINITY, *const score = need((t + 1) * sizeof *score);
+        for (size_t h = 0; h < heads; h++) {
+            const float *const q = s->x[0] + (t * heads + h) * d;
+            double top = -INFINITY, sum = 0;
+            for (size_t i = 0; i <= t; i++) {
+                const float *const k = s->x[1] + (i * kv + h / (heads / kv)) * d;
+                score[i] = 0;
+                for (size_t j = 0; j < d; j++)
+                    score[i] += (double)q[j] * (double)k[j] / sqrt((double)d);
+                top = fmax(top, score[i]);
+            }
+            for (size_t i = 0; i <= t; i++)
+                sum += exp(score[i] - top);
+            const double x = top + log(sum), most = fmax(total, x);
+            total = most + log(exp(total - most) + exp(x - most));
+        }
+        free(score);
+        order[t] = (ranked){total - (s->plan->tokens_values.value[3] > 0 ? log((double)t + 1) : 0), t};
+    }
+    qsort(order, s->prompt, sizeof *order, falling);
+    const double share = kvd_tokens_important(&s->plan->tokens_values, in->layer, in->config->n_layers);
+    for (size_t i = 0; i < s->prompt; i++)
+        s->level[order[i].token] = i < (size_t)lround(share * (double)s->prompt);
+    free(order);
+}
+
+static void cut_rows(const sets_door *s, const kvd_attention_in *in, const kvd_dims *dims, bool queries,
+                     bool low_alone)
+{
+    const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads,
+                 heads = (size_t)in->config->n_heads;
+    const size_t n = low_alone ? s->prompt : in->n_tokens;
+    const int saved = kvd_blas_serial(); /* small products */
+    for (size_t h = 0; queries && h < heads; h++) {
+        const kvd_dims_head *const x = &dims->head[(size_t)in->layer * kv + h / (heads / kv)];
+        there_and_back(n, d, x->d_qk, s->x[0] + h * d, heads * d, x->a_q, x->a_k, true, s->x[3]);
+    }
+    for (size_t t = 0; t < n; t += low_alone ? 1 : n)
+        for (size_t g = 0; (!low_alone || !s->level[t]) && g < kv; g++) {
+            const kvd_dims_head *const x = &dims->head[(size_t)in->layer * kv + g];
+            const size_t at = (t * kv + g) * d, rows = low_alone ? 1 : n;
+            there_and_back(rows, d, x->d_qk, s->x[1] + at, kv * d, x->a_k, x->a_q, true, s->x[3]);
+            there_and_back(rows, d, x->d_v, s->x[2] + at, kv * d, x->a_v, x->b_v, false, s->x[3]);
+        }
+    kvd_blas_restore(saved);
+}
+
+static int attend(const sets_door *s, const kvd_attention_in *in, float *out, kvd_err *err)
+{
+    kvd_attention_in cut = *in;
+    kvd_dense_attention dense;
+    cut.q = s->x[0];
+    cut.k = s->x[1];
+    cut.v = s->x[2];
+    kvd_dense_attention_init(&dense);
+    const int status = dense.door.run(&dense.door, &cut, out, err);
+    kvd_dense_attention_release(&dense);
+    return status;
+}
+
+static int run_sets(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
+{
+    sets_door *const s = (sets_door *)(void *)self;
+    const size_t row = (size_t)in->config->n_heads * (size_t)in->config->d_head,
+                 kv = (size_t)in->config->n_kv_heads * (size_t)in->config->d_head;
+    const bool first = in->layer % kvd_tokens_layers(&s->plan->tokens_values) == 0;
+    memcpy(s->x[0], in->q, in->n_tokens * row * sizeof(float));
+    memcpy(s->x[1], in->k, in->n_tokens * kv * sizeof(float));
+    memcpy(s->x[2], in->v, in->n_tokens * kv * sizeof(float));
+    cut_rows(s, in, s->plan->dims, true, false);
+    if (!first && !s->whole_prompts)
+        cut_rows(s, in, s->plan->dims_low, false, true);
+    if (first)
+        form_sets(s, in);
+    if (attend(s, in, out, err))
+        return -1;
+    if (first || s->whole_prompts)
+        cut_rows(s, in, s->plan->dims_low, false, true);
+    if (attend(s, in, s->out, err))
+        return -1;
+    memcpy(out + s->prompt * row, s->out + s->prompt * row, (in->n_tokens - s->prompt) * row * sizeof *out);
+    return 0;
+}
+
+static float *by_door(const model *m, const kvd_plan *plan, bool whole_prompts, kvd_err *err)
+{
+    const load *const l = &m->l;
+    const size_t d = (size_t)m->config->d_head, q = l->longest * (size_t)m->config->n_heads * d,
+                 kv = l->longest * (size_t)m->config->n_kv_heads * d;
+    float *const logits = need(l->row[l->n] * l->vocab * sizeof *logits), *const hidden = need(
+                                                                              l->longest *
+                                                                              (size_t)m->config->d_model *
+                                                                              sizeof *hidden);
+    sets_door s = {.door = {.run = run_sets},
+                   .plan = plan,
+                   .whole_prompts = whole_prompts,
+                   .level = need(l->longest),
+                   .x = {need(q * sizeof(float)), need(kv * sizeof(float)), need(kv * sizeof(float)),
+                         need(l->longest * d * sizeof(float))},
+                   .out = need(q * sizeof(float))};
+    kvd_forward *const f = kvd_forward_new(m->c, l->longest, l->longest, err);
+    int status = f ? 0 : -1;
+    for (size_t r = 0; !status && r < l->n; r++) {
+        const size_t offset[2] = {0, l->first[r + 1] - l->first[r]};
+        const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = l->id + l->first[r]};
+        s.prompt = l->r[r].input;
+        status = kvd_forward_run(f, &b, &s.door, -1, hidden, err) ||
+                 kvd_forward_logits(f, hidden + (s.prompt - 1) * (size_t)m->config->d_model, l->r[r].output,
+                                    logits + l->row[r] * l->vocab, err);
+    }
+    kvd_forward_free(f);
+    for (int i = 0; i < 4; i++)
+        free(s.x[i]);
+    free(s.level);
+    free(s.out);
+    free(hidden);
+    if (!status)
+        return logits;
+    free(logits);
+    return NULL;
+}
+
+/* ---- the engine ----------------------------------------------------------------------------------------- */
+
+static int entry_of(const kvd_dims *d, int layer, int first, int n)
+{
+    int sum = 0;
+    for (int g = first; g < first + n; g++) {
+        const kvd_dims_head *const h = &d->head[layer * d->n_kv_heads + g];
+        sum += (h->d_qk + 15) / 16 * 16 + (h->d_v + 15) / 16 * 16;
+    }
+    return sum;
+}
+
+static size_t low_of(const kvd_plan *plan, size_t prompt, int layer)
+{
+    const int first = layer - layer % kvd_tokens_layers(&plan->tokens_values);
+    const double share = kvd_tokens_important(&plan->tokens_values, first, plan->dims->n_layers);
+    return prompt - (size_t)lround(share * (double)prompt);
+}
+
+static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int gpus)
+{
+    double bytes = 0;
+    for (int l = 0; l < plan->dims->n_layers; l++) {
+        const double low = (double)low_of(plan, prompt, l);
+        bytes += 2 * (low * entry_of(plan->dims_low, l, 0, plan->dims->n_kv_heads) +
+                      ((double)tokens - low) * entry_of(plan->dims, l, 0, plan->dims->n_kv_heads)) +
+                 4 * gpus;
+    }
+    return bytes;
+}
+
+/* What two GPUs send each other of a prompt, where all heads of a layer are equally wide: Q, K and V, what importance takes; P V'. */
+static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, double bytes[2])
+{
+    const size_t pages = (n + 63) / 64, first = pages / 2 * 64 < n ? pages / 2 * 64 : n,
+                 of[2] = {first, n - first}, pages_of[2] = {pages / 2, pages - pages / 2};
+    const int half = c->n_kv_heads / 2, heads = c->n_heads / 2;
+    bytes[0] = bytes[1] = 0;
+    for (int l = 0; l < c->n_layers; l++) {
+        const int high = entry_of(plan->dims, l, 0, half), low = entry_of(plan->dims_low, l, 0, half);
+        const kvd_dims_head *const h = &plan->dims->head[l * c->n_kv_heads];
+        const double n_low = (double)low_of(plan, n, l);
+        const bool forms = l % kvd_tokens_layers(&plan->tokens_values) == 0;
+        for (int g = 0; g < 2; g++) {
+            bytes[0] += 2.0 * (double)((of[g] + 7) / 8 * 8) * heads * ((h->d_qk + 15) / 16 * 16);
+            bytes[0] += forms ? 2.0 * 64 * (double)pages_of[g] * high + 4.0 * (double)((n + 7) / 8 * 8) : 0;
+            bytes[1] += 2.0 * (double)of[g] * heads * ((h->d_v + 15) / 16 * 16);
+        }
+        bytes[0] += forms ? 0 : 2 * (n_low * low + ((double)n - n_low) * high);
+    }
+}
+
+typedef struct {
+    size_t held, sent;
+} wrongs;
+
+/* A request at a time; among several GPUs prompts alone. Logits of tokens that did not come out stay 0. */
+static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool graphs, bool equal,
+                        wrongs *wrong, kvd_err *err)
+{
+    const load *const l = &m->l;
+    const kvd_engine_spec spec = {.limits = {.max_batch = gpus > 1 ? 1 : 2, .max_tokens = l->longest},
+                                  .max_len = l->longest,
+                                  .type = KVD_BF16,
+                                  .n_gpus = gpus,
+                                  .sequence = gpus > 1,
+                                  .graphs = graphs,
+                                  .phases = true};
+    kvd_engine *const e = kvd_engine_open_cuda(m->c, plan, &spec, err);
+    float *const logits = need(l->row[l->n] * l->vocab * sizeof *logits);
+    int status = e ? 0 : -1;
+    *wrong = (wrongs){0};
+    for (size_t r = 0; !status && r < l->n; r++)
+        for (size_t i = 0; !status && i < (gpus > 1 ? 1 : l->r[r].output); i++) {
+            const size_t before = i ? l->r[r].input + i - 1 : 0;
+            const kvd_slice s = {.slot = gpus > 1 ? 0 : (uint32_t)(r % 2),
+                                 .before = (uint32_t)before,
+                                 .n = i ? 1 : (uint32_t)l->r[r].input,
+                                 .emits = 1,
+                                 .last = gpus > 1 || i + 1 == l->r[r].output};
+            const kvd_iteration it = {.n_slices = 1, .n_steps = i > 0, .slice = &s, .n_tokens = s.n};
+            kvd_phase_times t;
+            uint32_t token;
+            status = e->step(e, &it, l->id + l->first[r] + before, &token, &t, err) ||
+                     e->logits(e, 0, logits + (l->row[r] + i) * l->vocab, err);
+            if (status)
+                break;
+            wrong->held +=
+                plan->tokens && fabs(e->held(e) - held_bytes(plan, l->r[r].input, before + s.n, gpus)) > 0.5;
+            if (gpus > 1 && equal && plan->tokens) {
+                double is[2], want[2];
+                e->sent(e, is);
+                sent_bytes(plan, m->config, l->r[r].input, want);
+                wrong->sent += fabs(is[0] - want[0]) > 0.5 || fabs(is[1] - want[1]) > 0.5;
+            }
+        }
+    if (e)
+        e->free(e);
+    if (!status)
+        return logits;
+    free(logits);
+    return NULL;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------------------ */
+
+static int rising(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median distance of rows; of every request only the first where prompts ran alone. */
+static double median(const load *l, const float *a, const float *b, bool prompts)
+{
+    double *const d = need(l->row[l->n] * sizeof *d);
+    size_t n = 0;
+    for (size_t r = 0; a && b && r < l->n; r++)
+        for (size_t i = l->row[r]; i < (prompts ? l->row[r] + 1 : l->row[r + 1]); i++)
+            d[n++] = distance(a + i * l->vocab, b + i * l->vocab, l->vocab);
+    qsort(d, n, sizeof *d, rising);
+    const double x = n ? d[n / 2] : NAN;
+    free(d);
+    return x;
+}
+
+/* Where bars come from: the engine and the reference with the high widths alone. */
+static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
+                    const float *whole, int gpus, bool graphs, bool equal)
+{
+    const kvd_plan high = {.type = KVD_BF16, .dims = plan->dims};
+    kvd_err err = {""};
+    wrongs wrong;
+    char title[160], text[240];
+    float *const plain = by_engine(m, &high, gpus, graphs, equal, &wrong, &err);
+    float *const got = plain ? by_engine(m, plan, gpus, graphs, equal, &wrong, &err) : NULL;
+    const double bar = median(&m->l, plain, whole, gpus > 1), off = median(&m->l, got, want, gpus > 1);
+    (void)snprintf(title, sizeof title, "%s, %d GPU%s%s", name, gpus, gpus > 1 ? "s" : "",
+                   graphs ? ", graphs" : "");
+    (void)snprintf(text, sizeof text,
+                   "median %.2g (%.2g with the high widths alone, which are %.2g away); %zu wrong bytes "
+                   "held, %zu sent%s",
+                   off, bar, median(&m->l, want, whole, gpus > 1), wrong.held, wrong.sent,
+                   gpus > 1 && equal ? "" : " (not counted)");
+    report(got && off < 2 * bar && !wrong.held && !wrong.sent, title, got ? text : err.msg);
+    free(plain);
+    free(got);
+}
+
+/* All heads of a layer equally wide. */
+static int equal_dims(const kvd_spectrum *s, const kvd_config *c, int kept, kvd_dims *d, kvd_err *err)
+{
+    kvd_widths w = {0};
+    int status = kvd_widths_alloc(&w, c->n_layers, c->n_kv_heads, c->d_head, err);
+    for (int i = 0; !status && i < c->n_layers * c->n_kv_heads; i++) {
+        w.kept[0][i] = kept + i / c->n_kv_heads % 3;
+        w.kept[1][i] = kept - i / c->n_kv_heads % 3;
+    }
+    kvd_dims_release(d);
+    status = status || kvd_dims_build(d, &kvd_dims_zack, s, &w, err);
+    kvd_widths_release(&w);
+    return status ? -1 : 0;
+}
+
+static void test_model(const char *path, const char *name, size_t n, const char *text, bool equal, int gpus)
+{
+    kvd_err err = {""};
+    kvd_plan plan;
+    model m;
+    char title[160];
+    (void)snprintf(title, sizeof title, "%s, %s%s", name, text, equal ? ", equal widths" : "");
+    int status = model_open(&m, path, &kvd_dims_zack, requests, n, &err);
+    if (!status && equal)
+        status = equal_dims(&m.spectrum, m.config, m.config->d_head * 3 / 4, &m.high, &err) ||
+                 equal_dims(&m.spectrum, m.config, m.config->d_head * 3 / 8, &m.low, &err);
+    if (status || plan_of(&m, text, &plan, &err)) {
+        report(0, title, err.msg);
+        model_close(&m);
+        return;
+    }
+    const kvd_plan high = {.type = KVD_BF16, .dims = &m.high};
+    float *const methods = reference(m.c, &m.l, &plan, &err), *const check_of =
+                                                                  by_door(&m, &plan, true, &err);
+    float *const want = by_door(&m, &plan, false, &err), *const whole = reference(m.c, &m.l, &high, &err);
+    char detail[120];
+    const double off = median(&m.l, check_of, methods, false);
+    (void)snprintf(detail, sizeof detail,
+                   "the door with whole prompts is %.2g from src/methods, which rounds to bf16", off);
+    report(methods && check_of && off < 3e-3, title, detail);
+    if (want && whole) {
+        compare(&m, title, &plan, want, whole, 1, true, equal);
+        compare(&m, title, &plan, want, whole, 1, false, equal);
+        if (gpus > 1)
+            compare(&m, title, &plan, want, whole, 2, false, equal);
+    } else {
+        report(0, title, err.msg);
+    }
+    free(methods);
+    free(check_of);
+    free(want);
+    free(whole);
+    kvd_plan_close(&plan);
+    model_close(&m);
+}
+
+static void refused(const char *path, int gpus, bool sequence, const char *text, const char *why)
+{
+    kvd_err err = {""};
+    kvd_plan plan;
+    model m;
+    const kvd_engine_spec spec = {.limits = {.max_batch = 1, .max_tokens = 100},
+                                  .max_len = 100,
+                                  .type = KVD_BF16,
+                                  .n_gpus = gpus,
+                                  .sequence = sequence};
+    kvd_engine *e = NULL;
+    if (!model_open(&m, path, &kvd_dims_zack, requests, 1, &err) && !plan_of(&m, text, &plan, &err)) {
+        e = kvd_engine_open_cuda(m.c, &plan, &spec, &err);
+        kvd_plan_close(&plan);
+    }
+    report(!e && strstr(err.msg, why), "refused", e ? text : err.msg);
+    if (e)
+        e->free(e);
+    model_close(&m);
+}
+
+static void test_wide(int devices)
+{
+    kvd_err err = {""};
+    char dir[] = "/tmp/kvdim-gpu-zdc.XXXXXX", path[64], command[96];
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.layers = 5;
+    s.heads = 12;
+    s.kv_heads = 4;
+    s.d_head = 128;
+    s.positions = 1024;
+    s.rope = "llama3";
+    if (!mkdtemp(dir)) {
+        report(0, "checkpoint", "no temporary folder");
+        return;
+    }
+    (void)snprintf(path, sizeof path, "%s/gqa", dir);
+    if (make_checkpoint(path, &s, &err))
+        report(0, path, err.msg);
+    else
+        test_model(path, "d_head 128, groups of 3", MOST, "zdc,p=0.1,p_u=0.5,g=0.4,layers=2", false, devices);
+    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command))
+        printf("# %s stays\n", dir);
+}
+
+/* usage: gpu_engine_zdc_layers [quick]: few requests, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    const bool quick = argc > 1 && !strcmp(argv[1], "quick");
+    const char *const demo = "data/models/kvdim-6m";
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip engine of known sets: no device\n");
+        return 0;
+    }
+    if (devices < 2)
+        printf("skip engine of known sets among two GPUs: there is one\n");
+    test_model(demo, "kvdim-6m", quick ? 2 : MOST, "zdc,p=0.1,p_u=0.5,g=0.4,layers=3", false, devices);
+    if (quick)
+        return failures ? 1 : 0;
+    test_model(demo, "kvdim-6m", MOST, "zdc,p=0.1,p_u=0.5,g=0.3,rise=0.4,layers=2", true, devices);
+    test_model(demo, "kvdim-6m", MOST, "zdc,p=0.1,p_u=0.5,g=0.5,mean=1,layers=100", true, devices);
+    test_wide(devices);
+    if (devices > 1) {
+        refused(demo, 2, true, "zdc,p=0.1,p_u=0.5", "give layers=N");
+        refused(demo, 2, false, "zdc,p=0.1,p_u=0.5,layers=2", "on one GPU");
+    }
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,808 @@
+/*
+ * Two widths of tokens on the device (serving/cuda/methods/zdc.h) against double references on the same numbers: importance and the sets of
+ * several layers, which the layers before may lend; what both stores hold, bit by bit, zeros included and nothing else touched; rows that
+ * are cut in place, and on their way between GPUs; the lists of a batch of steps, and attention over both stores under every sharing of
+ * work against one softmax over all rows. Prompts of one token, page edges, every share of important ones from none to all, equal
+ * importances, group sizes, mixed widths. Where two importances are closer than rounding the device may choose either.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "common/rng.h"
+#include "gpu_case.h"
+#include "kernels/cuda/decode.h"
+#include "serving/cuda/methods/zdc.h"
+
+enum { BATCH = 6, LAYERS = 3, KV_MOST = 4 };
+
+typedef struct {
+    const char *name;
+    int n_heads, n_kv_heads;
+    int len[BATCH], n_len;
+    int high[KV_MOST][2], low[KV_MOST][2]; /* stored widths, of K and V */
+    int kept[KV_MOST][2];
+    double share, overlap;
+    int mean, equal; /* equal: all denominators are the same */
+} test_case;
+
+static const test_case cases[] = {
+    {"half",
+     8,
+     2,
+     {1, 7, 64, 65, 130, 300},
+     6,
+     {{64, 48}, {48, 128}},
+     {{16, 48}, {32, 16}},
+     {{16, 40}, {17, 1}},
+     0.5,
+     2,
+     0,
+     0},
+    {"by mean",
+     8,
+     2,
+     {1, 7, 64, 65, 130, 300},
+     6,
+     {{64, 48}, {48, 128}},
+     {{16, 48}, {32, 16}},
+     {{3, 48}, {32, 16}},
+     0.3,
+     2,
+     1,
+     0},
+    {"none",
+     4,
+     4,
+     {130, 9, 64},
+     3,
+     {{128, 128}, {48, 64}, {32, 32}, {16, 16}},
+     {{64, 32}, {48, 64}, {16, 16}, {16, 16}},
+     {{64, 32}, {48, 64}, {16, 16}, {9, 9}},
+     0,
+     2,
+     0,
+     0},
+    {"all",
+     4,
+     4,
+     {130, 9, 64},
+     3,
+     {{128, 128}, {48, 64}, {32, 32}, {16, 16}},
+     {{64, 32}, {48, 64}, {16, 16}, {16, 16}},
+     {{64, 32}, {48, 64}, {16, 16}, {9, 9}},
+     1,
+     2,
+     0,
+     0},
+    {"equal",
+     6,
+     2,
+     {200, 33, 129},
+     3,
+     {{80, 64}, {32, 96}},
+     {{48, 48}, {16, 32}},
+     {{33, 48}, {16, 20}},
+     0.4,
+     2,
+     0,
+     1},
+    {"group 16",
+     32,
+     2,
+     {100, 70},
+     2,
+     {{128, 112}, {16, 16}},
+     {{64, 16}, {16, 16}},
+     {{60, 10}, {16, 16}},
+     0.37,
+     2,
+     0,
+     0},
+    {"lent",
+     8,
+     2,
+     {1, 7, 64, 65, 130, 1300},
+     6,
+     {{64, 48}, {48, 128}},
+     {{16, 48}, {32, 16}},
+     {{16, 40}, {17, 1}},
+     0.5,
+     0.6,
+     0,
+     0},
+    {"lent always",
+     8,
+     2,
+     {5, 70, 2100},
+     3,
+     {{64, 48}, {48, 128}},
+     {{16, 48}, {32, 16}},
+     {{16, 40}, {17, 1}},
+     0.25,
+     0,
+     0,
+     0},
+};
+
+static int failures;
+static kvd_rng rng;
+
+static void report(const test_case *c, const char *part, int ok, const char *text)
+{
+    printf("%s zdc, %s, %s: %s\n", ok ? "ok" : "not ok", c->name, part, text);
+    failures += !ok;
+}
+
+static float wide(uint16_t h)
+{
+    const uint32_t bits = (uint32_t)h << 16;
+    float z;
+    memcpy(&z, &bits, sizeof z);
+    return z;
+}
+
+static uint16_t narrow(double x)
+{
+    const float y = (float)x;
+    uint16_t h;
+    kvd_from_f32(KVD_BF16, &y, &h, 1);
+    return h;
+}
+
+static uint16_t some(double scale)
+{
+    return narrow(scale * kvd_rng_normal(&rng));
+}
+
+/* One layer's pages, the tables of a batch, and what the choice left. */
+typedef struct {
+    const test_case *c;
+    kvd_attn_map high, low, both; /* both: to the attention kernel */
+    kvd_zdc_head head[KV_MOST];
+    int n_q8, longest, pitch, n_pages;
+    int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
+    size_t pool_n;
+    uint16_t *scratch, *store; /* host */
+    int32_t n_low[BATCH + 1][LAYERS];
+    uint8_t *level;
+    int32_t *place;
+    /* the same there */
+    int32_t *dev_len, *dev_start, *dev_slot, *dev_table, *dev_low, *dev_place;
+    uint8_t *dev_level;
+    float *dev_value;
+    kvd_zdc_head *dev_head;
+} fixture;
+
+static kvd_attn_map map_of(const test_case *c, const int width[][2])
+{
+    kvd_attn_heads h = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
+    kvd_attn_map map;
+    for (int g = 0; g < c->n_kv_heads; g++) {
+        h.d_qk[g] = width[g][0];
+        h.d_v[g] = width[g][1];
+    }
+    if (kvd_attn_map_make(&h, &map)) {
+        printf("not ok zdc, %s: widths\n", c->name);
+        exit(1);
+    }
+    return map;
+}
+
+/* Twice the heads: the second half has the low widths, and the first columns of the same queries. */
+static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
+{
+    kvd_attn_map m = *high;
+    m.n_heads *= 2;
+    m.n_kv_heads *= 2;
+    m.o_pitch += low->o_pitch;
+    for (int g = 0; g < low->n_kv_heads; g++) {
+        m.d_qk[high->n_kv_heads + g] = low->d_qk[g];
+        m.d_v[high->n_kv_heads + g] = low->d_v[g];
+        m.kv_offset[high->n_kv_heads + g] = low->kv_offset[g];
+    }
+    for (int h = 0; h < low->n_heads; h++) {
+        m.q_offset[high->n_heads + h] = high->q_offset[h];
+        m.o_offset[high->n_heads + h] = high->o_pitch + low->o_offset[h];
+    }
+    return m;
+}
+
+static fixture fixture_make(const test_case *c)
+{
+    fixture f = {.c = c, .high = map_of(c, c->high), .low = map_of(c, c->low)};
+    f.low.page_elements = f.high.page_elements;
+    f.both = joined(&f.high, &f.low);
+    const kvd_attn_map *const map[] = {[KVD_ZDC_HIGH] = &f.high, [KVD_ZDC_LOW] = &f.low};
+    for (int g = 0; g < c->n_kv_heads; g++)
+        for (int s = 0; s < KVD_ZDC_STORES; s++) {
+            const int group = map[s]->group, k = map[s]->d_qk[g];
+            f.head[g].width[s][0] = map[s]->d_qk[g];
+            f.head[g].width[s][1] = map[s]->d_v[g];
+            f.head[g].in_page[s][0] = map[s]->kv_offset[g];
+            f.head[g].in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * k;
+            f.head[g].in_row[s] = f.both.o_offset[s * c->n_heads + g * group];
+            f.head[g].kept[0] = (int16_t)c->kept[g][0];
+            f.head[g].kept[1] = (int16_t)c->kept[g][1];
+        }
+    for (int b = 0; b < c->n_len; b++) {
+        f.len[b] = c->len[b];
+        f.start[b] = f.n_q8;
+        f.n_q8 += (c->len[b] + 7) / 8 * 8;
+        f.longest = c->len[b] > f.longest ? c->len[b] : f.longest;
+        f.slot[b] = (b * 5 + 2) % c->n_len; /* a permutation: 5 and these lengths have no divisor in common */
+    }
+    if (c->n_len == 5 || c->n_len < 2)
+        exit(1);
+    /* A page more than the longest needs, for the tokens behind it. */
+    f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
+    f.n_pages = f.pitch * c->n_len;
+    f.table = need((size_t)f.n_pages * sizeof *f.table);
+    for (int i = 0; i < f.n_pages; i++)
+        f.table[i] = i;
+    for (int i = f.n_pages - 1; i > 0; i--) {
+        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1);
+        const int32_t x = f.table[i];
+        f.table[i] = f.table[j];
+        f.table[j] = x;
+    }
+    f.pool_n = (size_t)(f.n_pages + c->n_len) * (size_t)f.high.page_elements;
+    f.scratch = need(f.pool_n * sizeof *f.scratch);
+    f.store = need(f.pool_n * sizeof *f.store);
+    memset(f.store, 0xff, f.pool_n * sizeof *f.store);
+    for (size_t i = 0; i < f.pool_n; i++)
+        f.scratch[i] = some(1);
+    f.level = need((size_t)f.n_q8);
+    f.place = need((size_t)f.n_q8 * sizeof *f.place);
+    f.dev_len = on_device(f.len, sizeof f.len);
+    f.dev_start = on_device(f.start, sizeof f.start);
+    f.dev_slot = on_device(f.slot, sizeof f.slot);
+    f.dev_table = on_device(f.table, (size_t)f.n_pages * sizeof *f.table);
+    f.dev_low = on_device(f.n_low, sizeof f.n_low);
+    f.dev_level = on_device(NULL, (size_t)f.n_q8);
+    f.dev_place = on_device(NULL, (size_t)f.n_q8 * sizeof *f.place);
+    f.dev_value = on_device(NULL, (size_t)f.n_q8 * sizeof(float));
+    f.dev_head = on_device(f.head, sizeof f.head);
+    return f;
+}
+
+static void fixture_release(fixture *f)
+{
+    void *const there[] = {f->dev_len,   f->dev_start, f->dev_slot,  f->dev_table, f->dev_low,
+                           f->dev_level, f->dev_place, f->dev_value, f->dev_head};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++)
+        check(cudaFree(there[i]), "cudaFree");
+    free(f->table);
+    free(f->scratch);
+    free(f->store);
+    free(f->level);
+    free(f->place);
+}
+
+static kvd_zdc_pages pages_of(const fixture *f, int layer)
+{
+    return (kvd_zdc_pages){.slot = f->dev_slot,
+                           .table = f->dev_table,
+                           .pitch = f->pitch,
+                           .own = f->n_pages,
+                           .n_low = f->dev_low,
+                           .n_layers = LAYERS,
+                           .layer = layer};
+}
+
+static int page_of(const fixture *f, int b, int i)
+{
+    return i ? f->table[b * f->pitch + i - 1] : f->n_pages + f->slot[b];
+}
+
+/* ---- the choice ----------------------------------------------------------------------------------------- */
+
+/* Denominators of a layer that resembles the one before by `alike`. */
+static void draw(const fixture *f, float *lse, double alike)
+{
+    for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
+        lse[i] =
+            f->c->equal ? 1.5F : (float)(alike * (double)lse[i] + (1 - alike) * 9 * kvd_rng_normal(&rng));
+}
+
+static double value_of(const fixture *f, const float *lse, int b, int t)
+{
+    double x = (double)lse[f->start[b] + t];
+    for (int h = 1; h < f->c->n_heads; h++) {
+        const double y = (double)lse[h * f->n_q8 + f->start[b] + t], top = fmax(x, y);
+        x = top + log(exp(x - top) + exp(y - top));
+    }
+    return x - (f->c->mean ? log((double)t + 1) : 0);
+}
+
+/* Whether as many are high as should be, and none of them is less important than one that is not; of equal ones the earlier. */
+static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
+{
+    const int n = f->len[b], want = (int)lround(f->c->share * n);
+    double least = INFINITY, most = -INFINITY;
+    int high = 0, last = -1, first = n;
+    for (int t = 0; t < n; t++) {
+        const double x = value_of(f, lse, b, t);
+        const int is = level[f->start[b] + t] & 1;
+        high += is;
+        least = is ? fmin(least, x) : least;
+        most = is ? most : fmax(most, x);
+        last = is ? t : last;
+        first = !is && first == n ? t : first;
+    }
+    return high == want && least > most - 1e-5 && (!f->c->equal || last < first);
+}
+
+/* What the sets of a prompt must be, from those that the layer itself would have. */
+static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
+{
+    int in_a = 0, in_b = 0, both = 0;
+    const int n = f->len[b];
+    for (int t = 0; t < n; t++) {
+        const int x = before[f->start[b] + t] & 1, y = now[f->start[b] + t] & 1;
+        in_a += x;
+        in_b += y;
+        both += x && y;
+    }
+    const int high = in_a > in_b ? in_a : in_b, low = n - (in_a < in_b ? in_a : in_b);
+    return (high ? (double)both / high : 1) >= f->c->overlap &&
+           (low ? (double)(n - in_a - in_b + both) / low : 1) >= f->c->overlap;
+}
+
+static void test_choice(fixture *f)
+{
+    const size_t n = (size_t)f->n_q8;
+    float *const lse = need((size_t)f->c->n_heads * n * sizeof *lse);
+    uint8_t *const before = need(n);
+    int wrong = 0, lent = 0, places = 0, all = 0;
+    char text[160];
+    for (int l = 0; l < LAYERS; l++) {
+        draw(f, lse, l == 1 ? 0.9 : 0);
+        float *const there = on_device(lse, (size_t)f->c->n_heads * n * sizeof *lse);
+        const kvd_zdc_choose_args a = {.pages = pages_of(f, l),
+                                       .batch = f->c->n_len,
+                                       .n_heads = f->c->n_heads,
+                                       .n_q8 = f->n_q8,
+                                       .longest = f->longest,
+                                       .q_start = f->dev_start,
+                                       .q_len = f->dev_len,
+                                       .lse = there,
+                                       .mean = f->c->mean,
+                                       .share = f->c->share,
+                                       .overlap = f->c->overlap,
+                                       .span = 1,
+                                       .value = f->dev_value,
+                                       .level = f->dev_level,
+                                       .place = f->dev_place};
+        memcpy(before, f->level, n);
+        check(kvd_zdc_choose(&a, 0), "choose");
+        check(cudaMemcpy(f->level, f->dev_level, n, cudaMemcpyDeviceToHost), "level");
+        check(cudaMemcpy(f->place, f->dev_place, n * sizeof *f->place, cudaMemcpyDeviceToHost), "place");
+        check(cudaMemcpy(f->n_low, f->dev_low, sizeof f->n_low, cudaMemcpyDeviceToHost), "counts");
+        check(cudaFree(there), "cudaFree");
+        for (int b = 0; b < f->c->n_len; b++, all++) {
+            const int takes = l > 0 && f->c->overlap <= 1 && lends(f, before, f->level, b);
+            int count[2] = {0, 0};
+            wrong += !chosen_well(f, lse, f->level, b);
+            lent += takes;
+            for (int t = 0; t < f->len[b]; t++) {
+                const int i = f->start[b] + t, high = f->level[i] >> 1 & 1;
+                wrong += high != (takes ? before[i] >> 1 & 1 : f->level[i] & 1);
+                places += f->place[i] != count[!high]++;
+            }
+            wrong += count[1] != f->n_low[f->slot[b]][l];
+        }
+    }
+    (void)snprintf(text, sizeof text,
+                   "%d sets of %d prompts in %d layers, %d lent; %d wrong, %d wrong places", all, f->c->n_len,
+                   LAYERS, lent, wrong, places);
+    report(f->c, "choice", !wrong && !places && (f->c->overlap > 1 || lent), text);
+    free(lse);
+    free(before);
+}
+
+/* ---- the stores ----------------------------------------------------------------------------------------- */
+
+/* Element i of a row at place `place` of a store of request b; `page0`: first page of the store in the slot's list. */
+static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
+{
+    const int w = f->head[g].width[store][side];
+    return (size_t)page_of(f, b, page0 + place / KVD_PAGE_TOKENS) * (size_t)f->high.page_elements +
+           (size_t)f->head[g].in_page[store][side] +
+           kvd_blocked_index((size_t)(place % KVD_PAGE_TOKENS), (size_t)i, (size_t)w);
+}
+
+/* Element i of token t's row in the prompt's pages. */
+static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
+{
+    const int w = f->head[g].width[KVD_ZDC_HIGH][side];
+    return (size_t)f->table[b * f->pitch + t / KVD_PAGE_TOKENS] * (size_t)f->high.page_elements +
+           (size_t)f->head[g].in_page[KVD_ZDC_HIGH][side] +
+           kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)w);
+}
+
+static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
+{
+    return f->scratch[source_at(f, b, g, side, t, i)];
+}
+
+/* Of the low tokens, one at least. */
+static int list_pages(int n_low)
+{
+    return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
+}
+
+static int low_pages(const fixture *f, int b)
+{
+    return list_pages(f->n_low[f->slot[b]][LAYERS - 1]);
+}
+
+/* f->store as it must be. */
+static void fill_store(fixture *f)
+{
+    for (int b = 0; b < f->c->n_len; b++)
+        for (int g = 0; g < f->c->n_kv_heads; g++)
+            for (int side = 0; side < 2; side++) {
+                int count[KVD_ZDC_STORES] = {0, 0};
+                for (int t = 0; t < f->len[b]; t++) {
+                    const int s = f->level[f->start[b] + t] & 2 ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
+                    const int page0 = s == KVD_ZDC_HIGH ? low_pages(f, b) : 0, place = count[s]++;
+                    for (int i = 0; i < f->head[g].width[s][side]; i++)
+                        f->store[cell(f, b, g, side, s, page0, place, i)] =
+                            s == KVD_ZDC_LOW && i >= f->head[g].kept[side] ? 0 : source(f, b, g, side, t, i);
+                }
+                for (int s = 0; s < KVD_ZDC_STORES; s++)
+                    for (int place = count[s]; place % 8; place++)
+                        for (int i = 0; i < f->head[g].width[s][side]; i++)
+                            f->store[cell(f, b, g, side, s, s == KVD_ZDC_HIGH ? low_pages(f, b) : 0, place,
+                                          i)] = 0;
+            }
+}
+
+static uint16_t *test_stores(fixture *f)
+{
+    uint16_t *const got = need(f->pool_n * sizeof *got), *const from = on_device(f->scratch, f->pool_n * 2),
+                    *const to = on_device(NULL, f->pool_n * 2);
+    const kvd_zdc_move_args a = {.pages = pages_of(f, LAYERS - 1),
+                                 .batch = f->c->n_len,
+                                 .n_kv_heads = f->c->n_kv_heads,
+                                 .longest = f->longest,
+                                 .q_start = f->dev_start,
+                                 .q_len = f->dev_len,
+                                 .level = f->dev_level,
+                                 .place = f->dev_place,
+                                 .head = f->dev_head,
+                                 .from = from,
+                                 .store = to,
+                                 .page = (size_t)f->high.page_elements};
+    size_t wrong = 0;
+    char text[120];
+    check(kvd_zdc_move(&a, 0), "move");
+    check(cudaMemcpy(got, to, f->pool_n * 2, cudaMemcpyDeviceToHost), "store");
+    fill_store(f);
+    for (size_t i = 0; i < f->pool_n; i++)
+        wrong += got[i] != f->store[i];
+    (void)snprintf(text, sizeof text, "%zu of %zu elements differ", wrong, f->pool_n);
+    report(f->c, "stores", !wrong, text);
+    check(cudaFree(from), "cudaFree");
+    free(got);
+    return to;
+}
+
+/* ---- narrow rows of prompts ----------------------------------------------------------------------------- */
+
+/* Rows of low tokens in place: what they do not keep is 0. */
+static void test_narrow(const fixture *f)
+{
+    uint16_t *const got = need(f->pool_n * sizeof *got), *const want = need(f->pool_n * sizeof *want),
+                    *const there = on_device(f->scratch, f->pool_n * 2);
+    const kvd_zdc_move_args a = {.pages = pages_of(f, LAYERS - 1),
+                                 .batch = f->c->n_len,
+                                 .n_kv_heads = f->c->n_kv_heads,
+                                 .longest = f->longest,
+                                 .q_start = f->dev_start,
+                                 .q_len = f->dev_len,
+                                 .level = f->dev_level,
+                                 .head = f->dev_head,
+                                 .page = (size_t)f->high.page_elements};
+    size_t wrong = 0;
+    char text[80];
+    check(kvd_zdc_narrow(&a, there, 0), "narrow");
+    check(cudaMemcpy(got, there, f->pool_n * 2, cudaMemcpyDeviceToHost), "pages");
+    memcpy(want, f->scratch, f->pool_n * sizeof *want);
+    for (int b = 0; b < f->c->n_len; b++)
+        for (int t = 0; t < f->len[b]; t++)
+            for (int g = 0; !(f->level[f->start[b] + t] & KVD_ZDC_USED) && g < f->c->n_kv_heads; g++)
+                for (int side = 0; side < 2; side++)
+                    for (int i = f->head[g].kept[side]; i < f->head[g].width[KVD_ZDC_HIGH][side]; i++)
+                        want[source_at(f, b, g, side, t, i)] = 0;
+    for (size_t i = 0; i < f->pool_n; i++)
+        wrong += got[i] != want[i];
+    (void)snprintf(text, sizeof text, "%zu of %zu elements differ", wrong, f->pool_n);
+    report(f->c, "rows cut in place", !wrong, text);
+    check(cudaFree(there), "cudaFree");
+    free(got);
+    free(want);
+}
+
+/* Tokens of a request from `first` on, and how many of either kind there are in front of them and among them. */
+static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
+{
+    kvd_zdc_rows_args a = {.head = f->dev_head,
+                           .n_kv_heads = f->c->n_kv_heads,
+                           .first = first,
+                           .n = n,
+                           .level = f->dev_level + f->start[b],
+                           .place = f->dev_place + f->start[b],
+                           .table = f->dev_table + b * f->pitch,
+                           .page = (size_t)f->high.page_elements};
+    for (int t = 0; t < first + n; t++) {
+        const int store = f->level[f->start[b] + t] & KVD_ZDC_USED ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
+        *(t < first ? &a.before[store] : &a.count[store]) += 1;
+    }
+    for (int g = 0; g < f->c->n_kv_heads; g++)
+        for (int store = 0; store < KVD_ZDC_STORES; store++)
+            a.entry[store] += f->head[g].width[store][0] + f->head[g].width[store][1];
+    return a;
+}
+
+/* Rows as they must be packed, into `to`; and in `pages` as they must be unpacked. */
+static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uint16_t *to, uint16_t *pages)
+{
+    int count[KVD_ZDC_STORES] = {0, 0};
+    for (int t = a->first; t < (a->first + a->n + 7) / 8 * 8; t++) {
+        const bool behind = t >= a->first + a->n;
+        const int store = !behind && f->level[f->start[b] + t] & KVD_ZDC_USED ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
+        uint16_t *row = to + (store == KVD_ZDC_LOW ? a->count[KVD_ZDC_HIGH] * a->entry[KVD_ZDC_HIGH] : 0) +
+                        (behind ? 0 : count[store]++ * a->entry[store]);
+        for (int g = 0; g < f->c->n_kv_heads; g++)
+            for (int side = 0; side < 2; row += f->head[g].width[store][side], side++)
+                for (int i = 0; i < f->head[g].width[KVD_ZDC_HIGH][side]; i++) {
+                    const bool kept = !behind && (store == KVD_ZDC_HIGH || i < f->head[g].kept[side]);
+                    const uint16_t x = kept ? source(f, b, g, side, t, i) : 0;
+                    pages[source_at(f, b, g, side, t, i)] = x;
+                    if (!behind && i < f->head[g].width[store][side])
+                        row[i] = x;
+                }
+    }
+}
+
+/* A slice of whole pages, and the rest, of every prompt: to rows, and from them to other pages. */
+static void test_rows(const fixture *f)
+{
+    uint16_t *const want_rows = need(f->pool_n * 2), *const got = need(f->pool_n * 2),
+                    *const want_pages = need(f->pool_n * 2);
+    uint16_t *const from = on_device(f->scratch, f->pool_n * 2), *const to = on_device(NULL, f->pool_n * 2),
+                    *const rows = on_device(NULL, f->pool_n * 2);
+    size_t wrong[2] = {0, 0};
+    char text[80];
+    memset(want_pages, 0xff, f->pool_n * 2);
+    for (int b = 0; b < f->c->n_len; b++)
+        for (int part = 0; part < 2; part++) {
+            const int edge = f->len[b] / 128 * 64, first = part ? edge : 0,
+                      n = part ? f->len[b] - edge : edge;
+            kvd_zdc_rows_args a = rows_of(f, b, first, n);
+            const size_t all = (size_t)(a.count[0] * a.entry[0] + a.count[1] * a.entry[1]);
+            expect_rows(f, b, &a, want_rows, want_pages);
+            a.rows = rows;
+            a.pages = from;
+            check(kvd_zdc_pack(&a, 0), "pack");
+            check(cudaMemcpy(got, rows, all * 2, cudaMemcpyDeviceToHost), "rows");
+            for (size_t i = 0; i < all; i++)
+                wrong[0] += got[i] != want_rows[i];
+            a.pages = to;
+            check(kvd_zdc_unpack(&a, 0), "unpack");
+        }
+    check(cudaMemcpy(got, to, f->pool_n * 2, cudaMemcpyDeviceToHost), "pages");
+    for (size_t i = 0; i < f->pool_n; i++)
+        wrong[1] += got[i] != want_pages[i];
+    (void)snprintf(text, sizeof text, "%zu elements of rows differ, %zu of pages", wrong[0], wrong[1]);
+    report(f->c, "rows on their way", !wrong[0] && !wrong[1], text);
+    check(cudaFree(from), "cudaFree");
+    check(cudaFree(to), "cudaFree");
+    check(cudaFree(rows), "cudaFree");
+    free(want_rows);
+    free(want_pages);
+    free(got);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int32_t *end, *low_len, *table; /* device */
+    void *q, *o, *out;
+    float *lse;
+    uint16_t *host_q;
+} steps;
+
+static void test_lists(const fixture *f, steps *s)
+{
+    const int n = f->c->n_len, rows = n + 1, pitch = f->pitch + 1;
+    const size_t all = (size_t)(LAYERS * rows) * sizeof(int32_t),
+                 lists = (size_t)(rows * pitch) * sizeof(int32_t);
+    int wrong = 0;
+    char text[80];
+    s->end = on_device(NULL, all);
+    s->low_len = on_device(NULL, all);
+    s->table = on_device(NULL, lists);
+    const kvd_zdc_lists_args a = {.pages = pages_of(f, 0),
+                                  .batch = n,
+                                  .rows = rows,
+                                  .kv_len = f->dev_len,
+                                  .end = s->end,
+                                  .low_len = s->low_len,
+                                  .table = s->table};
+    check(kvd_zdc_lists(&a, 0), "lists");
+    int32_t *const end = need(all), *const low = need(all), *const table = need(lists);
+    check(cudaMemcpy(end, s->end, all, cudaMemcpyDeviceToHost), "lengths");
+    check(cudaMemcpy(low, s->low_len, all, cudaMemcpyDeviceToHost), "lengths");
+    check(cudaMemcpy(table, s->table, lists, cudaMemcpyDeviceToHost), "lists");
+    for (int l = 0; l < LAYERS; l++)
+        for (int b = 0; b < n; b++) {
+            const int n_low = f->n_low[f->slot[b]][l], n_high = f->len[b] - n_low, row = l * rows + b;
+            wrong += end[row] != list_pages(n_low) * KVD_PAGE_TOKENS + n_high;
+            wrong += low[row] != (n_low ? n_low : 1);
+            for (int i = 0; i * KVD_PAGE_TOKENS < end[row]; i++)
+                wrong += table[b * pitch + i] != page_of(f, b, i);
+        }
+    (void)snprintf(text, sizeof text, "%d entries are wrong", wrong);
+    report(f->c, "lists", !wrong, text);
+    free(end);
+    free(low);
+    free(table);
+}
+
+/* One softmax over all rows of a request, those of either store. */
+static void attend(const fixture *f, const steps *s, int b, int h, double *o)
+{
+    const int g = h / f->high.group, n_low = f->n_low[f->slot[b]][LAYERS - 1], n = f->len[b],
+              d = f->head[g].width[KVD_ZDC_HIGH][0], dv = f->head[g].width[KVD_ZDC_HIGH][1];
+    const uint16_t *const q = s->host_q + (size_t)b * (size_t)f->high.q_pitch + f->high.q_offset[h];
+    double *const p = need((size_t)n * sizeof *p), top = -INFINITY, sum = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < n; i++) {
+            const int store = i < n_low ? KVD_ZDC_LOW : KVD_ZDC_HIGH, place = i < n_low ? i : i - n_low,
+                      page0 = i < n_low ? 0 : low_pages(f, b);
+            if (pass == 0)
+                for (int k = 0; k < f->head[g].width[store][0] && k < d; k++)
+                    p[i] +=
+                        (double)wide(q[k]) * (double)wide(f->store[cell(f, b, g, 0, store, page0, place, k)]);
+            else
+                for (int k = 0; k < f->head[g].width[store][1] && k < dv; k++)
+                    o[k] += p[i] * (double)wide(f->store[cell(f, b, g, 1, store, page0, place, k)]);
+            if (pass == 0 && i == n - 1) {
+                for (int j = 0; j < n; j++)
+                    top = fmax(top, p[j] *= (double)f->high.scale);
+                for (int j = 0; j < n; j++)
+                    sum += p[j] = exp(p[j] - top);
+                for (int j = 0; j < n; j++)
+                    p[j] /= sum;
+            }
+        }
+    free(p);
+}
+
+static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void *pool)
+{
+    const size_t row = (size_t)(LAYERS - 1) * (size_t)(f->c->n_len + 1);
+    kvd_decode_args a = {.dtype = KVD_BF16,
+                         .map = f->both,
+                         .batch = f->c->n_len,
+                         .max_pages = f->pitch + 1,
+                         .kv_len = s->end + row,
+                         .second_len = s->low_len + row,
+                         .page_table = s->table,
+                         .q = s->q,
+                         .pool = pool,
+                         .o = s->o,
+                         .lse = s->lse};
+    a.n_ctas = kvd_decode_ctas(&a.map);
+    const size_t bytes = kvd_decode_workspace_bytes(&a.map, a.batch, f->longest, a.n_ctas);
+    check(cudaMalloc(&a.workspace, bytes), "cudaMalloc");
+    check(cudaMemset(a.workspace, 0, bytes), "workspace");
+    check(kvd_decode_plan(&a, schedule, 0), "plan");
+    check(kvd_decode(&a, 0), "decode");
+    check(cudaDeviceSynchronize(), "decode");
+    check(cudaFree(a.workspace), "cudaFree");
+}
+
+/* Largest distance of a head's row from the reference, in units of its largest number; rows without a high token do not count. */
+static double distance(const fixture *f, const steps *s, const uint16_t *got)
+{
+    double worst = 0;
+    for (int b = 0; b < f->c->n_len; b++)
+        for (int h = 0; h < f->c->n_heads && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b]; h++) {
+            const int width = f->high.d_v[h / f->high.group];
+            double o[KVD_WIDTH_MAX] = {0}, size = 0;
+            attend(f, s, b, h, o);
+            for (int i = 0; i < width; i++)
+                size = fmax(size, fabs(o[i]));
+            for (int i = 0; i < width; i++) {
+                const size_t at = (size_t)b * (size_t)f->high.o_pitch + (size_t)(f->high.o_offset[h] + i);
+                const double e = fabs((double)wide(got[at]) - o[i]) / size;
+                if (isnan(e))
+                    return e;
+                worst = fmax(worst, e);
+            }
+        }
+    return worst;
+}
+
+static void test_attention(const fixture *f, const steps *s, kvd_schedule schedule, const char *name,
+                           void *pool, int hopper)
+{
+    const size_t bytes = (size_t)f->c->n_len * (size_t)f->high.o_pitch * sizeof(uint16_t);
+    const kvd_zdc_merge_args merge = {.pages = pages_of(f, LAYERS - 1),
+                                      .batch = f->c->n_len,
+                                      .n_kv_heads = f->c->n_kv_heads,
+                                      .group = f->high.group,
+                                      .hopper = hopper,
+                                      .head = f->dev_head,
+                                      .pitch = f->both.o_pitch,
+                                      .out_pitch = f->high.o_pitch,
+                                      .o = s->o,
+                                      .lse = s->lse,
+                                      .out = s->out};
+    uint16_t *const got = need(bytes);
+    char text[80];
+    decode(f, s, schedule, pool);
+    check(kvd_zdc_merge(&merge, 0), "merge");
+    check(cudaMemcpy(got, s->out, bytes, cudaMemcpyDeviceToHost), "output");
+    const double worst = distance(f, s, got);
+    (void)snprintf(text, sizeof text, "off by %.2g of the largest of a head's row", worst);
+    report(f->c, name, worst < 0.02, text);
+    free(got);
+}
+
+static void test_steps(const fixture *f, void *pool)
+{
+    const size_t n = (size_t)f->c->n_len, q = n * (size_t)f->high.q_pitch * sizeof(uint16_t);
+    steps s = {.host_q = need(q)};
+    int device = 0, major = 0, some_high = 1;
+    check(cudaGetDevice(&device), "the device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "the device");
+    for (size_t i = 0; i < q / sizeof(uint16_t); i++)
+        s.host_q[i] = some(2);
+    test_lists(f, &s);
+    s.q = on_device(s.host_q, q);
+    s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
+    s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
+    s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
+    /* Attention wants a newest token, which the high store would hold. */
+    for (size_t b = 0; b < n; b++)
+        some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
+    if (some_high) {
+        test_attention(f, &s, KVD_SCHEDULE_OURS, "attention over both stores", pool, major == 9);
+        test_attention(f, &s, KVD_SCHEDULE_PAPERS, "attention, work shared as the papers say", pool,
+                       major == 9);
+        test_attention(f, &s, KVD_SCHEDULE_NONE, "attention, work not shared", pool, major == 9);
+    }
+    void *const there[] = {s.q, s.o, s.out, s.lse, s.end, s.low_len, s.table};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++)
+        check(cudaFree(there[i]), "cudaFree");
+    free(s.host_q);
+}
+
+/* usage: gpu_zdc [quick]: the first case, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip zdc: no device\n");
+        return 0;
+    }
+    kvd_rng_seed(&rng, 11, 0);
+    for (size_t i = 0; i < (argc > 1 && !strcmp(argv[1], "quick") ? 1 : sizeof cases / sizeof *cases); i++) {
+        fixture f = fixture_make(&cases[i]);
+        test_choice(&f);
+        void *const pool = test_stores(&f);
+        test_narrow(&f);
+        test_rows(&f);
+        test_steps(&f, pool);
+        check(cudaFree(pool), "cudaFree");
+        fixture_release(&f);
+    }
+    return failures ? 1 : 0;
+}

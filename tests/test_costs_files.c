@@ -1,0 +1,189 @@
+/* serving/costs_files: several files as one, and what two of them may not differ in. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "jct_fixture.h"
+#include "serving/costs_files.h"
+
+static kvd_err err;
+static char first[64], second[64];
+static const char *const both[] = {first, second};
+static kvd_run run;
+
+static int setup(void **state)
+{
+    (void)state;
+    static char name[] = "test_costs_files";
+    static char *argv[] = {name, NULL};
+    static kvd_common_options opt = {.seed = 1};
+    snprintf(first, sizeof first, "/tmp/test_costs_files.%ld.a.h5", (long)getpid());
+    snprintf(second, sizeof second, "/tmp/test_costs_files.%ld.b.h5", (long)getpid());
+    return kvd_run_start(&run, "test_costs_files", 1, argv, &opt, &err);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(first);
+    unlink(second);
+    kvd_run_release(&run);
+    return 0;
+}
+
+/* Two pieces and a step of each method, on so many GPUs. */
+static void add(jct_fixture *x, const char *method, int gpus)
+{
+    x->setting.method = method;
+    x->setting.gpus = gpus;
+    assert_int_equal(jct_fixture_piece(x, 64, 0, 1e-3, &err), 0);
+    assert_int_equal(jct_fixture_piece(x, 512, 0, 2e-3, &err), 0);
+    assert_int_equal(jct_fixture_step(x, 1, 100, 1e-3, &err), 0);
+}
+
+static void write_file(const char *path, const char *gpu, int gpus, bool graphs, const char *a, const char *b)
+{
+    jct_fixture x;
+    snprintf(run.gpu, sizeof run.gpu, "%s", gpu);
+    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    x.setting.graphs = graphs;
+    add(&x, a, gpus);
+    if (b)
+        add(&x, b, gpus);
+    assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
+}
+
+static void refused(int gpus, const char *form)
+{
+    char whole[400];
+    snprintf(whole, sizeof whole, form, first, second);
+    assert_null(kvd_costs_files_open(both, 2, gpus, &err));
+    assert_string_equal(err.msg, whole);
+}
+
+static void test_merged(void **state)
+{
+    (void)state;
+    size_t n;
+    write_file(first, "card", 1, true, "none", "zack,p=0.5");
+    write_file(second, "card", 1, true, "kivi,bits=4", "h2o");
+    kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
+    assert_non_null(f);
+    const char *const *const method = kvd_costs_files_methods(f, &n);
+    static const char *const want[] = {"none", "zack,p=0.5", "kivi,bits=4", "h2o"};
+    assert_int_equal(n, 4);
+    for (size_t i = 0; i < n; i++) {
+        assert_string_equal(method[i], want[i]);
+        assert_string_equal(kvd_costs_files_of(f, method[i], &err), both[i / 2]);
+    }
+    assert_string_equal(kvd_costs_files_apart(f), "");
+    assert_string_equal(kvd_costs_files_model(f)->name, "tiny");
+    assert_null(kvd_costs_files_of(f, "palu", &err));
+    assert_string_equal(err.msg,
+                        "--method palu: the 2 files of --costs have: none; zack,p=0.5; kivi,bits=4; h2o");
+    kvd_costs_files_free(f);
+    kvd_costs_files_free(NULL);
+}
+
+/* A method that two files have is in the way only where it is asked for. */
+static void test_a_method_twice(void **state)
+{
+    (void)state;
+    char whole[400];
+    size_t n;
+    write_file(first, "card", 1, true, "none", "zack,p=0.5");
+    snprintf(run.driver, sizeof run.driver, "570");
+    write_file(second, "card", 1, true, "none", "h2o");
+    run.driver[0] = '\0';
+    kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
+    assert_non_null(f);
+    assert_non_null(kvd_costs_files_methods(f, &n));
+    assert_int_equal(n, 3);
+    assert_string_equal(kvd_costs_files_of(f, "h2o", &err), second);
+    assert_null(kvd_costs_files_of(f, "none", &err));
+    snprintf(
+        whole, sizeof whole,
+        "'%s' has 3 iterations of none and '%s' 3: leave one file out, or name other methods with --method",
+        first, second);
+    assert_string_equal(err.msg, whole);
+    snprintf(whole, sizeof whole, "'%s' and '%s' were measured under the drivers none and 570", first,
+             second);
+    assert_string_equal(kvd_costs_files_apart(f), whole);
+    kvd_costs_files_free(f);
+}
+
+static void test_conflicts(void **state)
+{
+    (void)state;
+    write_file(first, "card", 1, true, "none", NULL);
+    write_file(second, "another card", 1, true, "h2o", NULL);
+    refused(-1, "'%s' was measured on card and '%s' on another card");
+    write_file(second, "card", 2, true, "h2o", NULL);
+    refused(-1, "'%s' was measured on 1 and '%s' on 2 GPUs: say which with --gpus");
+    assert_null(kvd_costs_files_open(both, 2, 2, &err));
+    assert_non_null(strstr(err.msg, ".a.h5' has no row of kind iteration on 2 GPUs"));
+    write_file(second, "card", 1, false, "h2o", NULL);
+    refused(-1, "'%s' was measured with --graphs on and '%s' with --graphs off");
+    assert_int_equal(kvd_run_parameter(&run, "pages", &err, "900"), 0);
+    write_file(second, "card", 1, true, "h2o", NULL);
+    refused(-1, "'%s' was measured with --pages unknown and '%s' with --pages 900");
+    write_file(first, "card", 1, true, "none", NULL);
+    kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
+    assert_non_null(f);
+    kvd_costs_files_free(f);
+    /* Without a GPU the number of threads tells machines apart. */
+    write_file(first, "none", 0, true, "none", NULL);
+    const int threads = run.threads;
+    run.threads = threads + 3;
+    write_file(second, "none", 0, true, "h2o", NULL);
+    run.threads = threads;
+    char words[80];
+    assert_null(kvd_costs_files_open(both, 2, -1, &err));
+    snprintf(words, sizeof words, "on %d threads", threads + 3);
+    assert_non_null(strstr(err.msg, words));
+}
+
+static void test_another_model(void **state)
+{
+    (void)state;
+    write_file(first, "card", 1, true, "none", NULL);
+    write_file(second, "card", 1, true, "h2o", NULL);
+    hid_t id = H5Fopen(second, H5F_ACC_RDWR, H5P_DEFAULT);
+    const int64_t layers = 3;
+    hid_t model = H5Gopen2(id, "model", H5P_DEFAULT), a = H5Aopen(model, "n_layers", H5P_DEFAULT);
+    assert_true(a >= 0 && H5Awrite(a, H5T_NATIVE_INT64, &layers) >= 0);
+    H5Aclose(a);
+    H5Gclose(model);
+    H5Fclose(id);
+    refused(-1, "'%s' and '%s' are of different models: n_layers is 2 and 3");
+}
+
+static void test_no_iterations(void **state)
+{
+    (void)state;
+    jct_fixture x;
+    char whole[200];
+    const kvd_jct_request only = {.input = 3, .output = 1, .ttft = 1, .jct = 1};
+    assert_int_equal(jct_fixture_begin(&x, &err), 0);
+    assert_int_equal(kvd_jct_add_request(&x.jct, &x.setting, &only, &err), 0);
+    assert_int_equal(jct_fixture_end(&x, first, &run, &err), 0);
+    assert_null(kvd_costs_files_open(both, 1, -1, &err));
+    snprintf(whole, sizeof whole, "'%s' has no row of kind iteration: kvdim-jct --iterations makes them",
+             first);
+    assert_string_equal(err.msg, whole);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_merged), cmocka_unit_test(test_a_method_twice),
+                                       cmocka_unit_test(test_conflicts), cmocka_unit_test(test_another_model),
+                                       cmocka_unit_test(test_no_iterations)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,236 @@
+/*
+ * zdc by src/methods, row by row on the CPU, of a model whose heads have random bases: what tests of the CUDA engine compare with. Include it
+ * behind dims_fixture.h, expected.h, gpu_case.h and gpu_forward_case.h, once per program.
+ */
+#ifndef KVD_TESTS_ZDC_REFERENCE_H
+#define KVD_TESTS_ZDC_REFERENCE_H
+
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "methods/cache.h"
+#include "methods/presets.h"
+
+enum { MOST = 8 };
+
+/* ---- requests ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t input, output;
+} request;
+
+typedef struct {
+    const request *r;
+    size_t n, first[MOST + 1], row[MOST + 1], vocab, longest;
+    uint32_t *id;
+} load;
+
+static inline load load_make(const request *r, size_t n, size_t vocab)
+{
+    load l = {.r = r, .n = n, .vocab = vocab};
+    for (size_t i = 0; i < n; i++) {
+        const size_t whole = r[i].input + r[i].output;
+        l.first[i + 1] = l.first[i] + whole;
+        l.row[i + 1] = l.row[i] + r[i].output;
+        l.longest = whole > l.longest ? whole : l.longest;
+    }
+    l.id = some_ids(l.first[n], vocab, 41);
+    return l;
+}
+
+/* ---- the reference -------------------------------------------------------------------------------------- */
+
+/* A door that hands on what the high widths leave of Q, K and V. */
+typedef struct {
+    kvd_attention door;
+    kvd_attention *inner;
+    const kvd_dims *dims;
+    float *q, *k, *v, *work; /* work [rows][d_head] */
+} cutter;
+
+/* x [n] rows ld apart of one head becomes x a b^T, or x a b where b is as stored ([width][d]). */
+static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld, const float *a,
+                                  const float *b, bool transposed, float *work)
+{
+    const blasint w = width;
+    if (!a)
+        return;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, w, (blasint)d, 1, x, (blasint)ld, a, w,
+                0, work, w);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, transposed ? CblasTrans : CblasNoTrans, (blasint)n, (blasint)d,
+                w, 1, work, w, b, transposed ? w : (blasint)d, 0, x, (blasint)ld);
+}
+
+static inline int run_cutter(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
+{
+    cutter *const c = (cutter *)(void *)self;
+    const size_t n = in->n_tokens, d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads,
+                 heads = (size_t)in->config->n_heads;
+    kvd_attention_in cut = *in;
+    memcpy(c->q, in->q, n * heads * d * sizeof *c->q);
+    memcpy(c->k, in->k, n * kv * d * sizeof *c->k);
+    memcpy(c->v, in->v, n * kv * d * sizeof *c->v);
+    const int saved = kvd_blas_serial(); /* small products */
+    for (size_t h = 0; h < heads; h++) {
+        const kvd_dims_head *const x = &c->dims->head[(size_t)in->layer * kv + h / (heads / kv)];
+        there_and_back(n, d, x->d_qk, c->q + h * d, heads * d, x->a_q, x->a_k, true, c->work);
+    }
+    for (size_t g = 0; g < kv; g++) {
+        const kvd_dims_head *const x = &c->dims->head[(size_t)in->layer * kv + g];
+        there_and_back(n, d, x->d_qk, c->k + g * d, kv * d, x->a_k, x->a_q, true, c->work);
+        there_and_back(n, d, x->d_v, c->v + g * d, kv * d, x->a_v, x->b_v, false, c->work);
+    }
+    kvd_blas_restore(saved);
+    cut.q = c->q;
+    cut.k = c->k;
+    cut.v = c->v;
+    return c->inner->run(c->inner, &cut, out, err);
+}
+
+static inline cutter cutter_make(const kvd_dims *dims, const kvd_config *c, size_t rows)
+{
+    const size_t d = (size_t)c->d_head;
+    return (cutter){.door = {.run = run_cutter},
+                    .dims = dims,
+                    .q = need(rows * (size_t)c->n_heads * d * sizeof(float)),
+                    .k = need(rows * (size_t)c->n_kv_heads * d * sizeof(float)),
+                    .v = need(rows * (size_t)c->n_kv_heads * d * sizeof(float)),
+                    .work = need(rows * d * sizeof(float))};
+}
+
+static inline void cutter_release(cutter *c)
+{
+    free(c->q);
+    free(c->k);
+    free(c->v);
+    free(c->work);
+}
+
+typedef struct {
+    kvd_forward *f;
+    cutter *cut;
+} passes;
+
+static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, kvd_err *err)
+{
+    const passes *const x = ctx;
+    x->cut->inner = &p->door;
+    return kvd_forward_run(x->f, first, &x->cut->door, -1, NULL, err);
+}
+
+/* Logits of the rows of a request that give out tokens. A plan of widths alone attends densely, cut. */
+static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
+                              const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
+{
+    const size_t offset[2] = {0, l->first[r + 1] - l->first[r]}, from = l->r[r].input - 1;
+    const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = l->id + l->first[r]};
+    kvd_dense_attention dense;
+    kvd_prompts prompts = {0};
+    kvd_cache cache = {0};
+    kvd_plan mine = *plan;
+    passes both = *x;
+    mine.prompt = l->r[r].input;
+    kvd_dense_attention_init(&dense);
+    int status = 0;
+    x->cut->inner = &dense.door;
+    if (plan->tokens) {
+        status = kvd_prompts_make(&prompts, config, &mine, &b, first_pass, &both, err) ||
+                 kvd_cache_init(&cache, config, &mine, offset[1], err);
+        cache.prompts = &prompts;
+        x->cut->inner = &cache.door;
+    }
+    status = status || kvd_forward_run(x->f, &b, &x->cut->door, -1, hidden, err) ||
+             kvd_forward_logits(x->f, hidden + from * (size_t)config->d_model, l->r[r].output, to, err);
+    if (plan->tokens) {
+        kvd_cache_release(&cache);
+        kvd_prompts_release(&prompts);
+    }
+    kvd_dense_attention_release(&dense);
+    return status ? -1 : 0;
+}
+
+static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    float *const logits = need(l->row[l->n] * l->vocab * sizeof *logits), *const hidden =
+                                                                              need(l->longest *
+                                                                                   (size_t)config->d_model *
+                                                                                   sizeof *hidden);
+    kvd_forward *const f = kvd_forward_new(c, l->longest, l->longest, err);
+    cutter cut = cutter_make(plan->dims, config, l->longest);
+    const passes x = {f, &cut};
+    int status = f ? 0 : -1;
+    for (size_t r = 0; !status && r < l->n; r++)
+        status = one_request(&x, config, l, r, plan, hidden, logits + l->row[r] * l->vocab, err);
+    kvd_forward_free(f);
+    cutter_release(&cut);
+    free(hidden);
+    if (!status)
+        return logits;
+    free(logits);
+    return NULL;
+}
+
+/* A model with random bases, cut to widths some of which are no multiples of 16, and below them to low ones. */
+typedef struct {
+    kvd_checkpoint *c;
+    const kvd_config *config;
+    load l;
+    kvd_spectrum spectrum;
+    kvd_dims high, low;
+} model;
+
+static inline int cut_dims(const kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m, bool low,
+                           kvd_dims *d, kvd_err *err)
+{
+    kvd_widths w = {0};
+    int status = kvd_widths_alloc(&w, c->n_layers, c->n_kv_heads, c->d_head, err);
+    for (int i = 0; !status && i < c->n_layers * c->n_kv_heads; i++)
+        for (int side = 0; side < 2; side++) {
+            const int high = c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
+            w.kept[side][i] = low ? high / 2 - i % 2 : high;
+        }
+    status = status || kvd_dims_build(d, m, s, &w, err);
+    kvd_widths_release(&w);
+    return status ? -1 : 0;
+}
+
+static inline int model_open(model *m, const char *path, const kvd_dims_method *method, const request *r,
+                             size_t n, kvd_err *err)
+{
+    *m = (model){.c = kvd_checkpoint_open(path, err)};
+    if (!m->c)
+        return -1;
+    m->config = kvd_checkpoint_config(m->c);
+    m->l = load_make(r, n, (size_t)m->config->vocab_size);
+    return fixture_spectrum(&m->spectrum, m->config, 7, err) ||
+                   cut_dims(&m->spectrum, m->config, method, false, &m->high, err) ||
+                   cut_dims(&m->spectrum, m->config, method, true, &m->low, err)
+               ? -1
+               : 0;
+}
+
+static inline void model_close(model *m)
+{
+    kvd_dims_release(&m->high);
+    kvd_dims_release(&m->low);
+    kvd_spectrum_release(&m->spectrum);
+    free(m->l.id);
+    if (m->c)
+        kvd_checkpoint_close(m->c);
+}
+
+static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
+{
+    static kvd_method method; /* plans borrow its values */
+    const kvd_method_setup setup = {.config = m->config, .seed = 3};
+    if (kvd_method_parse(text, &method, err))
+        return -1;
+    *plan = (kvd_plan){.type = KVD_BF16, .dims = &m->high, .dims_low = &m->low, .prompt = m->l.longest};
+    kvd_method_plan(&method, plan);
+    return kvd_plan_open(plan, &setup, err);
+}
+
+#endif
