@@ -10,7 +10,8 @@
  * for every lane, so that no two lanes ask the same bank. Widths and middles of values act on P, those of keys on the levels. What outliers and first
  * tokens differ by from level 0, which is their code, lies in a tile of zeros at the operands' places, 64 tokens of 32 dims at a time, and is added.
  *
- * Bound by bytes as packed_decode.cu; what it costs is some 1900 instructions of a warp and 800 cycles of shared memory for a page of heads of 128.
+ * Bound by bytes as packed_decode.cu; what it costs is some 2400 instructions of a warp and 850 cycles of shared memory for a page of heads of 128. What of
+ * the bound that leaves has not been measured.
  */
 #include "serving/cuda/methods/packed_decode.cuh"
 
