@@ -2,8 +2,12 @@
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
 do for [i=1:n] { found = 0; stats csv skip 1 using (tally(strcol(1) eq word(names, i))) nooutput; is_grid = is_grid.(found > 40 ? ' 1' : ' 0') }
-rows = ceil(n/3.0)
-foot = 0.16 + 0.055*rows
+longest = 1
+do for [i=1:n] { longest = strlen(word(names, i)) > longest ? strlen(word(names, i)) : longest }
+cols = int(width/(8.5*longest + 85))
+cols = cols < 1 ? 1 : cols > 3 ? 3 : cols
+rows = ceil(n/(1.0*cols))
+foot = (67 + 23.0*rows)/height
 set xrange [0:*]
 set offsets 0, graph 0.03, 0, 0
 set xtics 0.2
@@ -12,7 +16,7 @@ set multiplot
 do for [c=1:3] {
   set lmargin at screen (c-1)*0.333 + 0.062
   set rmargin at screen c*0.333 - 0.012
-  set tmargin at screen 0.91
+  set tmargin at screen 1 - 38.0/height
   set bmargin at screen foot
   set title (c == 1 ? 'top-1 accuracy / uncompressed' : c == 2 ? 'perplexity / uncompressed' : 'KL divergence, nats') offset 0,-0.5
   set xlabel 'overall p (fraction removed)' offset 0,0.3

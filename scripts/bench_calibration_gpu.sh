@@ -8,7 +8,7 @@
 # Token ids are random, sequences of SEQ_LEN (512). Times do not depend on what weights and tokens say, but for the widths that are fitted.
 # Steps run REPEAT (2) times, the long ones once: the error table, 2 layers KV-heads 6 runs of SCAN_TOKENS (2048; 0: no table), each from its
 # layer on; the backward pass over MANY_TOKENS (65536) in the place of FEW_TOKENS (16384), and in float32 (F32=0: not).
-# About four minutes on an H200 with 16 cores. DEVICE=cpu COMPUTE=f32: on the CPU, for a small shape.
+# Some four minutes on an H200 with 16 cores. DEVICE=cpu COMPUTE=f32: on the CPU, for a small shape.
 set -eu
 B=${BUILD:-build}
 if [ -n "${1:-}" ]; then D=$1; elif [ -w /dev/shm ]; then D=/dev/shm; else D=/var/tmp; fi

@@ -161,7 +161,7 @@ static double furthest(const gradients *x, const gradients *y, char *where, size
     for (int i = 0; i < N_G; i++)
         for (int l = 0; l < y->c.n_layers; l++) {
             const double e = distance(at_layer(x, i, l), at_layer(y, i, l), y->n * g_width(&y->c, i));
-            if (!(e <= worst)) {
+            if (!isnan(worst) && !(e <= worst)) {
                 worst = e;
                 (void)snprintf(where, size, "%s of layer %d", g_name[i], l);
             }
@@ -238,7 +238,7 @@ static void test_autograd(const kvd_checkpoint *c, const kvd_safetensors *oracle
         float *const want = wanted(oracle, name, kind_of[i], (size_t)g.c.n_layers * 3 * g_width(&g.c, i));
         for (int l = 0; l < g.c.n_layers; l++) {
             const double e = autograd_error(&g, i, l, row, want);
-            if (!(e <= worst)) {
+            if (!isnan(worst) && !(e <= worst)) {
                 worst = e;
                 where = g_name[i];
             }

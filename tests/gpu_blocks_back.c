@@ -10,6 +10,7 @@
 #include "model/cuda/blocks_back.h"
 
 #include "gpu_array.h"
+#include "worst.h"
 
 /* In units of `terms`, the sizes of what is added up to each value. */
 static double term_distance(const array *got, const double *want, const double *terms)
@@ -338,7 +339,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         if (got[i] != (none ? UINT32_MAX : want))
             worst = INFINITY;
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        worst = fmax(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6); /* float64 */
+        worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6); /* float64 */
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
             x[i * vocab + j] = none ? 0 : (float)(j == want ? expm1(-nats) : p);
@@ -346,7 +347,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         }
     }
     /* e^x of an argument of up to 40 sharp, rounded to float32, is off by its half unit. */
-    verdict(name, fmax(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
+    verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     array_free(&logits);
     array_free(&d);
     check(cudaFree(dev_target), "free");

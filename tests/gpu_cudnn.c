@@ -11,6 +11,7 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cuda/device.h"
 #include "kernels/rivals/cudnn.h"
+#include "worst.h"
 
 #ifndef KVD_CUDA
 
@@ -232,7 +233,7 @@ static void check(test_case *tc, int verbose)
                 bad++;
             } else {
                 ran++;
-                worst = fmax(worst, e);
+                worst = worse(worst, e);
             }
             if (verbose)
                 printf("%.2e\n", e);

@@ -17,6 +17,7 @@
 #include "kernels/cuda/decode.h"
 
 #include "gpu_case.h"
+#include "worst.h"
 
 typedef struct {
     const char *name;
@@ -185,7 +186,7 @@ static int run_case(const test_case *c, int launches)
         for (size_t b = 0; b < batch; b++)
             for (size_t h = 0; h < n_heads; h++) {
                 const double e = fabs((double)lse[b * n_heads + h] - want_lse[h * batch + b]);
-                err_lse = !(e <= err_lse) ? e : err_lse;
+                err_lse = worse(err_lse, e);
             }
         unsigned long long *busy = need((size_t)args.n_ctas * sizeof *busy);
         check(cudaMemcpy(busy, args.busy, (size_t)args.n_ctas * sizeof *busy, cudaMemcpyDeviceToHost),

@@ -11,6 +11,7 @@
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
+#include "worst.h"
 
 /* The reference runs in float32. Rows of the engine may be as far from it as those of the pass in bf16 (behind the same cache, whose numbers
  * are bf16), and by half of that more: it rounds at other places, and folds V into weights instead of multiplying it. */
@@ -100,7 +101,7 @@ static void compare(outcome *o, const float *got, const float *want, size_t voca
         norm += (double)want[i] * (double)want[i];
     const double e = distance(got, want, vocab), sure = 4 * bar * sqrt(norm / (double)vocab);
     const uint32_t best = largest(want, vocab);
-    o->worst = !(e <= o->worst) ? e : o->worst;
+    o->worst = worse(o->worst, e);
     o->other += token != largest(got, vocab) || (double)(want[best] - want[token]) > sure;
     o->rows++;
 }

@@ -12,6 +12,7 @@
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
+#include "worst.h"
 
 /* Rows of the engine may be twice as far from the pass in float32 as those of the pass in bf16, behind the same cache: keys and values are
  * rounded once more when they are restored, and down-projections are rounded into weights. */
@@ -115,7 +116,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     for (size_t i = 0; i < MOST; i++)
         held += w->tokens[i] > 0 ? w->tokens[i] * w->each.token + w->each.slot : 0;
     if (e->held)
-        o->held_off = fmax(o->held_off, fabs(held - e->held(e)));
+        o->held_off = worse(o->held_off, fabs(held - e->held(e)));
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const c = &it->slice[i];
         if (c->last)
@@ -125,7 +126,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
         if (e->logits(e, i, w->got, err))
             return -1;
         const double off = distance(w->got, w->l->want + token_row(w->l, c) * w->l->vocab, w->l->vocab);
-        o->worst = !(off <= o->worst) ? off : o->worst;
+        o->worst = worse(o->worst, off);
         o->other += token[i] != largest(w->got, w->l->vocab);
         o->rows++;
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine_schedule.h"
+#include "worst.h"
 
 static int failures;
 
@@ -111,7 +112,7 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
             const size_t at = (l->offset[r] + t) * l->vocab;
             const double e = distance(x->logits + at, y->logits + at, l->vocab);
             a.mean += e;
-            a.worst = !(e <= a.worst) ? e : a.worst;
+            a.worst = worse(a.worst, e);
             n++;
         }
     a.mean /= (double)n;
@@ -153,7 +154,7 @@ static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu
     char text[160];
     for (size_t i = 0; i < gpu->iterations; i++) {
         least = fmin(least, gpu->held[i] / cpu->held[i]);
-        most = fmax(most, gpu->held[i] / cpu->held[i]);
+        most = worse(most, gpu->held[i] / cpu->held[i]);
     }
     (void)snprintf(text, sizeof text,
                    "%.4f to %.4f of what the CPU holds; scores of 32 bits make it %.4f to %.4f", least, most,

@@ -8,6 +8,7 @@
 
 #include "engine_schedule.h"
 #include "methods/presets.h"
+#include "worst.h"
 
 static int failures;
 
@@ -91,7 +92,7 @@ static double off(const load *l, const float *x, const float *want, double *most
     for (size_t i = 0; i < l->outputs; i++) {
         const double e = distance(x + i * l->vocab, want + i * l->vocab, l->vocab);
         sum += e * e;
-        *most = !(e <= *most) ? e : *most;
+        *most = worse(*most, e);
     }
     return sqrt(sum / (double)l->outputs);
 }
@@ -100,7 +101,7 @@ static double held_off(const outcome *a, const outcome *b)
 {
     double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
     for (size_t i = 0; i < a->n_held && i < b->n_held; i++)
-        most = fmax(most, fabs(a->held[i] / b->held[i] - 1));
+        most = worse(most, fabs(a->held[i] / b->held[i] - 1));
     return most;
 }
 

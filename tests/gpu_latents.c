@@ -11,6 +11,7 @@
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "serving/cuda/methods/latents.h"
+#include "worst.h"
 
 enum { MOST = 6, PAGES = 60, MAX_PAGES = 10 };
 static int failures;
@@ -249,7 +250,7 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
                 continue;
             }
             const double e = fabs(x - y[i]) / (1 + fabs(y[i]));
-            h.off = !(e <= h.off) ? e : h.off;
+            h.off = worse(h.off, e);
             h.square += y[i] * y[i];
             h.n++;
         }
@@ -346,7 +347,7 @@ static void test_put(problem *p)
                               : (size_t)(h * c->d) * (size_t)n_q8 +
                                     kvd_blocked_index((size_t)(q_start[b] + t), (size_t)i, (size_t)c->d);
                     const double e = fabs((double)wide(queries[at]) - y[i]) / (1 + fabs(y[i]));
-                    off = !(e <= off) ? e : off;
+                    off = worse(off, e);
                 }
             }
     report(off < 0x1p-8, c->name, steps ? "queries of steps" : "queries of prompts", off, 0x1p-8);
@@ -408,7 +409,7 @@ static void test_cut(const problem *p)
                              (double)wide(matrix_of(p, b, g, side)[i * c->rank[side] + r]);
                     const double e =
                         fabs((double)wide(got[latent_index(p, b, t, g, side, r)]) - y) / (1 + fabs(y));
-                    off = !(e <= off) ? e : off;
+                    off = worse(off, e);
                 }
     report(off < 0x1p-8, c->name, "steps cut", off, 0x1p-8);
     free(pages);

@@ -13,6 +13,7 @@
 #include "methods/bits/bits.h"
 #include "methods/tokens/tokens.h"
 #include "serving/cuda/methods/leankv.h"
+#include "worst.h"
 
 static int failures;
 
@@ -209,7 +210,7 @@ static void check_masses(fixture *f)
                 const double want = f->mass[h * tokens + first_token(f, r) + (size_t)i];
                 const double e =
                     fabs((double)got[h * (size_t)f->n_q8 + (size_t)(f->q_start[r] + i)] - want) / want;
-                worst = !(e <= worst) ? e : worst;
+                worst = worse(worst, e);
             }
     (void)snprintf(text, sizeof text, "masses of %zu tokens in %zu heads off by %.2g", tokens, n_heads,
                    worst);
@@ -344,7 +345,7 @@ static void check_prompt_head(fixture *f, int row, int g, char *page, prompt_res
         if (!e)
             continue;
         out->codes += other_codes(f, e, f->k + first + t * d, f->v + first + t * d);
-        out->score = fmax(out->score, fabs((double)e->score - mass[t] / s->group) / (mass[t] / s->group));
+        out->score = worse(out->score, fabs((double)e->score - mass[t] / s->group) / (mass[t] / s->group));
     }
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
         out->counts += !(fabs((double)x.head.cut[l] - cut[l]) <= 1e-4 * cut[l]);
@@ -483,7 +484,7 @@ static void check_update(const fixture *f, const head_step *h, int now, const se
             continue;
         }
         const double want = (i < n ? (double)h->x.item[i].score : 0) + h->received[i];
-        r->score = fmax(r->score, fabs((double)e->score - want) / want);
+        r->score = worse(r->score, fabs((double)e->score - want) / want);
         if (i == n) {
             r->codes += other_codes(f, e, h->k, h->v);
         } else if (h->x.item[i].level == e->level) {
@@ -551,11 +552,11 @@ static void compare_out(const fixture *f, head_step *h, const float *got, const 
         attend_in_double(f, h, j, out, &lse);
         for (int e = 0; e < f->s->d; e++) {
             const double x = fabs((double)got[j * f->s->d + e] - out[e]);
-            worst = !(x <= worst) ? x : worst;
+            worst = worse(worst, x);
             largest = fmax(largest, fabs(out[e]));
         }
-        r->out = fmax(r->out, worst / largest);
-        r->lse = fmax(r->lse, fabs((double)lse2[j] * log(2) - lse));
+        r->out = worse(r->out, worst / largest);
+        r->lse = worse(r->lse, fabs((double)lse2[j] * log(2) - lse));
     }
 }
 

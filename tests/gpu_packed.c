@@ -12,6 +12,7 @@
 #include "model/blocks.h"
 #include "serving/cuda/methods/packed.h"
 #include "serving/cuda/methods/packed_decode.h"
+#include "worst.h"
 
 enum { N_KV = 3, GROUP_HEADS = 4, N = 7 /* requests */ };
 
@@ -328,7 +329,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
             const double bar = t < coded ? w->t->bar * (1 + fabs((double)x)) : 0;
             const double off = fabs((double)got - (double)number(bits_of(x))) / (1 + fabs((double)x));
             n += !(off * (1 + fabs((double)x)) <= bar);
-            *worst = !(off <= *worst) ? off : *worst;
+            *worst = worse(*worst, off);
         }
     return n;
 }
@@ -381,7 +382,7 @@ static void compare(const bench *w, int step, const uint16_t *q, const uint16_t 
             for (int h = g * GROUP_HEADS; o && h < (g + 1) * GROUP_HEADS; h++) {
                 const size_t row = (size_t)(b * N_KV * GROUP_HEADS + h) * (size_t)d;
                 const double e = attention_off(w, m, x[0], x[1], q + row, o + row);
-                r->attention = e > r->attention || isnan(e) ? e : r->attention; /* NaN stays */
+                r->attention = worse(r->attention, e);
             }
             free(x[0]);
             free(x[1]);

@@ -15,6 +15,7 @@
 #include "gpu_case.h"
 #include "kernels/cuda/decode.h"
 #include "serving/cuda/methods/zdc.h"
+#include "worst.h"
 
 enum { BATCH = 6, LAYERS = 3, KV_MOST = 4 };
 
@@ -724,7 +725,7 @@ static double distance(const fixture *f, const steps *s, const uint16_t *got)
                 const double e = fabs((double)wide(got[at]) - o[i]) / size;
                 if (isnan(e))
                     return e;
-                worst = fmax(worst, e);
+                worst = worse(worst, e);
             }
         }
     return worst;

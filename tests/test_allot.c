@@ -118,7 +118,7 @@ static double error_of(size_t j, double *variance)
 /* How many numbers a dimension is read as. */
 static size_t distinct(size_t j)
 {
-    float found[300];
+    float found[300] = {0};
     size_t n = 0;
     for (size_t t = 0; t < N; t++) {
         size_t k = 0;

@@ -11,6 +11,7 @@
 
 #include "common/rng.h"
 #include "methods/layers/layers.h"
+#include "worst.h"
 
 enum { LAYERS = 3, N = 40, HEADS = 2, D = 12, WIDTH = HEADS * D, WIDE = LAYERS * WIDTH };
 static float before[LAYERS][N * WIDTH], after[LAYERS][N * WIDTH];
@@ -58,7 +59,7 @@ static double turn(const float *x, const float *y)
     const double a = length(x), b = length(y);
     double most = 0;
     for (size_t i = 0; a > 0 && b > 0 && i < D; i++)
-        most = fmax(most, fabs((double)x[i] / a - (double)y[i] / b));
+        most = worse(most, fabs((double)x[i] / a - (double)y[i] / b));
     return most;
 }
 

@@ -16,6 +16,7 @@
 #include "methods/presets.h"
 #include "methods/stepwise.h"
 #include "model/safetensors.h"
+#include "worst.h"
 
 static kvd_safetensors *file;
 
@@ -193,7 +194,7 @@ static void palu(void **state)
                         y += (double)rows[t * WIDE + j] * (double)one->a_k[j * 8 + r] *
                              (double)one->b_k[r * D + i];
                 const double w = (double)want[t * WIDE + h * D + i];
-                worst = fmax(worst, fabs(y - w));
+                worst = worse(worst, fabs(y - w));
                 most = fmax(most, fabs(w));
             }
     }

@@ -102,8 +102,9 @@ static void test_inputs(void **state)
 static void folder_hash(char *hash, uint64_t *bytes)
 {
     kvd_run run = {0};
-    assert_int_equal(kvd_run_add_input(&run, folder, &err), -1);
-    assert_non_null(strstr(err.msg, "is a folder, not a file"));
+    const int listed = run.n_inputs;
+    assert_int_equal(kvd_run_add_input(&run, folder, &err), 0);
+    assert_int_equal(run.n_inputs, listed);
     assert_int_equal(kvd_run_add_model(&run, folder, &err), 0);
     strcpy(hash, run.inputs[0].hash);
     *bytes = run.inputs[0].bytes;

@@ -44,7 +44,7 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
                   kvd_err *err);
 void kvd_run_release(kvd_run *run);
 
-/* Hashes a file and lists it as an input. */
+/* Hashes a file and lists it as an input. A folder is passed over: what reads the file refuses it in its own words. */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
 /* The same of a checkpoint: a file, or all regular files of a directory by name (not those in it that start with a dot, nor folders). */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);

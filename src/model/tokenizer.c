@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/utf8.h"
 #include "model/filemap.h"
 #include "model/gguf_tokenizer.h"
 #include "model/tokenizer/added_tokens.h"
@@ -17,7 +18,6 @@
 #include "model/tokenizer/pretokenize.h"
 #include "model/tokenizer/token_decoder.h"
 #include "model/tokenizer/tokenizer_llama2c.h"
-#include "common/utf8.h"
 
 /* What one call of encode needs; kept between calls, for its buffers and its word cache. */
 typedef struct {

@@ -107,11 +107,22 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
+/* Series of a text and their longest name: of them a figure has as many lines of key as accuracy.gp finds room for, and grows with them. */
+static int height_for(size_t series, size_t longest)
+{
+    enum { WIDTH = 980, HEIGHT = 420, LINES = 3, LINE = 23 };
+    int columns = (int)(WIDTH / (8.5 * (double)longest + 85));
+    columns = columns < 1 ? 1 : columns > 3 ? 3 : columns;
+    const int lines = ((int)series + columns - 1) / columns;
+    return HEIGHT + (lines > LINES ? (lines - LINES) * LINE : 0);
+}
+
 /* Curves of one evaluated text. */
 static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s, kvd_err *err)
 {
     char name[64];
-    size_t n = 0;
+    const char *last = "";
+    size_t n = 0, series = 0, longest = 0;
     snprintf(name, sizeof name, "accuracy-%zu", label + 1);
     kvd_table *t = kvd_section_table(s, name, "Quality against overall p", err);
     if (!t)
@@ -137,6 +148,9 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
             isnan(kvd_entry_real(e, "overall_p")))
             continue;
         n++;
+        series += strcmp(e->series, last) != 0;
+        last = e->series;
+        longest = strlen(last) > longest ? strlen(last) : longest;
         kvd_table_text(t, e->series);
         kvd_table_real(t, kvd_entry_real(e, "overall_p"));
         for (size_t k = 0; k < 9; k++)
@@ -157,8 +171,8 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
         all->label[label]);
     int status = kvd_text_check(&caption, err);
     if (!status)
-        status = kvd_section_figure(s, name, "accuracy.gp", 980, 420, kvd_text_get(&caption), err,
-                                    "csv='tables/%s.csv'", name);
+        status = kvd_section_figure(s, name, "accuracy.gp", 980, height_for(series, longest),
+                                    kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
     kvd_text_release(&caption);
     return status;
 }

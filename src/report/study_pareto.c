@@ -34,10 +34,17 @@ static bool usable(const kvd_accuracy_entry *e)
            strcmp(kvd_entry_text(e, "purpose"), "target-search") != 0;
 }
 
+/* Bytes are those of a cache as it would be kept: numbers of 16 bits where they are not coded. */
+static bool stored_small(const kvd_accuracy_entry *e)
+{
+    return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");
+}
+
 /* Comparable are points of one model, text and prompt, scored on the same predictions. */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
-    return usable(a) && usable(b) && !strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label")) &&
+    return usable(a) && usable(b) && stored_small(a) && stored_small(b) &&
+           !strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label")) &&
            !strcmp(a->file->model.hash, b->file->model.hash) &&
            kvd_entry_real(a, "n_predictions") == kvd_entry_real(b, "n_predictions") &&
            kvd_entry_real(a, "prompt") == kvd_entry_real(b, "prompt");
@@ -64,13 +71,13 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
     return fronts;
 }
 
-/* A text has fronts when methods with several points each are compared on it. */
-static bool has_fronts(const kvd_accuracy_entries *all, const char *label)
+/* A text has fronts when methods with several points each are compared on it; `any`: whatever their caches store. */
+static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
     size_t methods = 0, points = 0;
     for (size_t i = 0; i < all->n; i = kvd_entry_last(all, i) + 1)
         if (!strcmp(kvd_entry_text(&all->item[i], "label"), label) && usable(&all->item[i]) &&
-            !kvd_entry_is_none(&all->item[i])) {
+            (any || stored_small(&all->item[i])) && !kvd_entry_is_none(&all->item[i])) {
             methods++;
             points += kvd_entry_last(all, i) - i + 1;
         }
@@ -145,11 +152,11 @@ static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s, const k
                       "are those of the point: neighbours whose intervals overlap are not told apart.");
     for (size_t l = 0; l < all->n_labels; l++) {
         size_t n = 0;
-        if (!has_fronts(all, all->label[l]))
+        if (!has_series(all, all->label[l], false))
             continue;
         for (size_t i = 0; i < all->n; i++)
-            if (usable(&all->item[i]) && !strcmp(kvd_entry_text(&all->item[i], "label"), all->label[l]) &&
-                fronts_of(all, i))
+            if (usable(&all->item[i]) && stored_small(&all->item[i]) &&
+                !strcmp(kvd_entry_text(&all->item[i], "label"), all->label[l]) && fronts_of(all, i))
                 on[n++] = &all->item[i];
         qsort(on, n, sizeof(const kvd_accuracy_entry *), by_bytes);
         for (size_t i = 0; i < n; i++) {
@@ -194,7 +201,8 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "rate_value", "at");
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *const e = &all->item[i];
-        if (!usable(e) || kvd_entry_is_none(e) || strcmp(kvd_entry_text(e, "label"), all->label[label]))
+        if (!usable(e) || !stored_small(e) || kvd_entry_is_none(e) ||
+            strcmp(kvd_entry_text(e, "label"), all->label[label]))
             continue;
         series += strcmp(e->method, last) != 0;
         last = e->method;
@@ -256,7 +264,7 @@ static int saving_table(const kvd_results *r, const kvd_accuracy_entries *all, k
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     for (size_t l = 0; l < all->n_labels; l++)
-        if (has_fronts(all, all->label[l])) {
+        if (has_series(all, all->label[l], true)) {
             kvd_table_add_column(t, KVD_CELL_REAL, 3, all->label[l], all->label[l]);
             kvd_table_shade(t, 0, 1);
             kvd_table_interval(t);
@@ -280,13 +288,13 @@ static int saving_table(const kvd_results *r, const kvd_accuracy_entries *all, k
             again = !strcmp(all->item[j].method, all->item[i].method);
         kvd_target_result x;
         for (size_t l = 0; l < all->n_labels && !again; l++)
-            any = any || (has_fronts(all, all->label[l]) &&
+            any = any || (has_series(all, all->label[l], true) &&
                           target_of(r, all, all->item[i].method, all->label[l], &x));
         if (!any)
             continue;
         kvd_table_text(t, all->item[i].method);
         for (size_t l = 0; l < all->n_labels; l++)
-            if (has_fronts(all, all->label[l])) {
+            if (has_series(all, all->label[l], true)) {
                 const bool known = target_of(r, all, all->item[i].method, all->label[l], &x);
                 kvd_table_real(t, !known ? (double)NAN : isnan(x.saving) ? 0 : x.saving);
                 kvd_table_real(t, known ? x.saving_lo : (double)NAN);
@@ -305,10 +313,15 @@ int kvd_study_pareto(const kvd_results *r, const kvd_accuracy_entries *all, kvd_
         return kvd_no_memory(err, "fronts", all->n * sizeof *on);
     int status = 0;
     for (size_t l = 0; l < all->n_labels && !status && drawn < MOST_FIGURES; l++)
-        if (has_fronts(all, all->label[l]))
+        if (has_series(all, all->label[l], false))
             status = front_figure(all, l, ++drawn, s, err);
+    bool compared = false;
+    for (size_t l = 0; l < all->n_labels; l++)
+        compared = compared || has_series(all, all->label[l], true);
+    if (!status && compared)
+        status = saving_table(r, all, s, err);
     if (!status && drawn)
-        status = saving_table(r, all, s, err) || fronts_table(all, s, on, err);
+        status = fronts_table(all, s, on, err);
     free(on);
     return status ? -1 : 0;
 }

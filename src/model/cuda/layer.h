@@ -65,9 +65,12 @@ int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_
 int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n, kvd_err *err);
 
-/* One layer; with `stop` only to its attention output. */
+/* One layer; with `stop` only to its attention output. Behind another than the last, sums may be under way. */
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *door, int stop,
                       kvd_err *err);
+
+/* The stream waits for sums that run beside it. */
+int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 
 /* Queues the sum over the GPUs of what stands where the residual does: n rows. On one GPU nothing. */
 int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err);

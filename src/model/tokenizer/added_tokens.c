@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/utf8.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/regex.h"
-#include "common/utf8.h"
 
 /* Matching takes up to this many steps per byte of text. */
 #define LONGEST 4096

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "common/utf8.h"
 #include "model/tokenizer/byte_level.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/merge.h"
-#include "common/utf8.h"
 
 typedef struct {
     uint64_t pair; /* left << 32 | right; EMPTY: free slot */

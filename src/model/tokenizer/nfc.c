@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tokenizer/unicode_table.h"
 #include "common/utf8.h"
+#include "model/tokenizer/unicode_table.h"
 
 /* Hangul syllables are arithmetic (Unicode standard, section 3.12). */
 enum {

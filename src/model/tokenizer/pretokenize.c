@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/utf8.h"
 #include "model/tokenizer/byte_level.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/regex.h"
-#include "common/utf8.h"
 
 #define NESTING_MAX 32
 

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/utf8.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/onig_syntax.h"
-#include "common/utf8.h"
 
 /* A sane pattern needs a few steps per character of a match; these end an exponential one
  * within a second. The heap is for the interpreter, which steps in when the JIT's stack ends. */

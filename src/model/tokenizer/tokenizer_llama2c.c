@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tokenizer/merge.h"
 #include "common/utf8.h"
+#include "model/tokenizer/merge.h"
 #include "model/tokenizer/vocab.h"
 
 #define BOS         1

@@ -146,7 +146,7 @@ static int choose(kvd_zdc *z, const kvd_serving_rows *r, int32_t longest, kvd_er
                              .value = z->value,
                              .level = z->level,
                              .place = z->place};
-    if (z->parts.n > 1) { /* heads of a share: their sum, then that over the GPUs */
+    if (z->parts.n) { /* heads of a share: their sum, then that over the GPUs */
         if (kvd_cuda_check(kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
                            what, err) ||
             kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||

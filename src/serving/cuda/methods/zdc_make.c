@@ -69,12 +69,18 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
+/* What low rows keep of a layer's heads, from the first one of the cache's share on. */
+static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
+{
+    const kvd_dims *const dims = z->method.plan->dims_low;
+    return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
+}
+
 /* Widths of the low rows of a layer in memory: as the high ones rounded up, and padded to the widest head where those are. */
 static int settle_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
     kvd_serving_cache *const c = z->method.cache;
-    const kvd_dims *const dims = z->method.plan->dims_low;
-    const kvd_dims_head *const head = dims->head + (size_t)layer * (size_t)dims->n_kv_heads;
+    const kvd_dims_head *const head = low_heads(z, layer);
     const kvd_attn_map *const high = &c->layer[layer].map;
     kvd_zdc_layer *const to = &z->layer[layer];
     kvd_attn_heads low = {c->share->n_heads, c->share->n_kv_heads, c->config->d_head, {0}, {0}};
@@ -100,8 +106,7 @@ static int settle_layer(kvd_zdc *z, int layer, kvd_err *err)
 
 static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
 {
-    const kvd_dims *const dims = z->method.plan->dims_low;
-    const kvd_dims_head *const low = &dims->head[layer * dims->n_kv_heads + g];
+    const kvd_dims_head *const low = &low_heads(z, layer)[g];
     const kvd_attn_map *const map[KVD_ZDC_STORES] = {
         [KVD_ZDC_HIGH] = &z->method.cache->layer[layer].map, [KVD_ZDC_LOW] = &z->layer[layer].low};
     to->kept[0] = (int16_t)low->d_qk;

@@ -15,7 +15,7 @@ bool kvd_serving_is_zdc(const kvd_plan *plan);
 int kvd_serving_zdc_open(const kvd_plan *plan, kvd_serving_cache *cache, kvd_serving_method **m,
                          kvd_err *err);
 
-/* ---- of prompts that several GPUs share by their tokens (sequence_zdc.c) ---- */
+/* ---- of prompts that several GPUs share by their tokens (sequence_sets.c) ---- */
 
 /* Importance is a sum over the heads of all GPUs. `exchange` makes sum, where a GPU has written its own part, the same on all of them. */
 typedef struct {

@@ -1,0 +1,172 @@
+/*
+ * tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5: which tokens the cache keeps of the first sequence of a dump after its prompt and after
+ * every step behind it, by the method's own code. For tests/oracle/public_selections.py.
+ *
+ * group: heads as the model has them. each: K and V repeated for every query head, which then chooses alone, as public code does.
+ * Writes /kept [layer][head][1 + steps][token], 1 where the token is stored.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/threads.h"
+#include "formats/activations.h"
+#include "methods/head.h"
+#include "methods/presets.h"
+#include "model/blocks.h"
+
+static const kvd_schema schema = {"selection", 1, "Tokens that a cache keeps"};
+
+typedef struct {
+    kvd_activations dump;
+    kvd_config config;
+    kvd_plan plan;
+    size_t n, prompt, repeat; /* rows; of the prompt; heads that get the same K and V */
+    float *x[KVD_X_V + 1];    /* of one layer [n][heads][d_head] */
+    float *row, *out;
+    uint8_t *kept; /* [n_layers][n_kv_heads][1 + n - prompt][n] */
+} selection;
+
+static size_t heads_of(const selection *s, int x)
+{
+    return (size_t)(x == KVD_X_Q ? s->config.n_heads : s->config.n_kv_heads);
+}
+
+static size_t steps(const selection *s)
+{
+    return 1 + s->n - s->prompt;
+}
+
+static int open(selection *s, char **argv, kvd_err *err)
+{
+    kvd_method m;
+    size_t *start = NULL, n_sequences;
+    if (kvd_activations_open(&s->dump, argv[1], err) || kvd_method_parse(argv[2], &m, err) ||
+        kvd_activations_sequences(&s->dump, s->dump.n_tokens, &start, &n_sequences, err))
+        return -1;
+    const kvd_model_info *const model = &s->dump.model;
+    const bool each = strcmp(argv[4], "each") == 0;
+    s->n = start[1];
+    free(start);
+    s->prompt = strtoull(argv[3], NULL, 10);
+    if (s->prompt < 1 || s->prompt >= s->n)
+        return kvd_fail(err, "a prompt of '%s' tokens, the sequence has %zu", argv[3], s->n);
+    s->repeat = each ? (size_t)(model->n_heads / model->n_kv_heads) : 1;
+    s->config = (kvd_config){.n_layers = s->dump.n_layers,
+                             .n_heads = model->n_heads,
+                             .n_kv_heads = each ? model->n_heads : model->n_kv_heads,
+                             .d_head = model->d_head,
+                             .max_positions = model->max_positions,
+                             .rope_theta = model->rope_theta};
+    s->plan = (kvd_plan){.type = KVD_F32, .prompt = s->prompt, .seed = 1};
+    kvd_method_plan(&m, &s->plan);
+    if (!s->plan.tokens || kvd_plan_needs(&s->plan) & KVD_NEEDS_PRE_ROPE || kvd_plan_first_pass(&s->plan))
+        return kvd_fail(err, "'%s' does not choose tokens layer by layer", argv[2]);
+    const kvd_method_setup setup = {.config = &s->config, .seed = s->plan.seed};
+    const size_t width = (size_t)s->config.n_heads * (size_t)s->config.d_head;
+    bool failed = false;
+    for (int x = KVD_X_Q; x <= KVD_X_V; x++)
+        failed = !(s->x[x] = malloc(s->n * width * sizeof(float))) || failed;
+    failed = !(s->row = malloc(s->n * (size_t)s->config.d_head * sizeof(float))) || failed;
+    failed = !(s->out = malloc(s->n * width * sizeof(float))) || failed;
+    failed =
+        !(s->kept = calloc((size_t)s->config.n_layers * heads_of(s, KVD_X_K) * steps(s), s->n)) || failed;
+    return failed ? kvd_no_memory(err, "rows of a layer", s->n * width * sizeof(float))
+                  : kvd_plan_open(&s->plan, &setup, err);
+}
+
+static int read_layer(selection *s, int layer, kvd_err *err)
+{
+    const size_t d = (size_t)s->config.d_head;
+    for (int x = KVD_X_Q; x <= KVD_X_V; x++)
+        for (size_t h = 0, heads = heads_of(s, x); h < heads; h++) {
+            const size_t from = x == KVD_X_Q ? h : h / s->repeat;
+            void *const scratch = s->dump.dtype == KVD_F32 ? NULL : s->out;
+            if (kvd_activations_rows(&s->dump, (kvd_x)x, layer, (int)from, 0, s->n, s->row, scratch, err))
+                return -1;
+            for (size_t t = 0; t < s->n; t++)
+                memcpy(s->x[x] + (t * heads + h) * d, s->row + t * d, d * sizeof(float));
+        }
+    return 0;
+}
+
+/* One head: the prompt at once, then row by row. */
+static int run_head(selection *s, int layer, int g, kvd_err *err)
+{
+    kvd_stepwise_account account = {0};
+    const size_t offset[] = {0, s->n};
+    const kvd_attention_in in = {.config = &s->config,
+                                 .layer = layer,
+                                 .n_sequences = 1,
+                                 .offset = offset,
+                                 .n_tokens = s->n,
+                                 .q = s->x[KVD_X_Q],
+                                 .k = s->x[KVD_X_K],
+                                 .v = s->x[KVD_X_V]};
+    kvd_head h = {.p = &s->plan,
+                  .n = s->n,
+                  .n0 = s->prompt,
+                  .g = g,
+                  .in = &in,
+                  .room = s->prompt,
+                  .step_room = 1,
+                  .account = &account};
+    uint8_t *kept = s->kept + ((size_t)layer * heads_of(s, KVD_X_K) + (size_t)g) * steps(s) * s->n;
+    kvd_head_describe(&h, &s->config, layer);
+    int status = kvd_head_allocate(&h, err);
+    for (h.end = s->prompt; !status && h.end <= s->n; h.base = h.first = h.end++, kept += s->n) {
+        status = kvd_head_take(&h, s->out, err);
+        for (size_t i = 0; i < h.m; i++)
+            kept[h.position[i]] = 1;
+    }
+    kvd_head_release(&h);
+    return status;
+}
+
+static int write(const selection *s, const char *path, const kvd_run *run, kvd_err *err)
+{
+    kvd_h5 f;
+    const kvd_h5_spec spec = {.path = "/kept",
+                              .long_name =
+                                  "1 where the token is stored, after the prompt and after every step",
+                              .units = "1",
+                              .type = H5T_STD_U8LE,
+                              .rank = 4,
+                              .dims = {(hsize_t)s->config.n_layers, heads_of(s, KVD_X_K), steps(s), s->n},
+                              .axes = {"layer", "head", "step", "token"}};
+    if (kvd_h5_create(&f, path, &schema, run, err))
+        return -1;
+    if (!kvd_h5_write(&f, &spec, H5T_NATIVE_UINT8, s->kept, err) && !kvd_h5_finish(&f, err))
+        return 0;
+    kvd_h5_close(&f, false);
+    return -1;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 6 || (strcmp(argv[4], "group") != 0 && strcmp(argv[4], "each") != 0)) {
+        (void)fprintf(stderr, "usage: tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5\n");
+        return 2;
+    }
+    kvd_err err = {""};
+    kvd_run run = {0};
+    kvd_common_options common = {.seed = 1, .threads = 1};
+    selection s = {0};
+    int status = kvd_run_start(&run, "tool_selection", argc, argv, &common, &err) || open(&s, argv, &err);
+    const int saved = kvd_blas_serial();
+    for (int l = 0; !status && l < s.config.n_layers; l++) {
+        status = read_layer(&s, l, &err);
+        for (int g = 0; !status && g < s.config.n_kv_heads; g++)
+            status = run_head(&s, l, g, &err);
+    }
+    kvd_blas_restore(saved);
+    status = status || write(&s, argv[5], &run, &err);
+    kvd_plan_close(&s.plan);
+    for (int x = KVD_X_Q; x <= KVD_X_V; x++)
+        free(s.x[x]);
+    free(s.row);
+    free(s.out);
+    free(s.kept);
+    kvd_activations_close(&s.dump);
+    kvd_run_release(&run);
+    return kvd_run_exit("tool_selection", status, &err);
+}
