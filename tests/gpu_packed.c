@@ -361,6 +361,7 @@ static double attention_off(const bench *w, int m, const float *k, const float *
 typedef struct {
     size_t bad, first_bad;
     double worst, attention;
+    int tokens, head; /* of the worst attention */
 } result;
 
 /* What was restored, and attention on the codes where there is a kernel (o NULL: there is none). */
@@ -382,6 +383,10 @@ static void compare(const bench *w, int step, const uint16_t *q, const uint16_t 
             for (int h = g * GROUP_HEADS; o && h < (g + 1) * GROUP_HEADS; h++) {
                 const size_t row = (size_t)(b * N_KV * GROUP_HEADS + h) * (size_t)d;
                 const double e = attention_off(w, m, x[0], x[1], q + row, o + row);
+                if (worse(r->attention, e) != r->attention && !isnan(r->attention)) {
+                    r->tokens = m;
+                    r->head = h;
+                }
                 r->attention = worse(r->attention, e);
             }
             free(x[0]);
@@ -494,8 +499,10 @@ static void test(const test_case *t)
     check(cudaMemcpy(&beyond, w.a.beyond, sizeof beyond, cudaMemcpyDeviceToHost), "outliers");
     (void)snprintf(
         text, sizeof text,
-        "%zu numbers off (first after step %zu), by %.2g at most; %u outliers without room; attention %s%.2g",
-        r.bad, r.first_bad, r.worst, beyond, decodes ? "on codes off by " : "of restored rows ", r.attention);
+        "%zu numbers off (first after step %zu), by %.2g at most; %u outliers without room; %s %.2g (%d "
+        "tokens, head %d)",
+        r.bad, r.first_bad, r.worst, beyond, decodes ? "attention on codes off by" : "no attention on codes",
+        r.attention, r.tokens, r.head);
     report(!r.bad && !beyond && r.attention <= (w.rope ? 1e-2 : 6e-3), name, text);
     free_decoder(&x);
     close_bench(&w);

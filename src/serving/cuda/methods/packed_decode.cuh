@@ -14,7 +14,12 @@ namespace
 enum {
     WARPS = 8,
     HEADS = 8, /* of a group at most                    */
-    LAZY = 8   /* log2 by which P may pass 1 before rescaling */
+    /*
+     * P is 2^TOP at the largest score, and 2^LAZY times that at most before what is summed is rescaled: far above the smallest float16, where P times
+     * a scale would lose bits of many small probabilities, and below the largest for scales under 2^8.
+     */
+    TOP = 6,
+    LAZY = 2
 };
 
 typedef kvd_packed_decode_params packed_params;
@@ -308,11 +313,12 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
             }
         }
     }
+    const float base[2] = {st.max[0] - TOP, st.max[1] - TOP};
 #pragma unroll
     for (int m = 0; m < 4; m++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            s[m][i] = power_of_two(s[m][i] - st.max[i % 2]);
+            s[m][i] = power_of_two(s[m][i] - base[i % 2]);
             st.sum[i % 2] += s[m][i];
         }
 }
