@@ -29,12 +29,18 @@ typedef kvd_packed_decode_params packed_params;
 /* A page in the list of all; `pages` of its request of m tokens, of which so many keys and values are coded. Page numbers of 32 pages, from a multiple of 32 on, one in a lane. */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;
+    const char *head; /* codes of the KV head in page 0 of all */
 };
 
 __device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at, int lane)
 {
     const int i = at.page / 32 * 32 + lane;
     at.number = i < at.pages ? page_number(p.a, at.b, i) : 0;
+}
+
+__device__ __forceinline__ const char *head_of(const packed_params &p, int g)
+{
+    return p.a.codes + p.a.head_at[g];
 }
 
 __device__ __forceinline__ void begin_request(const packed_params &p, cursor &at)
@@ -56,10 +62,11 @@ __device__ cursor seek(const packed_params &p, int x, int lane)
         else
             hi = mid - 1;
     }
-    cursor at = {lo, 0, 0, 0, 0, 0, 0, 0};
+    cursor at = {lo, 0, 0, 0, 0, 0, 0, 0, NULL};
     begin_request(p, at);
     const int y = x - p.d.pages_before[lo] * heads;
     at.g = y / at.pages;
+    at.head = head_of(p, at.g);
     at.page = y % at.pages;
     load_numbers(p, at, lane);
     return at;
@@ -75,6 +82,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
                 return;
             begin_request(p, at);
         }
+        at.head = head_of(p, at.g);
         load_numbers(p, at, lane);
     } else if (at.page % 32 == 0) {
         load_numbers(p, at, lane);
@@ -83,18 +91,25 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
 
 /* ---- bytes of a page ------------------------------------------------------------------------------------ */
 
-/* `bytes` of what lies behind the codes of a page into a stage, 16 bytes of a lane at a time. */
+/* `bytes` of what lies behind the codes of a page into a stage, 16 bytes of a lane at a time; the first 2 KiB without a branch. */
 __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
 {
-#pragma unroll 4
-    for (int i = 16 * lane; i < bytes; i += 512)
+#pragma unroll
+    for (int i = 0; i < 2048; i += 512)
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.lt.s32 p, %2, %3;\n@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(
+                to + (uint32_t)(16 * lane + i)),
+            "l"(from + 16 * lane + i), "r"(16 * lane + i), "r"(bytes)
+            : "memory");
+#pragma unroll 1
+    for (int i = 16 * lane + 2048; i < bytes; i += 512)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i), "l"(from + i)
                      : "memory");
 }
 
 __device__ __forceinline__ const char *codes_of(const packed_params &p, const cursor &at)
 {
-    return in_codes(p.a, __shfl_sync(~0u, at.number, at.page % 32), at.g);
+    return at.head + (size_t)(uint32_t)__shfl_sync(~0u, at.number, at.page % 32) * (uint32_t)p.a.page_bytes;
 }
 
 template <int B> __device__ __forceinline__ void load_words(const char *from, uint32_t (&w)[B])
@@ -127,9 +142,14 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
     }
+    /* Bytes from a unit's words to this lane's. */
+    static __device__ __forceinline__ size_t of_lane()
+    {
+        return 4 * B * (threadIdx.x % 32);
+    }
     __device__ __forceinline__ void load(int i, int unit, const char *from)
     {
-        load_words<B>(from + 128 * B * unit + 4 * B * (threadIdx.x % 32), w[i % AHEAD]);
+        load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
     }
     /* from: of the side's codes */
     __device__ __forceinline__ void begin(int side, const char *from)
@@ -184,6 +204,11 @@ __device__ __forceinline__ uint32_t plus(uint32_t x, uint32_t y)
 __device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y)
 {
     return as_word(__hmul2(as_halves(x), as_halves(y)));
+}
+
+__device__ __forceinline__ uint32_t minus(uint32_t x)
+{
+    return as_word(__hneg2(as_halves(x)));
 }
 
 __device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t z)
@@ -323,7 +348,15 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Tokens from .. to - 1 of the page as B operand, the others 0. */
+/* All tokens of the page as B operand in float16. */
+__device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (&packed)[8])
+{
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        packed[k] = exchanged(f16_pair(s[k / 2][k % 2 * 2], s[k / 2][k % 2 * 2 + 1]));
+}
+
+/* Tokens from .. to - 1, the others 0. */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to, uint32_t (&packed)[8],
                                               int lane)
@@ -424,7 +457,8 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
 /*
  * PAGE, what a page is read with: UNITS, words; factor(r), by which rows of register r of the values' codes are too large;
  * copy: what lies beside a page's codes into a stage, as cp.async; PAGE(p, shared, scratch): memory of the CTA, filled by all its threads, and
- * of the warp; begin: a head of a request; scores and values of coded tokens, which take words and fill them again, in the end from `next`.
+ * of the warp; begin: a head of a request; scores and values of coded tokens, which take words and fill them again, in the end from `next`;
+ * <true> of pages that are coded as a whole and plain: nothing in them takes a way of its own.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
@@ -435,8 +469,16 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS),
               keys = at.keys - first, coded = at.values - first;
     float s[4][4];
+    uint32_t prob[8];
+    if (min(keys, coded) >= KVD_PAGE_TOKENS && page.plain(p, at, stage)) { /* as nearly all pages are */
+        page.template scores<true>(p, at, stage, w, codes, s, lane);
+        soften(st, s);
+        probabilities(s, prob);
+        page.template values<true>(p, at, stage, w, codes, next, prob, st, lane);
+        return;
+    }
     if (keys > 0)
-        page.scores(p, at, stage, w, codes, s, lane);
+        page.template scores<false>(p, at, stage, w, codes, s, lane);
     else
         w.begin(1, codes + p.parts.v);
     if (keys < left)
@@ -448,10 +490,9 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
             for (int i = 0; i < 4; i++)
                 s[m][i] = token_of(m, i, lane) < left ? s[m][i] : -INFINITY;
     soften(st, s);
-    uint32_t prob[8];
     if (coded > 0) {
         probabilities<false>(s, 0, coded, prob, lane);
-        page.values(p, at, stage, w, codes, next, prob, st, lane);
+        page.template values<false>(p, at, stage, w, codes, next, prob, st, lane);
     } else {
         w.begin(0, next);
     }

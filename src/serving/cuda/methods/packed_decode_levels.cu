@@ -73,20 +73,23 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
 
 enum { QUICK = 4, TILE = 2048 /* halves */ };
 
-/* Places in the tile [2 units][4 of 16 tokens][32 lanes][8 halves] of token t of the page and dim i, and above them the pass in which it is there. */
+/*
+ * Place in the tile [2 units][4 of 16 tokens][32 lanes][8 halves] of token t of the page and dim i, and above it a bit for the pass in which it is there,
+ * of four.
+ */
 template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
 {
     const int dim = i % (8 * N);
     return (uint32_t)((((i / (8 * N) * 4 + t / 16) * 32 + kvd_packed_key_lane(t, i)) * 8 +
                        kvd_packed_key_number(t, i) % 8) |
-                      dim / 16 * TILE);
+                      TILE << dim / 16);
 }
 
 __device__ __forceinline__ uint32_t value_place(int t, int i)
 {
     return (uint32_t)((((i / 16 % 2 * 4 + t / 16) * 32 + kvd_packed_value_lane(t, i)) * 8 +
                        kvd_packed_value_number(t, i) % 8) |
-                      i / 32 * TILE);
+                      TILE << i / 32);
 }
 
 /* A number of the tile: what is added to level 0 below its place. */
@@ -210,114 +213,206 @@ template <int B, int N> struct levels_page {
         return entry_of(value_place(t, i), x, half_of(side[4], 0), half_of(side[0], 0), lowest[1]);
     }
 
-    __device__ __forceinline__ void put(uint32_t entry, int pass, bool away)
+    /* Address in the tile of a number's place. */
+    __device__ __forceinline__ uint32_t address_of(uint32_t entry) const
     {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.eq.u32 p, %0, %1;\n@p st.shared.u16 [%2], %3;\n}" ::"r"(entry >> 27),
-            "r"(pass), "r"(places + (entry >> 15 & 2 * (TILE - 1))), "h"((uint16_t)(away ? 0 : entry))
-            : "memory");
+        return places + (entry >> 15 & 2 * (TILE - 1));
     }
 
-    /*
-     * What of a side is in the tile in this pass, there or (away) back to zero: the first numbers of the list, which a lane has in registers; seldom the
-     * others of n, and tokens of the page that are kept whole.
-     */
-    template <class AT>
-    __device__ __forceinline__ void put_all(const packed_params &p, const cursor &at, const char *stage,
-                                            int side, const uint32_t (&quick)[QUICK], int n, int sinks,
-                                            int pass, bool away, int lane, AT number)
+    static __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
     {
+        asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
+                         entry & (uint32_t)TILE << 16 << pass),
+                     "r"(address), "h"((uint16_t)(away ? 0 : entry))
+                     : "memory");
+    }
+
+    /* What of a side is in the tile in this pass, there or (away) back to zero: numbers that a lane has in registers. */
+    struct few {
+        uint32_t entry[QUICK], address[QUICK];
+
+        __device__ __forceinline__ void put_all(int pass, bool away) const
+        {
 #pragma unroll
-        for (int k = 0; k < QUICK; k++)
-            put(quick[k], pass, away);
-        if (n > 32 * QUICK || sinks > 0) {
-#pragma unroll 1
-            for (int k = 32 * QUICK + lane; k < n; k += 32)
-                put(number(k), pass, away);
-            const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS, first = KVD_PAGE_TOKENS * at.page,
-                      i = side ? 32 * pass + lane : lane / 16 * (D / 2) + 16 * pass + lane % 16;
-            const uint16_t *from =
-                p.a.sink + ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)first) * (size_t)wide +
-                p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS + side * D + i;
-            __syncwarp(); /* an outlier of such a token is here, too */
-#pragma unroll 1
-            for (int t = 0; t < sinks; t++, from += wide)
-                put(side ? value_entry(stage, t, i, half_of(*from, 0)) : key_entry(t, i, half_of(*from, 0)),
-                    pass, away);
+            for (int k = 0; k < QUICK; k++)
+                put(entry[k], address[k], pass, away);
         }
-        __syncwarp();
+    };
+
+    /* number(k) of the first n of a list. */
+    template <class AT> __device__ __forceinline__ few few_of(int n, int lane, AT number) const
+    {
+        few f;
+#pragma unroll
+        for (int k = 0; k < QUICK; k++) { /* no branch */
+            const uint32_t one = number(lane + 32 * k);
+            f.entry[k] = lane + 32 * k < n ? one : 0;
+            f.address[k] = address_of(one);
+        }
+        return f;
+    }
+
+    /* Others of n, and tokens of the page that are kept whole, `sinks` of them. */
+    template <class AT>
+    __device__ __forceinline__ void put_many(const packed_params &p, const cursor &at, const char *stage,
+                                             int side, int n, int sinks, int pass, bool away, int lane,
+                                             AT number)
+    {
+#pragma unroll 1
+        for (int k = 32 * QUICK + lane; k < n; k += 32) {
+            const uint32_t one = number(k);
+            put(one, address_of(one), pass, away);
+        }
+        const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS, first = KVD_PAGE_TOKENS * at.page,
+                  i = side ? 32 * pass + lane : lane / 16 * (D / 2) + 16 * pass + lane % 16;
+        const uint16_t *from = p.a.sink +
+                               ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)first) * (size_t)wide +
+                               p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS + side * D + i;
+        __syncwarp(); /* an outlier of such a token is here, too */
+#pragma unroll 1
+        for (int t = 0; t < sinks; t++, from += wide) {
+            const float x = half_of(*from, 0);
+            const uint32_t one = side ? value_entry(stage, t, i, x) : key_entry(t, i, x);
+            put(one, address_of(one), pass, away);
+        }
     }
 
     /* ---- products ---- */
 
-    /* S^T = K Q^T, two units that RoPE turns together at a time. */
+    /* Units u and u + N / 2 of keys, which RoPE turns together. */
+    __device__ __forceinline__ void multiply_keys(const packed_params &p, const char *stage, int u,
+                                                  const uint32_t (&w_low)[B], const uint32_t (&w_high)[B],
+                                                  float (&sum)[4][4], int lane)
+    {
+        uint32_t q_low[2], q_high[2];
+        turn_back(p, stage, u, q_low, q_high, lane);
+        const uint2 *const ranges = range + lane % 4 + 8 * u;
+        const uint2 low[2] = {ranges[0], ranges[4]}, high[2] = {ranges[4 * N], ranges[4 * N + 4]};
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            uint32_t x[4], y[4];
+            look_up<B>(table, column, w_low, m, x);
+            look_up<B>(table, column, w_high, m, y);
+            const uint4 apart[2] = {tile[m * 32], tile[(4 + m) * 32]},
+                        t[2] = {turn[(2 * m * (N / 2) + u) * 32 + lane],
+                                turn[((2 * m + 1) * (N / 2) + u) * 32 + lane]};
+            const uint32_t more[2][4] = {{apart[0].x, apart[0].y, apart[0].z, apart[0].w},
+                                         {apart[1].x, apart[1].y, apart[1].z, apart[1].w}};
+#pragma unroll
+            for (int r = 0; r < 4; r++) { /* rows r % 2, dims r / 2 */
+                const uint32_t c = r / 2 ? t[r % 2].z : t[r % 2].x, si = r / 2 ? t[r % 2].w : t[r % 2].y;
+                const uint32_t a = times_plus(x[r], low[r / 2].x, plus(low[r / 2].y, more[0][r])),
+                               b = times_plus(y[r], high[r / 2].x, plus(high[r / 2].y, more[1][r]));
+                x[r] = times_plus(b, minus(si), times(a, c));
+                y[r] = times_plus(a, si, times(b, c));
+            }
+            multiply<false>(sum[m], x, q_low[0], q_low[1]);
+            multiply<false>(sum[m], y, q_high[0], q_high[1]);
+        }
+    }
+
+    /* Tokens of the page, from its first on, that are whole; outliers of its keys, and of so many tokens of values. */
+    static __device__ __forceinline__ int sinks_of(const packed_params &p, const cursor &at, int coded)
+    {
+        return min(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, min(coded, (int)KVD_PAGE_TOKENS));
+    }
+
+    static __device__ __forceinline__ const uint32_t *key_list(const packed_params &p, const char *stage)
+    {
+        return reinterpret_cast<const uint32_t *>(stage + (p.n_listed ? p.parts.k_list - p.parts.k_side : 0));
+    }
+
+    static __device__ __forceinline__ int key_outliers(const packed_params &p, const char *stage)
+    {
+        return p.a.form.k_apart ? min((int)key_list(p, stage)[0], p.a.form.k_apart) : 0;
+    }
+
+    /* No token is whole, and the lanes' registers have room for all outliers. */
+    static __device__ __forceinline__ bool plain(const packed_params &p, const cursor &at, const char *stage)
+    {
+        return sinks_of(p, at, KVD_PAGE_TOKENS) <= 0 &&
+               max(key_outliers(p, stage), KVD_PAGE_TOKENS * p.a.form.v_apart) <= 32 * QUICK;
+    }
+
+    /* S^T = K Q^T */
+    template <bool PLAIN>
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &at, const char *stage,
                                            words &w, const char *codes, float (&s)[4][4], int lane)
     {
-        const int first = KVD_PAGE_TOKENS * at.page,
-                  sinks = min(p.a.n_sink, min(at.keys, first + (int)KVD_PAGE_TOKENS)) - first;
-        const uint32_t *const list =
-            reinterpret_cast<const uint32_t *>(stage + (p.n_listed ? p.parts.k_list - p.parts.k_side : 0));
-        const uint32_t *const all = reinterpret_cast<const uint32_t *>(codes + p.parts.k_list);
-        const int n = p.a.form.k_apart ? min((int)list[0], p.a.form.k_apart) : 0;
+        const int n = key_outliers(p, stage),
+                  sinks = sinks_of(p, at, at.keys - (int)KVD_PAGE_TOKENS * at.page);
+        const uint32_t *const list = key_list(p, stage);
         const auto entry = [&](uint32_t one) {
             return key_entry((int)(one >> 23), (int)(one >> 16) % KVD_WIDTH_MAX, half_of(one, 0));
         };
-        const auto number = [&](int k) { return entry(k < p.n_listed ? list[4 + k] : all[4 + k]); };
-        uint32_t quick[QUICK];
+        const few quick = few_of(n, lane, [&](int k) { return entry(list[4 + min(k, p.n_listed - 1)]); });
         float sum[4][4] = {};
+        if (PLAIN) {
 #pragma unroll
-        for (int k = 0; k < QUICK; k++) { /* no branch */
-            const uint32_t one = entry(list[4 + min(lane + 32 * k, p.n_listed - 1)]);
-            quick[k] = lane + 32 * k < n ? one : ~0u;
-        }
-#pragma unroll
-        for (int u = 0; u < N / 2; u++) {
-            const int v = u + N / 2;
-            uint32_t q_low[2], q_high[2];
-            turn_back(p, stage, u, q_low, q_high, lane);
-            const uint2 *const ranges = range + lane % 4;
-            const uint2 low[2] = {ranges[8 * u], ranges[8 * u + 4]},
-                        high[2] = {ranges[8 * v], ranges[8 * v + 4]};
-            put_all(p, at, stage, 0, quick, n, sinks, u, false, lane, number);
-#pragma unroll
-            for (int m = 0; m < 4; m++) {
-                uint32_t x[4], y[4];
-                look_up<B>(table, column, w.w[2 * u % words::AHEAD], m, x);
-                look_up<B>(table, column, w.w[(2 * u + 1) % words::AHEAD], m, y);
-                const uint4 apart[2] = {tile[m * 32], tile[(4 + m) * 32]},
-                            t[2] = {turn[(2 * m * (N / 2) + u) * 32 + lane],
-                                    turn[((2 * m + 1) * (N / 2) + u) * 32 + lane]};
-                const uint32_t more[2][4] = {{apart[0].x, apart[0].y, apart[0].z, apart[0].w},
-                                             {apart[1].x, apart[1].y, apart[1].z, apart[1].w}};
-#pragma unroll
-                for (int r = 0; r < 4; r++) { /* rows r % 2, dims r / 2 */
-                    const uint32_t c = r / 2 ? t[r % 2].z : t[r % 2].x, si = r / 2 ? t[r % 2].w : t[r % 2].y;
-                    const uint32_t a = times_plus(x[r], low[r / 2].x, plus(low[r / 2].y, more[0][r])),
-                                   b = times_plus(y[r], high[r / 2].x, plus(high[r / 2].y, more[1][r]));
-                    x[r] = times_plus(b, si ^ 0x80008000u, times(a, c));
-                    y[r] = times_plus(a, si, times(b, c));
-                }
-                multiply<false>(sum[m], x, q_low[0], q_low[1]);
-                multiply<false>(sum[m], y, q_high[0], q_high[1]);
+            for (int u = 0; u < N / 2; u++) {
+                quick.put_all(u, false);
+                __syncwarp();
+                multiply_keys(p, stage, u, w.w[2 * u % words::AHEAD], w.w[(2 * u + 1) % words::AHEAD], sum,
+                              lane);
+                __syncwarp();
+                quick.put_all(u, true);
+                __syncwarp();
+                w.taken(0, 2 * u, codes, codes + p.parts.v);
+                w.taken(0, 2 * u + 1, codes, codes + p.parts.v);
             }
-            __syncwarp();
-            put_all(p, at, stage, 0, quick, n, sinks, u, true, lane, number);
-            w.taken(0, 2 * u, codes, codes + p.parts.v);
-            w.taken(0, 2 * u + 1, codes, codes + p.parts.v);
+        } else { /* little code */
+            const uint32_t *const all = reinterpret_cast<const uint32_t *>(codes + p.parts.k_list);
+            const auto number = [&](int k) { return entry(k < p.n_listed ? list[4 + k] : all[4 + k]); };
+            const char *const from = codes + words::of_lane();
+#pragma unroll 1
+            for (int u = 0; u < N / 2; u++) {
+                uint32_t w_low[B], w_high[B];
+                load_words<B>(from + 128 * B * u, w_low);
+                load_words<B>(from + 128 * B * (u + N / 2), w_high);
+                quick.put_all(u, false);
+                put_many(p, at, stage, 0, n, sinks, u, false, lane, number);
+                __syncwarp();
+                multiply_keys(p, stage, u, w_low, w_high, sum, lane);
+                __syncwarp();
+                quick.put_all(u, true);
+                put_many(p, at, stage, 0, n, sinks, u, true, lane, number);
+                __syncwarp();
+            }
+            w.begin(1, codes + p.parts.v);
         }
 #pragma unroll
         for (int i = 0; i < 16; i++)
             s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * unit[i % 2]);
     }
 
+    /* Units 2 pass and 2 pass + 1 of values. */
+    __device__ __forceinline__ void multiply_values(const uint32_t (&w_0)[B], const uint32_t (&w_1)[B],
+                                                    const uint32_t (&scaled)[8], const uint32_t (&prob)[8],
+                                                    float (&o_0)[4], float (&o_1)[4])
+    {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            uint32_t x[4], y[4];
+            look_up<B>(table, column + ROW / 2, w_0, k, x);
+            look_up<B>(table, column + ROW / 2, w_1, k, y);
+            const uint4 e = tile[k * 32], f = tile[(4 + k) * 32];
+            const uint32_t x_more[4] = {e.x, e.y, e.z, e.w}, y_more[4] = {f.x, f.y, f.z, f.w};
+            multiply<false>(o_0, x, scaled[2 * k], scaled[2 * k + 1]);
+            multiply<false>(o_1, y, scaled[2 * k], scaled[2 * k + 1]);
+            multiply<false>(o_0, x_more, prob[2 * k], prob[2 * k + 1]);
+            multiply<false>(o_1, y_more, prob[2 * k], prob[2 * k + 1]);
+        }
+    }
+
     /* O^T = levels (half width P) + middle P + what is apart P. */
+    template <bool PLAIN>
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at, const char *stage,
                                            words &w, const char *codes, const char *next,
                                            const uint32_t (&prob)[8], state<N> &st, int lane)
     {
-        const int first = KVD_PAGE_TOKENS * at.page, coded = min(at.values - first, (int)KVD_PAGE_TOKENS),
-                  sinks = min(p.a.n_sink - first, coded), apart = p.a.form.v_apart, n = coded * apart;
+        const int coded = min(at.values - (int)KVD_PAGE_TOKENS * at.page, (int)KVD_PAGE_TOKENS),
+                  sinks = sinks_of(p, at, coded), apart = p.a.form.v_apart,
+                  n = (PLAIN ? (int)KVD_PAGE_TOKENS : coded) * apart;
         const uint32_t *const list =
             reinterpret_cast<const uint32_t *>(stage + (apart ? p.parts.v_list - p.parts.k_side : 0));
         const float each = apart ? 1.0f / (float)apart : 0;
@@ -325,12 +420,9 @@ template <int B, int N> struct levels_page {
             const int t = (int)(((float)k + 0.5f) * each); /* exact: k is small */
             return value_entry(stage, t, (int)(list[k] >> 16), half_of(list[k], 0));
         };
-        uint32_t quick[QUICK], scaled[8];
-#pragma unroll
-        for (int k = 0; k < QUICK; k++) { /* no branch */
-            const uint32_t one = number(min(lane + 32 * k, max(KVD_PAGE_TOKENS * apart - 1, 0)));
-            quick[k] = lane + 32 * k < n ? one : ~0u;
-        }
+        const int last = max(KVD_PAGE_TOKENS * apart - 1, 0);
+        const few quick = few_of(n, lane, [&](int k) { return number(min(k, last)); });
+        uint32_t scaled[8];
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const uint4 side = *reinterpret_cast<const uint4 *>(stage + 64 * k + lane % 4 * 16);
@@ -339,25 +431,42 @@ template <int B, int N> struct levels_page {
             scaled[2 * k] = times(prob[2 * k], side.x);
             scaled[2 * k + 1] = times(prob[2 * k + 1], side.y);
         }
+        if (PLAIN) {
 #pragma unroll
-        for (int pass = 0; pass < N / 2; pass++) {
-            put_all(p, at, stage, 1, quick, n, sinks, pass, false, lane, number);
+            for (int pass = 0; pass < N / 2; pass++) {
+                quick.put_all(pass, false);
+                __syncwarp();
+                multiply_values(w.w[2 * pass % words::AHEAD], w.w[(2 * pass + 1) % words::AHEAD], scaled,
+                                prob, st.o[2 * pass], st.o[2 * pass + 1]);
+                __syncwarp();
+                quick.put_all(pass, true);
+                __syncwarp();
+                w.taken(1, 2 * pass, codes + p.parts.v, next);
+                w.taken(1, 2 * pass + 1, codes + p.parts.v, next);
+            }
+        } else {
+            const char *const from = codes + p.parts.v + words::of_lane();
+#pragma unroll 1
+            for (int pass = 0; pass < N / 2; pass++) {
+                uint32_t w_0[B], w_1[B];
+                float o[2][4] = {};
+                load_words<B>(from + 256 * B * pass, w_0);
+                load_words<B>(from + 256 * B * pass + 128 * B, w_1);
+                quick.put_all(pass, false);
+                put_many(p, at, stage, 1, n, sinks, pass, false, lane, number);
+                __syncwarp();
+                multiply_values(w_0, w_1, scaled, prob, o[0], o[1]);
+                __syncwarp();
+                quick.put_all(pass, true);
+                put_many(p, at, stage, 1, n, sinks, pass, true, lane, number);
+                __syncwarp();
 #pragma unroll
-            for (int i = 0; i < 2; i++)
+                for (int u = 0; u < N; u++) /* registers have no index */
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const int u = 2 * pass + i;
-                    uint32_t x[4];
-                    look_up<B>(table, column + ROW / 2, w.w[u % words::AHEAD], k, x);
-                    multiply<false>(st.o[u], x, scaled[2 * k], scaled[2 * k + 1]);
-                    const uint4 e = tile[(4 * i + k) * 32];
-                    const uint32_t more[4] = {e.x, e.y, e.z, e.w};
-                    multiply<false>(st.o[u], more, prob[2 * k], prob[2 * k + 1]);
-                }
-            __syncwarp();
-            put_all(p, at, stage, 1, quick, n, sinks, pass, true, lane, number);
-            w.taken(1, 2 * pass, codes + p.parts.v, next);
-            w.taken(1, 2 * pass + 1, codes + p.parts.v, next);
+                    for (int i = 0; i < 4; i++)
+                        st.o[u][i] += u / 2 == pass ? o[u % 2][i] : 0;
+            }
+            w.begin(0, next);
         }
     }
 };
