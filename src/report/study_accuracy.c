@@ -181,9 +181,9 @@ static void target_row(kvd_table *t, const char *label, const char *method, cons
     kvd_table_real(t, x->saving_misses);
     for (int i = 0; i < 4; i++)
         kvd_table_real(t, p ? *end[i] : (double)NAN);
-    kvd_table_text(t, x->key);
+    kvd_table_text(t, x->grid ? "" : x->key);
     kvd_table_real(t, x->value);
-    kvd_table_text(t, x->monotone ? "yes" : "no");
+    kvd_table_text(t, x->grid ? "" : x->monotone ? "yes" : "no");
     kvd_table_int(t, x->n_points);
     kvd_table_text(t, how);
 }
@@ -232,7 +232,9 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
                       "brackets what is surely kept and "
                       "what is surely lost, by the 95 %% interval of the share. "
                       "search: bisection by kvdim-eval --target; points: read off the evaluated points, so "
-                      "no finer than they are. Not monotone: the share is reached again "
+                      "no finer than they are; grid: settings that differ in more than one key, the one that "
+                      "saves most, chosen "
+                      "on the text that it is judged on. Not monotone: the share is reached again "
                       "beyond a miss, so the text is "
                       "too short for this answer or the method uneven (Z-18).");
     for (size_t i = 0; i < r->n; i++)
@@ -256,7 +258,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
             kvd_target_result x;
             kvd_target_from_points(all, i, last, &x);
             target_row(t, kvd_entry_text(&all->item[i], "label"), all->item[i].method,
-                       kvd_entry_text(&all->item[i], "calibration"), "points", &x);
+                       kvd_entry_text(&all->item[i], "calibration"), x.grid ? "grid" : "points", &x);
         }
         i = last + 1;
     }

@@ -243,7 +243,7 @@ static bool target_of(const kvd_results *r, const kvd_accuracy_entries *all, con
 static int saving_table(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t = kvd_section_table(s, "saving", "Bytes saved at 99 % of the top-1 accuracy", err);
-    char name[KVD_LABEL + 8];
+    char name[KVD_LABEL + 24];
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
@@ -265,18 +265,25 @@ static int saving_table(const kvd_results *r, const kvd_accuracy_entries *all, k
         "p counts "
         "elements); in brackets what is surely kept and what is surely lost, by the 95 %% interval of the "
         "share over sequences. "
-        "0: the first setting falls below it. Searched where a search was made, else read off the points.");
+        "0: the first setting falls below it. Searched where a search was made, else read off the points. "
+        "Best of a grid: of settings that "
+        "differ in more than one key the one that saves most, chosen on the text that it is judged on.");
     for (size_t i = 0; i < all->n; i++) {
         bool again = kvd_entry_is_none(&all->item[i]), any = false;
         for (size_t j = 0; j < i && !again; j++)
             again = !strcmp(all->item[j].method, all->item[i].method);
         kvd_target_result x;
+        bool grid = false;
         for (size_t l = 0; l < all->n_labels && !again; l++)
-            any = any || (has_series(all, all->label[l], true) &&
-                          target_of(r, all, all->item[i].method, all->label[l], &x));
+            if (has_series(all, all->label[l], true) &&
+                target_of(r, all, all->item[i].method, all->label[l], &x)) {
+                any = true;
+                grid = grid || x.grid;
+            }
         if (!any)
             continue;
-        kvd_table_text(t, all->item[i].method);
+        snprintf(name, sizeof name, "%s%s", all->item[i].method, grid ? " (best of a grid)" : "");
+        kvd_table_text(t, name);
         for (size_t l = 0; l < all->n_labels; l++)
             if (has_series(all, all->label[l], true)) {
                 const bool known = target_of(r, all, all->item[i].method, all->label[l], &x);
