@@ -168,12 +168,12 @@ static int from_file(kvd_requests *r, const char *path, kvd_rng *rng, kvd_err *e
 
 static int from_numbers(kvd_requests *r, const char *text, kvd_err *err)
 {
-    char input[32];
+    char input[KVD_ARG_FIELD];
     size_t in, out;
     const char *colon = strchr(text, ':');
     if (!colon)
         return kvd_fail(err, "lengths 'fixed:%s' are not 'fixed:INPUT:OUTPUT'", text);
-    snprintf(input, sizeof input, "%.*s", (int)(colon - text < 31 ? colon - text : 31), text);
+    kvd_arg_field(text, (size_t)(colon - text), input);
     if (kvd_arg_size("fixed:INPUT", input, 1, (size_t)1 << 31, &in, err) ||
         kvd_arg_size("fixed:INPUT:OUTPUT", colon + 1, 1, (size_t)1 << 31, &out, err))
         return -1;
