@@ -20,6 +20,7 @@
 static const char program[] = "kvdim-serve";
 
 enum { POISSON_REQUESTS = 2000 }; /* for each replica */
+static const double MOST_RATE = 1e9; /* a second, as of --rate */
 
 typedef struct {
     kvd_serve_options *cfg;
@@ -92,6 +93,11 @@ static int recorded_requests(service *v, kvd_err *err)
     if (!(v->base_rate > 0) && (cfg->n_rates || !isnan(cfg->bound)))
         return kvd_fail(err, "'%s': no time passes between its requests, so they have no rate to change",
                         cfg->trace);
+    if (v->base_rate > MOST_RATE)
+        return kvd_fail(err, "'%s': %zu requests within %g s, more than %g a second", cfg->trace,
+                        v->requests.n,
+                        v->requests.request[v->requests.n - 1].arrival - v->requests.request[0].arrival,
+                        MOST_RATE);
     return 0;
 }
 

@@ -215,14 +215,15 @@ static int set_lengths(kvd_requests *r, const char *lengths, uint64_t seed, kvd_
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err)
 {
-    const char *slash = strrchr(lengths, '/');
+    char before[48];
     *r = (kvd_requests){.n = n};
     if (!(rate > 0) || !isfinite(rate) || !n || n > UINT32_MAX)
         return kvd_fail(err, "%zu requests at %g a second", n, rate);
     r->request = calloc(n, sizeof *r->request);
     if (!r->request)
         return kvd_no_memory(err, "the requests", n * sizeof *r->request);
-    snprintf(r->name, sizeof r->name, "poisson:%g of %s", rate, slash ? slash + 1 : lengths);
+    snprintf(before, sizeof before, "poisson:%g of ", rate);
+    kvd_requests_set_name(r, before, lengths);
     kvd_rng rng;
     kvd_rng_seed(&rng, seed, GAPS);
     double sum = 0;
