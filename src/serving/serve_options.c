@@ -193,6 +193,8 @@ static int check_usage(kvd_serve_options *cfg, kvd_err *err)
         return kvd_fail(err, "--reserve goes with --memory");
     if (isnan(cfg->reserve) && !isnan(cfg->memory))
         cfg->reserve = cfg->memory / 10;
+    if (cfg->limits.chunk && cfg->max_tokens_given)
+        return kvd_fail(err, "--max-tokens is of whole prompts and goes without --chunk");
     if (cfg->limits.chunk && cfg->limits.chunk < cfg->limits.max_batch)
         return kvd_fail(err, "--chunk %zu has no room for a step of each of --max-batch %zu",
                         cfg->limits.chunk, cfg->limits.max_batch);
