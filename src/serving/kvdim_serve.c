@@ -41,7 +41,7 @@ typedef struct {
 
 /* ---- inputs ------------------------------------------------------------------------------------------ */
 
-/* A sweep that was stopped has part of its grid, and what lies between its points is none the less looked up. */
+/* Of a sweep that was stopped the grid may have gaps, and what lies in them is none the less looked up. */
 static void say_unfinished(const char *path)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -50,7 +50,7 @@ static void say_unfinished(const char *path)
     if (!kvd_h5_open(&f, path, &kvd_schema_jct, &unused) &&
         !kvd_h5_get_int(&f, "/", "points", &all, &unused) &&
         !kvd_h5_get_int(&f, "/", "points_done", &done, &unused) && done < all)
-        fprintf(stderr, "%s: '%s' is UNFINISHED: %lld of its %lld points were measured\n", program, path,
+        fprintf(stderr, "%s: '%s' holds %lld of the %lld points of its sweep\n", program, path,
                 (long long)done, (long long)all);
     kvd_h5_close(&f, false);
 }
