@@ -29,7 +29,7 @@ if [ "${3:-}" = run ]; then
   {
     echo "== $name"
     if [ "$tool" = alone ]; then cat "$log.all"; else
-      grep -E '^(ok|not ok|skip) |SUMMARY|Error: |Warning: |and (Read|Write) access' "$log.all"
+      grep -E '^(ok|not ok|skip) |SUMMARY|Error: |Warning: |and (Read|Write) access|= (Invalid|Program hit|Leaked)|=     (at|Address|by thread) ' "$log.all"
     fi
   } >"$log"
   clean=yes

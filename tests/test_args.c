@@ -228,15 +228,37 @@ static void test_argv_keeps_its_order(void **state)
     assert_string_equal(argv[2], "-q");
 }
 
+static void once_and_again(void **state)
+{
+    (void)state;
+    const char *one = NULL, *list[2];
+    size_t n = 0;
+    assert_int_equal(kvd_arg_once("--field", "a", &one, &err), 0);
+    assert_int_equal(kvd_arg_once("--field", "b", &one, &err), -1);
+    assert_non_null(strstr(err.msg, "--field"));
+    assert_string_equal(one, "a");
+    assert_int_equal(kvd_arg_add("--text", "a", list, &n, 2, &err), 0);
+    assert_int_equal(kvd_arg_add("--text", "b", list, &n, 2, &err), 0);
+    assert_int_equal(kvd_arg_add("--text", "c", list, &n, 2, &err), -1);
+    assert_string_equal(err.msg, "--text: more than 2 are given");
+    assert_int_equal(n, 2);
+    assert_string_equal(list[1], "b");
+}
+
 int main(void)
 {
     /* A program may start itself anew for better kernels (common/blas.h); argv is not this test's own. */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_doubles),
-        cmocka_unit_test(test_long_fields), cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_device),      cmocka_unit_test(test_command_line),
-        cmocka_unit_test(test_wrong_usage), cmocka_unit_test(test_argv_keeps_its_order),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_doubles),
+        cmocka_unit_test(test_long_fields),
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_device),
+        cmocka_unit_test(test_command_line),
+        cmocka_unit_test(test_wrong_usage),
+        cmocka_unit_test(test_argv_keeps_its_order),
+        cmocka_unit_test(once_and_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

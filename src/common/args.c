@@ -197,6 +197,14 @@ int kvd_arg_once(const char *option, const char *text, const char **slot, kvd_er
     return 0;
 }
 
+int kvd_arg_add(const char *option, const char *text, const char **list, size_t *n, size_t most, kvd_err *err)
+{
+    if (*n == most)
+        return kvd_fail(err, "%s: more than %zu are given", option, most);
+    list[(*n)++] = text;
+    return 0;
+}
+
 /* ---- lists ---- */
 
 enum { MAX_LIST = 1000000 };

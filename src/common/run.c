@@ -19,6 +19,7 @@
 #include <omp.h>
 #endif
 
+#include "common/clock.h"
 #include "common/h5.h"
 #include "common/utf8.h"
 #include "common/version.h"
@@ -29,13 +30,6 @@ static void on_stop(int sig)
 {
     (void)sig;
     stop_asked = 1;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- the command line, as a shell would take it ---- */
@@ -105,7 +99,7 @@ static int install_signals(kvd_err *err)
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err)
 {
-    *run = (kvd_run){.program = program, .seed = opt->seed, .started = now()};
+    *run = (kvd_run){.program = program, .seed = opt->seed, .started = kvd_clock_s()};
     /* After a failed flush (a full disk) the library would try again at exit and never end. */
     (void)H5dont_atexit();
     if (H5open() < 0)
@@ -149,7 +143,7 @@ void kvd_run_release(kvd_run *run)
 
 double kvd_run_elapsed(const kvd_run *run)
 {
-    return now() - run->started;
+    return kvd_clock_s() - run->started;
 }
 
 bool kvd_interrupted(void)

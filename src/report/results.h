@@ -67,6 +67,8 @@ typedef struct {
     double saving, saving_misses, saving_lo, saving_hi; /* NaN in such files */
     bool monotone;
     int64_t n_points;
+    bool
+        grid; /* read off settings that differ in more than one key: of the one that saves most; values mean nothing */
 } kvd_target_result;
 
 typedef struct {

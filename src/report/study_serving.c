@@ -200,7 +200,8 @@ static int latency_figure(const kvd_serving_entries *all, size_t first, int numb
         "token with the wait in the queue, time between two tokens. Bars: 95 %% intervals over stretches of "
         "consecutive requests.",
         all->item[first].place);
-    return kvd_section_figure(s, name, "serving.gp", 1050, 420, caption, err, "csv='tables/%s.csv'", name);
+    return kvd_section_figure(s, name, "serving.gp", 1050, kvd_height_with_key(420, 1050, 3, t, 0, SIZE_MAX),
+                              caption, err, "csv='tables/%s.csv'", name);
 }
 
 static int figures(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)

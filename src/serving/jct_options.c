@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/grid.h"
+
 enum {
     OPT_SHAPE = 0x100,
     OPT_METHOD,
@@ -118,20 +120,15 @@ static int add_method(kvd_jct_options *cfg, const char *text, size_t length, kvd
     return kvd_method_parse(copy, &cfg->method[cfg->n_methods++], err);
 }
 
-/* A part without '=' begins another method. */
-static int add_methods(kvd_jct_options *cfg, const char *text, kvd_err *err)
+static int add_methods(kvd_jct_options *cfg, const char *list, kvd_err *err)
 {
-    const char *begin = text;
-    for (const char *c = text;; c++) {
-        const char *const end = c + strcspn(c, ",");
-        if (c != begin && !memchr(c, '=', (size_t)(end - c))) {
-            if (add_method(cfg, begin, (size_t)(c - 1 - begin), err))
-                return -1;
-            begin = c;
-        }
-        c = end;
-        if (!*c)
-            return add_method(cfg, begin, (size_t)(end - begin), err);
+    for (;; list++) {
+        const size_t n = kvd_method_text_length(list);
+        if (add_method(cfg, list, n, err))
+            return -1;
+        list += n;
+        if (!*list)
+            return 0;
     }
 }
 
@@ -221,14 +218,6 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
 
 /* ---- argp -------------------------------------------------------------------------------------------------- */
 
-static int add_file(const char *option, const char *path, const char **list, size_t *n, kvd_err *err)
-{
-    if (*n == KVD_JCT_FILES)
-        return kvd_fail(err, "%s: more than %d files", option, (int)KVD_JCT_FILES);
-    list[(*n)++] = path;
-    return 0;
-}
-
 static int on_or_off(const char *option, const char *text, bool *to, kvd_err *err)
 {
     *to = !strcmp(text, "on");
@@ -293,9 +282,9 @@ static int parse_file(int key, char *arg, kvd_jct_options *cfg, kvd_err *err)
 {
     switch (key) {
     case OPT_SPECTRUM:
-        return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
+        return kvd_arg_add("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, KVD_JCT_FILES, err);
     case OPT_RATES:
-        return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
+        return kvd_arg_add("--rates", arg, cfg->rates, &cfg->n_rates, KVD_JCT_FILES, err);
     case OPT_SPREAD:
         return kvd_arg_once("--spread", arg, &cfg->spread, err);
     case OPT_TABLE:

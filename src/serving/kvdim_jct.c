@@ -212,16 +212,6 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
 
 /* ---- the summary ------------------------------------------------------------------------------------------------------ */
 
-static double value(const kvd_jct_sweep *s, size_t row, const char *column)
-{
-    return kvd_rows_get_real(s->out.rows, row, kvd_rows_find(s->out.rows, column));
-}
-
-static const char *text(const kvd_jct_sweep *s, size_t row, const char *column)
-{
-    return kvd_rows_get_text(s->out.rows, row, kvd_rows_find(s->out.rows, column));
-}
-
 static void print_break_even(const kvd_jct_sweep *s)
 {
     const kvd_rows *const r = s->out.rows;
@@ -229,12 +219,12 @@ static void print_break_even(const kvd_jct_sweep *s)
         for (int output = 0; output < 2; output++) {
             const char *const length = output ? "output" : "input", *const other =
                                                                         output ? "input" : "output";
-            if (kvd_jct_lengths(r, i, output) < 2 || !strcmp(text(s, i, "name"), "none") ||
+            if (kvd_jct_lengths(r, i, output) < 2 || !strcmp(kvd_row_text(s->out.rows, i, "name"), "none") ||
                 !kvd_jct_first_of_lengths(r, i, output))
                 continue;
             const double at = kvd_jct_break_even(r, i, output);
-            printf("%s, batch %.0f, %s %.0f: ", text(s, i, "method"), value(s, i, "batch"), other,
-                   value(s, i, other));
+            printf("%s, batch %.0f, %s %.0f: ", kvd_row_text(s->out.rows, i, "method"),
+                   kvd_row_real(s->out.rows, i, "batch"), other, kvd_row_real(s->out.rows, i, other));
             if (isnan(at))
                 printf("no %s length of the sweep from which on it is faster than none\n", length);
             else

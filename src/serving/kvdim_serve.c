@@ -141,8 +141,7 @@ static void print_new_rows(service *v)
     static bool points, comparisons;
     char line[KVD_SERVE_LINE];
     for (; v->printed < kvd_rows_count(r); v->printed++) {
-        const bool comparison =
-            !strcmp(kvd_rows_get_text(r, v->printed, kvd_rows_find(r, "kind")), "validation");
+        const bool comparison = !strcmp(kvd_row_text(r, v->printed, "kind"), "validation");
         bool *const headed = comparison ? &comparisons : &points;
         if (!shown)
             continue;
