@@ -171,6 +171,24 @@ static int replays_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *er
 
 /* ---- the section ---------------------------------------------------------------------------------- */
 
+/* Sweeps that were stopped or left something out: what is missing here was not slow, it did not run. */
+static void list_missing(const kvd_results *r, kvd_text *words)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_result *const x = &r->item[i];
+        const bool some = x->skipped && *x->skipped;
+        if (x->kind != KVD_RESULT_JCT || (!some && x->points_done >= x->points))
+            continue;
+        kvd_text_raw(words, "<p><strong>");
+        kvd_text_html(words, x->name);
+        kvd_text_add(words, " holds %lld of the %lld points of its sweep</strong>", (long long)x->points_done,
+                     (long long)x->points);
+        kvd_text_raw(words, some ? "; left out: " : "");
+        kvd_text_html(words, some ? x->skipped : "");
+        kvd_text_raw(words, "</p>\n");
+    }
+}
+
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
     kvd_jct_entries jobs, requests = {0};
@@ -185,6 +203,8 @@ int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
                                     "really compresses. On the CPU methods that go row by row are "
                                     "references: their bytes count, their "
                                     "seconds do not.</p>\n");
+        if (s)
+            list_missing(r, &s->words);
         status = !s ||
                  (jobs.n && (kvd_jct_figures(&jobs, s, err) || break_even_table(&jobs, s, err) ||
                              jobs_table(&jobs, s, err) || kvd_jct_shares(&jobs, s, err) ||
