@@ -2,16 +2,13 @@
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
 do for [i=1:n] { found = 0; stats csv skip 1 using (tally(strcol(1) eq word(names, i))) nooutput; is_grid = is_grid.(found > 40 ? ' 1' : ' 0') }
-longest = 1
-do for [i=1:n] { longest = strlen(word(names, i)) > longest ? strlen(word(names, i)) : longest }
-cols = int(width/(8.5*longest + 85))
-cols = cols < 1 ? 1 : cols > 3 ? 3 : cols
-rows = ceil(n/(1.0*cols))
-foot = (67 + 23.0*rows)/height
+rows = key_rows(3)
+foot = (67 + 19.0*rows)/height
 set xrange [0:*]
 set offsets 0, graph 0.03, 0, 0
 set xtics 0.2
 set mxtics 2
+unset key
 set multiplot
 do for [c=1:3] {
   set lmargin at screen (c-1)*0.333 + 0.062
@@ -20,7 +17,6 @@ do for [c=1:3] {
   set bmargin at screen foot
   set title (c == 1 ? 'top-1 accuracy / uncompressed' : c == 2 ? 'perplexity / uncompressed' : 'KL divergence, nats') offset 0,-0.5
   set xlabel 'overall p (fraction removed)' offset 0,0.3
-  if (c == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
   unset arrow
   if (c == 1) { unset logscale y; set yrange [*:*]; set arrow 1 from graph 0, first 0.99 to graph 1, first 0.99 nohead dt 2 lc rgb '#7f7f7f' lw 1.2 back }
   if (c == 2) { set logscale y; set yrange [1:*]; set ytics (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000) }
@@ -30,8 +26,8 @@ do for [c=1:3] {
   stats csv skip 1 using ((c == 1 || column(k) > 0) ? count(0) : 0) nooutput
   if (ok > 0) {
     plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k+1:(0):(column(k+2) - column(k+1)) with vectors nohead lt i lw 0.8 dt 1 notitle, \
-         for [i=1:n] csv skip 1 using (line(i) && strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with linespoints lt i title (line(i) ? word(names, i) : ''), \
-         for [i=1:n] csv skip 1 using (!line(i) && strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with points lt i title (line(i) ? '' : word(names, i))
+         for [i=1:n] csv skip 1 using (line(i) && strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with linespoints lt i, \
+         for [i=1:n] csv skip 1 using (!line(i) && strcol(1) eq word(names, i) && (c == 1 || column(k) > 0) ? $2 : NaN):k with points lt i
   } else {
     unset logscale
     set label 9 'no values to draw' at graph 0.5, graph 0.5 center
@@ -39,4 +35,5 @@ do for [c=1:3] {
     unset label 9
   }
 }
+@key_below
 unset multiplot

@@ -2,9 +2,10 @@
 # csv: panel (pruned, centroids), series, x, perplexity, _lo, _hi, kl, _lo, _hi, seconds (of the spectrum: with one series)
 stats csv skip 1 using (note(strcol(2))) nooutput
 n = words(names)
-rows = ceil(n/3.0)
-foot = 0.09 + 0.03*rows
+rows = key_rows(3)
+foot = (74 + 19.0*rows)/height
 high = (0.95 - foot - 0.08)/3
+unset key
 set multiplot
 do for [c=1:2] {
   panel = c == 1 ? 'pruned' : 'centroids'
@@ -18,16 +19,15 @@ do for [c=1:2] {
     if (r == 2) { set logscale y; set format y '%g'; set offsets 0, 0, 0, 0 } else { unset logscale y; set format y '%g'; set offsets 0, 0, graph 0.05, graph 0.05 }
     if (c == 2) { set logscale x 2; set xrange [*:*] noextend } else { set xrange [0:*] noextend }
     if (c == 1) { set label 1 (r == 0 ? 'perplexity' : r == 1 ? 'KL, nats' : 'seconds') at screen 0.014, graph 0.5 center rotate } else { unset label 1 }
-    if (c == 1 && r == 0) { set key at screen 0.47, screen 0.01 center bottom vertical maxrows rows } else { unset key }
     k = 4 + 3*r
     ok = 0
     stats csv skip 1 using (strcol(1) eq panel && column(k) > 0 ? count(0) : 0) nooutput
     if (ok > 0 && r < 2) {
       plot for [i=1:n] csv skip 1 using (strcol(1) eq panel && strcol(2) eq word(names, i) ? $3 : NaN):k+1:(0):(column(k+2) - column(k+1)) with vectors nohead lt i lw 0.5 dt 1 notitle, \
-           for [i=1:n] csv skip 1 using (strcol(1) eq panel && strcol(2) eq word(names, i) ? $3 : NaN):k with linespoints lt i title word(names, i)
+           for [i=1:n] csv skip 1 using (strcol(1) eq panel && strcol(2) eq word(names, i) ? $3 : NaN):k with linespoints lt i
     }
     if (ok > 0 && r == 2) {
-      plot for [i=1:n] csv skip 1 using (strcol(1) eq panel && strcol(2) eq word(names, i) ? $3 : NaN):k with linespoints lt i title word(names, i)
+      plot for [i=1:n] csv skip 1 using (strcol(1) eq panel && strcol(2) eq word(names, i) ? $3 : NaN):k with linespoints lt i
     }
     if (ok == 0) {
       unset logscale
@@ -37,4 +37,5 @@ do for [c=1:2] {
     }
   }
 }
+@key_below
 unset multiplot

@@ -39,13 +39,25 @@ set palette defined (0 '#00224e', 0.25 '#3b496c', 0.5 '#7d7c78', 0.75 '#bcae6c',
 # then words(names) is their number and word(names, i) the i-th. gnuplot cuts a text at a comma or a quote:
 # kvdim-report writes series names without them.
 names = ''
-note(s) = (strstrt(names, '"'.s.'"') ? 0 : (names = names.' "'.s.'"', 1))
+longest = 1
+note(s) = (strstrt(names, '"'.s.'"') ? 0 : (names = names.' "'.s.'"', longest = strlen(s) > longest ? strlen(s) : longest, 1))
 
 # Where a series has many points it is a grid of settings, whose order means nothing: points without a line. After note():
 #   do for [i=1:n] { found = 0; stats csv skip 1 using (tally(strcol(1) eq word(names, i))) nooutput; is_grid = is_grid.(found > 40 ? ' 1' : ' 0') }
 is_grid = ''
 tally(hit) = (found = found + (hit ? 1 : 0), found)
-line(i) = word(is_grid, i) eq '0'
+line(i) = is_grid eq '' || word(is_grid, i) eq '0'
+
+# A key of these names below the panels, as a panel of its own: gnuplot breaks a key that is higher than its panel into more columns and leaves out what
+# has no room. key_rows(most) lines of 19, in as many columns as there is room for, `most` at the most; kvdim-report makes the figure higher
+# by the same rule (kvd_height_with_key). At the end of a multiplot, with `rows` lines: @key_below
+key_columns(most) = (key_fit = int(width/(8.5*longest + 85)), key_fit < 1 ? 1 : key_fit > most ? most : key_fit)
+key_rows(most) = int(ceil(words(names)/(1.0*key_columns(most))))
+key_style = 'linespoints lt i'; key_points = 'points lt i'; key_font = ',13'
+key_below = "unset logscale; unset title; unset xlabel; unset ylabel; unset label; unset arrow; unset tics; unset border; unset grid; set offsets 0, 0, 0, 0; \
+set lmargin at screen 0; set rmargin at screen 1; set bmargin at screen 0; set tmargin at screen (8 + 19.0*rows)/height; \
+set key at screen 0.5, 4.0/height center bottom vertical maxrows rows noenhanced samplen 2.5 font key_font; \
+plot [0:1] [0:1] for [i=1:n] NaN with @key_style title (line(i) ? word(names, i) : ''), for [i=1:n] NaN with @key_points title (line(i) ? '' : word(names, i))"
 
 # A pair as the papers write it.
 pair_title(p) = p eq 'qk' ? 'Q-K pair' : p eq 'vw' ? 'V-W_O pair' : p eq 'q' ? 'Q' : p eq 'k' ? 'K' : \

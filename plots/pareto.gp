@@ -2,9 +2,8 @@
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
 do for [i=1:n] { found = 0; stats csv skip 1 using (tally(strcol(1) eq word(names, i))) nooutput; is_grid = is_grid.(found > 40 ? ' 1' : ' 0') }
-cols = 5
-rows = ceil(n/(1.0*cols))
-foot = (84 + 21.3*rows)/height
+rows = key_rows(5)
+foot = (84 + 19.0*rows)/height
 # More methods than colours (those of common.gp, as numbers): points and dashes change after every eight.
 colour(i) = int(word('29362 13983232 40563 13400487 15113984 5682409 9071931 8355711', (i-1)%8+1))
 shape(i) = int(word('7 5 9 11 13 4 6 8', ((i-1)+(i-1)/8)%8+1))
@@ -12,6 +11,8 @@ dash(i) = (i-1)/8+1
 ring = 1.3
 set logscale x
 set xrange [*:1.25]
+unset key
+key_style = 'linespoints lc rgb colour(i) pt shape(i) ps 0.55 dt dash(i) lw 1'; key_points = 'points lc rgb colour(i) pt shape(i) ps 0.4'; key_font = ',11'
 set multiplot
 do for [c=1:3] {
   set lmargin at screen (c-1)*0.333 + 0.062
@@ -21,7 +22,6 @@ do for [c=1:3] {
   set title (c == 1 ? 'KL divergence, nats' : c == 2 ? 'top-1 accuracy / uncompressed' : 'perplexity / uncompressed') offset 0,-0.5
   set xlabel 'bytes stored / uncompressed' offset 0,0.3
   set xtics (0.02, 0.05, 0.1, 0.2, 0.5, 1)
-  if (c == 1) { set key at screen 0.5, screen 0.02 center bottom vertical maxrows rows samplen 2 font ',11' } else { unset key }
   unset arrow
   if (c == 1) { set logscale y; set yrange [*:*]; set format y '%g' }
   if (c == 2) { unset logscale y; set yrange [0:1.1]; set format y '%g'; set arrow 1 from graph 0, first 0.99 to graph 1, first 0.99 nohead dt 2 lc rgb '#7f7f7f' lw 1.2 back }
@@ -33,8 +33,8 @@ do for [c=1:3] {
   ok = 0
   stats csv skip 1 using ((c != 1 || column(k) > 0) && column(k) == column(k) ? count(0) : 0) nooutput
   if (ok > 0) {
-    plot for [i=1:n] csv skip 1 using (line(i) && strcol(1) eq word(names, i) && (c == 2 || column(k) > 0) ? $2 : NaN):k with linespoints lc rgb colour(i) pt shape(i) ps 0.55 dt dash(i) lw 1 title (line(i) ? word(names, i) : ''), \
-         for [i=1:n] csv skip 1 using (!line(i) && strcol(1) eq word(names, i) && (c == 2 || column(k) > 0) ? $2 : NaN):k with points lc rgb colour(i) pt shape(i) ps 0.4 title (line(i) ? '' : word(names, i)), \
+    plot for [i=1:n] csv skip 1 using (line(i) && strcol(1) eq word(names, i) && (c == 2 || column(k) > 0) ? $2 : NaN):k with linespoints lc rgb colour(i) pt shape(i) ps 0.55 dt dash(i) lw 1, \
+         for [i=1:n] csv skip 1 using (!line(i) && strcol(1) eq word(names, i) && (c == 2 || column(k) > 0) ? $2 : NaN):k with points lc rgb colour(i) pt shape(i) ps 0.4, \
          csv skip 1 using (front($12) && (c == 2 || column(k) > 0) ? $2 : NaN):k+1:(0):(column(k+2) - column(k+1)) with vectors nohead lc rgb '#000000' lw 0.9 notitle, \
          csv skip 1 using (front($12) && (c == 2 || column(k) > 0) ? $2 : NaN):k with points pt 6 ps ring lc rgb '#000000' lw 1.2 notitle
   } else {
@@ -44,4 +44,5 @@ do for [c=1:3] {
     unset label 9
   }
 }
+@key_below
 unset multiplot

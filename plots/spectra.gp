@@ -3,13 +3,15 @@
 # pairs: 'k v' - one column of panels each; raw above, per square root of rows below.
 stats csv skip 1 using (note(strcol(1))) nooutput
 n = words(names)
-rows = ceil(n/3.0)
-foot = 0.11 + 0.04*rows
+rows = key_rows(3)
+foot = (70 + 19.0*rows)/height
 high = (0.93 - foot - 0.08)/2
 
 set logscale y
 set format y '%g'
 set xrange [0:*] noextend
+unset key
+key_style = 'lines lt i lw 2'
 set multiplot
 cols = words(pairs)
 do for [c=1:cols] {
@@ -21,13 +23,12 @@ do for [c=1:cols] {
     set title pair_title(word(pairs, c)).(r == 0 ? '' : ', per square root of rows') offset 0,-0.6
     if (r == 1) { set xlabel 'head dimension (0 = largest)' offset 0,0.4; set format x '%g' } else { unset xlabel; set format x '' }
     if (c == 1) { set label 1 (r == 0 ? 'average singular value' : 'normalised') at screen 0.014, graph 0.5 center rotate } else { unset label 1 }
-    if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
     # Curves of different texts nearly coincide: the first is the widest, so none hides another.
     ok = 0
     stats csv skip 1 using (strcol(2) eq word(pairs, c) && column(4+r) > 0 ? count(0) : 0) nooutput
     if (ok > 0) {
       plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $3 : NaN):(column(4+r)) \
-        with lines lt i lw 1.3 + 3.0*(n-i)/n title word(names, i)
+        with lines lt i lw 1.3 + 3.0*(n-i)/n
     } else {
       unset logscale
       set label 9 'no values to draw' at graph 0.5, graph 0.5 center
@@ -36,4 +37,5 @@ do for [c=1:cols] {
     }
   }
 }
+@key_below
 unset multiplot

@@ -3,13 +3,14 @@
 # pairs: 'qk vw' - one column of panels each.
 stats csv skip 1 using (strcol(9) eq 'yes' ? note(strcol(1)) : 0) nooutput
 n = words(names)
-rows = ceil(n/2.0)
-foot = 0.16 + 0.04*rows
+rows = key_rows(2)
+foot = (102 + 19.0*rows)/height
 high = (0.90 - foot - 0.07)/2
 set logscale x 2
 set offsets graph 0.03, graph 0.03, 0, 0
 set format x '%.0f'
 set xtics rotate by -35 font ',11'
+unset key
 set multiplot
 cols = words(pairs)
 do for [c=1:cols] {
@@ -22,16 +23,16 @@ do for [c=1:cols] {
     if (r == 1) { set xlabel 'calibration tokens'; set format x '%.0f'; unset title } else { set format x ''; set title pair_title(word(pairs, c)) offset 0,0.5 }
     if (r == 0) { set yrange [0:*]; set ylabel 'delta / epsilon' offset 1,0 } else { set yrange [*:1]; set ylabel 'leading half' offset 1,0 }
     if (c > 1) { unset ylabel }
-    if (c == 1 && r == 1) { set key at screen 0.5, screen 0.01 center bottom vertical maxrows rows } else { unset key }
     if (r == 0) {
       set label 1 'solid: as printed, dashed: signs aligned' at graph 0.5, graph 1.06 center font ',11'
-      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):5 with linespoints lt i title word(names, i), \
+      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):5 with linespoints lt i, \
            for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):6 with linespoints lt i dt 2 notitle
     } else {
       set label 1 'solid: overlap of subspaces, dashed: energy kept' at graph 0.5, graph 1.06 center font ',11'
-      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):7 with linespoints lt i title word(names, i), \
+      plot for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):7 with linespoints lt i, \
            for [i=1:n] csv skip 1 using (strcol(1) eq word(names, i) && strcol(2) eq word(pairs, c) ? $4 : NaN):8 with linespoints lt i dt 2 notitle
     }
   }
 }
+@key_below
 unset multiplot

@@ -1,8 +1,8 @@
 #!/bin/sh
 # What `make check-gpu` runs: scripts/check_gpu.sh OUT_DIR [TESTS], from the root of the tree. The device tests, into OUT_DIR/tests.log, then
-# small cases of each under compute-sanitizer's memcheck and racecheck, into OUT_DIR/sanitizer.log; JOBS (default 4) at a time, but those that
-# measure alone. TESTS is the folder of the programs (default build/tests), and nothing else is needed of a build. Under the tools a
-# case counts as ok only when it ended in time, printed an "ok" line and no "not ok", and the tool's own summary is zero: a name
+# small cases of each under compute-sanitizer's memcheck and racecheck, into OUT_DIR/sanitizer.log; JOBS (default: 4 for each GPU) at a time,
+# but those that measure, or take several GPUs, alone. TESTS is the folder of the programs (default build/tests), and nothing else is needed of a
+# build. Under the tools a case counts as ok only when it ended in time, printed an "ok" line and no "not ok", and the tool's own summary is zero: a name
 # that no case has, a program that is not there, or a run cut short, is "not ok". Lines end with the seconds they took. About two minutes on an H200.
 set -u
 OUT=${1:?usage: check_gpu.sh OUT_DIR [TESTS]}
@@ -14,6 +14,9 @@ if [ "${3:-}" = run ]; then
   log=$OUT/run.$4 tool=$5 program=$6
   shift 6
   began=$(date +%s)
+  if [ -n "${SLOT:-}" ]; then
+    export CUDA_VISIBLE_DEVICES=$((SLOT % CARDS)) OMP_NUM_THREADS=$(((2 * $(nproc) + AT_ONCE - 1) / AT_ONCE))
+  fi
   if [ "$tool" = alone ]; then
     name=$program
     timeout 120 "$T/$program" "$@" >"$log.all" 2>&1
@@ -26,7 +29,7 @@ if [ "${3:-}" = run ]; then
   {
     echo "== $name"
     if [ "$tool" = alone ]; then cat "$log.all"; else
-      grep -E '^(ok|not ok|skip) |SUMMARY|Error: |Warning: |and (Read|Write) access' "$log.all"
+      grep -E '^(ok|not ok|skip) |SUMMARY|Error: |Warning: |and (Read|Write) access|= (Invalid|Program hit|Leaked)|=     (at|Address|by thread) ' "$log.all"
     fi
   } >"$log"
   clean=yes
@@ -55,10 +58,16 @@ entry() {
   echo
 }
 
-# run_all JOBS LOG: the lines of standard input; what they print goes to the end of LOG, in their order.
+# run_all JOBS LOG: the lines of standard input; what they print goes to the end of LOG, in their order. Of several JOBS each has one GPU, those
+# of several in turns, and its part of the cores.
 status=0
+CARDS=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+[ "$CARDS" -gt 0 ] || CARDS=1
+export CARDS AT_ONCE
 run_all() {
-  xargs -P "$1" -L 1 sh "$0" "$OUT" "$T" run || status=1
+  AT_ONCE=$1
+  if [ "$1" -gt 1 ]; then set -- "$1" "$2" --process-slot-var=SLOT; fi
+  xargs -P "$1" -L 1 ${3:-} sh "$0" "$OUT" "$T" run || status=1
   cat "$OUT"/run.[0-9]* >>"$2" 2>/dev/null
   rm -f "$OUT"/run.[0-9]*
 }
@@ -68,8 +77,8 @@ trap 'rm -f "$list"' EXIT
 rm -f "$OUT"/run.[0-9]*
 started=$(date +%s)
 
-# Clocks, rates and shares of time are checked there.
-measures='gpu_ceilings gpu_engine'
+# Clocks, rates, shares of time and the card's free memory are checked there, or several GPUs work together.
+measures='gpu_ceilings gpu_engine gpu_forward gpu_engine_zdc_layers gpu_exchange gpu_forward_several'
 : >"$OUT/tests.log"
 for test in $measures; do entry alone "$test"; done >"$list"
 run_all 1 "$OUT/tests.log" <"$list"
@@ -78,7 +87,7 @@ for program in "$T"/gpu_*; do
   case " $measures " in *" $test "*) continue ;; esac
   if [ -f "$program" ] && [ -x "$program" ]; then entry alone "$test"; fi
 done >"$list"
-run_all "${JOBS:-4}" "$OUT/tests.log" <"$list"
+run_all "${JOBS:-$((4 * CARDS))}" "$OUT/tests.log" <"$list"
 echo "# the tests took $(($(date +%s) - started)) s"
 
 if ! command -v compute-sanitizer >/dev/null 2>&1; then
@@ -115,6 +124,6 @@ sanitize() {
   sanitize gpu_leankv_pages
 } >"$list"
 : >"$OUT/sanitizer.log"
-run_all "${JOBS:-4}" "$OUT/sanitizer.log" <"$list"
+run_all "${JOBS:-$((4 * CARDS))}" "$OUT/sanitizer.log" <"$list"
 echo "# all took $(($(date +%s) - started)) s"
 exit $status

@@ -20,6 +20,7 @@
 
 #include "common/blas.h"
 #include "common/rng.h"
+#include "common/stats.h"
 #include "common/threads.h"
 #include "kernels/attention_plain.h"
 #include "kernels/attention_ref.h"
@@ -63,17 +64,11 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double quantile(const double *x, int n, double q)
 {
     double sorted[ROUNDS];
     memcpy(sorted, x, (size_t)n * sizeof *x);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_size);
+    kvd_sort(sorted, (size_t)n);
     return sorted[(int)(q * (n - 1) + 0.5)];
 }
 

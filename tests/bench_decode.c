@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/half.h"
+#include "common/stats.h"
 #include "kernels/cuda/decode.h"
 
 enum { N_KV = 8, N_HEADS = 32, REPLAYS = 31, BUSY_RUNS = 9 };
@@ -77,15 +78,9 @@ static void *device(size_t bytes)
     return p;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x, size_t n)
 {
-    qsort(x, n, sizeof *x, by_value);
+    kvd_sort(x, n);
     return x[n / 2];
 }
 

@@ -12,12 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "collect/dump.h"
+#include "common/clock.h"
 #include "common/rng.h"
 #include "common/run.h"
+#include "common/stats.h"
 
 enum { BATCH = 2048, REPEATS = 5, LAYERS = 8, HEADS = 4, KV_HEADS = 2, D = 128, PIECE = 1 << 20 };
 
@@ -33,22 +34,9 @@ typedef struct {
     void *scratch;
 } bench;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x)
 {
-    qsort(x, REPEATS, sizeof *x, by_size);
+    kvd_sort(x, REPEATS);
     return x[REPEATS / 2];
 }
 
@@ -79,7 +67,7 @@ static int write_dump(bench *b, bool to_disk, double *seconds, kvd_err *err)
                          .dtype = b->dtype};
     kvd_dump dump = {0};
     int status = -1;
-    const double start = now();
+    const double start = kvd_clock_s();
     kvd_model_info_set(&a.model, &config, "bench", "xxh3:0", "f32");
     if (kvd_activations_create(&a, b->dump, &b->run, false, err) || kvd_dump_init(&dump, &a, err))
         goto done;
@@ -96,7 +84,7 @@ static int write_dump(bench *b, bool to_disk, double *seconds, kvd_err *err)
         goto done;
     if (!to_disk)
         kvd_activations_abandon(&a, true);
-    *seconds = now() - start;
+    *seconds = kvd_clock_s() - start;
     status = 0;
 done:
     kvd_dump_release(&dump);
@@ -106,7 +94,7 @@ done:
 
 static int write_plain(bench *b, bool to_disk, double *seconds, kvd_err *err)
 {
-    const double start = now();
+    const double start = kvd_clock_s();
     const int fd = open(b->plain, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return kvd_fail_errno(err, "cannot create '%s'", b->plain);
@@ -121,7 +109,7 @@ static int write_plain(bench *b, bool to_disk, double *seconds, kvd_err *err)
     const int failed = to_disk && fsync(fd);
     if (close(fd) || failed)
         return kvd_fail_errno(err, "cannot write '%s'", b->plain);
-    *seconds = now() - start;
+    *seconds = kvd_clock_s() - start;
     return 0;
 }
 
@@ -131,7 +119,7 @@ static int read_dump(bench *b, double *seconds, kvd_err *err)
     kvd_activations a;
     if (kvd_activations_open(&a, b->dump, err))
         return -1;
-    const double start = now();
+    const double start = kvd_clock_s();
     int status = 0;
     for (int x = KVD_X_Q; x <= KVD_X_V; x++)
         for (int l = 0; l < LAYERS; l++)
@@ -140,14 +128,14 @@ static int read_dump(bench *b, double *seconds, kvd_err *err)
                     const size_t n = a.n_tokens - first < ROWS ? a.n_tokens - first : ROWS;
                     status = kvd_activations_rows(&a, (kvd_x)x, l, h, first, n, b->rows, b->scratch, err);
                 }
-    *seconds = now() - start;
+    *seconds = kvd_clock_s() - start;
     kvd_activations_close(&a);
     return status;
 }
 
 static int read_plain(bench *b, double *seconds, kvd_err *err)
 {
-    const double start = now();
+    const double start = kvd_clock_s();
     const int fd = open(b->plain, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : 1;
     while (n > 0)
@@ -156,7 +144,7 @@ static int read_plain(bench *b, double *seconds, kvd_err *err)
         kvd_fail_errno(err, "cannot read '%s'", b->plain);
     if (fd >= 0)
         close(fd);
-    *seconds = now() - start;
+    *seconds = kvd_clock_s() - start;
     return n < 0 ? -1 : 0;
 }
 

@@ -11,31 +11,19 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "common/blas.h"
+#include "common/clock.h"
+#include "common/stats.h"
 #include "common/threads.h"
 #include "model/blocks.h"
 #include "model/forward.h"
 
 enum { BATCH = 4096, REPEATS = 5 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x)
 {
-    qsort(x, REPEATS, sizeof *x, by_size);
+    kvd_sort(x, REPEATS);
     return x[REPEATS / 2];
 }
 
@@ -148,12 +136,12 @@ static int bench(const char *path, size_t seq_len, kvd_err *err)
 
     double own[REPEATS], plain[REPEATS];
     for (int r = -1; r < REPEATS; r++) {
-        const double t0 = now();
+        const double t0 = kvd_clock_s();
         if (kvd_forward_run(f, &batch, &dense.door, -1, hidden, err))
             goto done;
-        const double t1 = now();
+        const double t1 = kvd_clock_s();
         bare_run(&b);
-        const double t2 = now();
+        const double t2 = kvd_clock_s();
         if (r >= 0) {
             own[r] = t1 - t0;
             plain[r] = t2 - t1;

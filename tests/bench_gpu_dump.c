@@ -7,11 +7,12 @@
  */
 #include <fcntl.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "collect/cuda/dump.h"
+#include "common/clock.h"
 #include "common/run.h"
+#include "common/stats.h"
 #include "gpu_case.h"
 
 enum { BATCH = 16384, REPEATS = 3, HEADS = 32, KV_HEADS = 8, D = 128, PIECE = 1 << 20 };
@@ -26,19 +27,6 @@ typedef struct {
     char *piece;
     double written_s; /* of the dump: what its threads took together */
 } bench;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static int write_dump(bench *b, double *seconds, kvd_err *err)
 {
@@ -59,7 +47,7 @@ static int write_dump(bench *b, double *seconds, kvd_err *err)
     kvd_gpu_dump *dump = NULL;
     int status = -1;
     unlink(b->dump);
-    const double start = now();
+    const double start = kvd_clock_s();
     kvd_model_info_set(&a.model, &config, "bench", "xxh3:0", "bf16");
     if (kvd_activations_create(&a, b->dump, &b->run, false, err) || kvd_h5_sync(&a.file, err) ||
         !(dump = kvd_gpu_dump_new(&a, &share, BATCH, err)))
@@ -83,7 +71,7 @@ static int write_dump(bench *b, double *seconds, kvd_err *err)
     b->written_s = kvd_gpu_dump_time(dump).write;
     if (kvd_activations_finish(&a, err))
         goto done;
-    *seconds = now() - start;
+    *seconds = kvd_clock_s() - start;
     status = 0;
 done:
     kvd_gpu_dump_free(dump);
@@ -94,7 +82,7 @@ done:
 static int write_plain(const bench *b, double *seconds, kvd_err *err)
 {
     unlink(b->plain);
-    const double start = now();
+    const double start = kvd_clock_s();
     const int fd = open(b->plain, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return kvd_fail_errno(err, "cannot create '%s'", b->plain);
@@ -109,7 +97,7 @@ static int write_plain(const bench *b, double *seconds, kvd_err *err)
     const int failed = fsync(fd);
     if (close(fd) || failed)
         return kvd_fail_errno(err, "cannot write '%s'", b->plain);
-    *seconds = now() - start;
+    *seconds = kvd_clock_s() - start;
     unlink(b->plain);
     return 0;
 }
@@ -130,8 +118,8 @@ static int measure(bench *b, kvd_err *err)
             written += b->written_s / REPEATS;
         }
     }
-    qsort(dump, REPEATS, sizeof *dump, by_size);
-    qsort(plain, REPEATS, sizeof *plain, by_size);
+    kvd_sort(dump, REPEATS);
+    kvd_sort(plain, REPEATS);
     const double gb = (double)b->bytes / 1e9, own = dump[REPEATS / 2], theirs = plain[REPEATS / 2];
     printf("dump from the device, %.1f GB: %.2f GB/s (%.2f to %.2f), plain write and fsync %.2f GB/s (%.2f "
            "to %.2f), ratio "

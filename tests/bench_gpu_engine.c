@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "common/rng.h"
+#include "common/stats.h"
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"
 #include "model/forward.h"
@@ -26,15 +27,9 @@ static size_t context = 8192;
 static int n_gpus = 1;
 static kvd_ceiling gemm, bandwidth;
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x, int n)
 {
-    qsort(x, (size_t)n, sizeof *x, by_size);
+    kvd_sort(x, (size_t)n);
     return x[n / 2];
 }
 

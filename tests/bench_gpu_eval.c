@@ -8,27 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "analysis/evaluate.h"
+#include "common/clock.h"
 #include "common/rng.h"
+#include "common/stats.h"
 #include "gpu_case.h"
 #include "model/shapes.h"
 
 enum { WARM_UP = 1, REPEATS = 3 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void fail(const kvd_err *err)
 {
@@ -112,13 +100,13 @@ static void timed(const char *what, const char *engine, work *w, int (*run)(work
     kvd_err err = {""};
     double s[REPEATS];
     for (int i = -WARM_UP; i < REPEATS; i++) {
-        const double started = now();
+        const double started = kvd_clock_s();
         if (run(w, &err))
             fail(&err);
         if (i >= 0)
-            s[i] = now() - started;
+            s[i] = kvd_clock_s() - started;
     }
-    qsort(s, REPEATS, sizeof *s, by_size);
+    kvd_sort(s, REPEATS);
     printf("%-28s %-24s %8.1f ms (%.1f .. %.1f)  %9.0f tokens/s\n", what, engine, s[REPEATS / 2] * 1e3,
            s[0] * 1e3, s[REPEATS - 1] * 1e3, (double)w->all.n / s[REPEATS / 2]);
 }
@@ -127,10 +115,10 @@ static void timed_choice(const char *what, work *w, const kvd_dims *dims, kvd_dt
 {
     kvd_err err = {""};
     const kvd_plan plan = {.dims = dims, .type = type};
-    const double started = now();
+    const double started = kvd_clock_s();
     if (!(w->cut = w->r->cut_new(w->r, &plan, &err)))
         fail(&err);
-    const double made = now() - started;
+    const double made = kvd_clock_s() - started;
     timed(what, w->r->cut_engine(w->cut), w, choice);
     printf("%-28s %-24s %8.1f ms\n", "  its matrices", "", made * 1e3);
     w->r->cut_free(w->r, w->cut);
@@ -140,12 +128,12 @@ static void run(const kvd_checkpoint *c, kvd_dtype compute, size_t tokens, size_
 {
     kvd_err err = {""};
     const kvd_config *const config = kvd_checkpoint_config(c);
-    const double started = now();
+    const double started = kvd_clock_s();
     work w = {.r = kvd_runner_cuda(c, compute, tokens, seq_len, &err)};
     if (!w.r)
         fail(&err);
     printf("%s; %zu tokens in sequences of %zu; loaded in %.1f s\n", w.r->describe(w.r), tokens, seq_len,
-           now() - started);
+           kvd_clock_s() - started);
     const size_t n = (tokens + seq_len - 1) / seq_len;
     size_t *const offset = need((n + 1) * sizeof *offset);
     uint32_t *const id = need((tokens + 1) * sizeof *id);

@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 
+#include "common/stats.h"
 #include "gpu_case.h"
 #include "methods/presets.h"
 #include "model/shapes.h"
@@ -15,15 +16,9 @@
 
 enum { CONTEXT = 8192, OUTPUT = 256, STEPS = 15, MOST = 64 };
 
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x)
 {
-    qsort(x, STEPS, sizeof *x, rising);
+    kvd_sort(x, STEPS);
     return x[STEPS / 2];
 }
 

@@ -9,9 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/run.h"
+#include "common/stats.h"
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"
 #include "kernels/cuda/device.h"
@@ -20,19 +21,6 @@
 #include "model/shapes.h"
 
 enum { WARM_UP = 2, REPEATS = 7, EVENTS = 8192 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* ---- phases ------------------------------------------------------------------------------------------ */
 
@@ -105,13 +93,13 @@ static int measure(kvd_gpu_forward *f, const kvd_config *c, const kvd_batch *b, 
     double seconds[REPEATS];
     static marks m;
     for (int r = -WARM_UP; r < REPEATS; r++) {
-        const double start = now();
+        const double start = kvd_clock_s();
         if (kvd_gpu_forward_run(f, b, NULL, -1, hidden, err))
             return -1;
         if (r >= 0)
-            seconds[r] = now() - start;
+            seconds[r] = kvd_clock_s() - start;
     }
-    qsort(seconds, REPEATS, sizeof *seconds, by_size);
+    kvd_sort(seconds, REPEATS);
     const double t = seconds[REPEATS / 2], flop = (double)n * kvd_forward_flop_per_token(c, (double)seq_len);
     printf("%zu x %zu tokens: %.2f ms (%.2f to %.2f), %.0f tokens/s, %.1f TFLOP/s in products, %.1f %% of "
            "the ceiling\n",
@@ -149,7 +137,7 @@ static int bench(const char *model, size_t seq_len, size_t n_sequences, int n_gp
         .type = KVD_BF16, .n_gpus = n_gpus, .max_tokens = n, .max_len = seq_len};
     if (kvd_ceiling_gemm(0, &before, err))
         return -1;
-    const double start = now();
+    const double start = kvd_clock_s();
     kvd_gpu_forward *f = kvd_gpu_forward_new(c, &spec, err);
     if (!f)
         return -1;
@@ -158,7 +146,7 @@ static int bench(const char *model, size_t seq_len, size_t n_sequences, int n_gp
     printf("kvdim %s, driver %s, CUDA %d on %d\n", kvd_git_revision(), card.driver, card.runtime_version,
            card.driver_version);
     printf("%s: %s\n%.2f GB on each GPU, ready after %.2f s\n", model, kvd_gpu_forward_engine(f),
-           (double)kvd_gpu_forward_bytes(config, &spec) / 1e9, now() - start);
+           (double)kvd_gpu_forward_bytes(config, &spec) / 1e9, kvd_clock_s() - start);
     uint32_t *id = need(n * sizeof *id);
     size_t *offset = need((n_sequences + 1) * sizeof *offset);
     for (size_t i = 0; i < n; i++)

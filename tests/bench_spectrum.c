@@ -11,32 +11,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "analysis/similarity.h"
 #include "common/blas.h"
+#include "common/clock.h"
 #include "common/half.h"
 #include "common/linalg.h"
 #include "common/rng.h"
+#include "common/stats.h"
 
 enum { REPEATS = 5 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x)
 {
-    qsort(x, REPEATS, sizeof *x, by_size);
+    kvd_sort(x, REPEATS);
     return x[REPEATS / 2];
 }
 
@@ -169,11 +157,11 @@ static int speed(head *h, kvd_err *err)
     make_rows(h, 1e4, KVD_BF16);
     for (int r = -1; r < REPEATS; r++)
         for (int i = 0; i < N; i++) {
-            const double start = now();
+            const double start = kvd_clock_s();
             if (what[i].run(h, err))
                 return -1;
             if (r >= 0)
-                time[i][r] = now() - start;
+                time[i][r] = kvd_clock_s() - start;
         }
     printf("%zu x %zu, OpenBLAS with %d threads, medians of %d:\n", h->n, h->d, openblas_get_num_threads(),
            REPEATS);

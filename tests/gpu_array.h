@@ -38,7 +38,7 @@ static inline array array_new(kvd_dtype type, size_t n, size_t shift)
     array a = {type, n, shift, need((n + 1) * sizeof(float)), need(bytes), NULL, NULL};
     a.base = on_device(NULL, bytes);
     a.dev = a.base + shift * e;
-    check(cudaMemset(a.base, POISON, bytes), "poison");
+    fill_bytes(a.base, POISON, bytes);
     return a;
 }
 

@@ -70,7 +70,7 @@ static void batch_make(batch *b, const scenario *c, const size_t *lengths, size_
     free(raw);
     b->out_elements = b->n * (size_t)c->heads * d;
     b->out = on_device(NULL, (b->out_elements + GUARD) * e);
-    check(cudaMemset(b->out, POISON, (b->out_elements + GUARD) * e), "poison");
+    fill_bytes(b->out, POISON, (b->out_elements + GUARD) * e);
 }
 
 static void batch_release(batch *b)
@@ -283,7 +283,7 @@ static void test_neighbours(const scenario *c)
     batch b;
     batch_make(&b, c, lengths, 5);
     const size_t e = kvd_dtype_bytes(c->type);
-    check(cudaMemset(b.dev + b.offset[1] * b.ld * e, POISON, 9 * b.ld * e), "poison");
+    fill_bytes(b.dev + b.offset[1] * b.ld * e, POISON, 9 * b.ld * e);
     check(cudaDeviceSynchronize(), "wait");
     const kvd_gpu_attention_in in = batch_in(&b, c, &config, &share);
     kvd_gpu_attention *door = kvd_gpu_dense_door(dense);

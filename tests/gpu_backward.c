@@ -31,17 +31,6 @@ static void report(int ok, const char *name, const char *more, const char *detai
     failures += !ok;
 }
 
-static kvd_checkpoint *open_or_end(const char *path)
-{
-    kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        printf("not ok %s\n", err.msg);
-        exit(1);
-    }
-    return c;
-}
-
 /* ---- everything that one batch gives -------------------------------------------------------------------- */
 
 enum { G_K, G_K_PRE, G_V, G_K_RAW, G_Q, G_O, X_Q, X_O, X_IN, N_G };
@@ -260,7 +249,7 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
     char path[256];
     expectation e = {0};
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    kvd_checkpoint *c = open_or_end(path);
+    kvd_checkpoint *c = checkpoint_or_end(path);
     (void)snprintf(path, sizeof path, "%s/%s/expected.safetensors", folder, name);
     if (expected_read(path, kvd_checkpoint_config(c), &e, &err)) {
         printf("not ok %s\n", err.msg);
@@ -290,7 +279,7 @@ static const size_t offset4[] = {0, 9, 309, 609, 654};
 
 static void test_demo(const char *path)
 {
-    kvd_checkpoint *c = open_or_end(path);
+    kvd_checkpoint *c = checkpoint_or_end(path);
     uint32_t *id = some_ids(654, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = {.n_sequences = 4, .offset = offset4, .id = id};
     compare(c, path, KVD_F32, &b, 0, bar[KVD_F32]);
@@ -305,7 +294,7 @@ static void test_first_layer(void)
 {
     kvd_err err = {""};
     char text[96];
-    kvd_checkpoint *c = open_or_end("data/models/kvdim-6m");
+    kvd_checkpoint *c = checkpoint_or_end("data/models/kvdim-6m");
     const int layers = kvd_checkpoint_config(c)->n_layers;
     uint32_t *id = some_ids(654, (size_t)kvd_checkpoint_config(c)->vocab_size, 4);
     const kvd_batch b = {.n_sequences = 4, .offset = offset4, .id = id};
@@ -331,7 +320,7 @@ static void test_first_layer(void)
 static void test_refused(void)
 {
     kvd_err err = {""};
-    kvd_checkpoint *c = open_or_end("tests/data/families/qwen2-gqa");
+    kvd_checkpoint *c = checkpoint_or_end("tests/data/families/qwen2-gqa");
     const size_t offset[] = {0, 3};
     const uint32_t id[] = {1, 80, 2};
     const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};

@@ -220,7 +220,7 @@ static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
         if (in.offset[s + 1] - in.offset[s] > in.longest)
             in.longest = in.offset[s + 1] - in.offset[s];
     for (int i = 0; i < 2 && !status; i++) {
-        check(cudaMemset(to, 0xff, b->n_out * bytes), "memset");
+        fill_bytes(to, 0xff, b->n_out * bytes);
         kvd_gpu_attention *const door = kvd_gpu_cache_door(cache);
         status = door->run(door, &in, to, err);
         check(cudaDeviceSynchronize(), c->name);

@@ -24,12 +24,24 @@ static inline void check(cudaError_t e, const char *what)
     }
 }
 
+/* Bytes that are there when it returns: streams that do not block would not wait for cudaMemset. */
+static inline void fill_bytes(void *p, int byte, size_t bytes)
+{
+    check(cudaMemset(p, byte, bytes), "fill");
+    check(cudaStreamSynchronize(NULL), "fill");
+}
+
 /* A copy of `from`; without it, bytes of 0xff: NaN in every floating type. */
 static inline void *on_device(const void *from, size_t bytes)
 {
     void *p = NULL;
     check(cudaMalloc(&p, bytes ? bytes : 16), "cudaMalloc");
-    check(from ? cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice) : cudaMemset(p, 0xff, bytes), "fill");
+    if (from) {
+        check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), "fill");
+        check(cudaStreamSynchronize(NULL), "fill");
+    } else {
+        fill_bytes(p, 0xff, bytes);
+    }
     return p;
 }
 

@@ -186,7 +186,7 @@ static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int 
         if (kvd_gpu_dump_add(dump[g], &on, first, gpu_err))
             status = -1;
         check(cudaDeviceSynchronize(), c->name);
-        check(cudaMemset(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type)), c->name); /* the pass goes on */
+        fill_bytes(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type)); /* the pass goes on */
         check(cudaDeviceSynchronize(), c->name);
         check(cudaFree(qkv), c->name);
         check(cudaFree(pre), c->name);

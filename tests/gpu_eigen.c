@@ -11,11 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/device.h"
 #include "common/linalg.h"
 #include "common/rng.h"
+#include "common/stats.h"
 #include "common/threads.h"
 
 #ifndef KVD_CUDA
@@ -43,13 +44,6 @@ static void *need(size_t bytes)
         exit(1);
     }
     return p;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- matrices --------------------------------------------------------------------------------- */
@@ -237,15 +231,9 @@ static void refusals(size_t n, size_t d)
 
 enum { REPEATS = 7 };
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x)
 {
-    qsort(x, REPEATS, sizeof *x, by_size);
+    kvd_sort(x, REPEATS);
     return x[REPEATS / 2];
 }
 
@@ -258,24 +246,24 @@ static void times_of(size_t n, size_t d, FILE *csv)
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < n; i++)
         make(G + i * d * d, d, RANDOM, i);
-    double begun = now();
+    double begun = kvd_clock_s();
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < n; i++) {
         kvd_err mine;
         if (kvd_gram_svd(G + i * d * d, d, sigma + i * d, R + i * d * d, &mine))
             printf("not ok eigen times: %s\n", mine.msg);
     }
-    const double cpu = now() - begun;
+    const double cpu = kvd_clock_s() - begun;
     for (int k = -1; k < REPEATS; k++) {
         double seconds;
-        begun = now();
+        begun = kvd_clock_s();
         if (kvd_gpu_gram_svd(G, n, d, sigma, R, &bad, &seconds, &err)) {
             printf("not ok eigen times %zu x %zu: %s\n", n, d, err.msg);
             failures++;
             break;
         }
         if (k >= 0) {
-            whole[k] = now() - begun;
+            whole[k] = kvd_clock_s() - begun;
             device[k] = seconds;
         }
     }
@@ -320,10 +308,10 @@ int main(int argc, char **argv)
         return 0;
     }
     const int saved = kvd_blas_serial();
-    double begun = now();
+    double begun = kvd_clock_s();
     one_case(1, 2, RANDOM);
     printf("time eigen first call, with the start of the device and of cuSOLVER: %.0f ms\n",
-           1e3 * (now() - begun));
+           1e3 * (kvd_clock_s() - begun));
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
         const size_t d = widths[w];
         for (int kind = 0; kind < N_KINDS && (!small || d <= 80); kind++) {

@@ -2,7 +2,7 @@
  * The CUDA engine (serving/cuda) against the forward pass on whole sequences: logits of every token that comes out, and the token itself, of
  * ragged requests that share the batch and reuse slots; prompts whole and in pieces, with and without graphs, few rows and many. With
  * compressed heads the pass runs behind the cache that kvdim-eval scores (methods/cuda/cache.h). Also phases, contexts that were never
- * computed, and what is refused. On a machine with several GPUs, the same on two of them, against the pass on one.
+ * computed, and what is refused. On a machine with several GPUs, the same on two and on four of them, against the pass on one.
  */
 #include <math.h>
 #include <string.h>
@@ -20,7 +20,8 @@ static int failures, n_gpus = 1;
 
 static void report(int ok, const char *name, const char *detail)
 {
-    printf("%s engine%s %s: %s\n", ok ? "ok" : "not ok", n_gpus > 1 ? " on 2 GPUs" : "", name, detail);
+    printf("%s engine on %d GPU%s %s: %s\n", ok ? "ok" : "not ok", n_gpus, n_gpus > 1 ? "s" : "", name,
+           detail);
     failures += !ok;
 }
 
@@ -165,28 +166,35 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/* What two GPUs send each other: the other one's heads of a slice, at the widths that are stored; Q in rows of 8 tokens, K and V in pages. */
+/* The first token of a GPU's slice of a prompt, in whole pages; of GPU n_gpus: the prompt's length. */
+static size_t slice_at(size_t len, int gpu)
+{
+    const size_t first = (len + 63) / 64 * (size_t)gpu / (size_t)n_gpus * 64;
+    return first < len ? first : len;
+}
+
+/*
+ * What GPUs send each other: of every slice the heads that another GPU has, at the widths that are stored; Q in rows of 8 tokens, K and V in
+ * pages. P V' goes back.
+ */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
     const kvd_dims *const dims = plan ? plan->dims : NULL;
-    const int group = c->n_heads / c->n_kv_heads, half = c->n_kv_heads / 2;
+    const int group = c->n_heads / c->n_kv_heads, own = c->n_kv_heads / n_gpus;
     double want[2] = {0, 0};
     char text[160];
-    for (size_t r = 0; r < l->n; r++) {
-        const size_t n = l->r[r].input, pages = (n + 63) / 64, first = pages / 2;
-        const size_t token[2] = {64 * first < n ? 64 * first : n, n};
-        for (int i = 0; i < c->n_layers * c->n_kv_heads; i++) {
-            /* The head's share has it of all tokens; it comes from the other slice, and goes back there. */
-            const int other = i % c->n_kv_heads < half;
-            const size_t tokens = other ? token[1] - token[0] : token[0],
-                         page = other ? pages - first : first;
-            const int d_qk = dims ? kvd_pad16(dims->head[i].d_qk, c->d_head) : c->d_head;
-            const int d_v = dims ? kvd_pad16(dims->head[i].d_v, c->d_head) : c->d_head;
+    for (size_t r = 0; r < l->n; r++)
+        for (int i = 0; i < c->n_layers * c->n_kv_heads * n_gpus; i++) {
+            const int head = i / n_gpus, slice = i % n_gpus;
+            if (head % c->n_kv_heads / own == slice)
+                continue;
+            const size_t tokens = slice_at(l->r[r].input, slice + 1) - slice_at(l->r[r].input, slice);
+            const int d_qk = dims ? kvd_pad16(dims->head[head].d_qk, c->d_head) : c->d_head;
+            const int d_v = dims ? kvd_pad16(dims->head[head].d_v, c->d_head) : c->d_head;
             want[0] += 2.0 * (double)((tokens + 7) / 8 * 8 * (size_t)(group * d_qk) +
-                                      page * 64 * (size_t)(d_qk + d_v));
+                                      (tokens + 63) / 64 * 64 * (size_t)(d_qk + d_v));
             want[1] += 2.0 * (double)(tokens * (size_t)(group * d_v));
         }
-    }
     (void)snprintf(text, sizeof text, "%.0f of Q, K and V, %.0f of the output; %.0f and %.0f by hand",
                    o->sent[0], o->sent[1], want[0], want[1]);
     report(fabs(o->sent[0] - want[0]) + fabs(o->sent[1] - want[1]) < 0.5 && want[0] > 0, "bytes sent", text);
@@ -255,17 +263,23 @@ static const setting pieces = {"pieces of 48", 4, 48, true, false, false};
 static const setting many = {"batch of 12, graphs, phases", 12, 0, true, true, false};
 static const setting many_pieces = {"batch of 12, pieces of 100, phases", 12, 100, false, true, false};
 
-static void test_demo(int quick)
+typedef struct {
+    const char *path, *name;
+} subject;
+
+static const subject small = {"data/models/kvdim-6m", "kvdim-6m"};
+
+static void test_whole(const subject *m, int quick)
 {
     kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    kvd_checkpoint *const c = open_or_end(m->path);
     load l = load_make(c, long_ones, quick ? 5 : 12, 11);
     if (expect(&l, c, NULL, &err)) {
-        report(0, "kvdim-6m", err.msg);
+        report(0, m->name, err.msg);
     } else {
         const setting *const set[] = {&replayed, &pieces, &whole, &many, &many_pieces};
         for (size_t i = 0; i < (quick ? 2 : sizeof set / sizeof *set); i++)
-            test(c, "kvdim-6m", &l, NULL, "none", set[i]);
+            test(c, m->name, &l, NULL, "none", set[i]);
     }
     load_release(&l);
     kvd_checkpoint_close(c);
@@ -315,22 +329,21 @@ static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kv
     return status;
 }
 
-static void test_dims(const char *path, const char *model, const request *r, size_t n,
-                      const setting *const *set)
+static void test_dims(const subject *model, const request *r, size_t n, const setting *const *set)
 {
     static const kvd_dims_method *const method[] = {&kvd_dims_zack, &kvd_dims_balanced};
     for (size_t i = 0; i < 2; i++) {
         kvd_err err = {""};
-        kvd_checkpoint *const c = open_or_end(path);
+        kvd_checkpoint *const c = open_or_end(model->path);
         load l = load_make(c, r, n, 31);
         kvd_dims d = {0};
         kvd_spectrum s = {0};
         const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
         if (make_dims(&d, &s, kvd_checkpoint_config(c), method[i], &err) || expect(&l, c, &plan, &err))
-            report(0, model, err.msg);
+            report(0, model->name, err.msg);
         else
             for (size_t k = 0; set[k]; k++)
-                test(c, model, &l, &plan, method[i]->name, set[k]);
+                test(c, model->name, &l, &plan, method[i]->name, set[k]);
         kvd_dims_release(&d);
         kvd_spectrum_release(&s);
         load_release(&l);
@@ -341,11 +354,11 @@ static void test_dims(const char *path, const char *model, const request *r, siz
 /* ---- the rest ------------------------------------------------------------------------------------------- */
 
 /* A step behind tokens that were never computed: finite, and the same again. */
-static void test_context(void)
+static void test_context(const subject *m)
 {
     static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    kvd_checkpoint *const c = open_or_end(m->path);
     const setting set = {"context", 3, 0, true, false, false};
     const kvd_engine_spec spec = spec_of(&set, 1000);
     kvd_engine *const e = kvd_engine_open_cuda(c, &none, &spec, &err);
@@ -478,61 +491,97 @@ static void test_refused_on_two(void)
 }
 
 /* So many rows that sums run beside products: prompts of 2600 tokens in one iteration. */
-static void test_halves(void)
+static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
     static const setting set = {"2600 tokens at once, phases", 3, 0, true, true, false};
     kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    kvd_checkpoint *const c = open_or_end(m->path);
     load l = load_make(c, r, 4, 17);
     if (expect(&l, c, NULL, &err))
-        report(0, "kvdim-6m", err.msg);
+        report(0, m->name, err.msg);
     else
-        test(c, "kvdim-6m", &l, NULL, "none", &set);
+        test(c, m->name, &l, NULL, "none", &set);
     load_release(&l);
     kvd_checkpoint_close(c);
 }
 
-static void test_on(int gpus, int quick, const setting *const *some, const setting *const *more)
+static const subject grouped = {"tests/data/families/qwen2-gqa", "qwen2-gqa"};
+
+static void test_on(const subject *m, int gpus, int quick, const setting *const *some,
+                    const setting *const *more)
 {
     n_gpus = gpus;
-    test_demo(quick);
-    test_dims("data/models/kvdim-6m", "kvdim-6m", long_ones, quick ? 4 : 12, quick ? some : more);
-    test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, 6, some);
-    test_context();
+    test_whole(m, quick);
+    test_dims(m, long_ones, quick ? 4 : 12, quick ? some : more);
+    if (gpus <= 2)
+        test_dims(&grouped, short_ones, 6, some);
+    test_context(m);
     if (quick)
         return;
     test_families(short_ones, &replayed, &pieces);
-    test_halves();
+    test_halves(m);
     if (gpus == 1)
         test_refused();
-    else
+    else if (gpus == 2)
         test_refused_on_two();
-    test_nonfinite();
+    if (gpus <= 2)
+        test_nonfinite();
 }
 
-static void test_by_tokens(int quick)
+static void test_by_tokens(const subject *m, int gpus, int quick)
 {
     static const setting *const set[] = {&by_tokens, NULL};
     kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    kvd_checkpoint *const c = open_or_end(m->path);
     load l = load_make(c, prompts_alone, 8, 11);
-    n_gpus = 2;
+    n_gpus = gpus;
     if (expect(&l, c, NULL, &err))
-        report(0, "kvdim-6m", err.msg);
+        report(0, m->name, err.msg);
     else
-        test(c, "kvdim-6m", &l, NULL, "none", &by_tokens);
+        test(c, m->name, &l, NULL, "none", &by_tokens);
     load_release(&l);
     kvd_checkpoint_close(c);
-    test_dims("data/models/kvdim-6m", "kvdim-6m", prompts_alone, quick ? 4 : 8, set);
-    if (!quick) {
-        test_dims("tests/data/families/qwen2-gqa", "qwen2-gqa", two_pages, 6, set);
+    test_dims(m, prompts_alone, quick ? 4 : 8, set);
+    if (!quick && gpus == 2) {
+        test_dims(&grouped, two_pages, 6, set);
         test_families(one_page, &by_tokens, NULL);
     }
 }
 
-/* usage: gpu_engine [quick] [one|two|halves|tokens]: a few small cases, for compute-sanitizer; those on one GPU, on two, of the latter with so
- * many rows that sums run beside products, with prompts by tokens alone */
+/* Two KV heads on each of four GPUs. */
+static void test_on_four(const setting *const *set)
+{
+    char dir[] = "/tmp/kvdim-gpu-engine.XXXXXX", path[64], command[64];
+    const subject made = {path, "made"};
+    kvd_err err = {""};
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.layers = 4;
+    s.heads = 24;
+    s.kv_heads = 8;
+    s.d_head = 64;
+    s.d_model = 256;
+    s.ffn = 512;
+    s.positions = 1024;
+    n_gpus = 4;
+    if (!mkdtemp(dir)) {
+        report(0, made.name, "no temporary folder");
+        return;
+    }
+    (void)snprintf(path, sizeof path, "%s/made", dir);
+    if (make_checkpoint(path, &s, &err)) {
+        report(0, made.name, err.msg);
+    } else {
+        test_on(&made, 4, 0, set, set);
+        test_by_tokens(&made, 4, 0);
+    }
+    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command))
+        printf("# %s stays\n", dir);
+}
+
+/* usage: gpu_engine [quick] [one|two|halves|tokens|four]: a few small cases, for compute-sanitizer; those on one GPU, on two, of the latter
+ * with so many rows that sums run beside products, with prompts by tokens alone, on four */
 int main(int argc, char **argv)
 {
     static const setting *const some[] = {&replayed, &pieces, NULL};
@@ -541,22 +590,26 @@ int main(int argc, char **argv)
     (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what was found is seen, also when time runs out */
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const char *const which = argc > 1 + quick ? argv[argc - 1] : "all";
-    const int all = strcmp(which, "all") == 0;
+    const int all = strcmp(which, "all") == 0, four = strcmp(which, "four") == 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip engine: no device\n");
         return 0;
     }
     if (all || strcmp(which, "one") == 0)
-        test_on(1, quick, some, more);
+        test_on(&small, 1, quick, some, more);
     if (devices < 2 && strcmp(which, "one") != 0)
         printf("skip engine on 2 GPUs: %d device\n", devices);
     if (devices > 1 && (all || strcmp(which, "two") == 0))
-        test_on(2, quick, some, more);
+        test_on(&small, 2, quick, some, more);
     if (devices > 1 && strcmp(which, "halves") == 0) {
         n_gpus = 2;
-        test_halves();
+        test_halves(&small);
     }
     if (devices > 1 && (all || strcmp(which, "tokens") == 0))
-        test_by_tokens(quick);
+        test_by_tokens(&small, 2, quick);
+    if (devices > 3 && (four || (all && !quick)))
+        test_on_four(some);
+    else if (four || (all && devices > 1))
+        printf("skip engine on 4 GPUs: %d devices\n", devices);
     return failures ? 1 : 0;
 }

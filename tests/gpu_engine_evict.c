@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "dims_fixture.h"
 #include "engine_schedule.h"
 #include "serving/cuda/engine_parts.h"
@@ -205,12 +206,6 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
 
 /* ---- comparing ------------------------------------------------------------------------------------------- */
 
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median and largest distance of the rows of two results. */
 static void distances(const load *l, const result *a, const result *b, double *median, double *most)
 {
@@ -218,7 +213,7 @@ static void distances(const load *l, const result *a, const result *b, double *m
     double *const d = need(n * sizeof *d);
     for (size_t i = 0; i < n; i++)
         d[i] = distance(a->logits + i * l->vocab, b->logits + i * l->vocab, l->vocab);
-    qsort(d, n, sizeof *d, rising);
+    kvd_sort(d, n);
     *median = d[n / 2];
     *most = d[n - 1];
     free(d);

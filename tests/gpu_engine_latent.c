@@ -12,6 +12,7 @@
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
+#include "temp_folder.h"
 #include "worst.h"
 
 /* Rows of the engine may be twice as far from the pass in float32 as those of the pass in bf16, behind the same cache: keys and values are
@@ -226,17 +227,6 @@ static bytes latent_bytes(const kvd_dims *d)
     return b;
 }
 
-static kvd_checkpoint *open_or_end(const char *path)
-{
-    kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        printf("not ok %s\n", err.msg);
-        exit(1);
-    }
-    return c;
-}
-
 static const setting whole = {.name = "whole prompts", .max_batch = 5};
 static const setting replayed = {.name = "graphs, phases", .max_batch = 5, .graphs = true, .phases = true};
 static const setting pieces = {.name = "pieces of 48", .max_batch = 4, .chunk = 48, .graphs = true};
@@ -266,7 +256,7 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     const int rank[] = {rank_k, rank_v};
     kvd_err err = {""};
     char name[128];
-    kvd_checkpoint *const c = open_or_end(path);
+    kvd_checkpoint *const c = checkpoint_or_end(path);
     load l = load_make(c, r, n, 31);
     kvd_dims d = {0};
     const kvd_plan plan = {.type = KVD_BF16, .dims = &d, .maker = &kvd_dims_palu};
@@ -296,7 +286,7 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     request r[MOST];
     for (size_t i = 0; i < n; i++)
         r[i] = (request){prompt, 2 + 5 * i % 17};
-    kvd_checkpoint *const c = open_or_end(path);
+    kvd_checkpoint *const c = checkpoint_or_end(path);
     const kvd_config *const config = kvd_checkpoint_config(c);
     load l = load_make(c, r, n, 37);
     kvd_method m;
@@ -329,7 +319,7 @@ static void test_attention(const char *path, const char *model, const setting *c
 {
     kvd_err err = {""};
     char name[128];
-    kvd_checkpoint *const c = open_or_end(path);
+    kvd_checkpoint *const c = checkpoint_or_end(path);
     const kvd_config *const config = kvd_checkpoint_config(c);
     load l = load_make(c, long_ones, 12, 41);
     kvd_dims d = {0};
@@ -380,7 +370,7 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
 static void test_context(const char *text)
 {
     kvd_err err = {""};
-    kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
+    kvd_checkpoint *const c = checkpoint_or_end("data/models/kvdim-6m");
     const setting set = {.name = "context", .max_batch = 3, .graphs = true};
     const kvd_engine_spec spec = spec_of(&set, 1000);
     const kvd_method_setup setup = {.config = kvd_checkpoint_config(c), .drawn = true, .seed = 3};
@@ -435,13 +425,9 @@ int main(int argc, char **argv)
         printf("skip latent: no device\n");
         return 0;
     }
-    char dir[] = "/tmp/kvdim-gpu-latent.XXXXXX", gqa[64], mha[64], command[96];
-    if (!mkdtemp(dir)) {
-        report(0, "checkpoints", "no temporary folder");
-        return 1;
-    }
-    (void)snprintf(gqa, sizeof gqa, "%s/gqa", dir);
-    (void)snprintf(mha, sizeof mha, "%s/mha", dir);
+    char gqa[64], mha[64];
+    (void)snprintf(gqa, sizeof gqa, "%s/gqa", temp_folder());
+    (void)snprintf(mha, sizeof mha, "%s/mha", temp_folder());
     if (make_wide(gqa, 8, 4) || make_wide(mha, 8, 8))
         return 1;
     const char *const demo = "data/models/kvdim-6m";
@@ -476,14 +462,11 @@ int main(int argc, char **argv)
         test_strawman(gqa, "d_head 128, GQA", 300, 6, "strawman,p=0.5", uncut);
         test_strawman("tests/data/families/qwen3-gqa", "qwen3-gqa", 100, 4, "strawman,p=0.4", uncut);
     }
-    kvd_checkpoint *const c = open_or_end(demo);
+    kvd_checkpoint *const c = checkpoint_or_end(demo);
     refused(c, "strawman", &pieces, "without chunks");
     refused(c, "h2o+palu", &whole, "h2o");
     kvd_checkpoint_close(c);
     test_context("palu");
     test_context("strawman");
-    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
-    if (system(command))
-        printf("# %s stays\n", dir);
     return failures ? 1 : 0;
 }

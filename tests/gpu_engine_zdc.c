@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/stats.h"
 #include "dims_fixture.h"
 #include "expected.h"
 #include "gpu_case.h"
@@ -196,12 +197,6 @@ static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *
 
 /* ---- comparing ------------------------------------------------------------------------------------------ */
 
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median distance of the rows of two results; *most: the largest. */
 static double distances(const load *l, const float *a, const float *b, double *most)
 {
@@ -209,7 +204,7 @@ static double distances(const load *l, const float *a, const float *b, double *m
     double *const d = need(n * sizeof *d);
     for (size_t i = 0; i < n; i++)
         d[i] = distance(a + i * l->vocab, b + i * l->vocab, l->vocab);
-    qsort(d, n, sizeof *d, rising);
+    kvd_sort(d, n);
     const double median = d[n / 2];
     *most = d[n - 1];
     free(d);

@@ -5,202 +5,12 @@
  * ends. Where two scores are closer than rounding the device may choose either; what it chose is then the state that goes on.
  */
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
-#include "common/half.h"
-#include "common/rng.h"
-#include "gpu_case.h"
+#include "evict_case.h"
 #include "methods/tokens/gumbel.h"
 #include "methods/tokens/tokens.h"
-#include "serving/cuda/methods/evict.h"
 #include "worst.h"
-
-enum { BATCH = 6, LAYER = 1, LAYERS = 2 };
-
-typedef struct {
-    const char *name;
-    int n_heads, n_kv_heads;
-    int len[BATCH], n_len;
-    int width[4][2], n_width;
-    kvd_evict_rule rule;
-    kvd_evict_budget budget; /* prompt and steps are set for every slot */
-    int steps;
-} test_case;
-
-#define H2O                                                                                                  \
-    {                                                                                                        \
-        .smooth = 1                                                                                          \
-    }
-#define KEYS(a, b)                                                                                           \
-    {                                                                                                        \
-        .tau0 = a, .tau1 = b, .seed = 5, .smooth = 1                                                         \
-    }
-static const test_case cases[] = {
-    {"sums", 8, 2, {1, 7, 64, 65, 130, 300}, 6, {{64, 48}, {16, 128}}, 2, H2O, {20, 12, 32, 20, 0, 0}, 40},
-    {"sums, group 1", 4, 4, {130, 9, 64}, 3, {{128, 128}, {48, 64}}, 2, H2O, {5, 59, 64, 5, 0, 0}, 20},
-    {"sums, group 3", 6, 2, {200, 33, 129}, 3, {{80, 64}, {32, 96}}, 2, H2O, {63, 1, 64, 63, 0, 0}, 20},
-    {"sums, group 16", 32, 2, {100, 70}, 2, {{128, 112}, {16, 16}}, 2, H2O, {10, 55, 65, 10, 0, 0}, 20},
-    {"no window", 8, 2, {100, 3}, 2, {{64, 64}}, 1, H2O, {0, 17, 17, 0, 0, 0}, 30},
-    {"window alone", 8, 2, {100, 3}, 2, {{64, 64}}, 1, H2O, {17, 0, 17, 17, 0, 0}, 30},
-    {"one entry", 8, 2, {100, 1}, 2, {{64, 64}}, 1, H2O, {1, 0, 1, 1, 0, 0}, 10},
-    {"all stay", 8, 2, {100, 64, 1}, 3, {{64, 64}}, 1, H2O, {500, 500, 1000, 500, 0, 0}, 10},
-    {"long", 4, 1, {1300, 1100}, 2, {{128, 64}}, 1, H2O, {300, 333, 633, 300, 0, 0}, 4},
-    {"noise",
-     8,
-     2,
-     {1, 7, 64, 65, 130, 300},
-     6,
-     {{64, 48}, {16, 128}},
-     2,
-     KEYS(1, 2),
-     {20, 12, 32, 20, 0, 0},
-     40},
-    {"noise, group 10", 20, 2, {90, 140}, 2, {{96, 32}}, 1, KEYS(1, 2), {9, 30, 39, 9, 0, 0}, 20},
-    {"noise, cold", 8, 2, {300, 31}, 2, {{64, 48}}, 1, KEYS(0.05F, 0.3F), {9, 30, 39, 9, 0, 0}, 20},
-    {"last rows",
-     8,
-     2,
-     {1, 7, 64, 65, 130, 300},
-     6,
-     {{64, 48}, {16, 128}},
-     2,
-     {.window = 16, .smooth = 5},
-     {16, 30, INT32_MAX, 0, 0, 0},
-     0},
-    {"last rows, all",
-     8,
-     2,
-     {15, 16, 17, 40},
-     4,
-     {{64, 48}},
-     1,
-     {.window = 16, .smooth = 7},
-     {16, 0, INT32_MAX, 0, 0, 0},
-     0},
-};
-
-static int failures;
-static kvd_rng rng;
-
-/* One layer of a batch: numbers as float32, which bf16 has. */
-typedef struct {
-    const test_case *c;
-    kvd_attn_map map;
-    int batch, max_pages, n_q8, room;
-    int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH]; /* n: entries */
-    int32_t *table;
-    size_t pool_n;
-    uint16_t *pool; /* what the device has */
-    uint16_t *q;    /* blocked, of the prompts */
-    float *score;   /* state */
-    uint32_t *position;
-    kvd_evict_budget budget[BATCH + 1];
-    size_t state_n;
-    double worst;
-    size_t near; /* choices that rounding made */
-} fixture;
-
-static float narrow(double x)
-{
-    const float y = (float)x;
-    uint16_t h;
-    float z;
-    kvd_from_f32(KVD_BF16, &y, &h, 1);
-    kvd_to_f32(KVD_BF16, &h, &z, 1);
-    return z;
-}
-
-static uint16_t bits(float x)
-{
-    uint16_t h;
-    kvd_from_f32(KVD_BF16, &x, &h, 1);
-    return h;
-}
-
-/* bf16 is the upper half of a float; the references call it for every product. */
-static inline float wide(uint16_t h)
-{
-    const uint32_t bits32 = (uint32_t)h << 16;
-    float z;
-    memcpy(&z, &bits32, sizeof z);
-    return z;
-}
-
-/* Element (place, i) of K or V of a KV head of request b. */
-static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place, int i)
-{
-    const int d_k = f->map.d_qk[g], d = side ? f->map.d_v[g] : d_k;
-    const size_t page = (size_t)f->table[b * f->max_pages + place / 64] * (size_t)f->map.page_elements;
-    return pool + page + (size_t)f->map.kv_offset[g] + (size_t)(side ? 64 * d_k : 0) +
-           kvd_blocked_index((size_t)place % 64, (size_t)i, (size_t)d);
-}
-
-static inline const uint16_t *query(const fixture *f, int b, int h, int t, int i)
-{
-    const int d = f->map.d_qk[h / f->map.group];
-    return f->q + (size_t)f->map.q_offset[h] * (size_t)f->n_q8 + (size_t)f->start[b] * (size_t)d +
-           kvd_blocked_index((size_t)t, (size_t)i, (size_t)d);
-}
-
-static void make(fixture *f, const test_case *c)
-{
-    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
-    *f = (fixture){.c = c, .batch = c->n_len};
-    for (int g = 0; g < c->n_kv_heads; g++) {
-        heads.d_qk[g] = c->width[g % c->n_width][0];
-        heads.d_v[g] = c->width[g % c->n_width][1];
-    }
-    if (kvd_attn_map_make(&heads, &f->map))
-        exit(1);
-    kvd_rng_seed(&rng, 3, (uint64_t)c->n_heads);
-    int longest = 0;
-    for (int b = 0; b < f->batch; b++) {
-        f->len[b] = f->n[b] = c->len[b];
-        f->start[b] = f->n_q8;
-        f->slot[b] = f->batch - 1 - b;
-        f->n_q8 += (c->len[b] + 7) / 8 * 8;
-        longest = c->len[b] > longest ? c->len[b] : longest;
-        f->budget[f->slot[b]] = c->budget;
-        f->budget[f->slot[b]].prompt = c->len[b];
-        f->budget[f->slot[b]].steps = c->steps;
-    }
-    f->max_pages = (longest + c->steps) / 64 + 2;
-    f->room = longest + c->steps + 1;
-    const int pages = f->batch * f->max_pages;
-    f->table = need((size_t)pages * sizeof *f->table);
-    for (int i = 0; i < pages; i++) /* any order; those that no token needs are far outside */
-        f->table[i] =
-            i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps ? (i * 7 + 3) % pages : 0x3fffffff;
-    for (int i = 0; pages % 7 == 0 && i < pages; i++)
-        f->table[i] = f->table[i] == 0x3fffffff ? 0x3fffffff : pages - 1 - i;
-    f->pool_n = (size_t)pages * (size_t)f->map.page_elements;
-    f->pool = need(f->pool_n * 2);
-    memset(f->pool, 0xff, f->pool_n * 2);
-    const size_t q_n = (size_t)f->map.q_pitch * (size_t)f->n_q8;
-    f->q = need(q_n * 2);
-    memset(f->q, 0xff, q_n * 2);
-    for (int b = 0; b < f->batch; b++) {
-        for (int h = 0; h < c->n_heads; h++)
-            for (int t = 0; t < f->len[b]; t++)
-                for (int i = 0; i < f->map.d_qk[h / f->map.group]; i++)
-                    *(uint16_t *)query(f, b, h, t, i) = bits((float)(2.5 * kvd_rng_normal(&rng)));
-        for (int g = 0; g < c->n_kv_heads; g++)
-            for (int t = 0; t < (f->len[b] + 7) / 8 * 8; t++)
-                for (int side = 0; side < 2; side++)
-                    for (int i = 0; i < (side ? f->map.d_v[g] : f->map.d_qk[g]); i++)
-                        *cell(f, f->pool, b, g, side, t, i) =
-                            t < f->len[b] ? bits((float)kvd_rng_normal(&rng)) : 0;
-    }
-    f->state_n = (size_t)f->batch * LAYERS * (size_t)c->n_kv_heads * (size_t)f->room;
-    f->score = need(f->state_n * sizeof *f->score);
-    f->position = need(f->state_n * sizeof *f->position);
-}
-
-static size_t state_at(const fixture *f, int b, int g)
-{
-    return (((size_t)f->slot[b] * LAYERS + LAYER) * (size_t)f->map.n_kv_heads + (size_t)g) * (size_t)f->room;
-}
 
 /* Row t of a query head over keys 0 .. t, each [d_qk] of `keys`: probabilities, with the temperature of the prompt; the lse of the plain
  * scores comes back. s: room for a row. */
@@ -210,7 +20,7 @@ static double row_of(const fixture *f, int b, int h, int t, const double *keys, 
     const double tau = (double)f->c->rule.tau0;
     double q[KVD_WIDTH_MAX], sum = 0, plain = 0, top = -INFINITY, high = -INFINITY;
     for (int i = 0; i < d; i++)
-        q[i] = (double)wide(*query(f, b, h, t, i));
+        q[i] = (double)bf16_wide(*query(f, b, h, t, i));
     for (int k = 0; k <= t; k++) {
         s[k] = 0;
         for (int i = 0; i < d; i++)
@@ -240,7 +50,7 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     want += (size_t)g * (size_t)f->n_q8 + (size_t)f->start[b];
     for (int k = 0; k < n; k++)
         for (int i = 0; i < d; i++)
-            keys[k * d + i] = (double)wide(*cell(f, f->pool, b, g, 0, k, i));
+            keys[k * d + i] = (double)bf16_wide(*cell(f, f->pool, b, g, 0, k, i));
     for (int h = g * f->map.group; h < (g + 1) * f->map.group; h++)
         for (int t = 0; t < n; t++) {
             lse[(size_t)h * (size_t)f->n_q8 + (size_t)(f->start[b] + t)] =
@@ -476,8 +286,8 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
             const uint32_t t = i < n - 1 ? f->position[state_at(f, b, g) + (size_t)i] : now;
             x[i] = 0;
             for (int c = 0; c < d; c++)
-                x[i] +=
-                    (double)wide(q[f->map.q_offset[h] + c]) * (double)wide(*cell(f, f->pool, b, g, 0, i, c));
+                x[i] += (double)bf16_wide(q[f->map.q_offset[h] + c]) *
+                        (double)bf16_wide(*cell(f, f->pool, b, g, 0, i, c));
             x[i] *= (double)f->map.scale;
             if (r->tau0 > 0)
                 x[i] = (x[i] + kvd_gumbel(kvd_gumbel_head(r->seed, LAYER, h), t)) / tau;
@@ -504,7 +314,7 @@ static float *step_denominators(const fixture *f, const uint16_t *q, const int32
             for (int i = 0; i < kv_len[b]; i++) {
                 x[i] = 0;
                 for (int c = 0; c < f->map.d_qk[g]; c++)
-                    x[i] += (double)wide(row[c]) * (double)wide(*cell(f, f->pool, b, g, 0, i, c));
+                    x[i] += (double)bf16_wide(row[c]) * (double)bf16_wide(*cell(f, f->pool, b, g, 0, i, c));
                 x[i] *= (double)f->map.scale;
                 top = fmax(top, x[i]);
             }
@@ -563,7 +373,7 @@ static void append(fixture *f)
                 for (int i = 0; i < (side ? f->map.d_v[g] : f->map.d_qk[g]); i++) {
                     for (int t = f->n[b] + 1; f->n[b] % 8 == 0 && t < f->n[b] + 8; t++)
                         *cell(f, f->pool, b, g, side, t, i) = 0;
-                    *cell(f, f->pool, b, g, side, f->n[b], i) = bits((float)kvd_rng_normal(&rng));
+                    *cell(f, f->pool, b, g, side, f->n[b], i) = bf16_of(kvd_rng_normal(&rng));
                 }
 }
 
@@ -595,7 +405,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
     for (int s = 0; s < f->c->steps; s++) {
         append(f);
         for (size_t i = 0; i < q_n; i++)
-            q[i] = bits(narrow(2.5 * kvd_rng_normal(&rng)));
+            q[i] = bf16_of(2.5 * kvd_rng_normal(&rng));
         for (int b = 0; b <= f->batch; b++) {
             kv_len[b] = b < f->batch ? f->n[b] + 1 : 1;
             slot[b] = b < f->batch ? f->slot[b] : f->batch;

@@ -27,24 +27,6 @@ static void report(int ok, const char *name, const char *more, const char *detai
     failures += !ok;
 }
 
-static kvd_checkpoint *open_or_end(const char *path)
-{
-    kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        printf("not ok %s\n", err.msg);
-        exit(1);
-    }
-    return c;
-}
-
-static kvd_checkpoint *open_family(const char *name)
-{
-    char path[256];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    return open_or_end(path);
-}
-
 /* ---- against numbers of others -------------------------------------------------------------------------- */
 
 static void test_transformers(kvd_gpu_forward *f, const expectation *e, const char *name, kvd_dtype type)
@@ -117,7 +99,7 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     int status = kvd_gpu_forward_run(f, &b, NULL, -1, whole, &err), same = 1;
     check(cudaMemcpy(a, whole, size, cudaMemcpyDeviceToHost), "hidden");
     for (int layer = -1; layer < config->n_layers && !status; layer++) {
-        check(cudaMemset(parts, 0xff, size), "cudaMemset");
+        fill_bytes(parts, 0xff, size);
         if (layer < 0)
             status = kvd_gpu_forward_run(f, &b, NULL, -1, parts, &err);
         else
@@ -144,7 +126,7 @@ static void test_family(const char *name, kvd_dtype type)
     kvd_err err = {""};
     char path[256];
     expectation e = {0};
-    kvd_checkpoint *c = open_family(name);
+    kvd_checkpoint *c = family_or_end(name);
     (void)snprintf(path, sizeof path, "%s/%s/expected.safetensors", folder, name);
     if (expected_read(path, kvd_checkpoint_config(c), &e, &err)) {
         printf("not ok %s\n", err.msg);
@@ -169,7 +151,7 @@ static void test_cpu(const char *path, kvd_dtype type)
     kvd_err err = {""};
     char text[160];
     const char *where = "";
-    kvd_checkpoint *c = open_or_end(path);
+    kvd_checkpoint *c = checkpoint_or_end(path);
     kvd_gpu_forward *f = open_pass(c, type, 1, N3);
     uint32_t *id = some_ids(N3, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = {.n_sequences = 3, .offset = offset3, .id = id};
@@ -191,7 +173,7 @@ static void test_cpu(const char *path, kvd_dtype type)
 static void test_last_layer(void)
 {
     kvd_err err = {""};
-    kvd_checkpoint *c = open_family("falcon-40b");
+    kvd_checkpoint *c = family_or_end("falcon-40b");
     uint32_t *id = some_ids(N_BATCH, (size_t)kvd_checkpoint_config(c)->vocab_size, 5);
     const kvd_batch b = {.n_sequences = 3, .offset = batch_offset, .id = id};
     capture all, some;
@@ -216,7 +198,7 @@ static void test_logits_in_pieces(void)
     enum { N = 90, PIECE = 32 };
     kvd_err err = {""};
     char text[64];
-    kvd_checkpoint *c = open_family("opt-after"); /* a projection behind the last layer */
+    kvd_checkpoint *c = family_or_end("opt-after"); /* a projection behind the last layer */
     const kvd_config *config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, d = (size_t)config->d_model;
     float *host = need(N * d * sizeof *host), *a = need(N * vocab * sizeof *a),

@@ -1,12 +1,32 @@
 /*
- * A batch through the GPU pass with everything recorded on the host, from one GPU or several. Include it behind gpu_case.h
- * and expected.h, once per program.
+ * A batch through the GPU pass with everything recorded on the host, from one GPU or several, and checkpoints that a test cannot do without.
+ * Include it behind gpu_case.h and expected.h, once per program.
  */
 #ifndef KVD_TESTS_GPU_FORWARD_CASE_H
 #define KVD_TESTS_GPU_FORWARD_CASE_H
 
 #include "model/cuda/forward.h"
 #include "model/forward.h"
+
+/* A checkpoint, or the program's end. */
+static inline kvd_checkpoint *checkpoint_or_end(const char *path)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
+    if (!c) {
+        printf("not ok %s\n", err.msg);
+        exit(1);
+    }
+    return c;
+}
+
+/* One of the small models that Transformers made (tests/oracle/make_family_fixtures.py). */
+static inline kvd_checkpoint *family_or_end(const char *name)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "tests/data/families/%s", name);
+    return checkpoint_or_end(path);
+}
 
 /* [n_layers][n][width] of every kind, logits [n][vocab]; a layer that was not run is 0. */
 typedef struct {

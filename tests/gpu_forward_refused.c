@@ -11,6 +11,7 @@
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
 #include "make_checkpoint.h"
+#include "temp_folder.h"
 
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int failures;
@@ -19,24 +20,6 @@ static void report(int ok, const char *name, const char *more, const char *detai
 {
     printf("%s forward, %s, %s: %s\n", ok ? "ok" : "not ok", name, more, detail);
     failures += !ok;
-}
-
-static kvd_checkpoint *open_or_end(const char *path)
-{
-    kvd_err err = {""};
-    kvd_checkpoint *c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        printf("not ok %s\n", err.msg);
-        exit(1);
-    }
-    return c;
-}
-
-static kvd_checkpoint *open_family(const char *name)
-{
-    char path[256];
-    (void)snprintf(path, sizeof path, "tests/data/families/%s", name);
-    return open_or_end(path);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------------------------ */
@@ -50,7 +33,7 @@ static void test_bad_batches(void)
 {
     enum { ROOM = 50, LONGEST = 20 };
     kvd_err cpu_err = {""}, err = {""};
-    kvd_checkpoint *c = open_family("qwen3-gqa");
+    kvd_checkpoint *c = family_or_end("qwen3-gqa");
     const kvd_gpu_forward_spec spec = {.type = KVD_F32, .n_gpus = 1, .max_tokens = ROOM, .max_len = LONGEST};
     kvd_gpu_forward *f = kvd_gpu_forward_new(c, &spec, &err);
     kvd_forward *cpu = kvd_forward_new(c, ROOM, LONGEST, &err);
@@ -122,7 +105,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
         {"model.embed_tokens.weight", 17 * 64 + 3, NAN},
         {"model.norm.weight", 0, NAN},
     };
-    char dir[] = "/tmp/kvdim-gpu-forward.XXXXXX", path[64], file[128], command[128];
+    char path[64], file[128];
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 3;
     s.tied = false;
@@ -131,11 +114,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
         id[i] = i;
     const size_t offset[] = {0, 12, 30};
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .first_sequence = 3, .id = id};
-    if (!mkdtemp(dir)) {
-        printf("not ok no temporary folder\n");
-        exit(1);
-    }
-    (void)snprintf(path, sizeof path, "%s/m", dir);
+    (void)snprintf(path, sizeof path, "%s/m", temp_folder());
     (void)snprintf(file, sizeof file, "%s/model.safetensors", path);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kvd_err cpu_err = {"nothing"}, err = {"nothing"};
@@ -144,7 +123,7 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
             printf("not ok %s\n", err.msg);
             exit(1);
         }
-        kvd_checkpoint *c = open_or_end(path);
+        kvd_checkpoint *c = checkpoint_or_end(path);
         const int expected_status = run_cpu(c, &b, last_layer, &cpu, &cpu_err);
         const int status = run_gpu(c, type, &b, last_layer, &gpu, &err);
         report(!status == !expected_status && !strcmp(err.msg, cpu_err.msg), bad[i].tensor,
@@ -153,9 +132,6 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
         capture_release(&gpu);
         kvd_checkpoint_close(c);
     }
-    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
-    if (system(command))
-        printf("# %s stays\n", dir);
 }
 
 /* A door's attention output that is not finite is found where nothing reads it. */
@@ -179,7 +155,7 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
 static void test_doors(kvd_dtype type)
 {
     kvd_err err = {""};
-    kvd_checkpoint *c = open_family("mistral-window");
+    kvd_checkpoint *c = family_or_end("mistral-window");
     uint32_t id[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     const size_t offset[] = {0, 5, 12};
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "common/half.h"
+#include "bf16.h"
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "serving/cuda/methods/latents.h"
@@ -43,21 +43,11 @@ typedef struct {
 
 static kvd_rng rng;
 
-static float wide(uint16_t x)
-{
-    const uint32_t bits = (uint32_t)x << 16;
-    float y;
-    memcpy(&y, &bits, sizeof y);
-    return y;
-}
-
 static uint16_t *random_bf16(size_t n, double scale)
 {
     uint16_t *const x = need(n * sizeof *x);
-    for (size_t i = 0; i < n; i++) {
-        const float y = (float)(scale * kvd_rng_normal(&rng));
-        kvd_from_f32(KVD_BF16, &y, x + i, 1);
-    }
+    for (size_t i = 0; i < n; i++)
+        x[i] = bf16_of(scale * kvd_rng_normal(&rng));
     return x;
 }
 
@@ -226,11 +216,11 @@ static void restore_row(const problem *p, int b, int g, int side, int t, double 
     const int rank = p->c->rank[side], w = side ? p->map.d_v[g] : p->c->d;
     const uint16_t *const m = p->head[g].matrix[side] < 0 ? NULL : matrix_of(p, b, g, side);
     for (int i = 0; i < w; i++)
-        y[i] = m ? 0 : (double)wide(p->latents[latent_index(p, b, t, g, side, i)]);
+        y[i] = m ? 0 : (double)bf16_wide(p->latents[latent_index(p, b, t, g, side, i)]);
     for (int r = 0; m && r < rank; r++) {
-        const double x = (double)wide(p->latents[latent_index(p, b, t, g, side, r)]);
+        const double x = (double)bf16_wide(p->latents[latent_index(p, b, t, g, side, r)]);
         for (int i = 0; i < w; i++)
-            y[i] += x * (double)wide(m[i * rank + r]);
+            y[i] += x * (double)bf16_wide(m[i * rank + r]);
     }
     if (side == 0 && p->c->turns && t < p->c->kv_len[b])
         turn(p, t, y);
@@ -244,7 +234,7 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     for (int t = 0; t < (p->c->kv_len[b] + 7) / 8 * 8; t++) {
         restore_row(p, b, g, side, t, y);
         for (int i = 0; i < w; i++) {
-            const double x = (double)wide(got[page_index(p, b, t, g, side, i)]);
+            const double x = (double)bf16_wide(got[page_index(p, b, t, g, side, i)]);
             if (t >= p->c->kv_len[b]) {
                 h.zeros = h.zeros && x >= 0 && x <= 0;
                 continue;
@@ -338,7 +328,7 @@ static void test_put(problem *p)
             for (int h = 0; h < c->heads; h++) {
                 double y[KVD_WIDTH_MAX];
                 for (int i = 0; i < c->d; i++)
-                    y[i] = (double)wide(x[(size_t)(p->start[b] + t) * ld + (size_t)(h * c->d + i)]);
+                    y[i] = (double)bf16_wide(x[(size_t)(p->start[b] + t) * ld + (size_t)(h * c->d + i)]);
                 if (c->turns)
                     turn(p, c->kv_len[b] - c->q_len[b] + t, y);
                 for (int i = 0; i < c->d; i++) {
@@ -346,7 +336,7 @@ static void test_put(problem *p)
                         steps ? (size_t)b * q + (size_t)(h * c->d + i)
                               : (size_t)(h * c->d) * (size_t)n_q8 +
                                     kvd_blocked_index((size_t)(q_start[b] + t), (size_t)i, (size_t)c->d);
-                    const double e = fabs((double)wide(queries[at]) - y[i]) / (1 + fabs(y[i]));
+                    const double e = fabs((double)bf16_wide(queries[at]) - y[i]) / (1 + fabs(y[i]));
                     off = worse(off, e);
                 }
             }
@@ -405,10 +395,10 @@ static void test_cut(const problem *p)
                     const int t = c->kv_len[b] - 1;
                     double y = 0;
                     for (int i = 0; i < c->d; i++)
-                        y += (double)wide(pages[page_index(p, b, t, g, side, i)]) *
-                             (double)wide(matrix_of(p, b, g, side)[i * c->rank[side] + r]);
+                        y += (double)bf16_wide(pages[page_index(p, b, t, g, side, i)]) *
+                             (double)bf16_wide(matrix_of(p, b, g, side)[i * c->rank[side] + r]);
                     const double e =
-                        fabs((double)wide(got[latent_index(p, b, t, g, side, r)]) - y) / (1 + fabs(y));
+                        fabs((double)bf16_wide(got[latent_index(p, b, t, g, side, r)]) - y) / (1 + fabs(y));
                     off = worse(off, e);
                 }
     report(off < 0x1p-8, c->name, "steps cut", off, 0x1p-8);

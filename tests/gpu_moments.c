@@ -371,8 +371,8 @@ static void time_8b(kvd_dtype type, size_t rows)
     if (t.blas) {
         t.from = on_device(NULL, 48 * rows * 128 * 8);
         t.to = on_device(NULL, (size_t)48 * 128 * 128 * 8);
-        check(cudaMemset(t.from, 0x3f, 48 * rows * 128 * 8), "memset");
-        check(cudaMemset(t.to, 0, (size_t)48 * 128 * 128 * 8), "memset");
+        fill_bytes(t.from, 0x3f, 48 * rows * 128 * 8);
+        fill_bytes(t.to, 0, (size_t)48 * 128 * 128 * 8);
         const double theirs = milliseconds(rival, &t);
         printf("; cublasDgemmStridedBatched of values that are float64 already %.3f ms", theirs);
         check(cudaFree(t.from), "cudaFree");

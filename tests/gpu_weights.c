@@ -10,6 +10,7 @@
 #include "model/cuda/weights.h"
 #include "model/shapes.h"
 #include "model/weights.h"
+#include "temp_folder.h"
 
 static int failures;
 
@@ -176,21 +177,14 @@ static const kvd_shape grouped = {
 static void test_large(void)
 {
     kvd_err err = {""};
-    char dir[] = "/tmp/kvdim-gpu-weights.XXXXXX", path[64], command[64];
+    char path[64];
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 1;
     s.d_model = 512;
     s.ffn = 17000;
     s.dtype = KVD_BF16;
-    if (!mkdtemp(dir)) {
-        printf("not ok no temporary folder\n");
-        exit(1);
-    }
-    (void)snprintf(path, sizeof path, "%s/m", dir);
+    (void)snprintf(path, sizeof path, "%s/m", temp_folder());
     test_checkpoint("large", make_checkpoint(path, &s, &err) ? NULL : kvd_checkpoint_open(path, &err), &err);
-    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
-    if (system(command))
-        printf("# %s stays\n", dir);
 }
 
 static void test_refusals(void)

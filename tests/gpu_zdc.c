@@ -7,296 +7,9 @@
  */
 #include <math.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
 
-#include "common/half.h"
-#include "common/rng.h"
-#include "gpu_case.h"
-#include "kernels/cuda/decode.h"
-#include "serving/cuda/methods/zdc.h"
 #include "worst.h"
-
-enum { BATCH = 6, LAYERS = 3, KV_MOST = 4 };
-
-typedef struct {
-    const char *name;
-    int n_heads, n_kv_heads;
-    int len[BATCH], n_len;
-    int high[KV_MOST][2], low[KV_MOST][2]; /* stored widths, of K and V */
-    int kept[KV_MOST][2];
-    double share, overlap;
-    int mean, equal; /* equal: all denominators are the same */
-} test_case;
-
-static const test_case cases[] = {
-    {"half",
-     8,
-     2,
-     {1, 7, 64, 65, 130, 300},
-     6,
-     {{64, 48}, {48, 128}},
-     {{16, 48}, {32, 16}},
-     {{16, 40}, {17, 1}},
-     0.5,
-     2,
-     0,
-     0},
-    {"by mean",
-     8,
-     2,
-     {1, 7, 64, 65, 130, 300},
-     6,
-     {{64, 48}, {48, 128}},
-     {{16, 48}, {32, 16}},
-     {{3, 48}, {32, 16}},
-     0.3,
-     2,
-     1,
-     0},
-    {"none",
-     4,
-     4,
-     {130, 9, 64},
-     3,
-     {{128, 128}, {48, 64}, {32, 32}, {16, 16}},
-     {{64, 32}, {48, 64}, {16, 16}, {16, 16}},
-     {{64, 32}, {48, 64}, {16, 16}, {9, 9}},
-     0,
-     2,
-     0,
-     0},
-    {"all",
-     4,
-     4,
-     {130, 9, 64},
-     3,
-     {{128, 128}, {48, 64}, {32, 32}, {16, 16}},
-     {{64, 32}, {48, 64}, {16, 16}, {16, 16}},
-     {{64, 32}, {48, 64}, {16, 16}, {9, 9}},
-     1,
-     2,
-     0,
-     0},
-    {"equal",
-     6,
-     2,
-     {200, 33, 129},
-     3,
-     {{80, 64}, {32, 96}},
-     {{48, 48}, {16, 32}},
-     {{33, 48}, {16, 20}},
-     0.4,
-     2,
-     0,
-     1},
-    {"group 16",
-     32,
-     2,
-     {100, 70},
-     2,
-     {{128, 112}, {16, 16}},
-     {{64, 16}, {16, 16}},
-     {{60, 10}, {16, 16}},
-     0.37,
-     2,
-     0,
-     0},
-    {"lent",
-     8,
-     2,
-     {1, 7, 64, 65, 130, 1300},
-     6,
-     {{64, 48}, {48, 128}},
-     {{16, 48}, {32, 16}},
-     {{16, 40}, {17, 1}},
-     0.5,
-     0.6,
-     0,
-     0},
-    {"lent always",
-     8,
-     2,
-     {5, 70, 2100},
-     3,
-     {{64, 48}, {48, 128}},
-     {{16, 48}, {32, 16}},
-     {{16, 40}, {17, 1}},
-     0.25,
-     0,
-     0,
-     0},
-};
-
-static int failures;
-static kvd_rng rng;
-
-static void report(const test_case *c, const char *part, int ok, const char *text)
-{
-    printf("%s zdc, %s, %s: %s\n", ok ? "ok" : "not ok", c->name, part, text);
-    failures += !ok;
-}
-
-static float wide(uint16_t h)
-{
-    const uint32_t bits = (uint32_t)h << 16;
-    float z;
-    memcpy(&z, &bits, sizeof z);
-    return z;
-}
-
-static uint16_t narrow(double x)
-{
-    const float y = (float)x;
-    uint16_t h;
-    kvd_from_f32(KVD_BF16, &y, &h, 1);
-    return h;
-}
-
-static uint16_t some(double scale)
-{
-    return narrow(scale * kvd_rng_normal(&rng));
-}
-
-/* One layer's pages, the tables of a batch, and what the choice left. */
-typedef struct {
-    const test_case *c;
-    kvd_attn_map high, low, both; /* both: to the attention kernel */
-    kvd_zdc_head head[KV_MOST];
-    int n_q8, longest, pitch, n_pages;
-    int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
-    size_t pool_n;
-    uint16_t *scratch, *store; /* host */
-    int32_t n_low[BATCH + 1][LAYERS];
-    uint8_t *level;
-    int32_t *place;
-    /* the same there */
-    int32_t *dev_len, *dev_start, *dev_slot, *dev_table, *dev_low, *dev_place;
-    uint8_t *dev_level;
-    float *dev_value;
-    kvd_zdc_head *dev_head;
-} fixture;
-
-static kvd_attn_map map_of(const test_case *c, const int width[][2])
-{
-    kvd_attn_heads h = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
-    kvd_attn_map map;
-    for (int g = 0; g < c->n_kv_heads; g++) {
-        h.d_qk[g] = width[g][0];
-        h.d_v[g] = width[g][1];
-    }
-    if (kvd_attn_map_make(&h, &map)) {
-        printf("not ok zdc, %s: widths\n", c->name);
-        exit(1);
-    }
-    return map;
-}
-
-/* Twice the heads: the second half has the low widths, and the first columns of the same queries. */
-static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
-{
-    kvd_attn_map m = *high;
-    m.n_heads *= 2;
-    m.n_kv_heads *= 2;
-    m.o_pitch += low->o_pitch;
-    for (int g = 0; g < low->n_kv_heads; g++) {
-        m.d_qk[high->n_kv_heads + g] = low->d_qk[g];
-        m.d_v[high->n_kv_heads + g] = low->d_v[g];
-        m.kv_offset[high->n_kv_heads + g] = low->kv_offset[g];
-    }
-    for (int h = 0; h < low->n_heads; h++) {
-        m.q_offset[high->n_heads + h] = high->q_offset[h];
-        m.o_offset[high->n_heads + h] = high->o_pitch + low->o_offset[h];
-    }
-    return m;
-}
-
-static fixture fixture_make(const test_case *c)
-{
-    fixture f = {.c = c, .high = map_of(c, c->high), .low = map_of(c, c->low)};
-    f.low.page_elements = f.high.page_elements;
-    f.both = joined(&f.high, &f.low);
-    const kvd_attn_map *const map[] = {[KVD_ZDC_HIGH] = &f.high, [KVD_ZDC_LOW] = &f.low};
-    for (int g = 0; g < c->n_kv_heads; g++)
-        for (int s = 0; s < KVD_ZDC_STORES; s++) {
-            const int group = map[s]->group, k = map[s]->d_qk[g];
-            f.head[g].width[s][0] = map[s]->d_qk[g];
-            f.head[g].width[s][1] = map[s]->d_v[g];
-            f.head[g].in_page[s][0] = map[s]->kv_offset[g];
-            f.head[g].in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * k;
-            f.head[g].in_row[s] = f.both.o_offset[s * c->n_heads + g * group];
-            f.head[g].kept[0] = (int16_t)c->kept[g][0];
-            f.head[g].kept[1] = (int16_t)c->kept[g][1];
-        }
-    for (int b = 0; b < c->n_len; b++) {
-        f.len[b] = c->len[b];
-        f.start[b] = f.n_q8;
-        f.n_q8 += (c->len[b] + 7) / 8 * 8;
-        f.longest = c->len[b] > f.longest ? c->len[b] : f.longest;
-        f.slot[b] = (b * 5 + 2) % c->n_len; /* a permutation: 5 and these lengths have no divisor in common */
-    }
-    if (c->n_len == 5 || c->n_len < 2)
-        exit(1);
-    /* A page more than the longest needs, for the tokens behind it. */
-    f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
-    f.n_pages = f.pitch * c->n_len;
-    f.table = need((size_t)f.n_pages * sizeof *f.table);
-    for (int i = 0; i < f.n_pages; i++)
-        f.table[i] = i;
-    for (int i = f.n_pages - 1; i > 0; i--) {
-        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1);
-        const int32_t x = f.table[i];
-        f.table[i] = f.table[j];
-        f.table[j] = x;
-    }
-    f.pool_n = (size_t)(f.n_pages + c->n_len) * (size_t)f.high.page_elements;
-    f.scratch = need(f.pool_n * sizeof *f.scratch);
-    f.store = need(f.pool_n * sizeof *f.store);
-    memset(f.store, 0xff, f.pool_n * sizeof *f.store);
-    for (size_t i = 0; i < f.pool_n; i++)
-        f.scratch[i] = some(1);
-    f.level = need((size_t)f.n_q8);
-    f.place = need((size_t)f.n_q8 * sizeof *f.place);
-    f.dev_len = on_device(f.len, sizeof f.len);
-    f.dev_start = on_device(f.start, sizeof f.start);
-    f.dev_slot = on_device(f.slot, sizeof f.slot);
-    f.dev_table = on_device(f.table, (size_t)f.n_pages * sizeof *f.table);
-    f.dev_low = on_device(f.n_low, sizeof f.n_low);
-    f.dev_level = on_device(NULL, (size_t)f.n_q8);
-    f.dev_place = on_device(NULL, (size_t)f.n_q8 * sizeof *f.place);
-    f.dev_value = on_device(NULL, (size_t)f.n_q8 * sizeof(float));
-    f.dev_head = on_device(f.head, sizeof f.head);
-    return f;
-}
-
-static void fixture_release(fixture *f)
-{
-    void *const there[] = {f->dev_len,   f->dev_start, f->dev_slot,  f->dev_table, f->dev_low,
-                           f->dev_level, f->dev_place, f->dev_value, f->dev_head};
-    for (size_t i = 0; i < sizeof there / sizeof *there; i++)
-        check(cudaFree(there[i]), "cudaFree");
-    free(f->table);
-    free(f->scratch);
-    free(f->store);
-    free(f->level);
-    free(f->place);
-}
-
-static kvd_zdc_pages pages_of(const fixture *f, int layer)
-{
-    return (kvd_zdc_pages){.slot = f->dev_slot,
-                           .table = f->dev_table,
-                           .pitch = f->pitch,
-                           .own = f->n_pages,
-                           .n_low = f->dev_low,
-                           .n_layers = LAYERS,
-                           .layer = layer};
-}
-
-static int page_of(const fixture *f, int b, int i)
-{
-    return i ? f->table[b * f->pitch + i - 1] : f->n_pages + f->slot[b];
-}
+#include "zdc_case.h"
 
 /* ---- the choice ----------------------------------------------------------------------------------------- */
 
@@ -384,7 +97,7 @@ static void test_choice(fixture *f)
         check(cudaMemcpy(f->n_low, f->dev_low, sizeof f->n_low, cudaMemcpyDeviceToHost), "counts");
         check(cudaFree(there), "cudaFree");
         for (int b = 0; b < f->c->n_len; b++, all++) {
-            const int takes = l > 0 && f->c->overlap <= 1 && lends(f, before, f->level, b);
+            const int takes = l > 0 && f->c->overlap < NEVER_LENT && lends(f, before, f->level, b);
             int count[2] = {0, 0};
             wrong += !chosen_well(f, lse, f->level, b);
             lent += takes;
@@ -399,7 +112,7 @@ static void test_choice(fixture *f)
     (void)snprintf(text, sizeof text,
                    "%d sets of %d prompts in %d layers, %d lent; %d wrong, %d wrong places", all, f->c->n_len,
                    LAYERS, lent, wrong, places);
-    report(f->c, "choice", !wrong && !places && (f->c->overlap > 1 || lent), text);
+    report(f->c, "choice", !wrong && !places && (f->c->overlap >= NEVER_LENT || lent), text);
     free(lse);
     free(before);
 }
@@ -668,11 +381,11 @@ static void attend(const fixture *f, const steps *s, int b, int h, double *o)
                       page0 = i < n_low ? 0 : low_pages(f, b);
             if (pass == 0)
                 for (int k = 0; k < f->head[g].width[store][0] && k < d; k++)
-                    p[i] +=
-                        (double)wide(q[k]) * (double)wide(f->store[cell(f, b, g, 0, store, page0, place, k)]);
+                    p[i] += (double)bf16_wide(q[k]) *
+                            (double)bf16_wide(f->store[cell(f, b, g, 0, store, page0, place, k)]);
             else
                 for (int k = 0; k < f->head[g].width[store][1] && k < dv; k++)
-                    o[k] += p[i] * (double)wide(f->store[cell(f, b, g, 1, store, page0, place, k)]);
+                    o[k] += p[i] * (double)bf16_wide(f->store[cell(f, b, g, 1, store, page0, place, k)]);
             if (pass == 0 && i == n - 1) {
                 for (int j = 0; j < n; j++)
                     top = fmax(top, p[j] *= (double)f->high.scale);
@@ -702,7 +415,7 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
     a.n_ctas = kvd_decode_ctas(&a.map);
     const size_t bytes = kvd_decode_workspace_bytes(&a.map, a.batch, f->longest, a.n_ctas);
     check(cudaMalloc(&a.workspace, bytes), "cudaMalloc");
-    check(cudaMemset(a.workspace, 0, bytes), "workspace");
+    fill_bytes(a.workspace, 0, bytes);
     check(kvd_decode_plan(&a, schedule, 0), "plan");
     check(kvd_decode(&a, 0), "decode");
     check(cudaDeviceSynchronize(), "decode");
@@ -722,7 +435,7 @@ static double distance(const fixture *f, const steps *s, const uint16_t *got)
                 size = fmax(size, fabs(o[i]));
             for (int i = 0; i < width; i++) {
                 const size_t at = (size_t)b * (size_t)f->high.o_pitch + (size_t)(f->high.o_offset[h] + i);
-                const double e = fabs((double)wide(got[at]) - o[i]) / size;
+                const double e = fabs((double)bf16_wide(got[at]) - o[i]) / size;
                 if (isnan(e))
                     return e;
                 worst = worse(worst, e);

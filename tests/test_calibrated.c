@@ -7,45 +7,22 @@
 
 #include <cmocka.h>
 
-#include "make_dump.h"
+#include "calibration_dump.h"
 #include "methods/presets.h"
 
-enum { LAYERS = 2, HEADS = 2, D = 8, N = 300, WIDE = HEADS * D };
-static char folder[] = "/tmp/kvd_test_calibrated_XXXXXX";
-static char path[128], fisher_path[128];
-static kvd_run run;
-static kvd_activations dump;
-static const kvd_config config = {.n_layers = LAYERS,
-                                  .n_heads = 4,
-                                  .n_kv_heads = HEADS,
-                                  .d_head = D,
-                                  .d_model = 32,
-                                  .max_positions = 512,
-                                  .rope_theta = 1e4};
+enum { N = 300, WIDE = HEADS * D };
+static char fisher_path[64];
 
 static int set_up(void **state)
 {
     (void)state;
-    kvd_err err;
-    kvd_common_options common = {.seed = 1, .threads = 1};
-    char *argv[] = {(char *)"test_calibrated", NULL};
-    dump_plan p;
-    if (!mkdtemp(folder) || kvd_run_start(&run, "test_calibrated", 1, argv, &common, &err))
-        return -1;
-    snprintf(path, sizeof path, "%s/a.h5", folder);
-    dump_plan_init(&p, N, 1);
-    p.a.has_pre = true;
-    return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err);
+    return open_dump(N);
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    kvd_activations_close(&dump);
-    remove(path);
-    remove(fisher_path);
-    rmdir(folder);
-    kvd_run_release(&run);
+    close_dump();
     return 0;
 }
 
@@ -334,7 +311,7 @@ static void write_fisher(size_t n_rows, const char *hash, float (*of)(size_t tok
                     .seq_len = dump.seq_len,
                     .n_layers = LAYERS,
                     .n_rows = n_rows};
-    snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", folder);
+    snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", temp_folder());
     snprintf(f.corpus_hash, sizeof f.corpus_hash, "%s", hash);
     if (kvd_fisher_create(&f, fisher_path, &run, &err))
         fail_msg("%s", err.msg);

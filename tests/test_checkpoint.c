@@ -15,8 +15,9 @@
 
 #include "make_checkpoint.h"
 #include "model/checkpoint.h"
+#include "temp_folder.h"
 
-static char folder[] = "/tmp/kvdim-test-XXXXXX";
+static const char *folder;
 
 /* A path in the test's own folder; two may be in use at a time. */
 static const char *in(const char *name)
@@ -524,15 +525,8 @@ static void test_unusable_dtype(void **state)
 static int setup(void **state)
 {
     (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    folder = temp_folder();
+    return 0;
 }
 
 int main(void)
@@ -544,5 +538,5 @@ int main(void)
         cmocka_unit_test(test_beside),          cmocka_unit_test(test_relative_path),
         cmocka_unit_test(test_unusable_dtype),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -12,8 +12,9 @@
 
 #include "common/rng.h"
 #include "model/corpus.h"
+#include "temp_folder.h"
 
-static char folder[] = "/tmp/kvdim-corpus-XXXXXX";
+static const char *folder;
 static kvd_tokenizer *tok;
 
 static const char *put_file(const char *name, const char *text, size_t len)
@@ -345,16 +346,15 @@ static int start(void **state)
     (void)state;
     kvd_err err;
     tok = kvd_tokenizer_open("data/models/kvdim-6m/tokenizer.json", 0, &err);
-    return tok && mkdtemp(folder) ? 0 : -1;
+    folder = temp_folder();
+    return tok ? 0 : -1;
 }
 
 static int stop(void **state)
 {
     (void)state;
-    char command[128];
     kvd_tokenizer_free(tok);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return 0;
 }
 
 int main(void)

@@ -22,30 +22,22 @@
 #include "methods/cache.h"
 #include "model/forward.h"
 #include "model/safetensors_write.h"
+#include "temp_folder.h"
 
 enum { TOKENS = 37 };
 static const double bar =
     2e-5; /* relative Frobenius distance of logits, as between families and Transformers */
 
-static char place[] = "/tmp/kvd_export_XXXXXX";
+static const char *place;
 static char out[64], made[64];
 
 static int make_place(void **state)
 {
     (void)state;
-    if (!mkdtemp(place))
-        return -1;
+    place = temp_folder();
     (void)snprintf(out, sizeof out, "%s/out", place);
     (void)snprintf(made, sizeof made, "%s/made", place);
     return 0;
-}
-
-static int remove_place(void **state)
-{
-    (void)state;
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", place);
-    return system(command);
 }
 
 static void must(int status, const kvd_err *err)
@@ -455,5 +447,5 @@ int main(void)
         cmocka_unit_test(test_refuses),
         FAMILIES(FAMILY),
     };
-    return cmocka_run_group_tests(tests, make_place, remove_place);
+    return cmocka_run_group_tests(tests, make_place, NULL);
 }

@@ -13,6 +13,7 @@
 
 #include "forward_case.h"
 #include "model/weights.h"
+#include "temp_folder.h"
 
 static const char folder[] = "tests/data/families";
 
@@ -165,8 +166,8 @@ static void test_configuration_decides(void **state)
         {"phi3-window", "\"intermediate_size\": 48", "\"intermediate_size\": 24",
          "gate_up_proj.weight' has shape [96][160], the configuration needs [48][160]"},
     };
-    char dir[] = "/tmp/kvdim-families.XXXXXX", command[1024];
-    assert_non_null(mkdtemp(dir));
+    const char *const dir = temp_folder();
+    char command[1024];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kvd_err err = {""};
         (void)snprintf(command, sizeof command,
@@ -180,8 +181,6 @@ static void test_configuration_decides(void **state)
             fail_msg("%s: '%s' lacks '%s'", cases[i][0], err.msg, cases[i][3]);
         kvd_checkpoint_close(checkpoint);
     }
-    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
-    assert_int_equal(system(command), 0);
 }
 
 /* Saved without the head, a model has names without the family's base; the rest must still belong. */
@@ -199,8 +198,8 @@ static void test_names_without_base(void **state)
         {"opt-before", "\"model\\.decoder\\.embed", "      \"decoder.embed",
          "tensor 'model.decoder.final_layer_norm.bias' is not part of this opt model of 2 layers"},
     };
-    char dir[] = "/tmp/kvdim-families.XXXXXX", command[1024];
-    assert_non_null(mkdtemp(dir));
+    const char *const dir = temp_folder();
+    char command[1024];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kvd_err err = {""};
         char expected[300];
@@ -219,8 +218,6 @@ static void test_names_without_base(void **state)
         if (!strstr(err.msg, cases[i].message))
             fail_msg("'%s' lacks '%s'", err.msg, cases[i].message);
     }
-    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
-    assert_int_equal(system(command), 0);
 }
 
 /* Two matrices without a gate, and keys within the window alone. */

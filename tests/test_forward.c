@@ -17,32 +17,15 @@
 
 #include "forward_case.h"
 #include "make_checkpoint.h"
-
-static char folder[4096];
+#include "temp_folder.h"
 
 static const char *in_folder(const char *name)
 {
-    static char path[2][4200];
+    static char path[2][128];
     static int turn;
     turn = !turn;
-    (void)snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    (void)snprintf(path[turn], sizeof path[turn], "%s/%s", temp_folder(), name);
     return path[turn];
-}
-
-static int make_folder(void **unused)
-{
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/kvdim-forward.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **unused)
-{
-    (void)unused;
-    char command[4200];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
 }
 
 /* ---- against the reference --------------------------------------------------- */
@@ -535,5 +518,5 @@ int main(void)
         cmocka_unit_test(test_transformers_kvdim_6m),
         cmocka_unit_test(test_transformers_kvdim_25m),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@
 #include "methods/cache.h"
 #include "model/corpus.h"
 #include "model/forward.h"
+#include "temp_folder.h"
 
 enum {
     PROMPTS = 3,
@@ -29,7 +30,6 @@ enum {
 };
 static const size_t offset[] = {0, PROMPT_1, PROMPT_1 + PROMPT_2, PROMPT_1 + PROMPT_2 + PROMPT_3};
 static const size_t end[] = {0, N_NEW, 2 * N_NEW, 3 * N_NEW};
-static char folder[] = "/tmp/kvd_test_generate_XXXXXX";
 static char dump_path[128];
 static uint32_t id[ALL];
 static kvd_checkpoint *checkpoint;
@@ -76,9 +76,9 @@ static int set_up(void **state)
     kvd_err err = {""};
     kvd_common_options common = {.seed = 1, .threads = 2};
     char *argv[] = {(char *)"test_generate", NULL};
-    if (!mkdtemp(folder) || kvd_run_start(&run, "test_generate", 1, argv, &common, &err))
+    if (kvd_run_start(&run, "test_generate", 1, argv, &common, &err))
         return -1;
-    snprintf(dump_path, sizeof dump_path, "%s/a.h5", folder);
+    snprintf(dump_path, sizeof dump_path, "%s/a.h5", temp_folder());
     if (!(checkpoint = kvd_checkpoint_open("data/models/kvdim-6m", &err)))
         return -1;
     config = kvd_checkpoint_config(checkpoint);
@@ -104,8 +104,6 @@ static int tear_down(void **state)
     kvd_checkpoint_close(checkpoint);
     free(hidden);
     free(logits);
-    remove(dump_path);
-    rmdir(folder);
     kvd_run_release(&run);
     return 0;
 }

@@ -72,9 +72,23 @@ static void refusals(void **state)
     }
 }
 
+static void lists(void **state)
+{
+    (void)state;
+    static const char *const list[] = {"none,zack,p=0.5,ranks=error,h2o+kivi",
+                                       "zack,p=0.5,ranks=error,h2o+kivi",
+                                       "h2o+kivi",
+                                       "",
+                                       ",zack",
+                                       "zack,"};
+    static const size_t length[] = {4, 22, 8, 0, 0, 4};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        assert_int_equal(kvd_method_text_length(list[i]), length[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(combinations), cmocka_unit_test(all_different),
-                                       cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(refusals), cmocka_unit_test(lists)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

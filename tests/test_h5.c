@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,9 +20,10 @@
 #include "common/h5.h"
 #include "common/half.h"
 #include "common/rng.h"
+#include "temp_folder.h"
 
 static kvd_err err;
-static char folder[] = "/tmp/kvd_h5_XXXXXX";
+static const char *folder;
 static char path[64], partial[80], input[80];
 static const kvd_schema schema = {"test", 2, "A test."}, other = {"other", 2, "Another."};
 static kvd_run run;
@@ -30,8 +33,7 @@ static int make_folder(void **state)
     (void)state;
     static char *argv[] = {"kvdim-test", "a b", NULL};
     kvd_common_options opt = {.seed = UINT64_MAX, .threads = 1};
-    if (!mkdtemp(folder))
-        return -1;
+    folder = temp_folder();
     (void)snprintf(path, sizeof path, "%s/x.h5", folder);
     (void)snprintf(partial, sizeof partial, "%s.partial", path);
     (void)snprintf(input, sizeof input, "%s/input", folder);
@@ -42,13 +44,11 @@ static int make_folder(void **state)
            kvd_run_parameter(&run, "tokens", &err, "%d", 7) || kvd_run_add_input(&run, input, &err);
 }
 
-static int remove_folder(void **state)
+static int release_run(void **state)
 {
     (void)state;
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
     kvd_run_release(&run);
-    return system(command);
+    return 0;
 }
 
 static void ok(int rc)
@@ -629,6 +629,49 @@ static void test_damaged(void **state)
     free(data);
 }
 
+/* Children leave faults behind when they are waited for. */
+static long faults_of_children(void)
+{
+    struct rusage u;
+    ok(getrusage(RUSAGE_CHILDREN, &u));
+    return u.ru_minflt;
+}
+
+/* A child reads a file that is not new once, whatever comes of it, and again when it was written. */
+static void test_read_once(void **state)
+{
+    (void)state;
+    unsigned char *data;
+    char bad[80], why[sizeof err.msg] = "";
+    kvd_h5 f;
+    write_file();
+    const size_t n = load(path, &data);
+    (void)snprintf(bad, sizeof bad, "%s/bad.h5", folder);
+    memset(data + 96, 0xff, n - 96);
+    FILE *to = fopen(bad, "wb");
+    assert_non_null(to);
+    assert_int_equal(fwrite(data, 1, n, to), n);
+    ok(fclose(to));
+    free(data);
+    sleep(3);
+    for (int i = 0; i < 3; i++) {
+        const long before = faults_of_children();
+        ok(kvd_h5_open(&f, path, &schema, &err));
+        kvd_h5_close(&f, false);
+        assert_int_equal(faults_of_children() > before, i == 0);
+        const long between = faults_of_children();
+        assert_int_equal(kvd_h5_open(&f, bad, &schema, &err), -1);
+        assert_int_equal(faults_of_children() > between, i == 0);
+        assert_true(i == 0 || !strcmp(err.msg, why));
+        strcpy(why, err.msg);
+    }
+    ok(utimes(path, NULL));
+    const long before = faults_of_children();
+    ok(kvd_h5_open(&f, path, &schema, &err));
+    kvd_h5_close(&f, false);
+    assert_true(faults_of_children() > before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -647,6 +690,7 @@ int main(void)
         cmocka_unit_test(test_links_are_refused),
         cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_read_once),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, release_run);
 }

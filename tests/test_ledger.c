@@ -13,18 +13,19 @@
 
 #include "report/ledger.h"
 #include "report/measures.h"
+#include "temp_folder.h"
 
 static const char heading[] =
     "id,source,claim,published_csv,published_column,published_low,published_high,unit,measure,test,limit,"
     "trend_measure,trend_test,trend_limit,beside,setting,rule,needs\n";
 
-static char folder[64];
+static const char *folder;
 
 static int make_folder(void **state)
 {
     (void)state;
-    strcpy(folder, "/tmp/kvdim-ledger-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
+    folder = temp_folder();
+    return 0;
 }
 
 static void put_file(const char *name, const char *a, const char *b)
@@ -36,17 +37,6 @@ static void put_file(const char *name, const char *a, const char *b)
     fputs(a, f);
     fputs(b, f);
     assert_int_equal(fclose(f), 0);
-}
-
-static int remove_folder(void **state)
-{
-    char path[128];
-    (void)state;
-    snprintf(path, sizeof path, "%s/ledger.csv", folder);
-    unlink(path);
-    snprintf(path, sizeof path, "%s/table.csv", folder);
-    unlink(path);
-    return rmdir(folder);
 }
 
 /* Two heads of four dimensions; largest singular values 6 and 10: mean 8, sample sd 2 sqrt 2. */
@@ -444,5 +434,5 @@ int main(void)
         cmocka_unit_test(test_fewer_rows),     cmocka_unit_test(test_hostile_ledgers),
         cmocka_unit_test(test_shipped_ledger),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, NULL);
 }

@@ -16,6 +16,7 @@
 #include "methods/presets.h"
 #include "methods/stepwise.h"
 #include "model/safetensors.h"
+#include "temp_folder.h"
 #include "worst.h"
 
 static kvd_safetensors *file;
@@ -115,7 +116,7 @@ static void selections(void **state)
 /* ---- from calibration rows ------------------------------------------------------------------------------------ */
 
 enum { ROWS = 256, KV = 2, D = 8, WIDE = KV * D, MODEL = 24 };
-static char folder[] = "/tmp/kvd_test_methods_XXXXXX", path[64];
+static char path[64];
 static kvd_activations dump;
 
 /* A dump of one layer whose keys before RoPE and values are the fixture's, and nothing else of use. */
@@ -412,11 +413,11 @@ static int set_up(void **state)
     kvd_run run;
     kvd_common_options common = {.seed = 1, .threads = 1};
     char *argv[] = {(char *)"test_methods_oracle", NULL};
-    if (!(file = kvd_safetensors_open("tests/data/methods.safetensors", &err)) || !mkdtemp(folder) ||
+    if (!(file = kvd_safetensors_open("tests/data/methods.safetensors", &err)) ||
         kvd_run_start(&run, "test_methods_oracle", 1, argv, &common, &err))
         return -1;
-    snprintf(path, sizeof path, "%s/a.h5", folder);
-    snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", folder);
+    snprintf(path, sizeof path, "%s/a.h5", temp_folder());
+    snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", temp_folder());
     const int status = write_rows(&run, &err) || kvd_activations_open(&dump, path, &err) ||
                        write_fisher(&run, &err) || kvd_fisher_open(&fisher, fisher_path, &err);
     kvd_run_release(&run);
@@ -429,9 +430,6 @@ static int tear_down(void **state)
     kvd_activations_close(&dump);
     kvd_fisher_close(&fisher);
     kvd_safetensors_close(file);
-    remove(fisher_path);
-    remove(path);
-    rmdir(folder);
     return 0;
 }
 

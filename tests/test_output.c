@@ -14,28 +14,20 @@
 #include <cmocka.h>
 
 #include "common/output.h"
+#include "temp_folder.h"
 
 static kvd_err err;
-static char folder[] = "/tmp/kvd_output_XXXXXX";
+static const char *folder;
 static char path[64], partial[80], lock[80];
 
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
+    folder = temp_folder();
     (void)snprintf(path, sizeof path, "%s/x.h5", folder);
     (void)snprintf(partial, sizeof partial, "%s.partial", path);
     (void)snprintf(lock, sizeof lock, "%s.lock", path);
     return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
 }
 
 static void put(const char *name, const char *text)
@@ -224,5 +216,5 @@ int main(void)
         cmocka_unit_test(test_link_is_followed),
         cmocka_unit_test(test_text_and_folders),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, NULL);
 }

@@ -12,16 +12,16 @@
 #include <cmocka.h>
 
 #include "common/output_folder.h"
+#include "temp_folder.h"
 
 static kvd_err err;
-static char folder[] = "/tmp/kvd_folder_XXXXXX";
+static const char *folder;
 static char path[64], partial[80], lock[80];
 
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
+    folder = temp_folder();
     (void)snprintf(path, sizeof path, "%s/x", folder);
     (void)snprintf(partial, sizeof partial, "%s.partial", path);
     (void)snprintf(lock, sizeof lock, "%s.lock", path);
@@ -33,13 +33,6 @@ static void run(const char *what)
     char command[300];
     (void)snprintf(command, sizeof command, "cd '%s' && %s", folder, what);
     assert_int_equal(system(command), 0);
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    run("rm -rf '../'\"$(basename \"$PWD\")\"");
-    return 0;
 }
 
 static void put(kvd_output *out, const char *name, const char *text)
@@ -157,5 +150,5 @@ int main(void)
         cmocka_unit_test(test_replaces),      cmocka_unit_test(test_left_behind),
         cmocka_unit_test(test_refuses),       cmocka_unit_test(test_one_writer),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, NULL);
 }

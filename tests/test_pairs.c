@@ -15,9 +15,9 @@
 #include "common/linalg.h"
 #include "make_dump.h"
 #include "oracle/balanced.h"
+#include "temp_folder.h"
 
-static char folder[] = "/tmp/kvd_test_pairs_XXXXXX";
-static char path[128], moments_path[128];
+static char path[64], moments_path[64];
 static kvd_run run;
 
 static int set_up(void **state)
@@ -27,10 +27,10 @@ static int set_up(void **state)
     kvd_common_options common = {.seed = 1, .threads = 1};
     char *argv[] = {(char *)"test_pairs", NULL};
     dump_plan p;
-    if (!mkdtemp(folder) || kvd_run_start(&run, "test_pairs", 1, argv, &common, &err))
+    if (kvd_run_start(&run, "test_pairs", 1, argv, &common, &err))
         return -1;
-    snprintf(path, sizeof path, "%s/a.h5", folder);
-    snprintf(moments_path, sizeof moments_path, "%s/m.h5", folder);
+    snprintf(path, sizeof path, "%s/a.h5", temp_folder());
+    snprintf(moments_path, sizeof moments_path, "%s/m.h5", temp_folder());
     dump_plan_init(&p, 50, 1);
     p.a.has_pre = true;
     return write_dump(&p, path, &run, &err) || write_moments(path, moments_path, &run, &err);
@@ -39,9 +39,6 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    remove(path);
-    remove(moments_path);
-    rmdir(folder);
     kvd_run_release(&run);
     return 0;
 }
@@ -189,7 +186,7 @@ static void test_missing_pre_is_an_error(void **state)
     kvd_moments m;
     kvd_err err;
     double gram[64];
-    snprintf(other, sizeof other, "%s/after.h5", folder);
+    snprintf(other, sizeof other, "%s/after.h5", temp_folder());
     dump_plan_init(&p, 9, 1);
     assert_int_equal(write_dump(&p, other, &run, &err), 0);
     assert_int_equal(kvd_activations_open(&a, other, &err), 0);

@@ -12,11 +12,11 @@
 
 #include "analysis/reduce.h"
 #include "make_dump.h"
+#include "temp_folder.h"
 
 enum { D = 8 };
 
-static char folder[] = "/tmp/kvd_test_reduce_XXXXXX";
-static char path[2][128];
+static char path[2][64];
 static kvd_run run;
 static kvd_activations dump[2];
 
@@ -28,10 +28,10 @@ static int set_up(void **state)
     kvd_common_options common = {.seed = 1, .threads = 2};
     char *argv[] = {(char *)"test_reduce", NULL};
     dump_plan p;
-    if (!mkdtemp(folder) || kvd_run_start(&run, "test_reduce", 1, argv, &common, &err))
+    if (kvd_run_start(&run, "test_reduce", 1, argv, &common, &err))
         return -1;
     for (int i = 0; i < 2; i++) {
-        snprintf(path[i], sizeof path[i], "%s/%d.h5", folder, i);
+        snprintf(path[i], sizeof path[i], "%s/%d.h5", temp_folder(), i);
         dump_plan_init(&p, i ? 130 : 300, (uint64_t)i + 1);
         p.a.n_sequences = i ? 13 : 20;
         if (write_dump(&p, path[i], &run, &err) || kvd_activations_open(&dump[i], path[i], &err))
@@ -43,11 +43,8 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         kvd_activations_close(&dump[i]);
-        remove(path[i]);
-    }
-    rmdir(folder);
     kvd_run_release(&run);
     return 0;
 }

@@ -14,22 +14,16 @@
 #include <cmocka.h>
 
 #include "common/run.h"
+#include "temp_folder.h"
 
 static kvd_err err;
-static char folder[] = "/tmp/kvd_run_XXXXXX";
+static const char *folder;
 
 static int make_folder(void **state)
 {
     (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    folder = temp_folder();
+    return 0;
 }
 
 static const char *put(const char *name, const char *text, size_t len)
@@ -231,5 +225,5 @@ int main(void)
         cmocka_unit_test(test_exit),
         cmocka_unit_test(test_facts),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, NULL);
 }

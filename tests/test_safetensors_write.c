@@ -11,26 +11,18 @@
 #include <cmocka.h>
 
 #include "model/safetensors_write.h"
+#include "temp_folder.h"
 
 static kvd_err err;
-static char folder[] = "/tmp/kvd_safetensors_XXXXXX";
+static const char *folder;
 static char path[64];
 
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
+    folder = temp_folder();
     (void)snprintf(path, sizeof path, "%s/x.safetensors", folder);
     return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
 }
 
 static size_t bytes_of(const kvd_tensor_spec *s)
@@ -204,5 +196,5 @@ int main(void)
         cmocka_unit_test(test_refuses_headers),
         cmocka_unit_test(test_refuses_data),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, NULL);
 }

@@ -16,6 +16,7 @@
 #include "model/forward.h"
 
 #include "make_checkpoint.h"
+#include "temp_folder.h"
 
 enum { LAYERS = 2, KV = 2, GROUP = 2, D = 16, N = 24, LENGTHS = 3 };
 static const size_t offset[LENGTHS] = {0, 10, N};
@@ -233,12 +234,10 @@ static void test_unit_of_sigma(void **state)
 
 int main(void)
 {
-    char folder[] = "/tmp/kvdim-sensitivity-XXXXXX", path[64];
+    char path[64];
     made_spec spec = MADE_SPEC_DEFAULTS;
     kvd_err err = {""};
-    if (!mkdtemp(folder))
-        return 1;
-    (void)snprintf(path, sizeof path, "%s/model", folder);
+    (void)snprintf(path, sizeof path, "%s/model", temp_folder());
     if (make_checkpoint(path, &spec, &err) || !(model = kvd_checkpoint_open(path, &err))) {
         fprintf(stderr, "%s\n", err.msg);
         return 1;
@@ -253,7 +252,5 @@ int main(void)
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kvd_checkpoint_close(model);
-    char command[160];
-    (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command) || failed;
+    return failed;
 }

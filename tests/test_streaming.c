@@ -16,6 +16,7 @@
 #include "model/attention.h"
 #include "model/forward.h"
 #include "model/streaming.h"
+#include "temp_folder.h"
 #include "write_shape.h"
 
 /* One that stacks its parts, one whose head is tied, one in groups. Matrices of some pages each. */
@@ -34,20 +35,13 @@ static const kvd_shape made[] = {
 };
 enum { N_MADE = sizeof made / sizeof made[0] };
 
-static char folder[] = "/tmp/kvd-streaming-XXXXXX";
+static const char *folder;
 
 static int make_folder(void **state)
 {
     (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    folder = temp_folder();
+    return 0;
 }
 
 typedef struct {
@@ -200,5 +194,5 @@ int main(void)
         cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_memory_stays),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, NULL);
 }

@@ -303,18 +303,16 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point_sourc
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row)
 {
     const kvd_rows *const r = a->rows;
-    const double whole = kvd_rows_get_real(r, row, kvd_rows_find(r, "bytes_per_token_dense")) *
-                         kvd_rows_get_real(r, row, kvd_rows_find(r, "stored_element_bytes")) /
-                         kvd_rows_get_real(r, row, kvd_rows_find(r, "element_bytes"));
-    return 1 - kvd_rows_get_real(r, row, kvd_rows_find(r, "bytes_per_token_stored")) / whole;
+    const double whole = kvd_row_real(r, row, "bytes_per_token_dense") *
+                         kvd_row_real(r, row, "stored_element_bytes") / kvd_row_real(r, row, "element_bytes");
+    return 1 - kvd_row_real(r, row, "bytes_per_token_stored") / whole;
 }
 
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row)
 {
     const kvd_rows *const r = a->rows;
-    return (kvd_interval){kvd_rows_get_real(r, row, kvd_rows_find(r, "top1_share")),
-                          kvd_rows_get_real(r, row, kvd_rows_find(r, "top1_share_lo")),
-                          kvd_rows_get_real(r, row, kvd_rows_find(r, "top1_share_hi"))};
+    return (kvd_interval){kvd_row_real(r, row, "top1_share"), kvd_row_real(r, row, "top1_share_lo"),
+                          kvd_row_real(r, row, "top1_share_hi")};
 }
 
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err)

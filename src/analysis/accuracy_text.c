@@ -8,24 +8,14 @@ const char kvd_accuracy_heading[] =
     "method    rule            p    p16        ppl 95 %                  top1  share "
     "95 %               KL/nat  agree  att.err  B/token   stored";
 
-static double value(const kvd_rows *r, size_t i, const char *column)
-{
-    return kvd_rows_get_real(r, i, kvd_rows_find(r, column));
-}
-
-static const char *text(const kvd_rows *r, size_t i, const char *column)
-{
-    return kvd_rows_get_text(r, i, kvd_rows_find(r, column));
-}
-
 /* "zack", and of key cut the side: "zack/v"; of one seed of several: "keyformer#7". */
 static void method_name(const kvd_rows *r, size_t i, char *name, size_t size)
 {
-    const bool qk = *text(r, i, "pair_qk"), v = *text(r, i, "pair_v");
+    const bool qk = *kvd_row_text(r, i, "pair_qk"), v = *kvd_row_text(r, i, "pair_v");
     char seed[24] = "";
-    if (!strcmp(text(r, i, "purpose"), "seed"))
+    if (!strcmp(kvd_row_text(r, i, "purpose"), "seed"))
         snprintf(seed, sizeof seed, "#%lld", (long long)kvd_rows_get_int(r, i, kvd_rows_find(r, "seed")));
-    snprintf(name, size, "%s%s%s", text(r, i, "method"), qk == v ? "" : v ? "/v" : "/qk", seed);
+    snprintf(name, size, "%s%s%s", kvd_row_text(r, i, "method"), qk == v ? "" : v ? "/v" : "/qk", seed);
 }
 
 /* "name value [lo, hi]" when the rows have such a column. */
@@ -33,12 +23,12 @@ static void add_measure(const kvd_rows *r, size_t i, const char *name, char *lin
 {
     char lo[48], hi[48];
     const size_t used = strlen(line);
-    if (kvd_rows_find(r, name) < 0 || isnan(value(r, i, name)))
+    if (kvd_rows_find(r, name) < 0 || isnan(kvd_row_real(r, i, name)))
         return;
     snprintf(lo, sizeof lo, "%s_lo", name);
     snprintf(hi, sizeof hi, "%s_hi", name);
-    snprintf(line + used, size - used, "  %s %.4g [%.4g, %.4g]", name, value(r, i, name), value(r, i, lo),
-             value(r, i, hi));
+    snprintf(line + used, size - used, "  %s %.4g [%.4g, %.4g]", name, kvd_row_real(r, i, name),
+             kvd_row_real(r, i, lo), kvd_row_real(r, i, hi));
 }
 
 const char *kvd_accuracy_free_line(const kvd_rows *r, size_t i, char *line)
@@ -59,14 +49,17 @@ const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
 {
     char ppl[40], share[40], name[80];
     method_name(r, i, name, sizeof name);
-    snprintf(ppl, sizeof ppl, "[%.4g, %.4g]", value(r, i, "perplexity_lo"), value(r, i, "perplexity_hi"));
-    snprintf(share, sizeof share, "[%.3f, %.3f]", value(r, i, "top1_share_lo"), value(r, i, "top1_share_hi"));
+    snprintf(ppl, sizeof ppl, "[%.4g, %.4g]", kvd_row_real(r, i, "perplexity_lo"),
+             kvd_row_real(r, i, "perplexity_hi"));
+    snprintf(share, sizeof share, "[%.3f, %.3f]", kvd_row_real(r, i, "top1_share_lo"),
+             kvd_row_real(r, i, "top1_share_hi"));
     snprintf(line, KVD_ACCURACY_LINE,
              "%-9s %-10s %6.4f %6.4f  %9.4g %-19s %6.4f %6.4f %-15s %9.3g %6.4f %8.3g %8.0f %8.0f", name,
-             text(r, i, "rule"), value(r, i, "overall_p"), value(r, i, "overall_p16"),
-             value(r, i, "perplexity"), ppl, value(r, i, "top1"), value(r, i, "top1_share"), share,
-             value(r, i, "kl"), value(r, i, "agree"), value(r, i, "attention_error"),
-             value(r, i, "bytes_per_token_nominal"), value(r, i, "bytes_per_token_stored"));
+             kvd_row_text(r, i, "rule"), kvd_row_real(r, i, "overall_p"), kvd_row_real(r, i, "overall_p16"),
+             kvd_row_real(r, i, "perplexity"), ppl, kvd_row_real(r, i, "top1"),
+             kvd_row_real(r, i, "top1_share"), share, kvd_row_real(r, i, "kl"), kvd_row_real(r, i, "agree"),
+             kvd_row_real(r, i, "attention_error"), kvd_row_real(r, i, "bytes_per_token_nominal"),
+             kvd_row_real(r, i, "bytes_per_token_stored"));
     return line;
 }
 

@@ -39,7 +39,7 @@ bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b, const kvd_m
 
 static bool is_text(const kvd_rows *r, size_t row, const char *column, const char *text)
 {
-    return !strcmp(kvd_rows_get_text(r, row, kvd_rows_find(r, column)), text);
+    return !strcmp(kvd_row_text(r, row, column), text);
 }
 
 /* The method of the command line that made the row, alike to that of the target but for the key; NULL: none did. */
@@ -64,8 +64,7 @@ static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *
 static double value_of(const kvd_eval_run *v, const kvd_eval_target *t, const kvd_method *m, size_t row)
 {
     const kvd_rows *const r = v->accuracy.rows;
-    return t->rate.p ? kvd_rows_get_real(r, row, kvd_rows_find(r, "overall_p"))
-                     : kvd_method_rate_value(m, &t->rate);
+    return t->rate.p ? kvd_row_real(r, row, "overall_p") : kvd_method_rate_value(m, &t->rate);
 }
 
 static void insert(curve *c, double x, size_t row, const double *top1)

@@ -162,22 +162,6 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static int add_file(const char *option, const char *path, const char **list, size_t *n, kvd_err *err)
-{
-    if (*n == KVD_EVAL_FILES)
-        return kvd_fail(err, "%s: more than %d files", option, (int)KVD_EVAL_FILES);
-    list[(*n)++] = path;
-    return 0;
-}
-
-static int add_text(kvd_eval_options *cfg, const char *path, kvd_err *err)
-{
-    if (cfg->n_text == KVD_EVAL_TEXTS)
-        return kvd_fail(err, "more than %d texts", (int)KVD_EVAL_TEXTS);
-    cfg->text[cfg->n_text++] = path;
-    return 0;
-}
-
 int kvd_eval_add_method(kvd_eval_options *cfg, const char *text, kvd_err *err)
 {
     if (cfg->n_methods == KVD_EVAL_METHODS)
@@ -311,7 +295,7 @@ static int check_usage(const kvd_eval_options *cfg, kvd_err *err)
     if (cfg->no_special && !cfg->n_text)
         return kvd_fail(err, "--no-special goes with --text");
     if (cfg->n_field > 1 && cfg->n_field != cfg->n_text)
-        return kvd_fail(err, "--field %d times with %d texts: once, or once for each text", cfg->n_field,
+        return kvd_fail(err, "--field %zu times with %zu texts: once, or once for each text", cfg->n_field,
                         cfg->n_text);
     if (cfg->points_only && isnan(cfg->target))
         return kvd_fail(err, "--points-only goes with --target");
@@ -391,21 +375,18 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         return 0;
     case ARGP_KEY_ARG:
         if (cfg->model)
-            return add_text(cfg, arg, err);
+            return kvd_arg_add("--text", arg, cfg->text, &cfg->n_text, KVD_EVAL_TEXTS, err);
         cfg->model = arg;
         return 0;
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_TEXT:
         cfg->text_given = true;
-        return add_text(cfg, arg, err);
+        return kvd_arg_add("--text", arg, cfg->text, &cfg->n_text, KVD_EVAL_TEXTS, err);
     case OPT_IDS:
         return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_FIELD:
-        if (cfg->n_field == KVD_EVAL_TEXTS)
-            return kvd_fail(err, "more than %d fields", (int)KVD_EVAL_TEXTS);
-        cfg->field[cfg->n_field++] = *arg ? arg : NULL;
-        return 0;
+        return kvd_arg_add("--field", *arg ? arg : NULL, cfg->field, &cfg->n_field, KVD_EVAL_TEXTS, err);
     case OPT_BY_TEXT:
         cfg->by_text = true;
         return 0;
@@ -432,9 +413,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_METHOD:
         return add_methods(cfg, arg, err);
     case OPT_SPECTRUM:
-        return add_file("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, err);
+        return kvd_arg_add("--spectrum", arg, cfg->spectrum, &cfg->n_spectra, KVD_EVAL_FILES, err);
     case OPT_RATES:
-        return add_file("--rates", arg, cfg->rates, &cfg->n_rates, err);
+        return kvd_arg_add("--rates", arg, cfg->rates, &cfg->n_rates, KVD_EVAL_FILES, err);
     case OPT_TABLE:
         return kvd_arg_once("--error-table", arg, &cfg->table, err);
     case OPT_TARGET:

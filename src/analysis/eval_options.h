@@ -12,10 +12,10 @@ typedef struct {
     kvd_common_options common;
     const char *model;
     const char *text[KVD_EVAL_TEXTS];
-    int n_text;
+    size_t n_text;
     const char *ids, *label;
     const char *field[KVD_EVAL_TEXTS]; /* one for all texts, or one for each; "" of one without fields */
-    int n_field;
+    size_t n_field;
     bool text_given, no_special;
     bool by_text;                  /* texts weigh the same, tokens are of each */
     size_t tokens, seq_len, batch; /* 0: not given */

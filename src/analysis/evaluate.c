@@ -4,16 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/run.h"
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- a batch ------------------------------------------------------------------------------------ */
 
@@ -44,9 +37,9 @@ static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err
 
 static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kvd_err *err)
 {
-    const double started = now_s();
+    const double started = kvd_clock_s();
     const int status = e->runner->reference(e->runner, b, hidden, err);
-    e->reference_seconds += now_s() - started;
+    e->reference_seconds += kvd_clock_s() - started;
     return status ? kvd_in(err, "uncompressed model, sequences from %zu", b->first_sequence) : 0;
 }
 
@@ -72,11 +65,11 @@ static kvd_model_runner *runner_of(const kvd_evaluator *e, const kvd_choice *c)
 static int run_cut(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                    const float *residual, bool errors, float *hidden, kvd_err *err)
 {
-    const double started = now_s();
+    const double started = kvd_clock_s();
     kvd_model_runner *const r = runner_of(e, c);
     const int status =
         r->cut_run(r, b, c->cut, first_layer, residual, hidden, &c->account, errors ? &c->error : NULL, err);
-    c->seconds += now_s() - started;
+    c->seconds += kvd_clock_s() - started;
     if (!status)
         return 0;
     kvd_in(err, "sequences from %zu", b->first_sequence);

@@ -204,7 +204,7 @@ static int add_field(void *ctx, const char *text, size_t len, kvd_err *err)
 static int read_fields(const kvd_free_documents *d, const char *field, fields *f, kvd_err *err)
 {
     f->most = d->most;
-    for (int i = 0; i < d->n_text; i++)
+    for (size_t i = 0; i < d->n_text; i++)
         if (kvd_documents_read(d->text[i], field, add_field, f, err) < 0)
             return -1;
     return 0;
@@ -213,7 +213,7 @@ static int read_fields(const kvd_free_documents *d, const char *field, fields *f
 /* Both fields of all documents. Plain texts have none, and both readings would give the text. */
 static int read_both(const kvd_free_documents *d, const char *second, fields *a, fields *b, kvd_err *err)
 {
-    for (int i = 0; i < d->n_text; i++) {
+    for (size_t i = 0; i < d->n_text; i++) {
         const char *const dot = strrchr(d->text[i], '.');
         if (!dot || (strcasecmp(dot, ".jsonl") && strcasecmp(dot, ".json") && strcasecmp(dot, ".csv")))
             return kvd_fail(err, "'%s' has no fields, so no '%s' (.jsonl, .json and .csv files have)",

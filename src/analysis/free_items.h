@@ -48,7 +48,7 @@ int kvd_free_items_corpus(kvd_free_items *items, kvd_corpus *corpus, const kvd_t
 /* Where documents come from, and what is put behind each: of references it is part of the prompt. */
 typedef struct {
     const char *const *text; /* paths, as kvd_corpus_spec */
-    int n_text;
+    size_t n_text;
     const char *field; /* of the document                                     */
     const char *ask;   /* text behind every document; NULL: none              */
     bool no_special;

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "analysis/text_scores.h"
+#include "common/clock.h"
 #include "common/run.h"
 #include "methods/cache.h"
 
@@ -39,13 +39,6 @@ const kvd_free_measure_info kvd_free_measures[KVD_N_FREE_MEASURES] = {
     {KVD_FREE_CLASSIFY, "class_agree", "1",
      "share of documents whose likeliest class is the uncompressed model's", true},
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the tasks -------------------------------------------------------------------------------------- */
 
@@ -222,14 +215,14 @@ static size_t steps_of(const kvd_free_run *f)
 static int run_all(kvd_free_run *f, const kvd_plan *plan, bool reference, kvd_free_result *r,
                    kvd_progress *progress, kvd_err *err)
 {
-    const double started = now_s();
+    const double started = kvd_clock_s();
     kvd_free_result_release(r);
     if (reserve(f, r, err))
         return -1;
     for (int t = 0; t < KVD_N_FREE_TASKS; t++)
         if (f->items[t].n_items && run_task(f, (kvd_free_task)t, plan, reference, r, progress, err))
             return -1;
-    r->seconds = now_s() - started;
+    r->seconds = kvd_clock_s() - started;
     const kvd_stepwise_account *const a = &r->account;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) / a->dense *
                                    (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16)

@@ -212,7 +212,7 @@ static int record_inputs(kvd_eval_run *v, kvd_err *err)
     kvd_run *const r = &v->run;
     if (kvd_run_add_model(r, cfg->model, err))
         return -1;
-    for (int i = 0; i < cfg->n_text; i++)
+    for (size_t i = 0; i < cfg->n_text; i++)
         if (kvd_run_add_input(r, cfg->text[i], err))
             return -1;
     if (cfg->ids && kvd_run_add_input(r, cfg->ids, err))
@@ -252,7 +252,7 @@ static int record_options(kvd_eval_run *v, kvd_err *err)
     for (size_t i = 0; i < cfg->n_weights_bits; i++)
         snprintf(weights + strlen(weights), sizeof weights - strlen(weights), "%s%zu", i ? "," : "",
                  cfg->weights_bits[i]);
-    for (int i = 0; i < cfg->n_field; i++) {
+    for (size_t i = 0; i < cfg->n_field; i++) {
         const size_t used = strlen(fields);
         snprintf(fields + used, sizeof fields - used, "%s%s", i ? " " : "",
                  cfg->field[i] ? cfg->field[i] : "-");

@@ -128,10 +128,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_LOSS:
         return set_values(cfg, "--loss", arg, 1e-6, 1000, err);
     case OPT_REGRESSION:
-        if (cfg->n_sweeps == KVD_FIT_SWEEPS)
-            return kvd_fail(err, "--regression: more than %d sweeps", (int)KVD_FIT_SWEEPS);
-        cfg->sweep[cfg->n_sweeps++] = arg;
-        return 0;
+        return kvd_arg_add("--regression", arg, cfg->sweep, &cfg->n_sweeps, KVD_FIT_SWEEPS, err);
     case OPT_PAIR:
         cfg->pairs = arg;
         return kvd_pair_list("--pair", arg, cfg->wanted, err);

@@ -34,7 +34,7 @@ enum {
 typedef struct {
     kvd_common_options common;
     const char *model, *text[MAX_TEXTS], *ids, *field, *label;
-    int n_text;
+    size_t n_text;
     bool no_special, by_text;
     size_t tokens, seq_len, batch; /* 0: not given */
     kvd_dtype compute;
@@ -88,10 +88,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_TEXT:
-        if (cfg->n_text == MAX_TEXTS)
-            return kvd_fail(err, "more than %d texts", (int)MAX_TEXTS);
-        cfg->text[cfg->n_text++] = arg;
-        return 0;
+        return kvd_arg_add("--text", arg, cfg->text, &cfg->n_text, MAX_TEXTS, err);
     case OPT_IDS:
         return kvd_arg_once("--ids", arg, &cfg->ids, err);
     case OPT_FIELD:
@@ -201,7 +198,7 @@ static int record(job *j, kvd_err *err)
     kvd_run *const r = &j->run;
     if (kvd_run_add_model(r, cfg->model, err))
         return -1;
-    for (int i = 0; i < cfg->n_text; i++)
+    for (size_t i = 0; i < cfg->n_text; i++)
         if (kvd_run_add_input(r, cfg->text[i], err))
             return -1;
     return (cfg->ids && kvd_run_add_input(r, cfg->ids, err)) ||

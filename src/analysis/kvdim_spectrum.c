@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "analysis/decompose.h"
 #include "analysis/reduce.h"
 #include "analysis/sources.h"
 #include "analysis/spectrum_options.h"
 #include "analysis/spectrum_text.h"
+#include "common/clock.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -26,20 +26,13 @@ static const char program[] = "kvdim-spectrum";
 
 typedef kvd_spectrum_options config;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- from moments ------------------------------------------------------------------------------ */
 
 /* On the device or the CPU, and the time it took. */
 static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted, int first, kvd_spectrum *s,
                      kvd_err *err)
 {
-    const double begin = now();
+    const double begin = kvd_clock_s();
     int status;
 #ifdef KVD_CUDA
     if (cfg->common.device == KVD_DEVICE_CUDA)
@@ -47,7 +40,7 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     else
 #endif
         status = kvd_decompose_moments(m, wanted, cfg->before_rope, first, s, err);
-    s->calibration.seconds_decompose += now() - begin;
+    s->calibration.seconds_decompose += kvd_clock_s() - begin;
     return status;
 }
 
@@ -94,11 +87,11 @@ static int open_layer(const config *cfg, const kvd_sources *in, const plan *p, i
 static int sum_layer(const config *cfg, const layer_sources *from, const plan *p, int layer, kvd_moments *m,
                      kvd_spectrum *s, kvd_err *err)
 {
-    const double begin = now();
+    const double begin = kvd_clock_s();
     for (size_t i = 0; i < from->n; i++)
         if (kvd_pair_moments(&from->source[i], p->by_gram, layer, cfg->before_rope, i == 0, m, err))
             return -1;
-    s->calibration.seconds_rows += now() - begin;
+    s->calibration.seconds_rows += kvd_clock_s() - begin;
     return 0;
 }
 
@@ -106,7 +99,7 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
 {
-    const double begin = now();
+    const double begin = kvd_clock_s();
     int status = 0;
     for (int i = 0; !status && i < KVD_N_PAIRS; i++)
         if (p->by_gram[i] && !kvd_pair_balanced((kvd_pair)i))
@@ -115,7 +108,7 @@ static int rows_of_layer(const config *cfg, const layer_sources *from, const pla
         else if (cfg->wanted[i] && !p->by_gram[i])
             status = kvd_decompose_rows(from->source, from->n, (kvd_pair)i, cfg->method == KVD_BY_TSQR,
                                         cfg->before_rope, layer, s, err);
-    s->calibration.seconds_decompose += now() - begin;
+    s->calibration.seconds_decompose += kvd_clock_s() - begin;
     return status;
 }
 

@@ -42,10 +42,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         state->child_inputs[0] = &cfg->common;
         return 0;
     case ARGP_KEY_ARG:
-        if (cfg->n_inputs == MAX_INPUTS)
-            return kvd_fail(err, "more than %d files", (int)MAX_INPUTS);
-        cfg->input[cfg->n_inputs++] = arg;
-        return 0;
+        return kvd_arg_add("ATTENTION.h5", arg, cfg->input, &cfg->n_inputs, MAX_INPUTS, err);
     case ARGP_KEY_END:
         if (!cfg->n_inputs)
             return kvd_fail(err, "no ATTENTION.h5 given");

@@ -4,20 +4,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "analysis/kmeans.h"
+#include "common/clock.h"
 #include "common/rng.h"
 
 /* Streams of the random numbers: heads count from 0, texts from here. */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- sequences --------------------------------------------------------------------------------- */
 
@@ -179,19 +172,19 @@ static int reduce_head(const kvd_source *source, size_t n_sources, kvd_x x, int 
                        const kvd_reduction *r, gathered *g, kvd_layer_rows *out, kvd_reduced *sum,
                        kvd_err *err)
 {
-    const double begin = now();
+    const double begin = kvd_clock_s();
     g->n = 0;
     for (size_t i = 0; i < n_sources; i++)
         if (kvd_source_rows(&source[i], x, layer, head, gather, g, err))
             return -1;
-    const double read = now();
+    const double read = kvd_clock_s();
     const kvd_activations *a = source->dump;
     const uint64_t stream =
         ((uint64_t)(a->first_layer + layer) * KVD_N_X + (uint64_t)x) * (uint64_t)a->model.n_heads +
         (uint64_t)head;
     const int status = cluster(g, r, stream, &out->rows[x][head], &out->n_rows[x][head], sum, err);
     sum->read_s += read - begin;
-    sum->kmeans_s += now() - read;
+    sum->kmeans_s += kvd_clock_s() - read;
     return status
                ? kvd_in(err, "K-means of %s, layer %d, head %d", kvd_x_name[x], a->first_layer + layer, head)
                : 0;

@@ -44,12 +44,12 @@ void kvd_saved_rows_release(kvd_saved_rows *s)
 
 static bool same_text(const kvd_rows *r, size_t row, const char *column, const char *text)
 {
-    return !strcmp(kvd_rows_get_text(r, row, kvd_rows_find(r, column)), text);
+    return !strcmp(kvd_row_text(r, row, column), text);
 }
 
 static bool same_real(const kvd_rows *r, size_t row, const char *column, double x)
 {
-    const double y = kvd_rows_get_real(r, row, kvd_rows_find(r, column));
+    const double y = kvd_row_real(r, row, column);
     return isnan(x) ? isnan(y) : x <= y && x >= y;
 }
 
@@ -67,7 +67,7 @@ int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point_
         !same_real(r, s->next, "p_wanted", point->p_wanted) ||
         !same_real(r, s->next, "removal_rate", point->removal_rate))
         return kvd_fail(err, "'%s': row %zu is of '%s', this run comes to '%s' there", s->path, s->next,
-                        kvd_rows_get_text(r, s->next, kvd_rows_find(r, "method")), name);
+                        kvd_row_text(r, s->next, "method"), name);
     *taken = true;
     return kvd_accuracy_take(to, &s->from, s->next++, err);
 }

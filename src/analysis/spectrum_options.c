@@ -99,10 +99,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         state->child_inputs[0] = &cfg->common;
         return 0;
     case ARGP_KEY_ARG:
-        if (cfg->n_inputs == KVD_SPECTRUM_INPUTS)
-            return kvd_fail(err, "more than %d inputs", (int)KVD_SPECTRUM_INPUTS);
-        cfg->input[cfg->n_inputs++] = arg;
-        return 0;
+        return kvd_arg_add("IN.h5", arg, cfg->input, &cfg->n_inputs, KVD_SPECTRUM_INPUTS, err);
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_PAIR:

@@ -51,18 +51,6 @@ static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t siz
 
 /* ---- rows ------------------------------------------------------------------------------------- */
 
-static const char *text_of(const kvd_rows *r, size_t row, const char *column)
-{
-    const int c = kvd_rows_find(r, column);
-    return c < 0 || kvd_rows_column(r, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, row, c);
-}
-
-static double real_of(const kvd_rows *r, size_t row, const char *column)
-{
-    const int c = kvd_rows_find(r, column);
-    return c < 0 || kvd_rows_column(r, c)->kind == KVD_COL_TEXT ? NAN : kvd_rows_get_real(r, row, c);
-}
-
 static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
 {
     for (int i = 0; i < KVD_N_PAIRS; i++)
@@ -76,22 +64,23 @@ static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
 /* The first row says what all must be. */
 static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest, kvd_err *err)
 {
-    snprintf(s->method, sizeof s->method, "%s", text_of(r, row, "method"));
-    snprintf(s->label, sizeof s->label, "%s", text_of(r, row, "label"));
-    snprintf(s->rule, sizeof s->rule, "%s", text_of(r, row, "rule"));
+    snprintf(s->method, sizeof s->method, "%s", kvd_row_text(r, row, "method"));
+    snprintf(s->label, sizeof s->label, "%s", kvd_row_text(r, row, "label"));
+    snprintf(s->rule, sizeof s->rule, "%s", kvd_row_text(r, row, "rule"));
     snprintf(s->rest, sizeof s->rest, "%s", rest);
-    return find_pair(text_of(r, row, "pair_qk"), &s->pair[0], err) ||
-                   find_pair(text_of(r, row, "pair_v"), &s->pair[1], err)
+    return find_pair(kvd_row_text(r, row, "pair_qk"), &s->pair[0], err) ||
+                   find_pair(kvd_row_text(r, row, "pair_v"), &s->pair[1], err)
                ? -1
                : 0;
 }
 
 static bool same(const kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest)
 {
-    return !strcmp(s->method, text_of(r, row, "method")) && !strcmp(s->label, text_of(r, row, "label")) &&
-           !strcmp(s->rule, text_of(r, row, "rule")) && !strcmp(s->rest, rest) &&
-           !strcmp(kvd_pair_name[s->pair[0]], text_of(r, row, "pair_qk")) &&
-           !strcmp(kvd_pair_name[s->pair[1]], text_of(r, row, "pair_v"));
+    return !strcmp(s->method, kvd_row_text(r, row, "method")) &&
+           !strcmp(s->label, kvd_row_text(r, row, "label")) &&
+           !strcmp(s->rule, kvd_row_text(r, row, "rule")) && !strcmp(s->rest, rest) &&
+           !strcmp(kvd_pair_name[s->pair[0]], kvd_row_text(r, row, "pair_qk")) &&
+           !strcmp(kvd_pair_name[s->pair[1]], kvd_row_text(r, row, "pair_v"));
 }
 
 static int take_row(kvd_sweep *s, const kvd_rows *r, size_t row, double uncompressed, kvd_err *err)
@@ -100,12 +89,12 @@ static int take_row(kvd_sweep *s, const kvd_rows *r, size_t row, double uncompre
                                                   "overall_p_v", "low_p_qk", "low_p_v"};
     kvd_tried *const t = &s->tried[s->n];
     char rest[sizeof s->rest];
-    if (take_apart(text_of(r, row, "settings"), t, rest, sizeof rest, err))
+    if (take_apart(kvd_row_text(r, row, "settings"), t, rest, sizeof rest, err))
         return kvd_in(err, "row %zu", row);
-    t->loss = real_of(r, row, "perplexity") / uncompressed - 1;
-    t->share = real_of(r, row, "cache_share");
+    t->loss = kvd_row_real(r, row, "perplexity") / uncompressed - 1;
+    t->share = kvd_row_real(r, row, "cache_share");
     for (int i = KVD_SET_P_QK; i < KVD_N_SET; i++)
-        t->set[i] = real_of(r, row, column[i]);
+        t->set[i] = kvd_row_real(r, row, column[i]);
     if (isnan(t->set[KVD_SET_G]) || isnan(t->set[KVD_SET_P_U_QK]))
         return 0;
     if (!isfinite(t->loss) || !isfinite(t->share))
@@ -124,8 +113,8 @@ static int read_rows(kvd_sweep *s, const kvd_rows *r, kvd_err *err)
     const size_t n = kvd_rows_count(r);
     double uncompressed = NAN;
     for (size_t i = 0; i < n && isnan(uncompressed); i++)
-        if (!strcmp(text_of(r, i, "method"), "none"))
-            uncompressed = real_of(r, i, "perplexity");
+        if (!strcmp(kvd_row_text(r, i, "method"), "none"))
+            uncompressed = kvd_row_real(r, i, "perplexity");
     if (!(uncompressed > 0))
         return kvd_fail(err, "it has no row of the uncompressed model");
     if (kvd_rows_find(r, "low_p_qk") < 0)
@@ -133,7 +122,7 @@ static int read_rows(kvd_sweep *s, const kvd_rows *r, kvd_err *err)
     if (!(s->tried = calloc(n, sizeof *s->tried)))
         return kvd_no_memory(err, "rows of a sweep", n * sizeof *s->tried);
     for (size_t i = 0; i < n; i++)
-        if (!strcmp(text_of(r, i, "purpose"), "point") && take_row(s, r, i, uncompressed, err))
+        if (!strcmp(kvd_row_text(r, i, "purpose"), "point") && take_row(s, r, i, uncompressed, err))
             return -1;
     return s->n ? 0 : kvd_fail(err, "no row is of a method with two levels of tokens by importance");
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/stats.h"
+
 /* What tails add up: s or s^2. */
 static double weight(double s, bool energy)
 {
@@ -61,12 +63,6 @@ int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool
     return 0;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err)
 {
@@ -95,7 +91,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
                 breaks[m++] = all > 0 ? tail / all : 0;
             }
         }
-    qsort(breaks, m, sizeof *breaks, compare_doubles);
+    kvd_sort(breaks, m);
 
     /* A dimension whose tail is 0 is not kept at r = 0. Integers are counted, so p is what kvd_widths_p gives. */
     size_t gone = 0, rows = 0;

@@ -2,17 +2,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/linalg.h"
 #include "common/threads.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err)
 {
@@ -72,7 +65,7 @@ int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_e
     const int layer = in->layer - m->first_layer;
     if (layer < 0 || layer >= m->n_layers)
         return 0;
-    const double start = now();
+    const double start = kvd_clock_s();
     const float *from[KVD_N_G] = {in->q, in->k, in->v, in->q_pre, in->k_pre, NULL, NULL};
     const size_t d = (size_t)m->model.d_head;
     int n_jobs = 0;
@@ -90,7 +83,7 @@ int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_e
         }
     const int status = add_all(a, layer, jobs, n_jobs, in->n_tokens, err);
     free(jobs);
-    a->seconds += now() - start;
+    a->seconds += kvd_clock_s() - start;
     return status;
 }
 

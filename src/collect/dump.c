@@ -2,16 +2,9 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/threads.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 enum { PIECE_BYTES = 1 << 19 }; /* what is written at a time: fits the second cache, few calls */
 
@@ -82,16 +75,16 @@ static int record_one(kvd_dump *d, const job *j, const kvd_attention_in *in, cha
     const size_t width = (size_t)a->model.d_head, n_heads = (size_t)kvd_activations_heads(a, j->x);
     for (size_t first = 0; first < in->n_tokens; first += d->piece) {
         const size_t n = in->n_tokens - first < d->piece ? in->n_tokens - first : d->piece;
-        const double start = now();
+        const double start = kvd_clock_s();
         const size_t bad = turn(a->dtype, j->from, n_heads, (size_t)j->head, width, first, n, slab);
         if (bad < n * width)
             return blame(d, j->x, in->layer, (size_t)j->head, n_heads, j->from, first * width + bad, err);
-        const double turned = now();
+        const double turned = kvd_clock_s();
         if (kvd_activations_put_rows(d->file, j->x, in->layer - a->first_layer, j->head,
                                      d->first_token + first, n, slab, err))
             return -1;
         t->turned += turned - start;
-        t->written += now() - turned;
+        t->written += kvd_clock_s() - turned;
     }
     return 0;
 }
@@ -101,7 +94,7 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     const kvd_activations *a = d->file;
     if (in->layer < a->first_layer || in->layer >= a->first_layer + a->n_layers)
         return 0;
-    const double start = now();
+    const double start = kvd_clock_s();
     const float *from[KVD_N_X] = {in->q, in->k, in->v, in->q_pre, in->k_pre};
     int n_jobs = 0;
     job *jobs = malloc((size_t)(2 * a->model.n_heads + 3 * a->model.n_kv_heads) * sizeof *jobs);
@@ -127,7 +120,7 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
         turned += t.turned;
         written += t.written;
     }
-    const double share = turned + written > 0 ? (now() - start) / (turned + written) : 0;
+    const double share = turned + written > 0 ? (kvd_clock_s() - start) / (turned + written) : 0;
     d->convert_s += turned * share;
     d->write_s += written * share;
     free(jobs);

@@ -1,12 +1,12 @@
 /* kvdim-collect's engine on the CPU (collect/engine.h): the pass of model/forward.h, whose door records every layer. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "collect/accumulate.h"
 #include "collect/dump.h"
 #include "collect/engine.h"
 #include "collect/information.h"
 #include "collect/tally.h"
+#include "common/clock.h"
 
 typedef struct {
     kvd_collect_engine engine;
@@ -23,13 +23,6 @@ typedef struct {
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } cpu;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
 {
@@ -66,7 +59,7 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
 {
     cpu *c = (cpu *)e;
     const kvd_collect_times before = e->times;
-    const double start = now();
+    const double start = kvd_clock_s();
     c->add = into != NULL;
     c->accumulator.sums = into;
     c->to_dump = to_dump && c->spec.dump;
@@ -80,11 +73,12 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     c->accumulator.sums = c->spec.sums;
     e->times.record = c->dump.convert_s + c->accumulator.seconds + c->tally.seconds;
     e->times.write = c->dump.write_s;
-    e->times.forward += now() - start - (e->times.record - before.record) - (e->times.write - before.write);
+    e->times.forward +=
+        kvd_clock_s() - start - (e->times.record - before.record) - (e->times.write - before.write);
     if (!status && to_dump && c->information) {
-        const double then = now();
+        const double then = kvd_clock_s();
         status = kvd_information_run(c->information, b, first_token, give_up, ctx, err);
-        e->times.backward += now() - then;
+        e->times.backward += kvd_clock_s() - then;
     }
     return status;
 }

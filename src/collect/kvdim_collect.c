@@ -129,7 +129,7 @@ static int add_inputs(collector *c, kvd_err *err)
     const kvd_collect_options *cfg = c->cfg;
     if (kvd_checkpoint_add_input(c->checkpoint, &c->run, err))
         return -1;
-    for (int i = 0; i < cfg->n_text; i++)
+    for (size_t i = 0; i < cfg->n_text; i++)
         if (kvd_run_add_input(&c->run, cfg->text[i], err))
             return -1;
     return cfg->ids ? kvd_run_add_input(&c->run, cfg->ids, err) : 0;

@@ -132,10 +132,7 @@ static int parse_choice(const char *option, const char *text, const char *const 
 
 static int add_text(kvd_collect_options *cfg, const char *path, kvd_err *err)
 {
-    if (cfg->n_text == KVD_MAX_TEXTS)
-        return kvd_fail(err, "more than %d texts", (int)KVD_MAX_TEXTS);
-    cfg->text[cfg->n_text++] = path;
-    return 0;
+    return kvd_arg_add("--text", path, cfg->text, &cfg->n_text, KVD_MAX_TEXTS, err);
 }
 
 /* As --help: prints and ends. */

@@ -16,7 +16,7 @@ typedef struct {
     const char *model;      /* NULL with a shape */
     const kvd_shape *shape; /* NULL with a model */
     const char *text[KVD_MAX_TEXTS];
-    int n_text;
+    size_t n_text;
     bool text_given; /* --text: only then are further arguments texts */
     const char *ids;
     size_t n_random;

@@ -4,16 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/threads.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err)
 {
@@ -287,7 +280,7 @@ int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err)
     const int layer = in->layer - s->first_layer;
     if (layer < 0 || layer >= s->n_layers)
         return 0;
-    const double start = now();
+    const double start = kvd_clock_s();
     const int saved = kvd_blas_serial();
     int status = 0;
     for (size_t i = 0; i < in->n_sequences && !status; i++) {
@@ -297,6 +290,6 @@ int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err)
             layer_of(t, in, i, layer);
     }
     kvd_blas_restore(saved);
-    t->seconds += now() - start;
+    t->seconds += kvd_clock_s() - start;
     return status ? -1 : 0;
 }

@@ -50,18 +50,29 @@ int kvd_arg_u64(const char *option, const char *text, uint64_t *out, kvd_err *er
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out, kvd_err *err);
 
 /*
+ * Part of an option as a text of its own. One too long for any number ends in "...", which none of the parsers takes: cut short it
+ * might be another number.
+ */
+enum { KVD_ARG_FIELD = 64 };
+void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
+
+/*
  * A list of numbers: "a,b,c" or a range "first:last:step" (both ends included,
- * last up to half a step). *out is allocated, the caller frees it; *n >= 1.
+ * last up to half a step). *out is allocated, the caller frees it; *n >= 1. A number that stands twice is an error.
  */
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out, size_t *n,
                     kvd_err *err);
 
-/* An option of which one value is wanted, in *slot (NULL: none yet): a second is an error, lest the first goes unread. */
-int kvd_arg_once(const char *option, const char *text, const char **slot, kvd_err *err);
-
 /* As above for whole numbers, "a,b,c" only. */
 int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, size_t **out, size_t *n,
                   kvd_err *err);
+
+/* An option of which one value is wanted, in *slot (NULL: none yet): a second is an error, lest the first goes unread. */
+int kvd_arg_once(const char *option, const char *text, const char **slot, kvd_err *err);
+
+/* An option or argument that may be repeated: text is kept as list[*n], one of at most `most`. */
+int kvd_arg_add(const char *option, const char *text, const char **list, size_t *n, size_t most,
+                kvd_err *err);
 
 /*
  * Settles --device for a program that has no CUDA path: `auto` becomes `cpu`,

@@ -30,7 +30,7 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 /* Is it one of the number types that kvdim files use (either byte order)? */
 bool kvd_h5_known_number(hid_t type);
 
-/* Reads all of `path` in a child process; 0 when that went well. */
+/* Reads all of `path` in a child process; 0 when that went well. A file that has not changed since is not read again. One thread at a time. */
 int kvd_h5_probe(const char *path, kvd_err *err);
 
 /* kvd_h5_put_text with room for `capacity` bytes, so that a longer text fits in place later. */

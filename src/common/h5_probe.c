@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/h5_internal.h"
@@ -315,10 +316,65 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-int kvd_h5_probe(const char *path, kvd_err *err)
+/* What reading a file came to, in a child: an empty reason, or why no reader of ours may touch it. */
+typedef struct {
+    struct stat file;
+    char reason[sizeof((kvd_err *)NULL)->msg];
+} verdict;
+
+/*
+ * A program opens a file more than once, to identify an input, to see its schema, to read it; one child is enough. The verdicts of the latest
+ * files, good for as long as a file is the same one and was not written.
+ */
+enum { KEPT = 64 };
+static verdict kept[KEPT];
+static size_t n_kept; /* ever */
+
+static bool same_moment(struct timespec a, struct timespec b)
 {
-    if (check_start(path, err))
-        return -1;
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           same_moment(a->st_mtim, b->st_mtim) && same_moment(a->st_ctim, b->st_ctim);
+}
+
+static const verdict *find_verdict(const struct stat *file)
+{
+    for (size_t i = 0; i < KEPT && i < n_kept; i++)
+        if (same_file(&kept[i].file, file))
+            return &kept[i];
+    return NULL;
+}
+
+/* File systems tell moments apart by some milliseconds: of a file written just now, the next writing might not show. */
+static void keep_verdict(const char *path, const verdict *v)
+{
+    struct stat now;
+    if (!stat(path, &now) && same_file(&now, &v->file) && time(NULL) > now.st_mtim.tv_sec + 1 &&
+        time(NULL) > now.st_ctim.tv_sec + 1)
+        kept[n_kept++ % KEPT] = *v;
+}
+
+/* What the child that ended with `status` said, "" for nothing to say against the file. */
+static void reason_of(int status, const char *said, char *reason, size_t size)
+{
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        *reason = '\0';
+    else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF)
+        snprintf(reason, size, "reading it did not end within %d s of computing", PROBE_SECONDS);
+    else if (WIFSIGNALED(status))
+        snprintf(reason, size, "reading it ends with signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(reason, size, "%s", *said ? said : "it cannot be read");
+}
+
+/* Reads the file in a child. */
+static int judge(const char *path, char *reason, size_t size, kvd_err *err)
+{
     int ends[2];
     if (pipe2(ends, O_CLOEXEC))
         return kvd_fail_errno(err, "cannot check '%s'", path);
@@ -348,13 +404,25 @@ int kvd_h5_probe(const char *path, kvd_err *err)
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
             return kvd_fail_errno(err, "cannot check '%s'", path);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        return 0;
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF)
-        return kvd_fail(err, "'%s' is damaged: reading it did not end within %d s of computing", path,
-                        PROBE_SECONDS);
-    if (WIFSIGNALED(status))
-        return kvd_fail(err, "'%s' is damaged: reading it ends with signal %d (%s)", path, WTERMSIG(status),
-                        strsignal(WTERMSIG(status)));
-    return kvd_fail(err, "'%s' is damaged: %s", path, text[0] ? text : "it cannot be read");
+    reason_of(status, text, reason, size);
+    return 0;
+}
+
+int kvd_h5_probe(const char *path, kvd_err *err)
+{
+    struct stat st;
+    if (check_start(path, err))
+        return -1;
+    if (stat(path, &st))
+        return kvd_fail_errno(err, "cannot open '%s'", path);
+    verdict v = {.file = st};
+    const verdict *const known = find_verdict(&st);
+    if (known) {
+        v = *known;
+    } else {
+        if (judge(path, v.reason, sizeof v.reason, err))
+            return -1;
+        keep_verdict(path, &v);
+    }
+    return *v.reason ? kvd_fail(err, "'%s' is damaged: %s", path, v.reason) : 0;
 }

@@ -2,17 +2,11 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
-static const double every_terminal = 0.2, every_line = 5, worth_a_last_line = 1;
+#include "common/clock.h"
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static const double every_terminal = 0.2, every_line = 5, worth_a_last_line = 1;
 
 /* 75 -> "1:15", 3700 -> "1:01:40" */
 static void clock_text(double s, char *text, size_t size)
@@ -66,7 +60,7 @@ void kvd_progress_start(kvd_progress *p, const char *what, const char *unit, dou
 {
     *p = (kvd_progress){.what = what, .unit = unit, .total = total, .quiet = quiet};
     p->terminal = isatty(STDERR_FILENO) == 1;
-    p->started = p->shown = now();
+    p->started = p->shown = kvd_clock_s();
 }
 
 void kvd_progress_step(kvd_progress *p, double done)
@@ -74,7 +68,7 @@ void kvd_progress_step(kvd_progress *p, double done)
     p->done = done;
     if (p->quiet)
         return;
-    const double t = now();
+    const double t = kvd_clock_s();
     if (t - p->shown < (p->terminal ? every_terminal : every_line))
         return;
     p->shown = t;
@@ -83,7 +77,7 @@ void kvd_progress_step(kvd_progress *p, double done)
 
 void kvd_progress_end(kvd_progress *p)
 {
-    const double t = now();
+    const double t = kvd_clock_s();
     if (!p->quiet && (p->shown > p->started || t - p->started > worth_a_last_line))
         print(p, t, true);
 }

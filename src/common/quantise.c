@@ -5,7 +5,7 @@
 
 #include "common/half.h"
 
-static float as_half(float x)
+float kvd_round_f16(float x)
 {
     uint16_t h;
     float y;
@@ -22,7 +22,7 @@ double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float 
         lo = y < lo ? y : lo;
         hi = y > hi ? y : hi;
     }
-    const float top = (float)((1u << b) - 1), zero = as_half(lo), step = as_half((hi - lo) / top);
+    const float top = (float)((1u << b) - 1), zero = kvd_round_f16(lo), step = kvd_round_f16((hi - lo) / top);
     for (size_t i = 0; i < n; i++) {
         /* The rounded scale may put the largest number one code too high. */
         float q = step > 0 ? rintf((x[i * stride] - zero) / step) : 0;

@@ -7,6 +7,9 @@
 /* Scale and zero point of a group, 16 bits each. */
 enum { KVD_GROUP_SIDE_BITS = 32 };
 
+/* x as float16 holds it: what scales, zero points and outliers are stored as. */
+float kvd_round_f16(float x);
+
 /*
  * n values `stride` apart to b bits (LeanKV Eq. 2; KIVI section 3), asymmetric, to the nearest, scale and zero point rounded to float16:
  * s = (max - min) / (2^b - 1), x^ = s round((x - min) / s) + min; a constant group is exact to the rounding of min. n >= 1, b in 1 .. 16.

@@ -19,7 +19,9 @@
 #include <omp.h>
 #endif
 
+#include "common/clock.h"
 #include "common/h5.h"
+#include "common/utf8.h"
 #include "common/version.h"
 
 static volatile sig_atomic_t stop_asked;
@@ -28,13 +30,6 @@ static void on_stop(int sig)
 {
     (void)sig;
     stop_asked = 1;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- the command line, as a shell would take it ---- */
@@ -104,7 +99,7 @@ static int install_signals(kvd_err *err)
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err)
 {
-    *run = (kvd_run){.program = program, .seed = opt->seed, .started = now()};
+    *run = (kvd_run){.program = program, .seed = opt->seed, .started = kvd_clock_s()};
     /* After a failed flush (a full disk) the library would try again at exit and never end. */
     (void)H5dont_atexit();
     if (H5open() < 0)
@@ -148,7 +143,7 @@ void kvd_run_release(kvd_run *run)
 
 double kvd_run_elapsed(const kvd_run *run)
 {
-    return now() - run->started;
+    return kvd_clock_s() - run->started;
 }
 
 bool kvd_interrupted(void)
@@ -341,6 +336,29 @@ int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd
     return status;
 }
 
+int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err)
+{
+    struct stat target, folder, in;
+    char *const real = realpath(path, NULL); /* NULL: not there as yet */
+    const bool there = real && !stat(real, &target);
+    const char *const at = real ? real : path, *const slash = strrchr(at, '/');
+    char *const name = slash ? strndup(at, (size_t)(slash - at) + 1) : strdup(".");
+    int rc = name ? 0 : kvd_no_memory(err, "a path", strlen(path));
+    const bool in_folder = name && !stat(name, &folder);
+    for (int i = 0; !rc && i < run->n_inputs; i++) {
+        const char *input = run->inputs[i].path;
+        if (stat(input, &in))
+            continue;
+        if (there && in.st_dev == target.st_dev && in.st_ino == target.st_ino)
+            rc = kvd_fail(err, "cannot write '%s': it is the input '%s'", path, input);
+        else if (in_folder && in.st_dev == folder.st_dev && in.st_ino == folder.st_ino)
+            rc = kvd_fail(err, "cannot write '%s': it would be part of the input folder '%s'", path, input);
+    }
+    free(real);
+    free(name);
+    return rc;
+}
+
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
 {
     const size_t bytes = ((size_t)run->n_parameters + 1) * sizeof *run->parameters;
@@ -358,7 +376,7 @@ int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *
     if (n < 0)
         return kvd_fail(err, "parameter '%s' cannot be written as text", name);
     if ((size_t)n >= sizeof row[1])
-        memcpy(row[1] + sizeof row[1] - 4, "...", 4);
+        memcpy(row[1] + kvd_utf8_first_bad(row[1], sizeof row[1] - 4), "...", 4);
     run->n_parameters++;
     return 0;
 }

@@ -37,6 +37,11 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+void kvd_sort(double *x, size_t n)
+{
+    qsort(x, n, sizeof *x, ascending);
+}
+
 /* x [n] sorted; the position is (n - 1) q, as R's type 7 and NumPy's default. */
 static double sorted_quantile(const double *x, size_t n, double q)
 {
@@ -53,7 +58,7 @@ static double unsorted_quantile(double *x, size_t n, double q)
     for (size_t i = 0; i < n; i++)
         if (isnan(x[i]))
             return NAN;
-    qsort(x, n, sizeof *x, ascending);
+    kvd_sort(x, n);
     return sorted_quantile(x, n, q);
 }
 

@@ -12,6 +12,8 @@ double kvd_mean(const double *x, size_t n);
 double kvd_stddev(const double *x, size_t n);
 /* Coefficient of variation: standard deviation / mean. */
 double kvd_cv(const double *x, size_t n);
+/* x [n], none of them NaN, smallest first. */
+void kvd_sort(double *x, size_t n);
 /* Quantile q in [0, 1] by linear interpolation; x is not changed. NaN when memory runs out. */
 double kvd_quantile(const double *x, size_t n, double q);
 /* Median absolute deviation from the median. */

@@ -192,6 +192,18 @@ double kvd_rows_get_real(const kvd_rows *r, size_t row, int column)
     return r->columns[column].kind == KVD_COL_INT ? (double)x->integer : x->real;
 }
 
+double kvd_row_real(const kvd_rows *r, size_t row, const char *column)
+{
+    const int c = kvd_rows_find(r, column);
+    return c < 0 || r->columns[c].kind == KVD_COL_TEXT ? (double)NAN : kvd_rows_get_real(r, row, c);
+}
+
+const char *kvd_row_text(const kvd_rows *r, size_t row, const char *column)
+{
+    const int c = kvd_rows_find(r, column);
+    return c < 0 || r->columns[c].kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, row, c);
+}
+
 /* ---- writing ---------------------------------------------------------------------------------- */
 
 /* Texts are zero-padded UTF-8 of the longest value: fixed length is what every reader of HDF5 takes. */

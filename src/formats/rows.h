@@ -45,4 +45,8 @@ const char *kvd_rows_get_text(const kvd_rows *r, size_t row, int column);
 int64_t kvd_rows_get_int(const kvd_rows *r, size_t row, int column);
 double kvd_rows_get_real(const kvd_rows *r, size_t row, int column); /* an int column as double too */
 
+/* The same of a column by its name: NaN and "" where the table has none of that name, or it is of the other kind. */
+double kvd_row_real(const kvd_rows *r, size_t row, const char *column);
+const char *kvd_row_text(const kvd_rows *r, size_t row, const char *column);
+
 #endif

@@ -114,11 +114,11 @@ static int settle_widths(sweep *s, kvd_err *err)
             return kvd_fail(err, "'%s' has d_head %zu, kernels take at most %d", cfg->rates, cfg->d_head,
                             (int)KVD_WIDTH_MAX);
     }
-    const size_t n = (size_t)cfg->n_dims + points + 1;
+    const size_t n = cfg->n_dims + points + 1;
     s->widths = calloc(n, sizeof *s->widths);
     if (!s->widths)
         return kvd_no_memory(err, "widths", (unsigned long long)n * sizeof *s->widths);
-    for (int i = 0; i < cfg->n_dims; i++)
+    for (size_t i = 0; i < cfg->n_dims; i++)
         if (kvd_width_list_parse(next_widths(s), "--dims", cfg->dims[i], err))
             return -1;
     for (size_t i = 0; i < points; i++) {
@@ -225,7 +225,7 @@ static int record(sweep *s, kvd_err *err)
         if (kvd_run_parameter(r, name, err, "%s", text))
             return -1;
     }
-    for (int i = 0; i < cfg->n_dims; i++)
+    for (size_t i = 0; i < cfg->n_dims; i++)
         if (strspn(cfg->dims[i], "0123456789:,") != strlen(cfg->dims[i]) &&
             add_input_once(s, cfg->dims[i], err))
             return -1;

@@ -250,8 +250,9 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err)
 {
     for (int side = 0; h->p->bits && side < KVD_N_SIDES; side++) {
-        size_t window, block;
-        h->p->bits->window(&h->p->bits_values, (kvd_side)side, &window, &block);
+        size_t window = 0, block = 1;
+        if (h->p->bits->window)
+            h->p->bits->window(&h->p->bits_values, (kvd_side)side, &window, &block);
         const size_t end = h->m > window ? (h->m - window) / block * block : 0;
         while (h->coded[side] < end) {
             const size_t edge =

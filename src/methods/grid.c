@@ -109,3 +109,16 @@ void kvd_method_grid_free(char **texts, size_t n)
         free(texts[i]);
     free(texts);
 }
+
+size_t kvd_method_text_length(const char *list)
+{
+    size_t n = strcspn(list, ",");
+    while (list[n]) {
+        const char *const next = list + n + 1;
+        const size_t more = strcspn(next, ",");
+        if (!memchr(next, '=', more))
+            break;
+        n += 1 + more;
+    }
+    return n;
+}

@@ -1,4 +1,4 @@
-/* Many methods from one text: a key with several values. */
+/* Many methods from one text: several after one another, or a key with several values. */
 #ifndef KVD_METHODS_GRID_H
 #define KVD_METHODS_GRID_H
 
@@ -13,5 +13,11 @@
  */
 int kvd_method_grid(const char *text, size_t most, char ***texts, size_t *n, kvd_err *err);
 void kvd_method_grid_free(char **texts, size_t n);
+
+/*
+ * Of a list of methods, "none,zack,p=0.5,h2o+kivi", the characters of the first with its keys: up to the comma behind which something
+ * without '=' stands, or to the end.
+ */
+size_t kvd_method_text_length(const char *list);
 
 #endif

@@ -12,7 +12,7 @@ static const kvd_rate rate_of_p = {"p", 0.1, 0.8, false, NULL, 0, 0};
 static const kvd_parameter *find(kvd_method *m, const char *name, size_t len, const char *key,
                                  kvd_keyed *member)
 {
-    kvd_keyed all[5];
+    kvd_keyed all[KVD_MEMBERS];
     const int n = kvd_method_members(m, all);
     for (int k = 0; k < n; k++) {
         const int i = kvd_find_key(&all[k], key);
@@ -48,7 +48,7 @@ static void fill(kvd_method_rate *out, const char *name, const kvd_rate *r, bool
 /* The rate of the member called name, "key" when not NULL; false: there is none. */
 static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_rate *out)
 {
-    kvd_keyed all[5];
+    kvd_keyed all[KVD_MEMBERS];
     const int n = kvd_method_members(m, all);
     if (m->dims && (!name || !strcmp(name, m->dims->name)) && (!key || !strcmp(key, "p"))) {
         fill(out, NULL, &rate_of_p, false);

@@ -4,8 +4,8 @@
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "methods/head.h"
 #include "model/vector.h"
 
@@ -26,17 +26,10 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
         sum->seconds[i] += a->seconds[i];
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* The time since the part before was this one's. */
 static void part_done(kvd_head *h, kvd_stepwise_part part)
 {
-    const double at = now();
+    const double at = kvd_clock_s();
     h->account->seconds[part] += at - h->last;
     h->last = at;
 }
@@ -278,7 +271,7 @@ static int take_prompt(kvd_head *h, float *out, kvd_err *err)
 int kvd_head_take(kvd_head *h, float *out, kvd_err *err)
 {
     assert(h->base || h->end >= h->n0);
-    h->last = now();
+    h->last = kvd_clock_s();
     kvd_head_project_rows(h);
     part_done(h, KVD_STEPWISE_PROJECT);
     int status = h->base ? 0 : take_prompt(h, out, err);

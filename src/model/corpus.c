@@ -220,7 +220,7 @@ static int end_text(cutter *k, const char *path, kvd_err *err)
 static int read_texts(cutter *k, kvd_err *err)
 {
     const kvd_corpus_spec *const s = k->spec;
-    for (int i = 0; i < s->n_text && !k->full; i++)
+    for (size_t i = 0; i < s->n_text && !k->full; i++)
         if (kvd_documents_read(s->text[i], s->fields ? s->fields[i] : s->field, add_text, k, err) < 0 ||
             end_text(k, s->text[i], err))
             return -1;
@@ -293,7 +293,7 @@ static int make_random(cutter *k, kvd_err *err)
 static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_err *err)
 {
     assert((s->n_text > 0) + (s->ids != NULL) + (s->n_random > 0) == 1);
-    assert(s->n_text <= 0 || tok);
+    assert(!s->n_text || tok);
     (void)tok;
     if (s->seq_len < 2)
         return kvd_fail(err, "sequences of %zu tokens: at least 2 are needed", s->seq_len);
@@ -341,7 +341,7 @@ kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *to
         kvd_no_memory(err, "a window of tokens", spec->seq_len * sizeof *k.window);
         goto done;
     }
-    const size_t texts = spec->n_text > 0 ? (size_t)spec->n_text : 1;
+    const size_t texts = spec->n_text ? spec->n_text : 1;
     if (!(k.c->text_first = calloc(texts + 1, sizeof *k.c->text_first))) {
         kvd_no_memory(err, "a corpus", (texts + 1) * sizeof *k.c->text_first);
         goto done;
@@ -353,7 +353,7 @@ kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *to
     if (!(k.c->ids = open_spool(err)) || !(k.c->starts = open_spool(err)) ||
         spool(k.c->starts, &zero, sizeof zero, 1, err))
         goto done;
-    if (spec->n_text > 0 ? read_texts(&k, err) : spec->ids ? read_ids(&k, err) : make_random(&k, err))
+    if (spec->n_text ? read_texts(&k, err) : spec->ids ? read_ids(&k, err) : make_random(&k, err))
         goto done;
     if (!spec->n_text)
         k.c->text_first[k.c->n_texts = 1] = k.c->n_sequences;
@@ -489,16 +489,16 @@ size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens)
 void kvd_corpus_label(const kvd_corpus_spec *spec, char *label, size_t size)
 {
     const char *const *paths = spec->n_text ? spec->text : &spec->ids;
-    const int n = spec->n_text ? spec->n_text : spec->ids ? 1 : 0;
+    const size_t n = spec->n_text ? spec->n_text : spec->ids ? 1 : 0;
     size_t used = 0, after_first = 0;
     snprintf(label, size, "random");
-    for (int i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
         const char *dot = strrchr(name, '.');
         const size_t len = dot && dot > name ? (size_t)(dot - name) : strlen(name);
         if (used + len + 1 >= size) {
-            char rest[24];
-            const int m = snprintf(rest, sizeof rest, "+%d more", n - 1);
+            char rest[32];
+            const int m = snprintf(rest, sizeof rest, "+%zu more", n - 1);
             const size_t keep = after_first + (size_t)m < size ? after_first : size - (size_t)m - 1;
             if (i)
                 snprintf(label + keep, size - keep, "%s", rest);

@@ -22,7 +22,7 @@
 
 typedef struct {
     const char *const *text; /* paths; .jsonl, .json (list), .csv (header row), else plain text     */
-    int n_text;
+    size_t n_text;
     const char *field;         /* JSON key or CSV column; "a,b" joins two by a line feed; NULL: "text", or
                           the value itself in a JSON list of strings                           */
     const char *const *fields; /* [n_text] one for each text instead; NULL: `field` for all */

@@ -74,6 +74,29 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
     return false;
 }
 
+/* True when rows of the text that row i evaluates differ in the column. */
+static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
+{
+    const double x = kvd_entry_real(&all->item[i], column);
+    for (size_t j = 0; j < all->n; j++) {
+        const double y = kvd_entry_real(&all->item[j], column);
+        if ((x < y || x > y) &&
+            !strcmp(kvd_entry_text(&all->item[i], "label"), kvd_entry_text(&all->item[j], "label")))
+            return true;
+    }
+    return false;
+}
+
+/* Which rows of a text were scored, where files of the report did not score the same: " (prompt 256)", " (4080 predictions)" or nothing. */
+static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
+{
+    *text = '\0';
+    if (varies_on_text(all, i, "prompt"))
+        snprintf(text, size, " (prompt %.0f)", kvd_entry_real(&all->item[i], "prompt"));
+    else if (varies_on_text(all, i, "n_predictions"))
+        snprintf(text, size, " (%.0f predictions)", kvd_entry_real(&all->item[i], "n_predictions"));
+}
+
 void kvd_accuracy_entries_release(kvd_accuracy_entries *all)
 {
     free(all->item);
@@ -106,9 +129,11 @@ int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_er
         kvd_accuracy_entry *e = &all->item[i];
         const char *rule = kvd_entry_text(e, "rule");
         bool plain = strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0 || strcmp(rule, "none") == 0;
-        snprintf(e->method, sizeof e->method, "%s%s%s%s%s%s%s%s", models ? e->file->model.name : "",
+        char rows[48];
+        scored(all, i, rows, sizeof rows);
+        snprintf(e->method, sizeof e->method, "%s%s%s%s%s%s%s%s%s", models ? e->file->model.name : "",
                  models ? ": " : "", kvd_entry_text(e, "method"), alone(e), plain ? "" : " ",
-                 plain ? "" : rule, caches ? " " : "", caches ? kvd_entry_text(e, "cache") : "");
+                 plain ? "" : rule, caches ? " " : "", caches ? kvd_entry_text(e, "cache") : "", rows);
         bool named = calibrations && *kvd_entry_text(e, "calibration");
         snprintf(e->series, sizeof e->series, "%.120s%s%.63s", e->method, named ? " calibrated on " : "",
                  named ? kvd_entry_text(e, "calibration") : "");

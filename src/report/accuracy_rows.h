@@ -12,7 +12,7 @@ typedef struct {
     const kvd_result *file;
     size_t row;
     char method
-        [KVD_LABEL]; /* method, with a side cut alone, and model, rule, cache type where they tell rows apart */
+        [KVD_LABEL]; /* method, with a side cut alone, and model, rule, cache type, prompt or predictions where they tell rows apart */
     char series[KVD_LABEL]; /* the same with the calibration where rows differ in it              */
 } kvd_accuracy_entry;
 

@@ -12,7 +12,7 @@
 /* What may be lost by rounding in a time of the row: steps that stand for others multiply it. */
 static double rounding(const kvd_rows *r, size_t row)
 {
-    const double jct = kvd_rows_get_real(r, row, kvd_rows_find(r, "jct_s"));
+    const double jct = kvd_row_real(r, row, "jct_s");
     return 1e-3 + (jct > 0 ? 1e-5 * jct : 0);
 }
 
@@ -49,17 +49,12 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
 
 double kvd_jct_real(const kvd_jct_entry *e, const char *column)
 {
-    const kvd_rows *const r = e->file->jct;
-    const int c = kvd_rows_find(r, column);
-    return c < 0 || kvd_rows_column(r, c)->kind == KVD_COL_TEXT ? (double)NAN
-                                                                : kvd_rows_get_real(r, e->row, c);
+    return kvd_row_real(e->file->jct, e->row, column);
 }
 
 const char *kvd_jct_text(const kvd_jct_entry *e, const char *column)
 {
-    const kvd_rows *const r = e->file->jct;
-    const int c = kvd_rows_find(r, column);
-    return c < 0 || kvd_rows_column(r, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, e->row, c);
+    return kvd_row_text(e->file->jct, e->row, column);
 }
 
 double kvd_jct_speed_up(const kvd_jct_entry *e)

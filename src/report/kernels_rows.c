@@ -71,17 +71,12 @@ int kvd_kernels_read(kvd_kernels_result *k, kvd_h5 *f, kvd_err *err)
 
 double kvd_kernels_real(const kvd_kernels_entry *e, const char *column)
 {
-    const kvd_rows *const r = e->file->kernels.rows;
-    const int c = kvd_rows_find(r, column);
-    return c < 0 || kvd_rows_column(r, c)->kind == KVD_COL_TEXT ? (double)NAN
-                                                                : kvd_rows_get_real(r, e->row, c);
+    return kvd_row_real(e->file->kernels.rows, e->row, column);
 }
 
 const char *kvd_kernels_text(const kvd_kernels_entry *e, const char *column)
 {
-    const kvd_rows *const r = e->file->kernels.rows;
-    const int c = kvd_rows_find(r, column);
-    return c < 0 || kvd_rows_column(r, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, e->row, c);
+    return kvd_row_text(e->file->kernels.rows, e->row, column);
 }
 
 /* "kvdim25m-p50" belongs to "kvdim25m", "64" and "128" to "equal widths"; anything else is its own family. */

@@ -222,21 +222,6 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     return 0;
 }
 
-/* ---- accuracy rows ------------------------------------------------------------------------------- */
-
-double kvd_row_real(const kvd_rows *rows, size_t row, const char *column)
-{
-    int c = kvd_rows_find(rows, column);
-    return c < 0 || kvd_rows_column(rows, c)->kind == KVD_COL_TEXT ? (double)NAN
-                                                                   : kvd_rows_get_real(rows, row, c);
-}
-
-const char *kvd_row_text(const kvd_rows *rows, size_t row, const char *column)
-{
-    int c = kvd_rows_find(rows, column);
-    return c < 0 || kvd_rows_column(rows, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(rows, row, c);
-}
-
 /* ---- values by name ------------------------------------------------------------------------------ */
 
 void kvd_values_release(kvd_values *v)

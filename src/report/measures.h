@@ -42,10 +42,6 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
 /* ---- accuracy rows ---- */
 
-/* Column of an accuracy table by name; NaN and "" when the file has no such column. */
-double kvd_row_real(const kvd_rows *rows, size_t row, const char *column);
-const char *kvd_row_text(const kvd_rows *rows, size_t row, const char *column);
-
 /* False for a row of accuracy that is one seed of a point whose mean stands before it. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /* True for a row of the model with weights of few bits, which is no method of the cache (study_weights.c). */

@@ -2,6 +2,8 @@
 
 #include <assert.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +64,37 @@ int kvd_section_figure(kvd_section *s, const char *name, const char *script, int
     }
     s->figure[s->n_figures++] = f;
     return 0;
+}
+
+static bool is_drawn(const kvd_table *t, size_t row, size_t drawn)
+{
+    return drawn == SIZE_MAX || !strcmp(kvd_table_cell(t, row, drawn)->text, "yes");
+}
+
+/* Whether a text of the column stands in no row above that is drawn. */
+static bool is_first(const kvd_table *t, size_t row, size_t series, size_t drawn)
+{
+    for (size_t i = 0; i < row; i++)
+        if (is_drawn(t, i, drawn) &&
+            !strcmp(kvd_table_cell(t, i, series)->text, kvd_table_cell(t, row, series)->text))
+            return false;
+    return true;
+}
+
+int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series, size_t drawn)
+{
+    enum { LINES = 3, LINE = 19 };
+    int n = 0;
+    size_t longest = 1;
+    for (size_t i = 0; i < t->n_rows && !t->failed; i++)
+        if (is_drawn(t, i, drawn) && is_first(t, i, series, drawn)) {
+            const size_t length = strlen(kvd_table_cell(t, i, series)->text);
+            n++;
+            longest = length > longest ? length : longest;
+        }
+    const int fit = (int)(width / (8.5 * (double)longest + 85)), some = fit < columns ? fit : columns;
+    const int lines = some > 1 ? (n + some - 1) / some : n;
+    return height + (lines > LINES ? (lines - LINES) * LINE : 0);
 }
 
 void kvd_report_release(kvd_report *r)

@@ -39,6 +39,13 @@ kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title
 int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                        const char *caption, kvd_err *err, const char *settings, ...) KVD_PRINTF(8, 9);
 
+/*
+ * Height of a figure whose key, the distinct texts of column `series` of its table, stands below the panels as key_rows of common.gp lays it
+ * out, in `columns` columns at the most: `height` has room for three lines, and each further one makes the figure higher, so that the panels keep
+ * their size. drawn: the column that says "yes" of rows that are drawn; SIZE_MAX: all are.
+ */
+int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series, size_t drawn);
+
 void kvd_report_release(kvd_report *r);
 
 #endif

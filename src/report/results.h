@@ -67,6 +67,8 @@ typedef struct {
     double saving, saving_misses, saving_lo, saving_hi; /* NaN in such files */
     bool monotone;
     int64_t n_points;
+    bool
+        grid; /* read off settings that differ in more than one key: of the one that saves most; values mean nothing */
 } kvd_target_result;
 
 typedef struct {
@@ -112,6 +114,8 @@ typedef struct {
     kvd_kernels_result kernels;
     kvd_tokens tokens;
     kvd_rows *serving, *jct;
+    char *skipped; /* of a jct file: what was left out and why, a line each; NULL: it does not say */
+    int64_t points, points_done;
     char *no_rate; /* of a serving file: methods without a highest rate, a line each */
 } kvd_result;
 

@@ -66,17 +66,12 @@ int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
 
 double kvd_serving_real(const kvd_serving_entry *e, const char *column)
 {
-    const kvd_rows *const r = e->file->serving;
-    const int c = kvd_rows_find(r, column);
-    return c < 0 || kvd_rows_column(r, c)->kind == KVD_COL_TEXT ? (double)NAN
-                                                                : kvd_rows_get_real(r, e->row, c);
+    return kvd_row_real(e->file->serving, e->row, column);
 }
 
 const char *kvd_serving_text(const kvd_serving_entry *e, const char *column)
 {
-    const kvd_rows *const r = e->file->serving;
-    const int c = kvd_rows_find(r, column);
-    return c < 0 || kvd_rows_column(r, c)->kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, e->row, c);
+    return kvd_row_text(e->file->serving, e->row, column);
 }
 
 static void describe(kvd_serving_entry *e)

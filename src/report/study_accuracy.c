@@ -107,22 +107,11 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Series of a text and their longest name: of them a figure has as many lines of key as accuracy.gp finds room for, and grows with them. */
-static int height_for(size_t series, size_t longest)
-{
-    enum { WIDTH = 980, HEIGHT = 420, LINES = 3, LINE = 23 };
-    int columns = (int)(WIDTH / (8.5 * (double)longest + 85));
-    columns = columns < 1 ? 1 : columns > 3 ? 3 : columns;
-    const int lines = ((int)series + columns - 1) / columns;
-    return HEIGHT + (lines > LINES ? (lines - LINES) * LINE : 0);
-}
-
 /* Curves of one evaluated text. */
 static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s, kvd_err *err)
 {
     char name[64];
-    const char *last = "";
-    size_t n = 0, series = 0, longest = 0;
+    size_t n = 0;
     snprintf(name, sizeof name, "accuracy-%zu", label + 1);
     kvd_table *t = kvd_section_table(s, name, "Quality against overall p", err);
     if (!t)
@@ -148,9 +137,6 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
             isnan(kvd_entry_real(e, "overall_p")))
             continue;
         n++;
-        series += strcmp(e->series, last) != 0;
-        last = e->series;
-        longest = strlen(last) > longest ? strlen(last) : longest;
         kvd_table_text(t, e->series);
         kvd_table_real(t, kvd_entry_real(e, "overall_p"));
         for (size_t k = 0; k < 9; k++)
@@ -171,8 +157,9 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
         all->label[label]);
     int status = kvd_text_check(&caption, err);
     if (!status)
-        status = kvd_section_figure(s, name, "accuracy.gp", 980, height_for(series, longest),
-                                    kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
+        status =
+            kvd_section_figure(s, name, "accuracy.gp", 980, kvd_height_with_key(420, 980, 3, t, 0, SIZE_MAX),
+                               kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
     kvd_text_release(&caption);
     return status;
 }
@@ -194,9 +181,9 @@ static void target_row(kvd_table *t, const char *label, const char *method, cons
     kvd_table_real(t, x->saving_misses);
     for (int i = 0; i < 4; i++)
         kvd_table_real(t, p ? *end[i] : (double)NAN);
-    kvd_table_text(t, x->key);
+    kvd_table_text(t, x->grid ? "" : x->key);
     kvd_table_real(t, x->value);
-    kvd_table_text(t, x->monotone ? "yes" : "no");
+    kvd_table_text(t, x->grid ? "" : x->monotone ? "yes" : "no");
     kvd_table_int(t, x->n_points);
     kvd_table_text(t, how);
 }
@@ -245,7 +232,9 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
                       "brackets what is surely kept and "
                       "what is surely lost, by the 95 %% interval of the share. "
                       "search: bisection by kvdim-eval --target; points: read off the evaluated points, so "
-                      "no finer than they are. Not monotone: the share is reached again "
+                      "no finer than they are; grid: settings that differ in more than one key, the one that "
+                      "saves most, chosen "
+                      "on the text that it is judged on. Not monotone: the share is reached again "
                       "beyond a miss, so the text is "
                       "too short for this answer or the method uneven (Z-18).");
     for (size_t i = 0; i < r->n; i++)
@@ -269,7 +258,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
             kvd_target_result x;
             kvd_target_from_points(all, i, last, &x);
             target_row(t, kvd_entry_text(&all->item[i], "label"), all->item[i].method,
-                       kvd_entry_text(&all->item[i], "calibration"), "points", &x);
+                       kvd_entry_text(&all->item[i], "calibration"), x.grid ? "grid" : "points", &x);
         }
         i = last + 1;
     }
@@ -313,7 +302,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     if (n == 0 || !has_curve(all, NULL))
         return 0;
     return kvd_section_figure(
-        s, "zdc-fig14-degradation", "degradation.gp", 940, 440,
+        s, "zdc-fig14-degradation", "degradation.gp", 940, kvd_height_with_key(440, 940, 3, t, 0, SIZE_MAX),
         "Error D of the attention output against overall p (ZDC Fig. 14): solid on the calibration text, "
         "dashed "
         "on every other text. Left: ratio of norms. Right: element by element as printed, which single "

@@ -182,7 +182,8 @@ static int curves(const kvd_calibration_point *point, size_t n, kvd_section *s, 
     return t->n_rows == 0
                ? 0
                : kvd_section_figure(
-                     s, "zdc-fig26-calibration", "calibration.gp", 900, 820,
+                     s, "zdc-fig26-calibration", "calibration.gp", 900,
+                     kvd_height_with_key(820, 900, 3, t, 1, SIZE_MAX),
                      "Perplexity, KL divergence from the uncompressed model, and seconds of rows, K-means "
                      "and decomposition, against the share of "
                      "sequences "
@@ -249,7 +250,8 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
     }
     return n == 0 ? 0
                   : kvd_section_figure(
-                        s, "zdc-fig15-pruning", "spectra.gp", 900, 640,
+                        s, "zdc-fig15-pruning", "spectra.gp", 900,
+                        kvd_height_with_key(640, 900, 3, t, 0, SIZE_MAX),
                         "Average singular value per head dimension with and without pruning (ZDC Fig. 15): "
                         "of the rows, of "
                         "their centroids, and of centroids weighted by the square root of their rows.",

@@ -12,12 +12,6 @@
 #include "report/targets.h"
 
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
-enum {
-    HEIGHT = 560,
-    KEY_COLUMNS = 5,
-    KEY_LINES = 6,
-    KEY_LINE = 21
-}; /* of a figure and its key, pixels; as in pareto.gp */
 
 /* Measures of quality, smaller is better: KL, what is lost of top-1, perplexity over that of the uncompressed model. */
 static double measure(const kvd_accuracy_entry *e, int k)
@@ -175,19 +169,10 @@ static int fronts_table(const kvd_accuracy_entries *all, kvd_section *s, const k
     return 0;
 }
 
-/* Every line of the key beyond KEY_LINES makes the figure higher, so that the panels keep their size. */
-static int height_for(size_t series)
-{
-    const int lines = (int)((series + KEY_COLUMNS - 1) / KEY_COLUMNS);
-    return HEIGHT + (lines > KEY_LINES ? (lines - KEY_LINES) * KEY_LINE : 0);
-}
-
 static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t number, kvd_section *s,
                         kvd_err *err)
 {
     char name[64];
-    const char *last = "";
-    size_t series = 0;
     snprintf(name, sizeof name, "pareto-%zu", number);
     kvd_table *const t = kvd_section_table(s, name, "Quality against bytes, all points", err);
     if (!t)
@@ -204,8 +189,6 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
         if (!usable(e) || !stored_small(e) || kvd_entry_is_none(e) ||
             strcmp(kvd_entry_text(e, "label"), all->label[label]))
             continue;
-        series += strcmp(e->method, last) != 0;
-        last = e->method;
         kvd_table_text(t, e->method);
         kvd_table_real(t, kvd_entry_real(e, "cache_share"));
         interval_cells(t, e);
@@ -222,8 +205,9 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
                  all->label[label]);
     int status = kvd_text_check(&caption, err);
     if (!status)
-        status = kvd_section_figure(s, name, "pareto.gp", 1100, height_for(series), kvd_text_get(&caption),
-                                    err, "csv='tables/%s.csv'", name);
+        status =
+            kvd_section_figure(s, name, "pareto.gp", 1100, kvd_height_with_key(500, 1100, 5, t, 0, SIZE_MAX),
+                               kvd_text_get(&caption), err, "csv='tables/%s.csv'", name);
     kvd_text_release(&caption);
     return status;
 }
@@ -259,7 +243,7 @@ static bool target_of(const kvd_results *r, const kvd_accuracy_entries *all, con
 static int saving_table(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t = kvd_section_table(s, "saving", "Bytes saved at 99 % of the top-1 accuracy", err);
-    char name[KVD_LABEL + 8];
+    char name[KVD_LABEL + 24];
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
@@ -281,18 +265,25 @@ static int saving_table(const kvd_results *r, const kvd_accuracy_entries *all, k
         "p counts "
         "elements); in brackets what is surely kept and what is surely lost, by the 95 %% interval of the "
         "share over sequences. "
-        "0: the first setting falls below it. Searched where a search was made, else read off the points.");
+        "0: the first setting falls below it. Searched where a search was made, else read off the points. "
+        "Best of a grid: of settings that "
+        "differ in more than one key the one that saves most, chosen on the text that it is judged on.");
     for (size_t i = 0; i < all->n; i++) {
         bool again = kvd_entry_is_none(&all->item[i]), any = false;
         for (size_t j = 0; j < i && !again; j++)
             again = !strcmp(all->item[j].method, all->item[i].method);
         kvd_target_result x;
+        bool grid = false;
         for (size_t l = 0; l < all->n_labels && !again; l++)
-            any = any || (has_series(all, all->label[l], true) &&
-                          target_of(r, all, all->item[i].method, all->label[l], &x));
+            if (has_series(all, all->label[l], true) &&
+                target_of(r, all, all->item[i].method, all->label[l], &x)) {
+                any = true;
+                grid = grid || x.grid;
+            }
         if (!any)
             continue;
-        kvd_table_text(t, all->item[i].method);
+        snprintf(name, sizeof name, "%s%s", all->item[i].method, grid ? " (best of a grid)" : "");
+        kvd_table_text(t, name);
         for (size_t l = 0; l < all->n_labels; l++)
             if (has_series(all, all->label[l], true)) {
                 const bool known = target_of(r, all, all->item[i].method, all->label[l], &x);

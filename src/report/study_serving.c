@@ -1,6 +1,7 @@
 /* Report: simulated serving against the rate of requests, and against replays. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "report/serving_rows.h"
@@ -199,7 +200,8 @@ static int latency_figure(const kvd_serving_entries *all, size_t first, int numb
         "token with the wait in the queue, time between two tokens. Bars: 95 %% intervals over stretches of "
         "consecutive requests.",
         all->item[first].place);
-    return kvd_section_figure(s, name, "serving.gp", 1050, 420, caption, err, "csv='tables/%s.csv'", name);
+    return kvd_section_figure(s, name, "serving.gp", 1050, kvd_height_with_key(420, 1050, 3, t, 0, SIZE_MAX),
+                              caption, err, "csv='tables/%s.csv'", name);
 }
 
 static int figures(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
@@ -222,7 +224,12 @@ static void list_failures(const kvd_results *r, kvd_text *words)
         const char *line = r->item[i].kind == KVD_RESULT_SERVING ? r->item[i].no_rate : "";
         for (size_t n; *line; line += n + (line[n] != '\0')) {
             n = strcspn(line, "\n");
-            kvd_text_add(words, "<p>No highest rate of %.*s</p>\n", (int)(n < 400 ? n : 400), line);
+            char *const one = strndup(line, n);
+            words->failed |= !one;
+            kvd_text_raw(words, "<p>No highest rate of ");
+            kvd_text_html(words, one ? one : "");
+            kvd_text_raw(words, "</p>\n");
+            free(one);
         }
     }
 }

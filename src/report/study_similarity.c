@@ -230,8 +230,9 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
                          kvd_pair_name[k]);
                 break;
             }
+    const int width = n_pairs == 2 ? 900 : 560;
     status = kvd_section_figure(
-        s, "zack-fig18-token-count", "tokens.gp", n_pairs == 2 ? 900 : 560, 640,
+        s, "zack-fig18-token-count", "tokens.gp", width, kvd_height_with_key(640, width, 2, t, 0, 8),
         "How rotations settle as calibration tokens are added (ZACK Fig. 18, FDC Fig. 14): the papers' "
         "delta / epsilon above; overlap of the leading halves and energy kept below. Where a text is "
         "compared with several references, their mean is drawn.",

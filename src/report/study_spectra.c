@@ -25,12 +25,12 @@ static bool any_pair(const kvd_results *r, kvd_pair pair)
     return false;
 }
 
-/* The data of the curves: every pair of every file. */
-static int mean_table(const kvd_results *r, kvd_section *s, kvd_err *err)
+/* The data of the curves: every pair of every file. NULL: memory ran out. */
+static const kvd_table *mean_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_table *t = kvd_section_table(s, "spectra-mean", "Average singular value per head dimension", err);
     if (!t)
-        return -1;
+        return NULL;
     t->only_files = t->no_markdown = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "pair", "pair");
@@ -47,11 +47,11 @@ static int mean_table(const kvd_results *r, kvd_section *s, kvd_err *err)
                 kvd_table_real(t, kvd_mean_sigma(x, (kvd_pair)p, j, false));
                 kvd_table_real(t, kvd_mean_sigma(x, (kvd_pair)p, j, true));
             }
-    return 0;
+    return t;
 }
 
-static int mean_figure(const kvd_results *r, kvd_section *s, const char *name, kvd_pair a, kvd_pair b,
-                       const char *caption, kvd_err *err)
+static int mean_figure(const kvd_results *r, kvd_section *s, const kvd_table *means, const char *name,
+                       kvd_pair a, kvd_pair b, const char *caption, kvd_err *err)
 {
     char pairs[32];
     bool has_a = any_pair(r, a), has_b = any_pair(r, b);
@@ -59,7 +59,9 @@ static int mean_figure(const kvd_results *r, kvd_section *s, const char *name, k
         return 0;
     snprintf(pairs, sizeof pairs, "%s%s%s", has_a ? kvd_pair_name[a] : "", has_a && has_b ? " " : "",
              has_b ? kvd_pair_name[b] : "");
-    return kvd_section_figure(s, name, "spectra.gp", has_a && has_b ? 900 : 560, 640, caption, err,
+    const int width = has_a && has_b ? 900 : 560;
+    return kvd_section_figure(s, name, "spectra.gp", width,
+                              kvd_height_with_key(640, width, 3, means, 0, SIZE_MAX), caption, err,
                               "csv='tables/spectra-mean.csv'; pairs='%s'", pairs);
 }
 
@@ -239,13 +241,14 @@ int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err)
         "(<b>qk</b>), values stacked on the output projection (<b>vw</b>), keys and values alone, the "
         "columns of "
         "W_V (<b>wv</b>). A head whose curve falls early can give up its trailing dimensions.</p>\n");
-    if (mean_table(r, s, err) ||
-        mean_figure(r, s, "zack-fig05-k-v", KVD_PAIR_K, KVD_PAIR_V,
+    const kvd_table *const means = mean_table(r, s, err);
+    if (!means ||
+        mean_figure(r, s, means, "zack-fig05-k-v", KVD_PAIR_K, KVD_PAIR_V,
                     "Average singular value per head dimension of K and V (ZACK Fig. 5): raw, and divided by "
                     "the square "
                     "root of the number of rows so that texts of different length compare (Z-10).",
                     err) ||
-        mean_figure(r, s, "zack-fig10-qk-vw", KVD_PAIR_QK, KVD_PAIR_VW,
+        mean_figure(r, s, means, "zack-fig10-qk-vw", KVD_PAIR_QK, KVD_PAIR_VW,
                     "Average singular value per head dimension of the Q-K pair and of V with W_O (ZACK Fig. "
                     "10; the Q-K "
                     "panels are FDC Fig. 3).",

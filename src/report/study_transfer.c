@@ -191,7 +191,8 @@ static int token_curves(const kvd_results *r, const kvd_accuracy_entries *all, k
     }
     free(x);
     return rows == 0 ? 0
-                     : kvd_section_figure(s, "accuracy-tokens", "accuracy_tokens.gp", 900, 420,
+                     : kvd_section_figure(s, "accuracy-tokens", "accuracy_tokens.gp", 900,
+                                          kvd_height_with_key(420, 900, 2, t, 0, SIZE_MAX),
                                           "Quality at fixed p against the number of calibration tokens; bars "
                                           "are 95 % intervals over "
                                           "sequences.",

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The key of a row: files from before there was one cut dims alone. */
@@ -16,6 +17,106 @@ static double value_of(const kvd_accuracy_entry *e)
     return strcmp(key_of(e), "p") ? kvd_entry_real(e, "rate_value") : kvd_entry_real(e, "overall_p");
 }
 
+/* ---- a line or a grid -------------------------------------------------------------------------------------- */
+
+enum { KEYS = 32, KEY = 64 };
+
+/* "NAME.key=value,...", taken apart. Values are numbers, but for those of key cut. */
+typedef struct {
+    char key[KEYS][KEY];
+    double value[KEYS];
+    size_t n;
+} setting;
+
+static void read_setting(const kvd_accuracy_entry *e, setting *s)
+{
+    const char *at = kvd_entry_text(e, "settings");
+    for (s->n = 0; *at && s->n < KEYS; s->n++) {
+        const size_t all = strcspn(at, ","), name = strcspn(at, "=,");
+        snprintf(s->key[s->n], KEY, "%.*s", (int)(name < KEY ? name : KEY - 1), at);
+        s->value[s->n] = name < all ? strtod(at + name + 1, NULL) : 0;
+        at += all + (at[all] == ',');
+    }
+}
+
+/* Whether key k goes with the rate: the same where that is, and up or down with it everywhere. */
+static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
+{
+    bool up = true, down = true;
+    for (size_t i = first; i <= last && (up || down); i++) {
+        setting a, b;
+        read_setting(&all->item[i], &a);
+        for (size_t j = first; j < i && (up || down); j++) {
+            read_setting(&all->item[j], &b);
+            const double rate = value_of(&all->item[i]) - value_of(&all->item[j]),
+                         other = a.value[k] - b.value[k];
+            const bool level = !(rate < 0) && !(rate > 0), moves = other < 0 || other > 0;
+            up = up && (level ? !moves : rate * other >= 0);
+            down = down && (level ? !moves : rate * other <= 0);
+        }
+    }
+    return up || down;
+}
+
+static bool is_line(const kvd_accuracy_entries *all, size_t first, size_t last)
+{
+    setting a, b;
+    bool differs[KEYS] = {false};
+    size_t n = 0, with = 0;
+    read_setting(&all->item[first], &a);
+    for (size_t i = first + 1; i <= last; i++) {
+        read_setting(&all->item[i], &b);
+        if (a.n != b.n || strcmp(key_of(&all->item[i]), key_of(&all->item[first])))
+            return false;
+        for (size_t k = 0; k < a.n; k++) {
+            if (strcmp(a.key[k], b.key[k]))
+                return false;
+            differs[k] = differs[k] || a.value[k] < b.value[k] || a.value[k] > b.value[k];
+        }
+    }
+    for (size_t k = 0; k < a.n; k++)
+        if (differs[k] && strcmp(a.key[k], key_of(&all->item[first]))) {
+            n++;
+            with = k;
+        }
+    return n == 0 || (n == 1 && follows(all, first, last, with));
+}
+
+/* ---- what they say ------------------------------------------------------------------------------------------ */
+
+static double larger(double a, double b)
+{
+    return isnan(a) || b > a ? b : a;
+}
+
+static void best_of_grid(const kvd_accuracy_entries *all, size_t first, size_t last, kvd_target_result *x)
+{
+    double may = (double)NAN;
+    bool intervals = true;
+    x->grid = true;
+    x->value = x->value_lo = (double)NAN;
+    x->n_points = (int)(last - first + 1);
+    for (size_t i = first; i <= last; i++) {
+        const kvd_accuracy_entry *const e = &all->item[i];
+        const double saving = kvd_entry_saving(e), hi = kvd_entry_real(e, "top1_share_hi");
+        if (kvd_entry_real(e, "top1_share") >= x->target)
+            x->saving = larger(x->saving, saving);
+        if (kvd_entry_real(e, "top1_share_lo") >= x->target)
+            x->saving_lo = larger(x->saving_lo, saving);
+        if (hi >= x->target)
+            may = larger(may, saving);
+        intervals = intervals && !isnan(hi);
+    }
+    for (size_t i = first; i <= last && intervals; i++) {
+        const double saving = kvd_entry_saving(&all->item[i]);
+        if (kvd_entry_real(&all->item[i], "top1_share_hi") < x->target && !(saving <= may) &&
+            !(x->saving_hi <= saving))
+            x->saving_hi = saving;
+    }
+    if (!intervals)
+        x->saving_lo = (double)NAN;
+}
+
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last, kvd_target_result *x)
 {
     const double none = (double)NAN;
@@ -28,6 +129,10 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     if (strcmp(x->key, "p"))
         x->value = x->value_lo = none; /* of p 0 is the uncompressed model; of other keys nothing is */
+    if (!is_line(all, first, last)) {
+        best_of_grid(all, first, last, x);
+        return;
+    }
     bool missed = false, unsure = false, intervals = true;
     for (size_t i = first; i <= last; i++) {
         const kvd_accuracy_entry *const e = &all->item[i];

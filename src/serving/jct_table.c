@@ -7,18 +7,6 @@
 #include "common/stats.h"
 #include "serving/jct_file.h"
 
-static double value(const kvd_rows *r, size_t i, const char *column)
-{
-    const int c = kvd_rows_find(r, column);
-    return c < 0 ? (double)NAN : kvd_rows_get_real(r, i, c);
-}
-
-static const char *text(const kvd_rows *r, size_t i, const char *column)
-{
-    const int c = kvd_rows_find(r, column);
-    return c < 0 ? "" : kvd_rows_get_text(r, i, c);
-}
-
 const char kvd_jct_heading[] =
     "kind      method                     batch   input  output      JCT/s     TTFT/s "
     "  TBT/ms  p99/ms    token/s  attention  residue  byte/token";
@@ -35,27 +23,29 @@ static const char *number(char *to, size_t size, const char *format, double x)
 const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
 {
     char jct[16], ttft[16], mean[16], p99[16], rate[16], share[16], residue[16], bytes[16];
-    const char *const kind = text(r, i, "kind");
+    const char *const kind = kvd_row_text(r, i, "kind");
     if (!strcmp(kind, "iteration")) {
-        const bool piece = value(r, i, "piece") > 0;
+        const bool piece = kvd_row_real(r, i, "piece") > 0;
         snprintf(line, KVD_JCT_LINE, "%-9s %-24.24s %7.0f   %s of %.0f behind %.0f: %.6f s", kind,
-                 text(r, i, "method"), value(r, i, "batch"), piece ? "piece" : "step",
-                 piece ? value(r, i, "piece") : value(r, i, "batch"),
-                 piece ? value(r, i, "before") : value(r, i, "context"), value(r, i, "seconds"));
+                 kvd_row_text(r, i, "method"), kvd_row_real(r, i, "batch"), piece ? "piece" : "step",
+                 piece ? kvd_row_real(r, i, "piece") : kvd_row_real(r, i, "batch"),
+                 piece ? kvd_row_real(r, i, "before") : kvd_row_real(r, i, "context"),
+                 kvd_row_real(r, i, "seconds"));
         return line;
     }
-    const double attention = value(r, i, "prefill_prefill_s") + value(r, i, "prefill_decode_s") +
-                             value(r, i, "decode_decode_s") + value(r, i, "decode_prefill_s");
+    const double attention = kvd_row_real(r, i, "prefill_prefill_s") +
+                             kvd_row_real(r, i, "prefill_decode_s") + kvd_row_real(r, i, "decode_decode_s") +
+                             kvd_row_real(r, i, "decode_prefill_s");
     snprintf(line, KVD_JCT_LINE, "%-9s %-24.24s %7.0f %7.0f %7.0f %10s %10s %8s %7s %10s %10s %8s %11s", kind,
-             text(r, i, "method"), value(r, i, "batch"), value(r, i, "input"), value(r, i, "output"),
-             number(jct, sizeof jct, "%.5f", value(r, i, "jct_s")),
-             number(ttft, sizeof ttft, "%.5f", value(r, i, "ttft_s")),
-             number(mean, sizeof mean, "%.3f", value(r, i, "tbt_mean_s") * 1e3),
-             number(p99, sizeof p99, "%.3f", value(r, i, "tbt_p99_s") * 1e3),
-             number(rate, sizeof rate, "%.1f", value(r, i, "tokens_per_s")),
-             number(share, sizeof share, "%.3f", attention / value(r, i, "jct_s")),
-             number(residue, sizeof residue, "%.4f", value(r, i, "residue_share")),
-             number(bytes, sizeof bytes, "%.0f", value(r, i, "bytes_per_token")));
+             kvd_row_text(r, i, "method"), kvd_row_real(r, i, "batch"), kvd_row_real(r, i, "input"),
+             kvd_row_real(r, i, "output"), number(jct, sizeof jct, "%.5f", kvd_row_real(r, i, "jct_s")),
+             number(ttft, sizeof ttft, "%.5f", kvd_row_real(r, i, "ttft_s")),
+             number(mean, sizeof mean, "%.3f", kvd_row_real(r, i, "tbt_mean_s") * 1e3),
+             number(p99, sizeof p99, "%.3f", kvd_row_real(r, i, "tbt_p99_s") * 1e3),
+             number(rate, sizeof rate, "%.1f", kvd_row_real(r, i, "tokens_per_s")),
+             number(share, sizeof share, "%.3f", attention / kvd_row_real(r, i, "jct_s")),
+             number(residue, sizeof residue, "%.4f", kvd_row_real(r, i, "residue_share")),
+             number(bytes, sizeof bytes, "%.0f", kvd_row_real(r, i, "bytes_per_token")));
     return line;
 }
 
@@ -64,9 +54,9 @@ static const char *spread(const kvd_rows *r, const char *method, const char *col
 {
     size_t n = 0;
     for (size_t i = 0; i < kvd_rows_count(r); i++)
-        if (!strcmp(text(r, i, "kind"), "request") && !strcmp(text(r, i, "method"), method) &&
-            !isnan(value(r, i, column)))
-            x[n++] = value(r, i, column);
+        if (!strcmp(kvd_row_text(r, i, "kind"), "request") && !strcmp(kvd_row_text(r, i, "method"), method) &&
+            !isnan(kvd_row_real(r, i, column)))
+            x[n++] = kvd_row_real(r, i, column);
     if (n)
         snprintf(to, 96, "%.4g s (median %.4g, p99 %.4g)", kvd_mean(x, n), kvd_quantile(x, n, 0.5),
                  kvd_quantile(x, n, 0.99));
@@ -82,9 +72,9 @@ const char *kvd_jct_requests_line(const kvd_rows *r, const char *method, char li
     size_t n = 0;
     double *const x = malloc((kvd_rows_count(r) + 1) * sizeof *x);
     for (size_t i = 0; i < kvd_rows_count(r); i++)
-        if (!strcmp(text(r, i, "kind"), "request") && !strcmp(text(r, i, "method"), method)) {
+        if (!strcmp(kvd_row_text(r, i, "kind"), "request") && !strcmp(kvd_row_text(r, i, "method"), method)) {
             n++;
-            end = fmax(end, value(r, i, "arrival_s") + value(r, i, "jct_s"));
+            end = fmax(end, kvd_row_real(r, i, "arrival_s") + kvd_row_real(r, i, "jct_s"));
         }
     snprintf(line, KVD_JCT_LINE, "%.80s: %zu requests in %.4g s", method, n, end);
     if (x)

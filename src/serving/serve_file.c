@@ -252,36 +252,26 @@ const char kvd_serve_comparison_heading[] =
     "simulation against a measured replay\n"
     "method                   quantity          statistic   measured/s  simulated/s   error";
 
-static double value(const kvd_rows *r, size_t i, const char *column)
-{
-    const int c = kvd_rows_find(r, column);
-    return c < 0 ? (double)NAN : kvd_rows_get_real(r, i, c);
-}
-
-static const char *text(const kvd_rows *r, size_t i, const char *column)
-{
-    const int c = kvd_rows_find(r, column);
-    return c < 0 ? "" : kvd_rows_get_text(r, i, c);
-}
-
 const char *kvd_serve_line(const kvd_rows *r, size_t i, char line[KVD_SERVE_LINE])
 {
     char ttft[48], latency[48];
-    if (!strcmp(text(r, i, "kind"), "validation")) {
-        snprintf(line, KVD_SERVE_LINE, "%-24.24s %-17s %-9s %12.5g %12.5g %+6.1f %%", text(r, i, "method"),
-                 text(r, i, "quantity"), text(r, i, "statistic"), value(r, i, "measured_s"),
-                 value(r, i, "simulated_s"), value(r, i, "error_percent"));
+    if (!strcmp(kvd_row_text(r, i, "kind"), "validation")) {
+        snprintf(line, KVD_SERVE_LINE, "%-24.24s %-17s %-9s %12.5g %12.5g %+6.1f %%",
+                 kvd_row_text(r, i, "method"), kvd_row_text(r, i, "quantity"),
+                 kvd_row_text(r, i, "statistic"), kvd_row_real(r, i, "measured_s"),
+                 kvd_row_real(r, i, "simulated_s"), kvd_row_real(r, i, "error_percent"));
         return line;
     }
-    snprintf(ttft, sizeof ttft, "%.4g [%.3g, %.3g]", value(r, i, "ttft_mean_s"),
-             value(r, i, "ttft_mean_lo_s"), value(r, i, "ttft_mean_hi_s"));
-    snprintf(latency, sizeof latency, "%.4g [%.3g, %.3g]", value(r, i, "latency_mean_s"),
-             value(r, i, "latency_mean_lo_s"), value(r, i, "latency_mean_hi_s"));
+    snprintf(ttft, sizeof ttft, "%.4g [%.3g, %.3g]", kvd_row_real(r, i, "ttft_mean_s"),
+             kvd_row_real(r, i, "ttft_mean_lo_s"), kvd_row_real(r, i, "ttft_mean_hi_s"));
+    snprintf(latency, sizeof latency, "%.4g [%.3g, %.3g]", kvd_row_real(r, i, "latency_mean_s"),
+             kvd_row_real(r, i, "latency_mean_lo_s"), kvd_row_real(r, i, "latency_mean_hi_s"));
     snprintf(line, KVD_SERVE_LINE,
              "%-10s %-24.24s %7.4g %-26s %8.4g %10.4g %8.4g  %-26s %8.4g %9.4g %9.4g %6.3f %6.3f",
-             text(r, i, "kind"), text(r, i, "method"), value(r, i, "rate"), ttft, value(r, i, "ttft_p99_s"),
-             value(r, i, "tbt_mean_s"), value(r, i, "tbt_p99_s"), latency, value(r, i, "latency_p99_s"),
-             value(r, i, "served_per_s"), value(r, i, "goodput_per_s"), value(r, i, "utilisation"),
-             value(r, i, "kv_share"));
+             kvd_row_text(r, i, "kind"), kvd_row_text(r, i, "method"), kvd_row_real(r, i, "rate"), ttft,
+             kvd_row_real(r, i, "ttft_p99_s"), kvd_row_real(r, i, "tbt_mean_s"),
+             kvd_row_real(r, i, "tbt_p99_s"), latency, kvd_row_real(r, i, "latency_p99_s"),
+             kvd_row_real(r, i, "served_per_s"), kvd_row_real(r, i, "goodput_per_s"),
+             kvd_row_real(r, i, "utilisation"), kvd_row_real(r, i, "kv_share"));
     return line;
 }

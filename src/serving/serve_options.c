@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/grid.h"
+
 enum {
     OPT_COSTS = 0x100,
     OPT_TRACE,
@@ -80,8 +82,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-/* ---- values
- * ---------------------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------------------- */
 
 static int add_method(kvd_serve_options *cfg, const char *text, size_t length, kvd_err *err)
 {
@@ -101,34 +102,29 @@ static int add_method(kvd_serve_options *cfg, const char *text, size_t length, k
     return 0;
 }
 
-/* A part without '=' begins another method, as kvdim-jct takes them. */
-static int add_methods(kvd_serve_options *cfg, const char *text, kvd_err *err)
+static int add_methods(kvd_serve_options *cfg, const char *list, kvd_err *err)
 {
-    const char *begin = text;
-    for (const char *c = text;; c++) {
-        const char *const end = c + strcspn(c, ",");
-        if (c != begin && !memchr(c, '=', (size_t)(end - c))) {
-            if (add_method(cfg, begin, (size_t)(c - 1 - begin), err))
-                return -1;
-            begin = c;
-        }
-        c = end;
-        if (!*c)
-            return add_method(cfg, begin, (size_t)(end - begin), err);
+    for (;; list++) {
+        const size_t n = kvd_method_text_length(list);
+        if (add_method(cfg, list, n, err))
+            return -1;
+        list += n;
+        if (!*list)
+            return 0;
     }
 }
 
 static int parse_trace(kvd_serve_options *cfg, const char *text, kvd_err *err)
 {
     static const char poisson[] = "poisson:";
-    char rate[32];
+    char rate[KVD_ARG_FIELD];
     if (kvd_arg_once("--trace", text, &cfg->trace, err))
         return -1;
     if (strncmp(text, poisson, sizeof poisson - 1))
         return 0;
     text += sizeof poisson - 1;
     const size_t n = strcspn(text, ":");
-    snprintf(rate, sizeof rate, "%.*s", (int)(n < 31 ? n : 31), text);
+    kvd_arg_field(text, n, rate);
     cfg->lengths = text[n] ? text + n + 1 : "arxiv";
     if (!*cfg->lengths)
         return kvd_fail(err, "--trace %s: no lengths behind the last colon", cfg->trace);
@@ -170,8 +166,7 @@ static int parse_gpus(kvd_serve_options *cfg, const char *text, kvd_err *err)
     return 0;
 }
 
-/* ---- usage
- * ----------------------------------------------------------------------------------------------- */
+/* ---- usage ---------------------------------------------------------------------------------------------- */
 
 static int check_usage(kvd_serve_options *cfg, kvd_err *err)
 {
@@ -193,6 +188,8 @@ static int check_usage(kvd_serve_options *cfg, kvd_err *err)
         return kvd_fail(err, "--reserve goes with --memory");
     if (isnan(cfg->reserve) && !isnan(cfg->memory))
         cfg->reserve = cfg->memory / 10;
+    if (cfg->limits.chunk && cfg->max_tokens_given)
+        return kvd_fail(err, "--max-tokens is of whole prompts and goes without --chunk");
     if (cfg->limits.chunk && cfg->limits.chunk < cfg->limits.max_batch)
         return kvd_fail(err, "--chunk %zu has no room for a step of each of --max-batch %zu",
                         cfg->limits.chunk, cfg->limits.max_batch);
@@ -236,10 +233,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_COSTS:
-        if (cfg->n_costs == KVD_SERVE_COSTS)
-            return kvd_fail(err, "more than %d files of --costs", (int)KVD_SERVE_COSTS);
-        cfg->costs[cfg->n_costs++] = arg;
-        return 0;
+        return kvd_arg_add("--costs", arg, cfg->costs, &cfg->n_costs, KVD_SERVE_COSTS, err);
     case OPT_TRACE:
         return parse_trace(cfg, arg, err);
     case OPT_METHOD:
@@ -305,8 +299,7 @@ void kvd_serve_parse(const char *program, int argc, char **argv, kvd_serve_optio
     kvd_args_parse(program, &argp, argc, argv, cfg);
 }
 
-/* ---- what a file says of them
- * ------------------------------------------------------------------------------ */
+/* ---- what a file says of them --------------------------------------------------------------------------- */
 
 /* Methods and rates, with commas between. */
 static int record_lists(const kvd_serve_options *cfg, kvd_run *run, kvd_err *err)

@@ -38,12 +38,10 @@ kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err *err)
     s->group = (size_t)kvd_config_group(c);
     s->d = (size_t)c->d_head;
     const size_t bytes = s->n_layers * layer_count(s) * sizeof *s->sum;
-    /* Streams of the pass do not wait for the one that sets the zeros. */
     if (!(s->sum = kvd_device_new(&s->memory, bytes, what, err)) ||
         !(s->scratch =
               kvd_device_new(&s->memory, kvd_gram_scratch_bytes(2 * c->n_kv_heads, c->d_head), what, err)) ||
-        kvd_cuda_check(cudaMemset(s->sum, 0, bytes), what, err) ||
-        kvd_cuda_check(cudaStreamSynchronize(NULL), what, err)) {
+        kvd_device_zero(s->sum, bytes, what, err)) {
         kvd_gpu_sensitivity_free(s);
         return NULL;
     }

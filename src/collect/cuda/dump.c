@@ -5,9 +5,9 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "collect/cuda/slabs.h"
+#include "common/clock.h"
 
 /*
  * Buffers go round: free -> filled by the device -> written -> free. A thread copies 5 GB/s into the page cache and then starts the disk,
@@ -46,13 +46,6 @@ struct kvd_gpu_dump {
     kvd_err err; /* the first one */
     kvd_gpu_dump_times times;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void push(queue *q, int i)
 {
@@ -123,11 +116,11 @@ static void *write_all(void *ctx)
         /* Waited for in any case: a buffer that is still being filled is not free. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
-        const double start = now();
+        const double start = kvd_clock_s();
         if (!status && !skip)
             status = write_buffer(d, &d->buffer[i], &err);
         (void)pthread_mutex_lock(&d->lock);
-        d->times.write += now() - start;
+        d->times.write += kvd_clock_s() - start;
         d->times.wait += status ? 0 : between(d->buffer[i].asked, d->buffer[i].begin);
         d->times.convert += status ? 0 : between(d->buffer[i].begin, d->buffer[i].made);
         if (status && !d->failed) {

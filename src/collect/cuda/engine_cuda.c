@@ -2,10 +2,10 @@
 #include "collect/engine.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "collect/cuda/dump.h"
 #include "collect/cuda/moments.h"
+#include "common/clock.h"
 #include "model/cuda/forward.h"
 
 typedef struct cuda cuda;
@@ -39,13 +39,6 @@ struct cuda {
     int n_events;
     double elapsed, moments;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int to_device(const cuda *c, int g, kvd_err *err)
 {
@@ -216,10 +209,10 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     c->give_up = give_up;
     c->ctx = ctx;
     c->n_events = 0;
-    const double start = now();
+    const double start = kvd_clock_s();
     if (kvd_gpu_forward_run(c->forward, b, c->door, c->spec.last_layer, NULL, err))
         return -1;
-    c->elapsed += now() - start;
+    c->elapsed += kvd_clock_s() - start;
     for (int i = 0; i < c->n_events; i += 2) {
         float ms = 0;
         if (kvd_cuda_check(cudaEventElapsedTime(&ms, c->event[i], c->event[i + 1]), "collecting", err))

@@ -85,10 +85,9 @@ kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_sha
         const size_t bytes = gram_bytes(shape, share, (kvd_g)g);
         if (is_held(shape, (kvd_g)g))
             failed = !(m->gram[g] = kvd_device_new(&m->memory, bytes, "second moments", err)) ||
-                     kvd_cuda_check(cudaMemset(m->gram[g], 0, bytes), "second moments", err);
+                     kvd_device_zero(m->gram[g], bytes, "second moments", err);
     }
-    /* Streams of the pass do not wait for the one that set the zeros. */
-    if (failed || kvd_cuda_check(cudaStreamSynchronize(NULL), "second moments", err)) {
+    if (failed) {
         kvd_gpu_moments_free(m);
         return NULL;
     }

@@ -20,6 +20,12 @@ void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_e
 /* A copy of host data, which must not change before the stream was waited for. */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what, void *stream,
                       kvd_err *err);
+/*
+ * Zeros, or a copy of host data, there when they return 0: streams that do not block (cudaStreamNonBlocking), as those of the pass, do not wait
+ * for the stream that cudaMemset and cudaMemcpy use, and neither call waits for the device itself.
+ */
+int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
+int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
 /* With the device current on which they were made. */
 void kvd_device_release(kvd_device_memory *m);
 

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "common/stats.h"
 #include "kernels/rivals/cudnn_form.h"
 
 void kvd_cudnn_packed(kvd_cudnn_shape *shape)
@@ -381,12 +382,6 @@ int kvd_cudnn_run(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_e
     return ok(&b) ? 0 : fail(&b, err);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 typedef struct {
     cudaStream_t stream;
     cudaEvent_t begin, end;
@@ -475,7 +470,7 @@ static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *
         candidate *c = &p->list[i];
         if (c->refused || (i != first && c->us > 1.2 * least))
             continue;
-        qsort(rounds[i], TIMED, sizeof rounds[i][0], ascending);
+        kvd_sort(rounds[i], TIMED);
         c->us = rounds[i][TIMED / 2];
         if (best < 0 || c->us < p->list[best].us)
             best = i;

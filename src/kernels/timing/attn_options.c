@@ -275,10 +275,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case ARGP_KEY_END:
         return check_usage(cfg, err);
     case OPT_DIMS:
-        if (cfg->n_dims == KVD_ATTN_DIMS)
-            return kvd_fail(err, "--dims: given more than %d times", (int)KVD_ATTN_DIMS);
-        cfg->dims[cfg->n_dims++] = arg;
-        return 0;
+        return kvd_arg_add("--dims", arg, cfg->dims, &cfg->n_dims, KVD_ATTN_DIMS, err);
     case OPT_RATES:
         return kvd_arg_once("--rates", arg, &cfg->rates, err);
     case OPT_OVERALL_P:

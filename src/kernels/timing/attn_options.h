@@ -19,7 +19,7 @@ typedef struct {
     double *overall_p; /* [n_overall_p], allocated; NULL: every point of the rates file */
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
-    int n_dims;
+    size_t n_dims;
     bool phase[KVD_N_ATTN_PHASES];
     const kvd_impl *impl[KVD_ATTN_IMPLS];
     int n_impls; /* 0: by device */

@@ -4,21 +4,14 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/threads.h"
 #include "kernels/cpu/attention_cpu.h"
 #include "kernels/timing/values.h"
 
 enum { REPEATS = 3, GEMM_N = 1536, LINE = 4096 };
 static const size_t floats = (size_t)32 << 20; /* 128 MiB */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* A MiB of values, again and again: random enough for arithmetic and for memory. */
 static void fill(float *x, size_t n)
@@ -36,10 +29,10 @@ static double gemm_rate(const float *a, const float *b, float *c)
 {
     double best = INFINITY;
     for (int i = 0; i < REPEATS; i++) {
-        const double start = now();
+        const double start = kvd_clock_s();
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM_N, GEMM_N, GEMM_N, 1, a, GEMM_N, b,
                     GEMM_N, 0, c, GEMM_N);
-        const double s = now() - start;
+        const double s = kvd_clock_s() - start;
         best = s < best ? s : best;
     }
     return 2.0 * GEMM_N * GEMM_N * GEMM_N / best;
@@ -49,11 +42,11 @@ static double copy_rate(const float *from, float *to)
 {
     double best = INFINITY;
     for (int i = 0; i < REPEATS; i++) {
-        const double start = now();
+        const double start = kvd_clock_s();
 #pragma omp parallel for schedule(static)
         for (size_t j = 0; j < floats; j += LINE)
             memcpy(to + j, from + j, LINE * sizeof *to);
-        const double s = now() - start;
+        const double s = kvd_clock_s() - start;
         best = s < best ? s : best;
     }
     return 2.0 * (double)(floats * sizeof *from) / best;
@@ -76,11 +69,11 @@ static double read_rate(const float *x, double *sum)
 {
     double best = INFINITY, all = 0;
     for (int i = 0; i < REPEATS; i++) {
-        const double start = now();
+        const double start = kvd_clock_s();
 #pragma omp parallel for schedule(static) reduction(+ : all)
         for (size_t j = 0; j < floats; j += LINE)
             all += sum_line(x + j);
-        const double s = now() - start;
+        const double s = kvd_clock_s() - start;
         best = s < best ? s : best;
     }
     *sum = all;
@@ -131,7 +124,7 @@ static double exp_rate(double *sum)
 #endif
     double best = INFINITY, all = 0;
     for (int i = 0; i < REPEATS; i++) {
-        const double start = now();
+        const double start = kvd_clock_s();
 #pragma omp parallel reduction(+ : all)
         {
             float x[EXPS];
@@ -140,7 +133,7 @@ static double exp_rate(double *sum)
             f(x);
             all += (double)x[EXPS - 1];
         }
-        const double s = now() - start;
+        const double s = kvd_clock_s() - start;
         best = s < best ? s : best;
     }
     *sum = all;

@@ -241,16 +241,6 @@ const char kvd_kernels_heading[] = "phase   impl           sched  type   batch x
                                    "    median/us    mad  TFLOP/s    GB/s "
                                    " floor  plan/us  imbal  vs cudnn   rel.err";
 
-static double value(const kvd_rows *r, size_t i, const char *column)
-{
-    return kvd_rows_get_real(r, i, kvd_rows_find(r, column));
-}
-
-static const char *text(const kvd_rows *r, size_t i, const char *column)
-{
-    return kvd_rows_get_text(r, i, kvd_rows_find(r, column));
-}
-
 /* Fixed columns; "-" where there is no value. */
 static const char *number(char *to, size_t size, const char *format, double x)
 {
@@ -264,18 +254,19 @@ static const char *number(char *to, size_t size, const char *format, double x)
 const char *kvd_kernels_line(const kvd_rows *r, size_t i, char line[KVD_KERNELS_LINE])
 {
     char plan[16], imbalance[16], speedup[16], error[16], floor_part[16], size[40];
-    snprintf(size, sizeof size, "%.0f x %.0f", value(r, i, "batch"), value(r, i, "seq_len"));
+    snprintf(size, sizeof size, "%.0f x %.0f", kvd_row_real(r, i, "batch"), kvd_row_real(r, i, "seq_len"));
     snprintf(line, KVD_KERNELS_LINE,
              "%-7s %-14s %-6s %-4s %16s  %-16.16s %.3f %11.2f %6.2f %8.4g %7.4g %6s %8s %6s %9s %9s%s%s%s",
-             text(r, i, "phase"), text(r, i, "impl"), text(r, i, "schedule"), text(r, i, "dtype"), size,
-             text(r, i, "widths"), value(r, i, "p"), value(r, i, "median_us"), value(r, i, "mad_us"),
-             value(r, i, "tflops"), value(r, i, "gb_per_s"),
-             number(floor_part, sizeof floor_part, "%.3f", value(r, i, "fraction_of_floor")),
-             number(plan, sizeof plan, "%.2f", value(r, i, "plan_us")),
-             number(imbalance, sizeof imbalance, "%.3f", value(r, i, "imbalance")),
-             number(speedup, sizeof speedup, "%.3f", value(r, i, "speedup")),
-             number(error, sizeof error, "%.2e", value(r, i, "rel_err")),
-             value(r, i, "ok") > 0 ? "" : "  WRONG", text(r, i, "warnings")[0] ? "  " : "",
-             text(r, i, "warnings"));
+             kvd_row_text(r, i, "phase"), kvd_row_text(r, i, "impl"), kvd_row_text(r, i, "schedule"),
+             kvd_row_text(r, i, "dtype"), size, kvd_row_text(r, i, "widths"), kvd_row_real(r, i, "p"),
+             kvd_row_real(r, i, "median_us"), kvd_row_real(r, i, "mad_us"), kvd_row_real(r, i, "tflops"),
+             kvd_row_real(r, i, "gb_per_s"),
+             number(floor_part, sizeof floor_part, "%.3f", kvd_row_real(r, i, "fraction_of_floor")),
+             number(plan, sizeof plan, "%.2f", kvd_row_real(r, i, "plan_us")),
+             number(imbalance, sizeof imbalance, "%.3f", kvd_row_real(r, i, "imbalance")),
+             number(speedup, sizeof speedup, "%.3f", kvd_row_real(r, i, "speedup")),
+             number(error, sizeof error, "%.2e", kvd_row_real(r, i, "rel_err")),
+             kvd_row_real(r, i, "ok") > 0 ? "" : "  WRONG", kvd_row_text(r, i, "warnings")[0] ? "  " : "",
+             kvd_row_text(r, i, "warnings"));
     return line;
 }

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/half.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/levels.h"
@@ -58,19 +57,6 @@ static float *levels_of(const allot *a, int layer, int side, int bits)
 {
     return a->levels + (((size_t)layer * KVD_N_SIDES + (size_t)side) * (MOST_BITS + 1) + (size_t)bits) *
                            (1U << MOST_BITS);
-}
-
-static int nearest(const float *level, int n, float x)
-{
-    int lo = 0, hi = n - 1;
-    while (lo < hi) {
-        const int mid = (lo + hi) / 2;
-        if (x > (level[mid] + level[mid + 1]) / 2)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
 }
 
 /* ---- calibration ------------------------------------------------------------------------------------- */
@@ -137,7 +123,8 @@ static int set_levels(allot *a, making *m, int layer, int side, const double *hi
             to[k] = (float)(level[k] * RANGE);
         loss[bits] = 0;
         for (int b = 0; b < BINS; b++) {
-            const double x = kvd_level_bin(b, BINS) * RANGE, y = (double)to[nearest(to, n, (float)x)];
+            const double x = kvd_level_bin(b, BINS) * RANGE,
+                         y = (double)to[kvd_level_nearest(to, n, (float)x)];
             loss[bits] += histogram[b] / weight * (x - y) * (x - y);
         }
     }
@@ -268,13 +255,6 @@ static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd
 
 /* ---- coding ------------------------------------------------------------------------------------------ */
 
-static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
-{
-    (void)v, (void)side;
-    *newest = 0;
-    *block = 1;
-}
-
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err)
 {
@@ -292,12 +272,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
             const float mean = scale[2 * j], deviation = scale[2 * j + 1];
             y[j] = mean;
             if (exact) {
-                uint16_t h;
-                kvd_from_f32(KVD_F16, x + j, &h, 1);
-                kvd_to_f32(KVD_F16, &h, y + j, 1);
+                y[j] = kvd_round_f16(x[j]);
             } else if (given[j] && deviation > 0) {
                 const float *const level = levels_of(a, b->layer, (int)b->side, given[j]);
-                y[j] = mean + deviation * level[nearest(level, 1 << given[j], (x[j] - mean) / deviation)];
+                y[j] = mean +
+                       deviation * level[kvd_level_nearest(level, 1 << given[j], (x[j] - mean) / deviation)];
             }
             count->payload += exact ? 16 : given[j];
         }
@@ -311,7 +290,6 @@ const kvd_bits_method kvd_bits_allot = {.name = "allot",
                                         .rate = &rate,
                                         .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
                                         .keys_before_rope = true,
-                                        .window = window,
                                         .open = open,
                                         .close = close,
                                         .code = code};

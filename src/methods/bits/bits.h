@@ -49,6 +49,7 @@ struct kvd_bits_method {
     /*
      * Of m tokens of a side the first (m - window) / block * block are coded, block by block as they come to be; the others are
      * as they were, in the cache's type. A prompt is coded in one call, up to where this rule puts the end.
+     * NULL: window 0 and block 1, every token as it comes.
      */
     void (*window)(const kvd_values *v, kvd_side side, size_t *window, size_t *block);
     /*

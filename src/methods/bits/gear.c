@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/half.h"
 #include "methods/bits/bits.h"
 
 enum { BITS, GROUP, RANK, RANK2, OUTLIERS, BUFFER, ITERATIONS };
@@ -64,9 +63,7 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *o
     const float middle = n > 2 * k ? (float)(sum / (double)(n - 2 * k)) : 0;
     for (size_t i = 0; i < n; i++)
         if (i < k || i + k >= n) {
-            uint16_t h;
-            kvd_from_f32(KVD_F16, &order[i].value, &h, 1);
-            kvd_to_f32(KVD_F16, &h, &exact[order[i].at * stride], 1);
+            exact[order[i].at * stride] = kvd_round_f16(order[i].value);
             x[order[i].at * stride] = middle;
         }
 }
@@ -93,11 +90,8 @@ static void orthonormalise(float *a, size_t n, size_t r)
 
 static void round_all(float *x, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h;
-        kvd_from_f32(KVD_F16, x + i, &h, 1);
-        kvd_to_f32(KVD_F16, &h, x + i, 1);
-    }
+    for (size_t i = 0; i < n; i++)
+        x[i] = kvd_round_f16(x[i]);
 }
 
 /* Adds to y [n][d] the rank-r approximation of e [n][d] by the power method. a [n][r], b [d][r] are scratch. */

@@ -8,7 +8,6 @@
  */
 #include <math.h>
 
-#include "common/half.h"
 #include "methods/bits/bits.h"
 
 enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE };
@@ -21,13 +20,6 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_rate rate = {"k", 8, 1, false, "v", 0, 1};
-
-static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
-{
-    (void)v, (void)side;
-    *newest = 0;
-    *block = 1;
-}
 
 static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
@@ -53,11 +45,8 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
         const float *const x = b->x + i * b->d;
         float *const y = decoded + i * b->d;
         if (bits == 16) {
-            for (size_t j = 0; j < b->d; j++) {
-                uint16_t h;
-                kvd_from_f32(KVD_F16, x + j, &h, 1);
-                kvd_to_f32(KVD_F16, &h, y + j, 1);
-            }
+            for (size_t j = 0; j < b->d; j++)
+                y[j] = kvd_round_f16(x[j]);
             count->payload += 16.0 * (double)b->d;
         } else {
             const float *const factor = low && keys ? b->balance : NULL;
@@ -79,6 +68,5 @@ const kvd_bits_method kvd_bits_hetero = {.name = "hetero",
                                          .two_levels = true,
                                          .low_key = {"lk", "lv", "balance", NULL},
                                          .balances = balances,
-                                         .window = window,
                                          .open = open,
                                          .code = code};

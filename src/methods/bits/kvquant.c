@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/half.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/kvquant.h"
@@ -60,19 +59,6 @@ static float *levels_of(const kvquant *q, int layer, int side)
 
 /* ---- levels ------------------------------------------------------------------------------------------ */
 
-static int nearest(const float *level, int n, float x)
-{
-    int lo = 0, hi = n - 1;
-    while (lo < hi) {
-        const int mid = (lo + hi) / 2;
-        if (x > (level[mid] + level[mid + 1]) / 2)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 static void keep_moments(const double *histogram, int n, double *level)
 {
     float as_float[256];
@@ -80,7 +66,7 @@ static void keep_moments(const double *histogram, int n, double *level)
     for (int k = 0; k < n; k++)
         as_float[k] = (float)level[k];
     for (int b = 0; b < BINS; b++) {
-        const double x = kvd_level_bin(b, BINS), q = level[nearest(as_float, n, (float)x)];
+        const double x = kvd_level_bin(b, BINS), q = level[kvd_level_nearest(as_float, n, (float)x)];
         weight += histogram[b];
         mean += histogram[b] * x;
         square += histogram[b] * x * x;
@@ -355,25 +341,10 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
 
 /* ---- coding --------------------------------------------------------------------------------------------------- */
 
-static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
-{
-    (void)v, (void)side;
-    *newest = 0;
-    *block = 1;
-}
-
-static float as_half(float x)
-{
-    uint16_t h;
-    kvd_from_f32(KVD_F16, &x, &h, 1);
-    kvd_to_f32(KVD_F16, &h, &x, 1);
-    return x;
-}
-
 /* level [2][n]: the nearest of the first half says which of the second is read. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
-    return half > 0 ? middle + half * level[n + nearest(level, n, (x - middle) / half)] : middle;
+    return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)] : middle;
 }
 
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
@@ -394,15 +365,15 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
         float *const y = decoded + i * b->d;
         if (b->position[i] < (uint32_t)q->v->value[SINK]) {
             for (size_t j = 0; j < b->d; j++)
-                y[j] = as_half(x[j]);
+                y[j] = kvd_round_f16(x[j]);
             count->payload += 16.0 * (double)b->d;
             continue;
         }
         float middle = 0, half = 0;
         if (b->side == KVD_VALUES) {
             find_outliers(x, b->d, kvd_kvquant_apart(q->v, b->d), sorted, outlier, &middle, &half);
-            middle = as_half(middle);
-            half = as_half(half);
+            middle = kvd_round_f16(middle);
+            half = kvd_round_f16(half);
             count->side += 32;
         }
         for (size_t j = 0; j < b->d; j++) {
@@ -411,7 +382,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
                 half = range[2 * j + 1];
                 outlier[j] = q->v->value[OUTLIERS] > 0 && fabsf(x[j] - middle) > half;
             }
-            y[j] = outlier[j] ? as_half(x[j]) : decode(level, n_levels, x[j], middle, half);
+            y[j] = outlier[j] ? kvd_round_f16(x[j]) : decode(level, n_levels, x[j], middle, half);
             count->side += outlier[j] ? 32 : 0;
         }
         count->payload += (double)bits * (double)b->d;
@@ -428,7 +399,6 @@ const kvd_bits_method kvd_bits_kvquant = {
     .fisher_key = "weights",
     .drawn = true,
     .keys_before_rope = true,
-    .window = window,
     .open = open,
     .close = close,
     .code = code};

@@ -87,3 +87,16 @@ int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd
         level[k - 1] = isnan(level[k - 1]) ? level[k] : level[k - 1];
     return 0;
 }
+
+int kvd_level_nearest(const float *level, int n, float x)
+{
+    int lo = 0, hi = n - 1;
+    while (lo < hi) {
+        const int mid = (lo + hi) / 2;
+        if (x > (level[mid] + level[mid + 1]) / 2)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}

@@ -16,4 +16,7 @@ double kvd_level_bin(int bin, int bins);
  */
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err);
 
+/* Index of the one of n >= 1 rising levels that is nearest to x; the lower of two that are equally near. */
+int kvd_level_nearest(const float *level, int n, float x);
+
 #endif

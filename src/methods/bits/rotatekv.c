@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/half.h"
 #include "methods/bits/bits.h"
 
 enum { BITS, GROUP, HEADS, CLIP, SINK, ROWS };
@@ -149,21 +148,6 @@ static int open(const kvd_values *v, const kvd_method_setup *s, void **self, kvd
 
 /* ---- coding ------------------------------------------------------------------------------------------- */
 
-static void window(const kvd_values *v, kvd_side side, size_t *newest, size_t *block)
-{
-    (void)v, (void)side;
-    *newest = 0;
-    *block = 1;
-}
-
-static float as_half(float x)
-{
-    uint16_t h;
-    kvd_from_f32(KVD_F16, &x, &h, 1);
-    kvd_to_f32(KVD_F16, &h, &x, 1);
-    return x;
-}
-
 /* x [n] -> what is read. */
 static void quantise(float *x, size_t n, int bits, float clip)
 {
@@ -172,10 +156,10 @@ static void quantise(float *x, size_t n, int bits, float clip)
         lo = fminf(lo, x[i]);
         hi = fmaxf(hi, x[i]);
     }
-    const float top = (float)((1u << bits) - 1), step = as_half(clip * (hi - lo) / top);
+    const float top = (float)((1u << bits) - 1), step = kvd_round_f16(clip * (hi - lo) / top);
     if (!(step > 0)) { /* a constant: the zero point holds it */
         for (size_t i = 0; i < n; i++)
-            x[i] = as_half(lo);
+            x[i] = kvd_round_f16(lo);
         return;
     }
     const float zero = rintf(-clip * lo / step);
@@ -233,7 +217,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
         float *const y = decoded + i * wide;
         if (b->position[i] < (uint32_t)r->v->value[SINK]) {
             for (size_t j = 0; j < wide; j++)
-                y[j] = as_half(x[j]);
+                y[j] = kvd_round_f16(x[j]);
             count->payload += 16.0 * (double)wide;
         } else if (b->side == KVD_KEYS) {
             code_key(r, r->order + (size_t)b->layer * wide, x, ordered, y, count);
@@ -253,7 +237,6 @@ const kvd_bits_method kvd_bits_rotatekv = {
     .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
     .keys_before_rope = true,
     .all_heads = true,
-    .window = window,
     .open = open,
     .close = close,
     .code = code};

@@ -24,10 +24,9 @@ static int make_tables(kvd_cache_latents *l, kvd_device_memory *memory, const kv
     if (!host)
         return kvd_no_memory(err, what, 2 * bytes);
     kvd_batch_rope(c, max_len, host, host + n);
-    const int status =
-        !(l->cosine = room(memory, bytes, err)) || !(l->sine = room(memory, bytes, err)) ||
-        kvd_cuda_check(cudaMemcpy(l->cosine, host, bytes, cudaMemcpyHostToDevice), what, err) ||
-        kvd_cuda_check(cudaMemcpy(l->sine, host + n, bytes, cudaMemcpyHostToDevice), what, err);
+    const int status = !(l->cosine = room(memory, bytes, err)) || !(l->sine = room(memory, bytes, err)) ||
+                       kvd_device_put(l->cosine, host, bytes, what, err) ||
+                       kvd_device_put(l->sine, host + n, bytes, what, err);
     free(host);
     return status ? -1 : 0;
 }

@@ -139,7 +139,7 @@ static int copy_side(upload *u, const kvd_cache_layer *l, const kvd_dims_head *h
         fill_wide(head, n, side, d, u->wide);
     }
     *to = at;
-    return kvd_cuda_check(cudaMemcpy(at, from, bytes, cudaMemcpyHostToDevice), what, err);
+    return kvd_device_put(at, from, bytes, what, err);
 }
 
 static int copy_layer(upload *u, kvd_cache_layer *l, const kvd_dims_head *head, int n, size_t d, kvd_err *err)

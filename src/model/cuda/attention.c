@@ -5,25 +5,9 @@
 
 #include "model/cuda/attention_units.h"
 #include "model/cuda/blocks.h"
-
-/*
- * A block of scores: ROWS query rows of as many units (heads of sequences of equal length) as SCRATCH holds. More rows waste more of the
- * products on keys that causality hides, fewer make them too small for the device.
- */
-enum { ROWS = 256, SEQUENCES = 16, UNITS = 4096 /* of a block at most */ };
-#define SCRATCH ((size_t)256 << 20)
+#include "model/cuda/score_blocks.h"
 
 static const char what[] = "attention";
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static size_t round_up(size_t n, size_t step)
-{
-    return (n + step - 1) / step * step;
-}
 
 /* Bytes of a score, with its probability where that has another type. */
 static size_t per_score(kvd_dtype type)
@@ -31,21 +15,10 @@ static size_t per_score(kvd_dtype type)
     return type == KVD_F32 ? 4 : 6;
 }
 
-/*
- * Scores that fit in the scratch of sequences of up to max_len: those of a block of SEQUENCES sequences, within SCRATCH, and never fewer
- * than one row. Rises with max_len.
- */
-static size_t room(kvd_dtype type, size_t max_len, int n_heads)
-{
-    const size_t row = round_up(max_len ? max_len : 1, 8), most = SCRATCH / per_score(type);
-    const size_t rows = smaller(row, ROWS) * SEQUENCES * (size_t)n_heads;
-    const size_t n = row < most / rows ? row * rows : most;
-    return round_up(n > row ? n : row, 64);
-}
-
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads)
 {
-    return room(type, max_len, n_heads) * per_score(type) + sizeof(void *) * KVD_AT_MATRICES * UNITS;
+    return kvd_score_room(per_score(type), max_len, n_heads) * per_score(type) +
+           sizeof(void *) * KVD_AT_MATRICES * KVD_SCORE_UNITS;
 }
 
 /* ---- sequences of equal length ----------------------------------------------------------------------- */
@@ -65,11 +38,6 @@ typedef struct {
     void **pointers;
     int aligned; /* every head's rows start at multiples of 16 bytes, which cublasGemmBatchedEx may count on */
 } call;
-
-/* Rows first .. first + rows - 1 and the keys from `from` on that they see. */
-typedef struct {
-    size_t first, rows, from, keys, ld;
-} block;
 
 /* One of the two products: m [n][k] and others in cuBLAS's column-major terms. */
 typedef struct {
@@ -105,7 +73,7 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 }
 
 /* A block of n units. Row-major matrices are their transposes to cuBLAS: scores^T [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T. */
-static int attend_block(const call *x, const block *b, const kvd_attention_units *units, size_t n,
+static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units, size_t n,
                         kvd_err *err)
 {
     const product qk = {CUBLAS_OP_T,   b->keys, b->rows, x->d,  KVD_AT_K,  KVD_AT_Q,
@@ -126,7 +94,7 @@ static int attend_block(const call *x, const block *b, const kvd_attention_units
 }
 
 /* Where the matrices of block b of the sequences from row `at` on lie, `len` rows each. */
-static kvd_attention_units units_of(const call *x, const block *b, size_t at, size_t len)
+static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
     const size_t e = x->bytes, head = x->d * e, n_heads = (size_t)x->in->share->n_heads;
     return (kvd_attention_units){.base = {[KVD_AT_K] = (char *)x->k + (at + b->from) * x->ldk * e,
@@ -152,20 +120,13 @@ static kvd_attention_units units_of(const call *x, const block *b, size_t at, si
 /* n sequences of `len` tokens from row `at` on. */
 static int attend_equal(const call *x, size_t at, size_t len, size_t n, kvd_err *err)
 {
-    const size_t window = x->in->window, n_units = n * (size_t)x->in->share->n_heads;
-    block b;
-    for (b.first = 0; b.first < len; b.first += b.rows) {
-        b.from =
-            window && b.first + 1 > window ? (b.first + 1 - window) / 8 * 8 : 0; /* aligned, for cuBLAS */
-        b.rows = smaller(len - b.first, ROWS);
-        while (b.rows > 1 && b.rows * round_up(b.first + b.rows - b.from, 8) > x->n_scores)
-            b.rows = (b.rows + 1) / 2;
-        b.keys = b.first + b.rows - b.from;
-        b.ld = round_up(b.keys, 8);
+    const size_t n_units = n * (size_t)x->in->share->n_heads;
+    kvd_score_block b = {0};
+    while (kvd_score_block_next(&b, len, x->in->window, x->n_scores)) {
+        const size_t most = kvd_score_units(&b, x->n_scores);
         kvd_attention_units units = units_of(x, &b, at, len);
-        const size_t most = smaller(x->n_scores / (b.rows * b.ld), UNITS);
         for (; units.first < n_units; units.first += most)
-            if (attend_block(x, &b, &units, smaller(most, n_units - units.first), err))
+            if (attend_block(x, &b, &units, n_units - units.first < most ? n_units - units.first : most, err))
                 return -1;
     }
     return 0;
@@ -184,7 +145,7 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
     if (in->longest > INT_MAX - 8 || ldq > INT_MAX || ldk > INT_MAX || ldv > INT_MAX || ldo > INT_MAX)
         return kvd_fail(err, "attention: a sequence of %zu with rows of %zu, %zu, %zu and %zu is too large",
                         in->longest, ldq, ldk, ldv, ldo);
-    const size_t n_scores = room(type, in->longest, in->share->n_heads);
+    const size_t n_scores = kvd_score_room(per_score(type), in->longest, in->share->n_heads);
     call x = {.in = in,
               .type = type,
               .cuda_type = type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF,

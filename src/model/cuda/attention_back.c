@@ -5,22 +5,9 @@
 
 #include "model/cuda/attention_back_units.h"
 #include "model/cuda/blocks_back.h"
-
-/* As in attention.c. */
-enum { ROWS = 256, SEQUENCES = 16, UNITS = 4096 };
-#define SCRATCH ((size_t)256 << 20)
+#include "model/cuda/score_blocks.h"
 
 static const char what[] = "gradient of attention";
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static size_t round_up(size_t n, size_t step)
-{
-    return (n + step - 1) / step * step;
-}
 
 /* Bytes of a score, of its probability, and of their gradients. */
 static size_t per_score(kvd_dtype type)
@@ -28,17 +15,10 @@ static size_t per_score(kvd_dtype type)
     return type == KVD_F32 ? 8 : 12;
 }
 
-static size_t room(kvd_dtype type, size_t max_len, int n_kv_heads)
-{
-    const size_t row = round_up(max_len ? max_len : 1, 8), most = SCRATCH / per_score(type);
-    const size_t rows = smaller(row, ROWS) * SEQUENCES * (size_t)n_kv_heads;
-    const size_t n = row < most / rows ? row * rows : most;
-    return round_up(n > row ? n : row, 64);
-}
-
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads)
 {
-    return room(type, max_len, n_kv_heads) * per_score(type) + sizeof(void *) * KVD_BACK_MATRICES * UNITS;
+    return kvd_score_room(per_score(type), max_len, n_kv_heads) * per_score(type) +
+           sizeof(void *) * KVD_BACK_MATRICES * KVD_SCORE_UNITS;
 }
 
 /* What kvd_gpu_attend_back was given, and its scratch. */
@@ -51,11 +31,6 @@ typedef struct {
     void **pointers;
     int aligned; /* every head's rows start at multiples of 16 bytes, which cublasGemmBatchedEx may count on */
 } call;
-
-/* Rows first .. first + rows - 1 and the keys from `from` on that they see. */
-typedef struct {
-    size_t first, rows, from, keys, ld;
-} block;
 
 /* c (m x n) = a b, or += that, in cuBLAS's column-major terms. */
 typedef struct {
@@ -93,7 +68,8 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
  * A block of n units. Row-major matrices are their transposes to cuBLAS: scores^T [keys][rows] = K Q^T and d_prob^T = V d_O^T; then
  * dQ^T [d][rows] = K^T dS^T, and dK^T [d][keys] += Q^T dS, dV^T += d_O^T P.
  */
-static int block_back(const call *x, const block *b, const kvd_back_units *units, size_t n, kvd_err *err)
+static int block_back(const call *x, const kvd_score_block *b, const kvd_back_units *units, size_t n,
+                      kvd_err *err)
 {
     const kvd_gpu_attention_back_in *in = x->in;
     const cublasOperation_t N = CUBLAS_OP_N, T = CUBLAS_OP_T;
@@ -121,7 +97,7 @@ static int block_back(const call *x, const block *b, const kvd_back_units *units
 }
 
 /* Where the matrices of block b of the sequences from row `at` on lie, `len` rows each; of query head `member` of every group. */
-static kvd_back_units units_of(const call *x, const block *b, size_t at, size_t len, size_t member)
+static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len, size_t member)
 {
     const kvd_gpu_attention_back_in *in = x->in;
     const size_t e = x->bytes, f = sizeof(float), head = x->d, wide = x->group * head;
@@ -145,21 +121,15 @@ static kvd_back_units units_of(const call *x, const block *b, size_t at, size_t 
 /* n sequences of `len` tokens from row `at` on. */
 static int equal_back(const call *x, size_t at, size_t len, size_t n, kvd_err *err)
 {
-    const size_t window = x->in->window, n_units = n * (size_t)x->in->n_kv_heads;
-    block b;
-    for (b.first = 0; b.first < len; b.first += b.rows) {
-        b.from =
-            window && b.first + 1 > window ? (b.first + 1 - window) / 8 * 8 : 0; /* aligned, for cuBLAS */
-        b.rows = smaller(len - b.first, ROWS);
-        while (b.rows > 1 && b.rows * round_up(b.first + b.rows - b.from, 8) > x->n_scores)
-            b.rows = (b.rows + 1) / 2;
-        b.keys = b.first + b.rows - b.from;
-        b.ld = round_up(b.keys, 8);
-        const size_t most = smaller(x->n_scores / (b.rows * b.ld), UNITS);
+    const size_t n_units = n * (size_t)x->in->n_kv_heads;
+    kvd_score_block b = {0};
+    while (kvd_score_block_next(&b, len, x->in->window, x->n_scores)) {
+        const size_t most = kvd_score_units(&b, x->n_scores);
         for (size_t member = 0; member < x->group; member++) {
             kvd_back_units units = units_of(x, &b, at, len, member);
             for (; units.first < n_units; units.first += most)
-                if (block_back(x, &b, &units, smaller(most, n_units - units.first), err))
+                if (block_back(x, &b, &units, n_units - units.first < most ? n_units - units.first : most,
+                               err))
                     return -1;
         }
     }
@@ -180,7 +150,7 @@ int kvd_gpu_attend_back(const kvd_gpu_attention_back_in *in, void *scratch, kvd_
         return kvd_fail(err, "%s: a sequence of %zu with rows of %zu and %zu is too large", what, in->longest,
                         in->ld, in->ld_d);
     const int f32 = in->type == KVD_F32;
-    const size_t n = room(in->type, in->longest, in->n_kv_heads);
+    const size_t n = kvd_score_room(per_score(in->type), in->longest, in->n_kv_heads);
     char *const s = scratch;
     call x = {.in = in,
               .type = f32 ? CUDA_R_32F : CUDA_R_16BF,

@@ -87,9 +87,8 @@ static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
     if (!host)
         return kvd_no_memory(err, "the rope table", 2 * bytes);
     kvd_batch_rope(&w->config, w->max_len, host, host + n);
-    const int status =
-        kvd_cuda_check(cudaMemcpy(w->cosine, host, bytes, cudaMemcpyHostToDevice), "the rope table", err) ||
-        kvd_cuda_check(cudaMemcpy(w->sine, host + n, bytes, cudaMemcpyHostToDevice), "the rope table", err);
+    const int status = kvd_device_put(w->cosine, host, bytes, "the rope table", err) ||
+                       kvd_device_put(w->sine, host + n, bytes, "the rope table", err);
     free(host);
     return status ? -1 : 0;
 }

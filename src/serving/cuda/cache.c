@@ -83,7 +83,7 @@ static int make_workspaces(kvd_serving_cache *c, size_t max_len, kvd_err *err)
     for (int i = 0; i < c->n_works; i++)
         bytes += rounded_up(kvd_decode_workspace_bytes(c->work_map[i], n, (int)max_len, c->n_sms), 256);
     char *const all = kvd_device_new(&c->memory, bytes, "work lists of attention", err);
-    if (!all || kvd_cuda_check(cudaMemset(all, 0, bytes), what, err))
+    if (!all || kvd_device_zero(all, bytes, what, err))
         return -1;
     for (int i = 0; i < c->n_works; i++) {
         c->workspace[i] = all + at;
@@ -342,6 +342,7 @@ static kvd_decode_args decode_args(const kvd_serving_cache *c, int work, size_t 
                              .batch = (int32_t)n,
                              .max_pages = (int32_t)c->pages->max_pages,
                              .kv_len = c->batch->device.kv_len,
+                             .live = c->batch->device.live,
                              .page_table = c->pages->device,
                              .q = c->q_steps,
                              .n_ctas = c->n_sms,

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "model/batch.h"
 #include "serving/cuda/engine_parts.h"
 #include "serving/cuda/fold.h"
@@ -14,13 +14,6 @@
 static const char what[] = "serving engine";
 
 enum { STEP_ROWS = 8 /* batches of more steps are filled up to multiples of it */ };
-
-static double now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Steps that run for n requests. */
 static size_t filled_up(size_t n)
@@ -96,6 +89,7 @@ static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
     b->n_steps = steps;
     b->n_slices = it->n_slices;
     b->n_tokens = it->n_tokens;
+    b->host.live[0] = (int32_t)steps;
     b->n_q8 = 0;
     b->no_gaps = 1;
     e->n_emit = 0;
@@ -239,7 +233,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
                 kvd_phase_times *times, kvd_err *err)
 {
     kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
-    const double start = now();
+    const double start = kvd_clock_s();
     if (e->failed)
         return kvd_fail(err, "the engine has failed before");
     if (kvd_cuda_engine_run(e, it, id, err) || kvd_cuda_engine_conclude(e, it, *e->host_bad, next, err)) {
@@ -247,7 +241,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
         return -1;
     }
     if (times)
-        kvd_clock_read(&e->clock, now() - start, times);
+        kvd_clock_read(&e->clock, kvd_clock_s() - start, times);
     return 0;
 }
 
@@ -364,6 +358,7 @@ static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
         e->batch.n_steps = e->batch.n_slices = e->batch.n_tokens = n;
+        e->batch.host.live[0] = (int32_t)n;
         fill_up(e, 0, n);
         if (kvd_pages_upload(&e->pages, e->w.stream, err) ||
             kvd_step_batch_upload_steps(&e->batch, e->w.stream, err) ||
@@ -467,13 +462,24 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     return count_pages(e, pages, err);
 }
 
+/* Attention leaves alone the rows that fill a batch up, and products take them like others: they hold numbers from the beginning. */
+static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
+{
+    size_t width = 0;
+    for (int l = 0; l < e->w.config.n_layers; l++)
+        width = larger(width, (size_t)e->w.weights.layer[l].n_o);
+    return kvd_cuda_check(
+        cudaMemsetAsync(e->w.narrow, 0, e->batch.max_slices * width * sizeof(uint16_t), e->w.stream), what,
+        err);
+}
+
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err)
 {
     const size_t slots = e->spec.limits.max_batch;
     return kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
                    kvd_pages_init(&e->pages, pages, slots, e->batch.max_slices, e->pages.max_pages, err) ||
                    kvd_serving_cache_make_pool(&e->cache, pages, slots + 1, e->w.stream, err) ||
-                   make_graphs(e, err) || describe_engine(e, err)
+                   clear_rows(e, err) || make_graphs(e, err) || describe_engine(e, err)
                ? -1
                : 0;
 }

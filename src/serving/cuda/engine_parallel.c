@@ -5,8 +5,8 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "serving/cuda/engine_parts.h"
 #include "serving/cuda/hands.h"
 
@@ -22,13 +22,6 @@ typedef struct {
     const kvd_iteration *it; /* the running one */
     const uint32_t *id;
 } parallel;
-
-static double now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- an iteration ------------------------------------------------------------------------------------- */
 
@@ -64,7 +57,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
                 kvd_phase_times *times, kvd_err *err)
 {
     parallel *const p = (parallel *)(void *)self;
-    const double start = now();
+    const double start = kvd_clock_s();
     if (p->failed)
         return kvd_fail(err, "the engine has failed before");
     if (iterate(p, it, id, next, err)) {
@@ -72,7 +65,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
         return -1;
     }
     if (times)
-        kvd_clock_read(&p->gpu[0]->clock, now() - start, times);
+        kvd_clock_read(&p->gpu[0]->clock, kvd_clock_s() - start, times);
     return 0;
 }
 

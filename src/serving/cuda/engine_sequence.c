@@ -7,20 +7,13 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "serving/cuda/fold.h"
 #include "serving/cuda/sequence.h"
 #include "serving/cuda/small.h"
 
 static const char what[] = "sequence parallel engine";
-
-static double now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static size_t in_steps(size_t n, size_t step)
 {
@@ -147,7 +140,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
                 kvd_phase_times *times, kvd_err *err)
 {
     kvd_sequence *const q = (kvd_sequence *)(void *)self;
-    const double start = now();
+    const double start = kvd_clock_s();
     if (q->failed)
         return kvd_fail(err, "the engine has failed before");
     q->failed = 1;
@@ -163,7 +156,7 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
     q->failed = 0;
     next[0] = kvd_largest_index(*kvd_sequence_last(q)->slice->host_key);
     if (times)
-        kvd_clock_read(&kvd_sequence_last(q)->slice->clock, now() - start, times);
+        kvd_clock_read(&kvd_sequence_last(q)->slice->clock, kvd_clock_s() - start, times);
     return 0;
 }
 

@@ -92,7 +92,7 @@ static int fold_bias(const kvd_gpu_worker *w, const kvd_gpu_layer *l, const kvd_
         }
     }
     if (!status)
-        status = kvd_cuda_check(cudaMemcpy(bias, x + n, n * sizeof *x, cudaMemcpyHostToDevice), what, err);
+        status = kvd_device_put(bias, x + n, n * sizeof *x, what, err);
     free(x);
     return status;
 }

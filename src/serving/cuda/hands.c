@@ -4,7 +4,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "common/clock.h"
 
 typedef struct {
     kvd_hands *all;
@@ -26,18 +27,11 @@ struct kvd_hands {
     void *ctx;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* From one step of decoding to the next a thread stays awake: to wake it takes longer than what lies between them. */
 static unsigned next_turn(kvd_hands *p, unsigned seen)
 {
-    const double awake_until = now() + 5e-4;
-    while (atomic_load(&p->turn) == seen && now() < awake_until)
+    const double awake_until = kvd_clock_s() + 5e-4;
+    while (atomic_load(&p->turn) == seen && kvd_clock_s() < awake_until)
         (void)sched_yield();
     (void)pthread_mutex_lock(&p->lock);
     while (atomic_load(&p->turn) == seen)

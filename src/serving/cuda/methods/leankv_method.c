@@ -267,7 +267,7 @@ static int make_scratch(leankv *k, kvd_err *err)
         !(k->source = kvd_device_new(d, kv * k->rows * sizeof *k->source, "significances", err)) ||
         !(k->method.lse = kvd_device_new(d, kv * group * k->rows * sizeof(float), "denominators", err)))
         return -1;
-    return kvd_cuda_check(cudaMemset(k->arrived, 0, slices * kv * sizeof *k->arrived), what, err);
+    return kvd_device_zero(k->arrived, slices * kv * sizeof *k->arrived, what, err);
 }
 
 static int set_up(leankv *k, kvd_err *err)

@@ -1,0 +1,45 @@
+/*
+ * The calibration text of tests of methods that are made from one: an activations file of a model of two layers, with Q and K before RoPE
+ * too, in the temporary folder. Include it once per program; open_dump and close_dump are its set-up and tear-down.
+ */
+#ifndef KVD_TESTS_CALIBRATION_DUMP_H
+#define KVD_TESTS_CALIBRATION_DUMP_H
+
+#include "make_dump.h"
+#include "temp_folder.h"
+
+enum { LAYERS = 2, HEADS = 2 /* of keys and values */, D = 8 };
+
+static const kvd_config config = {.n_layers = LAYERS,
+                                  .n_heads = 4,
+                                  .n_kv_heads = HEADS,
+                                  .d_head = D,
+                                  .d_model = 32,
+                                  .max_positions = 512,
+                                  .rope_theta = 1e4};
+static kvd_run run;          /* that wrote it */
+static kvd_activations dump; /* open */
+
+/* 0, or -1. */
+static int open_dump(size_t n_tokens)
+{
+    kvd_err err = {""};
+    kvd_common_options common = {.seed = 1, .threads = 1};
+    char *argv[] = {(char *)"calibration", NULL};
+    char path[64];
+    dump_plan p;
+    if (kvd_run_start(&run, argv[0], 1, argv, &common, &err))
+        return -1;
+    (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
+    dump_plan_init(&p, n_tokens, 1);
+    p.a.has_pre = true;
+    return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err) ? -1 : 0;
+}
+
+static void close_dump(void)
+{
+    kvd_activations_close(&dump);
+    kvd_run_release(&run);
+}
+
+#endif

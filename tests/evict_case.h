@@ -1,0 +1,267 @@
+/*
+ * Cases of gpu_evict.c and what each works on: one layer of a batch of prompts, in pages and blocked queries, and where its numbers stand. Include
+ * it once per program.
+ */
+#ifndef KVD_TESTS_EVICT_CASE_H
+#define KVD_TESTS_EVICT_CASE_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "bf16.h"
+#include "common/rng.h"
+#include "gpu_case.h"
+#include "serving/cuda/methods/evict.h"
+
+enum { BATCH = 6, LAYER = 1, LAYERS = 2 };
+
+typedef struct {
+    const char *name;
+    int n_heads, n_kv_heads;
+    int len[BATCH], n_len;
+    int width[4][2], n_width;
+    kvd_evict_rule rule;
+    kvd_evict_budget budget; /* prompt and steps are set for every slot */
+    int steps;
+} test_case;
+
+static const test_case cases[] = {
+    {.name = "sums",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {1, 7, 64, 65, 130, 300},
+     .n_len = 6,
+     .width = {{64, 48}, {16, 128}},
+     .n_width = 2,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 20, .keep_old = 12, .limit = 32, .recent = 20},
+     .steps = 40},
+    {.name = "sums, group 1",
+     .n_heads = 4,
+     .n_kv_heads = 4,
+     .len = {130, 9, 64},
+     .n_len = 3,
+     .width = {{128, 128}, {48, 64}},
+     .n_width = 2,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 5, .keep_old = 59, .limit = 64, .recent = 5},
+     .steps = 20},
+    {.name = "sums, group 3",
+     .n_heads = 6,
+     .n_kv_heads = 2,
+     .len = {200, 33, 129},
+     .n_len = 3,
+     .width = {{80, 64}, {32, 96}},
+     .n_width = 2,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 63, .keep_old = 1, .limit = 64, .recent = 63},
+     .steps = 20},
+    {.name = "sums, group 16",
+     .n_heads = 32,
+     .n_kv_heads = 2,
+     .len = {100, 70},
+     .n_len = 2,
+     .width = {{128, 112}, {16, 16}},
+     .n_width = 2,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 10, .keep_old = 55, .limit = 65, .recent = 10},
+     .steps = 20},
+    {.name = "no window",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {100, 3},
+     .n_len = 2,
+     .width = {{64, 64}},
+     .n_width = 1,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 0, .keep_old = 17, .limit = 17, .recent = 0},
+     .steps = 30},
+    {.name = "window alone",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {100, 3},
+     .n_len = 2,
+     .width = {{64, 64}},
+     .n_width = 1,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 17, .keep_old = 0, .limit = 17, .recent = 17},
+     .steps = 30},
+    {.name = "one entry",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {100, 1},
+     .n_len = 2,
+     .width = {{64, 64}},
+     .n_width = 1,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 1, .keep_old = 0, .limit = 1, .recent = 1},
+     .steps = 10},
+    {.name = "all stay",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {100, 64, 1},
+     .n_len = 3,
+     .width = {{64, 64}},
+     .n_width = 1,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 500, .keep_old = 500, .limit = 1000, .recent = 500},
+     .steps = 10},
+    {.name = "long",
+     .n_heads = 4,
+     .n_kv_heads = 1,
+     .len = {1300, 1100},
+     .n_len = 2,
+     .width = {{128, 64}},
+     .n_width = 1,
+     .rule = {.smooth = 1},
+     .budget = {.keep_new = 300, .keep_old = 333, .limit = 633, .recent = 300},
+     .steps = 4},
+    {.name = "noise",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {1, 7, 64, 65, 130, 300},
+     .n_len = 6,
+     .width = {{64, 48}, {16, 128}},
+     .n_width = 2,
+     .rule = {.tau0 = 1, .tau1 = 2, .seed = 5, .smooth = 1},
+     .budget = {.keep_new = 20, .keep_old = 12, .limit = 32, .recent = 20},
+     .steps = 40},
+    {.name = "noise, group 10",
+     .n_heads = 20,
+     .n_kv_heads = 2,
+     .len = {90, 140},
+     .n_len = 2,
+     .width = {{96, 32}},
+     .n_width = 1,
+     .rule = {.tau0 = 1, .tau1 = 2, .seed = 5, .smooth = 1},
+     .budget = {.keep_new = 9, .keep_old = 30, .limit = 39, .recent = 9},
+     .steps = 20},
+    {.name = "noise, cold",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {300, 31},
+     .n_len = 2,
+     .width = {{64, 48}},
+     .n_width = 1,
+     .rule = {.tau0 = 0.05F, .tau1 = 0.3F, .seed = 5, .smooth = 1},
+     .budget = {.keep_new = 9, .keep_old = 30, .limit = 39, .recent = 9},
+     .steps = 20},
+    {.name = "last rows",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {1, 7, 64, 65, 130, 300},
+     .n_len = 6,
+     .width = {{64, 48}, {16, 128}},
+     .n_width = 2,
+     .rule = {.window = 16, .smooth = 5},
+     .budget = {.keep_new = 16, .keep_old = 30, .limit = INT32_MAX, .recent = 0},
+     .steps = 0},
+    {.name = "last rows, all",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {15, 16, 17, 40},
+     .n_len = 4,
+     .width = {{64, 48}},
+     .n_width = 1,
+     .rule = {.window = 16, .smooth = 7},
+     .budget = {.keep_new = 16, .keep_old = 0, .limit = INT32_MAX, .recent = 0},
+     .steps = 0},
+};
+
+static int failures;
+static kvd_rng rng;
+
+/* One layer of a batch: numbers as float32, which bf16 has. */
+typedef struct {
+    const test_case *c;
+    kvd_attn_map map;
+    int batch, max_pages, n_q8, room;
+    int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH]; /* n: entries */
+    int32_t *table;
+    size_t pool_n;
+    uint16_t *pool; /* what the device has */
+    uint16_t *q;    /* blocked, of the prompts */
+    float *score;   /* state */
+    uint32_t *position;
+    kvd_evict_budget budget[BATCH + 1];
+    size_t state_n;
+    double worst;
+    size_t near; /* choices that rounding made */
+} fixture;
+
+/* Element (place, i) of K or V of a KV head of request b. */
+static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place, int i)
+{
+    const int d_k = f->map.d_qk[g], d = side ? f->map.d_v[g] : d_k;
+    const size_t page = (size_t)f->table[b * f->max_pages + place / 64] * (size_t)f->map.page_elements;
+    return pool + page + (size_t)f->map.kv_offset[g] + (size_t)(side ? 64 * d_k : 0) +
+           kvd_blocked_index((size_t)place % 64, (size_t)i, (size_t)d);
+}
+
+static inline const uint16_t *query(const fixture *f, int b, int h, int t, int i)
+{
+    const int d = f->map.d_qk[h / f->map.group];
+    return f->q + (size_t)f->map.q_offset[h] * (size_t)f->n_q8 + (size_t)f->start[b] * (size_t)d +
+           kvd_blocked_index((size_t)t, (size_t)i, (size_t)d);
+}
+
+static void make(fixture *f, const test_case *c)
+{
+    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
+    *f = (fixture){.c = c, .batch = c->n_len};
+    for (int g = 0; g < c->n_kv_heads; g++) {
+        heads.d_qk[g] = c->width[g % c->n_width][0];
+        heads.d_v[g] = c->width[g % c->n_width][1];
+    }
+    if (kvd_attn_map_make(&heads, &f->map))
+        exit(1);
+    kvd_rng_seed(&rng, 3, (uint64_t)c->n_heads);
+    int longest = 0;
+    for (int b = 0; b < f->batch; b++) {
+        f->len[b] = f->n[b] = c->len[b];
+        f->start[b] = f->n_q8;
+        f->slot[b] = f->batch - 1 - b;
+        f->n_q8 += (c->len[b] + 7) / 8 * 8;
+        longest = c->len[b] > longest ? c->len[b] : longest;
+        f->budget[f->slot[b]] = c->budget;
+        f->budget[f->slot[b]].prompt = c->len[b];
+        f->budget[f->slot[b]].steps = c->steps;
+    }
+    f->max_pages = (longest + c->steps) / 64 + 2;
+    f->room = longest + c->steps + 1;
+    const int pages = f->batch * f->max_pages;
+    f->table = need((size_t)pages * sizeof *f->table);
+    for (int i = 0; i < pages; i++) /* any order; those that no token needs are far outside */
+        f->table[i] =
+            i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps ? (i * 7 + 3) % pages : 0x3fffffff;
+    for (int i = 0; pages % 7 == 0 && i < pages; i++)
+        f->table[i] = f->table[i] == 0x3fffffff ? 0x3fffffff : pages - 1 - i;
+    f->pool_n = (size_t)pages * (size_t)f->map.page_elements;
+    f->pool = need(f->pool_n * 2);
+    memset(f->pool, 0xff, f->pool_n * 2);
+    const size_t q_n = (size_t)f->map.q_pitch * (size_t)f->n_q8;
+    f->q = need(q_n * 2);
+    memset(f->q, 0xff, q_n * 2);
+    for (int b = 0; b < f->batch; b++) {
+        for (int h = 0; h < c->n_heads; h++)
+            for (int t = 0; t < f->len[b]; t++)
+                for (int i = 0; i < f->map.d_qk[h / f->map.group]; i++)
+                    *(uint16_t *)query(f, b, h, t, i) = bf16_of(2.5 * kvd_rng_normal(&rng));
+        for (int g = 0; g < c->n_kv_heads; g++)
+            for (int t = 0; t < (f->len[b] + 7) / 8 * 8; t++)
+                for (int side = 0; side < 2; side++)
+                    for (int i = 0; i < (side ? f->map.d_v[g] : f->map.d_qk[g]); i++)
+                        *cell(f, f->pool, b, g, side, t, i) =
+                            t < f->len[b] ? bf16_of(kvd_rng_normal(&rng)) : 0;
+    }
+    f->state_n = (size_t)f->batch * LAYERS * (size_t)c->n_kv_heads * (size_t)f->room;
+    f->score = need(f->state_n * sizeof *f->score);
+    f->position = need(f->state_n * sizeof *f->position);
+}
+
+static size_t state_at(const fixture *f, int b, int g)
+{
+    return (((size_t)f->slot[b] * LAYERS + LAYER) * (size_t)f->map.n_kv_heads + (size_t)g) * (size_t)f->room;
+}
+
+#endif

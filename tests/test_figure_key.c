@@ -1,0 +1,106 @@
+/* The key below a figure's panels: of any number of names, short and long, none is left out and none falls off the page (plots/common.gp, report.h). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "report/report.h"
+#include "temp_folder.h"
+
+static kvd_err err;
+
+/* Two points of each of n names: the columns of accuracy.gp. */
+static void fill(kvd_table *t, int n, const char *tail)
+{
+    char name[120];
+    kvd_table_init(t, "key", "Key");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
+    for (int k = 0; k < 10; k++)
+        kvd_table_add_column(t, KVD_CELL_REAL, 6, "x", "x");
+    for (int i = 0; i < n; i++)
+        for (int p = 1; p <= 2; p++) {
+            snprintf(name, sizeof name, "[%d]%s", i, tail);
+            kvd_table_text(t, name);
+            kvd_table_real(t, 0.3 * p);
+            for (int k = 0; k < 9; k++)
+                kvd_table_real(t, 1 + 0.01 * k + 0.001 * i);
+        }
+    assert_int_equal(kvd_table_check(t, &err), 0);
+}
+
+/* A text that ends where "translate(x,y)" before it says, and is some 6 wide a letter. */
+static void assert_inside(const char *svg, int number, const char *tail, int width, int height)
+{
+    char text[160];
+    double x = -1, y = -1;
+    const int length = snprintf(text, sizeof text, "<text>[%d]%s<", number, tail) - (int)strlen("<text><");
+    const char *const at = strstr(svg, text);
+    if (!at)
+        fail_msg("name %d is not in the figure", number);
+    assert_null(strstr(at + 1, text));
+    const char *place = at;
+    while (place > svg && strncmp(place, "translate(", 10) != 0)
+        place--;
+    assert_int_equal(sscanf(place, "translate(%lf,%lf)", &x, &y), 2);
+    if (!(x - 6 * length > 0 && x < width && y > 0 && y < height))
+        fail_msg("name %d ends at %g, %g of %d x %d", number, x, y, width, height);
+}
+
+static void draw(int n, const char *tail)
+{
+    enum { WIDTH = 980, BASE = 420 };
+    char command[600], path[128];
+    kvd_table t;
+    fill(&t, n, tail);
+    const int height = kvd_height_with_key(BASE, WIDTH, 3, &t, 0, SIZE_MAX);
+    assert_int_equal(kvd_table_write(&t, temp_folder(), &err), 0);
+    snprintf(path, sizeof path, "%s/key.svg", temp_folder());
+    snprintf(command, sizeof command,
+             "gnuplot -e \"term='svg'; out='%s'; width=%d; height=%d; csv='%s/key.csv'\" plots/common.gp "
+             "plots/accuracy.gp 2>/dev/null",
+             path, WIDTH, height, temp_folder());
+    assert_int_equal(system(command), 0);
+    FILE *const f = fopen(path, "r");
+    assert_non_null(f);
+    static char svg[1 << 22];
+    const size_t size = fread(svg, 1, sizeof svg - 1, f);
+    svg[size] = '\0';
+    assert_true(size < sizeof svg - 1 && !fclose(f));
+    for (int i = 0; i < n; i++)
+        assert_inside(svg, i, tail, WIDTH, height);
+    kvd_table_release(&t);
+}
+
+static void every_name_has_a_place(void **state)
+{
+    (void)state;
+    if (system("gnuplot --version >/dev/null 2>&1"))
+        skip();
+    draw(1, "");
+    draw(12, " by Eq. 6");
+    draw(13, " at p = 0.50 on wikipedia with tables of another text and 8192 tokens of it");
+    draw(41, " by error table");
+}
+
+static void heights(void **state)
+{
+    (void)state;
+    kvd_table t;
+    fill(&t, 9, "");
+    assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
+    assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 19);
+    assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
+                     420 + 6 * 19); /* one column fits always */
+    kvd_table_release(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_name_has_a_place), cmocka_unit_test(heights)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
