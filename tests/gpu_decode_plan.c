@@ -1,7 +1,7 @@
 /*
  * Schedulers of decode on the device: every page of every (request, KV head) lies in exactly one segment, a cut interval's segments
  * name the same CTAs and count those that have a part, only `ours` cuts; the plans that one launch makes for many layers are,
- * bit for bit, those of a launch per layer.
+ * bit for bit, those of a launch per layer; a plan whose last requests take no part is that of the others alone.
  *
  *   gpu_decode_plan [CASE]     only cases whose name contains CASE
  */
@@ -149,6 +149,44 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
+/* Of a batch of which only the first requests take part, against the plan of these alone. */
+static void run_live(const test_case *c, kvd_schedule schedule)
+{
+    static const int width[N_KV][2] = {{80, 64}, {64, 48}, {64, 64},   {96, 80},
+                                       {48, 32}, {64, 48}, {128, 112}, {16, 16}};
+    int32_t *len = need((size_t)c->batch * sizeof *len);
+    for (int b = 0; b < c->batch; b++)
+        len[b] = c->len[b % c->n_len];
+    int32_t *kv_len = on_device(len, (size_t)c->batch * sizeof *len);
+    const char *why = NULL;
+    const int live[] = {1, (c->batch + 1) / 2, c->batch};
+    for (int i = 0; i < 3 && !why; i++) {
+        test_case first = *c;
+        plan alone, all;
+        first.batch = live[i];
+        plan_make(&alone, width, &first, kv_len);
+        plan_make(&all, width, c, kv_len);
+        int32_t *n = on_device(&live[i], sizeof *live);
+        all.args.live = n;
+        check(kvd_decode_plan(&alone.args, schedule, 0), "plan");
+        check(kvd_decode_plan(&all.args, schedule, 0), "plan");
+        check(cudaDeviceSynchronize(), "plan");
+        plan_read(&alone);
+        plan_read(&all);
+        why = wrong(&alone, len, schedule);
+        if (!why && !same(&alone, &all))
+            why = "not the plan of the requests that take part";
+        check(cudaFree(n), "cudaFree");
+        plan_release(&alone);
+        plan_release(&all);
+    }
+    printf("%s decode_plan %s, %s, some take part%s%s\n", why ? "not ok" : "ok", c->name,
+           schedule_name[schedule], why ? ": " : "", why ? why : "");
+    failed |= why != NULL;
+    check(cudaFree(kv_len), "cudaFree");
+    free(len);
+}
+
 /* Layers of other widths and the same lengths. */
 static void run(const test_case *c, kvd_schedule schedule)
 {
@@ -219,7 +257,9 @@ int main(int argc, char **argv)
         return 0;
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int s = 0; s < 3 && (argc < 2 || strstr(cases[i].name, argv[1])); s++)
+        for (int s = 0; s < 3 && (argc < 2 || strstr(cases[i].name, argv[1])); s++) {
             run(&cases[i], (kvd_schedule)s);
+            run_live(&cases[i], (kvd_schedule)s);
+        }
     return failed;
 }

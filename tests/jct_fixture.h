@@ -38,6 +38,12 @@ static inline int jct_fixture_piece(jct_fixture *x, size_t piece, size_t before,
     return kvd_jct_add_iteration(&x->jct, &x->setting, piece, before, 1, 0, &seconds, 1, err);
 }
 
+/* n whole prompts in one iteration. */
+static inline int jct_fixture_prompts(jct_fixture *x, size_t n, size_t piece, double seconds, kvd_err *err)
+{
+    return kvd_jct_add_iteration(&x->jct, &x->setting, piece, 0, n, 0, &seconds, 1, err);
+}
+
 static inline int jct_fixture_step(jct_fixture *x, size_t batch, double context, double seconds, kvd_err *err)
 {
     return kvd_jct_add_iteration(&x->jct, &x->setting, 0, 0, batch, context, &seconds, 1, err);

@@ -33,4 +33,6 @@ for folder in $(grep -l '^include ../system.mk' experiments/*/Makefile | xargs -
   n=$(basename "$folder")
   check "$n, on a GPU" sh -c "$make -n -C $folder SHAPE=llama-3.1-8b OUT=$tmp/gpu >$tmp/wants"
   grep -q -- "--shape llama-3.1-8b --spread " "$tmp/wants" && [ -s "$folder/README.md" ] && grep -q "| \`$n\` |" experiments/README.md && ok "$n: its commands and its words" || { cp "$tmp/wants" "$tmp/log"; not_ok "$n: its commands and its words"; }
+  # A method that the engine refuses ends the run with a status that stops make.
+  ! grep -E -- '--method (gear|minicache|xkv|scissorhands|think|zipcache|rotatekv|[^ ]*\+kvquant)' "$tmp/wants" >"$tmp/log" && ok "$n: no method that GPUs refuse" || not_ok "$n: no method that GPUs refuse"
 done

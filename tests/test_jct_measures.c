@@ -20,6 +20,7 @@ static const kvd_column columns[] = {
     {"prefill_s", KVD_COL_REAL, "s", "prompts"}, {"decode_s", KVD_COL_REAL, "s", "steps"},
     {"jct_s", KVD_COL_REAL, "s", "jct"},         {"prefill_compress_s", KVD_COL_REAL, "s", "compress"},
     {"decode_mlp_s", KVD_COL_REAL, "s", "mlp"},  {"decode_restore_s", KVD_COL_REAL, "s", "restore"},
+    {"parallel", KVD_COL_TEXT, "1", "how"},      {"prefill_comm_s", KVD_COL_REAL, "s", "between"},
 };
 
 static void add(kvd_rows *r, const char *name, int gpus, int input, double jct, double compress,
@@ -43,6 +44,16 @@ static void add(kvd_rows *r, const char *name, int gpus, int input, double jct, 
     kvd_rows_real(r, "prefill_compress_s", compress);
     kvd_rows_real(r, "decode_restore_s", restore);
     kvd_rows_real(r, "decode_mlp_s", 0);
+}
+
+/* A prompt on several GPUs: one of the rows of `add` with another method, and time between the GPUs. */
+static void add_shared(kvd_rows *r, const char *method, const char *name, int gpus, int input,
+                       const char *parallel, double comm)
+{
+    add(r, name, gpus, input, 10, 1, 0);
+    kvd_rows_text(r, "method", method);
+    kvd_rows_text(r, "parallel", parallel);
+    kvd_rows_real(r, "prefill_comm_s", comm);
 }
 
 static void is(const kvd_results *r, const char *name, const char *sizes, size_t n, const double *want)
@@ -93,8 +104,41 @@ static void test_measures(void **unused)
     kvd_rows_free(rows);
 }
 
+static void test_shared_prompts(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+    assert_non_null(rows);
+    add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
+    add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
+    add_shared(rows, "none", "none", 4, 1000, "tensor", 8); /* sums of residuals are no exchange of heads */
+    add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
+    add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);
+    add_shared(rows, "zack,p=0.7", "zack", 2, 1000, "sequence", 1);
+    add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
+    add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
+    add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1); /* with nothing beside it */
+    char name[] = "a";
+    kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};
+    const kvd_results r = {.item = &item, .n = 1};
+    is(&r, "jct-shared-none-prefill_comm", "all", 2, (const double[]){40, 20});
+    is(&r, "jct-shared-none-prefill_comm+prefill_compress", "all", 2, (const double[]){50, 30});
+    is(&r, "jct-shared-change-zack,p=0.3-prefill_comm-over-none", "all", 2, (const double[]){-25, -50});
+    is(&r, "jct-shared-change-zack,p=0.7-prefill_comm-over-none", "1000x256", 1, (const double[]){-75});
+    is(&r, "jct-shared-change-zack-prefill_comm-over-none", "all", 3, (const double[]){-25, -75, -50});
+    is(&r, "jct-shared-change-zack,p=0.3-decode_restore-over-none", "all", 0, NULL);
+    is(&r, "jct-share-zack,p=0.7-prefill_comm", "all", 1, (const double[]){10});
+    assert_true(kvd_jct_measure_known("jct-shared-change-a-b-over-c"));
+    assert_false(kvd_jct_measure_known("jct-shared-change-a-b"));
+    assert_false(kvd_jct_measure_known("jct-shared-change-a-b-over-"));
+    assert_false(kvd_jct_measure_known("jct-shared-change-a--over-c"));
+    kvd_rows_free(rows);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measures),
+                                       cmocka_unit_test(test_shared_prompts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

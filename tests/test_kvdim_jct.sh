@@ -32,7 +32,7 @@ attribute() { h5dump -a "$2" "$1" | sed -n 's/.*([0-9]*): //p'; }
 
 # ---- jobs -------------------------------------------------------------------------------------------
 check "jobs of three methods" "$jct" "$tmp/model" $small --method none,zack,p=0.5 --method h2o,heavy=0.2,recent=0.2 --spectrum "$tmp/s.h5" \
-  --input-len 20,60 --output-len 1,8 --batch 1,3 --repeats 3 --timeline "$tmp/t.json" -o "$tmp/a.h5"
+  --input-len 20,60 --output-len 1,8 --batch 1,3 --repeats 3 --trace "$tmp/t.json" -o "$tmp/a.h5"
 cp "$tmp/log" "$tmp/said"
 is "a row each" "24" "$(column "$tmp/a.h5" kind | tr ' ' '\n' | grep -c job)"
 is "methods in order" "none zack,p=0.5 h2o,heavy=0.2,recent=0.2" "$(column "$tmp/a.h5" method | tr ' ' '\n' | uniq | tr '\n' ' ' | sed 's/ $//')"
@@ -73,9 +73,9 @@ is "nothing saved" "1 kvdim-jct: kivi, 1 x (20 + 4): NOTHING SAVED: its cache he
 check "iterations" "$jct" "$tmp/model" $small --method none,kivi,bits=4,group=16,residual=32 --input-len 64 --output-len 16 --batch 4 --iterations --repeats 2 -o "$tmp/i.h5"
 is "pieces and steps" "yes" "$(column "$tmp/i.h5" kind | tr ' ' '\n' | sort | uniq -c | awk "\$2 == \"iteration\" { print (\$1 >= 16) ? \"yes\" : \$1 }")"
 printf 'arrival_s,input_tokens,output_tokens\n0,10,3\n0.01,30,1\n0.2,5,6\n' >"$tmp/trace.csv"
-check "a trace" "$jct" "$tmp/model" $small --trace "$tmp/trace.csv" --method none,zack,p=0.5 --spectrum "$tmp/s.h5" -o "$tmp/q.h5"
+check "a trace" "$jct" "$tmp/model" $small --requests "$tmp/trace.csv" --method none,zack,p=0.5 --spectrum "$tmp/s.h5" -o "$tmp/q.h5"
 is "a row for each request" "0 0.01 0.2 0 0.01 0.2" "$(column "$tmp/q.h5" arrival_s)"
-check "Poisson arrivals" "$jct" "$tmp/model" $small --trace poisson:200:fixed:20:4 --n-requests 9 --chunk 64 -o "$tmp/p.h5"
+check "Poisson arrivals" "$jct" "$tmp/model" $small --requests poisson:200 --lengths fixed:20:4 --n-requests 9 --chunk 64 -o "$tmp/p.h5"
 grep -q 'none: 9 requests in ' "$tmp/log" && ok "and their summary" || not_ok "and their summary"
 
 # ---- kill -9, resume --------------------------------------------------------------------------------
@@ -114,9 +114,9 @@ l="--input-len 9 --output-len 2"
 refused "a folder that is not there, before any work" 1 "cannot write '$tmp/none/x.h5': folder '$tmp/none'" "$jct" "$tmp/model" $small --input-len 20 --output-len 4 -o "$tmp/none/x.h5"
 refused "no model" 2 "no MODEL given" "$jct" $l -o "$tmp/x.h5"
 refused "no output" 2 "no -o OUT.h5 given" "$jct" "$tmp/model" $l
-refused "no lengths" 2 "give --input-len and --output-len, or --trace" "$jct" "$tmp/model" -o "$tmp/x.h5"
-refused "lengths and requests" 2 "--trace goes without" "$jct" "$tmp/model" $l --trace "$tmp/trace.csv" -o "$tmp/x.h5"
-refused "no lengths of Poisson" 2 "no lengths behind the last colon" "$jct" "$tmp/model" --trace poisson:3: -o "$tmp/x.h5"
+refused "no lengths" 2 "give --input-len and --output-len, or --requests" "$jct" "$tmp/model" -o "$tmp/x.h5"
+refused "lengths and requests" 2 "--requests goes without" "$jct" "$tmp/model" $l --requests "$tmp/trace.csv" -o "$tmp/x.h5"
+refused "Poisson without lengths" 2 "give --lengths" "$jct" "$tmp/model" --requests poisson:3 -o "$tmp/x.h5"
 refused "an unknown method" 2 "magic" "$jct" "$tmp/model" $l --method none,magic -o "$tmp/x.h5"
 refused "no such attention" 2 "--attention: 'fast' is none of ours, papers, stock" "$jct" "$tmp/model" $l --attention fast -o "$tmp/x.h5"
 refused "neither on nor off" 2 "--graphs: 'maybe' is neither on nor off" "$jct" "$tmp/model" $l --graphs maybe -o "$tmp/x.h5"
@@ -126,6 +126,6 @@ refused "a method without a point" 1 "has nothing to run" "$jct" "$tmp/model" $s
 refused "a method twice" 1 "is given twice" "$jct" "$tmp/model" $small $l --method none,none -o "$tmp/x.h5"
 refused "a chunk below the batch" 1 "is less than a step of 4 requests" "$jct" "$tmp/model" $small $l --batch 4 --chunk 3 -o "$tmp/x.h5"
 printf 'arrival_s,input_tokens,output_tokens\n0,10,0\n' >"$tmp/bad.csv"
-refused "a bad trace" 1 "output_tokens" "$jct" "$tmp/model" $small --trace "$tmp/bad.csv" -o "$tmp/x.h5"
+refused "a bad trace" 1 "output_tokens" "$jct" "$tmp/model" $small --requests "$tmp/bad.csv" -o "$tmp/x.h5"
 refused "an output that cannot be written" 1 "cannot write" "$jct" "$tmp/model" $small $l --repeats 1 -o /dev/full
 [ ! -e "$tmp/x.h5" ] && ok "failures leave nothing" || { ls "$tmp" >"$tmp/log"; not_ok "failures leave nothing"; }

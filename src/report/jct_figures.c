@@ -24,7 +24,7 @@ void kvd_jct_size_columns(kvd_table *t)
     kvd_table_add_column(t, KVD_CELL_INT, 0, "output", "output");
 }
 
-enum { MOST_FIGURES = 16, MOST_BARS = 24 };
+enum { MOST_FIGURES = 40, MOST_BARS = 24, MOST_PANELS = 9 };
 
 static size_t end_of_place(const kvd_jct_entries *all, size_t first)
 {
@@ -148,14 +148,26 @@ static size_t bar_of(kvd_table *t, const kvd_jct_entry *e)
     return strlen(e->series) + 2 + strlen(label);
 }
 
-/* Bars of one place: parts in percent of the JCT of none at the same sizes (of the row itself without none), or shares of its own. */
-static int bars_figure(const kvd_jct_entry *const *e, size_t n, int number, bool shares, kvd_section *s,
-                       kvd_err *err)
+/* The place; where it fills several figures, also from which sizes on to which. */
+static void bars_title(const kvd_jct_entry *const *e, size_t n, bool several, size_t size, char *title)
 {
-    char name[32], caption[KVD_LABEL + 400];
+    if (several)
+        snprintf(title, size, "%s; %.0f + %.0f to %.0f + %.0f tokens", e[0]->place,
+                 kvd_jct_real(e[0], "input"), kvd_jct_real(e[0], "output"), kvd_jct_real(e[n - 1], "input"),
+                 kvd_jct_real(e[n - 1], "output"));
+    else
+        snprintf(title, size, "%s", e[0]->place);
+}
+
+/* Bars of one place: parts in percent of the JCT of none at the same sizes (of the row itself without none), or shares of its own. */
+static int bars_figure(const kvd_jct_entry *const *e, size_t n, int number, bool shares, bool several,
+                       kvd_section *s, kvd_err *err)
+{
+    char name[32], title[KVD_LABEL + 100], caption[KVD_LABEL + 500];
     size_t label = 0;
     snprintf(name, sizeof name, "jct-%s-%d", shares ? "shares" : "bars", number);
-    kvd_table *const t = kvd_section_table(s, name, e[0]->place, err);
+    bars_title(e, n, several, sizeof title, title);
+    kvd_table *const t = kvd_section_table(s, name, title, err);
     if (!t)
         return -1;
     t->only_files = true;
@@ -175,7 +187,7 @@ static int bars_figure(const kvd_jct_entry *const *e, size_t n, int number, bool
     }
     snprintf(
         caption, sizeof caption, "%s. %s Parts from the bottom up in the order of the key, line by line.",
-        e[0]->place,
+        title,
         shares ? "Shares of the job's own JCT, as the papers' breakdowns have them."
                : "What the time of a job goes to, prefill and decode together, in percent of the JCT of "
                  "none at the same input and output lengths (of the method itself where none was not run).");
@@ -188,9 +200,9 @@ static int bars_figure(const kvd_jct_entry *const *e, size_t n, int number, bool
                               below, beside);
 }
 
-/* As many figures as the bars of a place fill; *number is that of the last one. */
-static int bars_figures(const kvd_jct_entries *all, size_t first, size_t end, int *number, kvd_section *s,
-                        kvd_err *err)
+/* As many figures as the bars of a place fill; *number is that of the last one, *left_out of bars counts those beyond the most figures. */
+static int bars_figures(const kvd_jct_entries *all, size_t first, size_t end, int *number, size_t *left_out,
+                        kvd_section *s, kvd_err *err)
 {
     size_t n;
     int status = 0;
@@ -198,26 +210,43 @@ static int bars_figures(const kvd_jct_entries *all, size_t first, size_t end, in
     if (!e)
         return -1;
     const size_t figures = (n + MOST_BARS - 1) / MOST_BARS;
-    for (size_t i = 0; i < figures && !status && *number < MOST_FIGURES; i++) {
+    for (size_t i = 0; i < figures && !status; i++) {
         const size_t from = i * n / figures, bars = (i + 1) * n / figures - from;
+        if (*number == MOST_FIGURES) {
+            *left_out += n - from;
+            break;
+        }
         ++*number;
-        status = bars_figure(e + from, bars, *number, false, s, err) ||
-                 bars_figure(e + from, bars, *number, true, s, err);
+        status = bars_figure(e + from, bars, *number, false, figures > 1, s, err) ||
+                 bars_figure(e + from, bars, *number, true, figures > 1, s, err);
     }
     free(e);
     return status;
 }
 
-/* Places with their other length, in rising order, that were run at two lengths or more. */
-static void add_panel(const kvd_jct_entries *all, size_t first, size_t end, bool output, double other,
-                      size_t panel, kvd_table *t)
+/* By method, none first, and length: a line goes through the points of all files, and never back. */
+static int by_series(const void *a, const void *b)
 {
+    const kvd_jct_entry *x = *(const kvd_jct_entry *const *)a, *y = *(const kvd_jct_entry *const *)b;
+    const bool p = !strcmp(x->series, "none"), q = !strcmp(y->series, "none");
+    const int order = p != q ? q - p : strcmp(x->series, y->series);
+    return order ? order : by_sizes(a, b);
+}
+
+/* Jobs of one place with one other length; `found` has room for them. */
+static void add_panel(const kvd_jct_entries *all, size_t first, size_t end, bool output, double other,
+                      size_t panel, const kvd_jct_entry **found, kvd_table *t)
+{
+    size_t n = 0;
     for (size_t i = first; i < end; i++) {
-        const kvd_jct_entry *const e = &all->item[i];
-        const double x = kvd_jct_real(e, output ? "input" : "output");
+        const double x = kvd_jct_real(&all->item[i], output ? "input" : "output");
+        if (x >= other && x <= other)
+            found[n++] = &all->item[i];
+    }
+    qsort(found, n, sizeof *found, by_series);
+    for (size_t i = 0; i < n; i++) {
+        const kvd_jct_entry *const e = found[i];
         char title[KVD_LABEL];
-        if (x < other || x > other)
-            continue;
         snprintf(title, sizeof title, "%.150s; %s %.0f", e->place, output ? "input" : "output", other);
         kvd_table_int(t, (int64_t)panel);
         kvd_table_text(t, title);
@@ -229,24 +258,10 @@ static void add_panel(const kvd_jct_entries *all, size_t first, size_t end, bool
     }
 }
 
-static int lines_figure(const kvd_jct_entries *all, bool output, kvd_section *s, kvd_err *err)
+/* A panel for every place and other length that was run at two lengths or more, the other length rising; how many there are. */
+static size_t add_panels(const kvd_jct_entries *all, bool output, const kvd_jct_entry **found, kvd_table *t)
 {
-    enum { MOST_PANELS = 9 };
-    const char *const name = output ? "jct-outputs" : "jct-lengths", *const length =
-                                                                         output ? "output" : "input";
     size_t panels = 0;
-    kvd_table *const t =
-        kvd_section_table(s, name, output ? "JCT against output length" : "JCT against input length", err);
-    if (!t)
-        return -1;
-    t->only_files = true;
-    kvd_table_add_column(t, KVD_CELL_INT, 0, "panel", "panel");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "place");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, length, length);
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_s", "JCT");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_min_s", "least");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_max_s", "largest");
     for (size_t first = 0, end; first < all->n; first = end) {
         double done = -1; /* the other length rises from panel to panel */
         end = end_of_place(all, first);
@@ -258,14 +273,44 @@ static int lines_figure(const kvd_jct_entries *all, bool output, kvd_section *s,
                     kvd_jct_lengths(all->item[i].file->jct, all->item[i].row, output) >= 2)
                     other = x;
             }
-            if (isinf(other) || panels == MOST_PANELS)
+            if (isinf(other))
                 break;
             done = other;
-            add_panel(all, first, end, output, other, ++panels, t);
+            if (++panels <= MOST_PANELS)
+                add_panel(all, first, end, output, other, panels, found, t);
         }
     }
+    return panels;
+}
+
+static int lines_figure(const kvd_jct_entries *all, bool output, kvd_section *s, kvd_err *err)
+{
+    const char *const name = output ? "jct-outputs" : "jct-lengths", *const length =
+                                                                         output ? "output" : "input";
+    const kvd_jct_entry **const found = calloc(all->n, sizeof *found);
+    kvd_table *const t =
+        kvd_section_table(s, name, output ? "JCT against output length" : "JCT against input length", err);
+    if (!t || !found) {
+        free(found);
+        return t ? kvd_no_memory(err, "points", all->n * sizeof *found) : -1;
+    }
+    t->only_files = true;
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "panel", "panel");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "place");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, length, length);
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_s", "JCT");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_min_s", "least");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_max_s", "largest");
+    size_t panels = add_panels(all, output, found, t);
+    free(found);
     if (!panels)
         return 0;
+    if (panels > MOST_PANELS) {
+        kvd_text_add(&s->words, "<p>The first %d of %zu panels of JCT against %s length are drawn.</p>\n",
+                     (int)MOST_PANELS, panels, length);
+        panels = MOST_PANELS;
+    }
     const int columns = panels < 3 ? (int)panels : 3, rows = ((int)panels + columns - 1) / columns;
     return kvd_section_figure(
         s, name, "jct_lengths.gp", columns == 1 ? 560 : 440 * columns, 90 + 300 * rows,
@@ -281,10 +326,17 @@ static int lines_figure(const kvd_jct_entries *all, bool output, kvd_section *s,
 int kvd_jct_figures(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
 {
     int number = 0;
-    for (size_t first = 0, end; first < all->n && number < MOST_FIGURES; first = end) {
+    size_t left_out = 0;
+    for (size_t first = 0, end; first < all->n; first = end) {
         end = end_of_place(all, first);
-        if (bars_figures(all, first, end, &number, s, err))
+        if (bars_figures(all, first, end, &number, &left_out, s, err))
             return -1;
     }
+    if (left_out)
+        kvd_text_add(
+            &s->words,
+            "<p>%zu jobs have no bars, beyond the %d figures that are drawn; all of them stand in the "
+            "tables.</p>\n",
+            left_out, (int)MOST_FIGURES);
     return lines_figure(all, false, s, err) || lines_figure(all, true, s, err) ? -1 : 0;
 }

@@ -7,17 +7,34 @@
 #include "formats/jct.h"
 #include "report/jct_rows.h"
 
-typedef enum { SHARE, EXTRA, CHANGE, OF_PROMPTS, OF_STEPS, KINDS } question_kind;
-static const char *const prefix[KINDS] = {"jct-share-", "jct-extra-", "jct-change-", "jct-of-prompts-",
-                                          "jct-of-steps-"};
-static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s", "decode_s"};
+/* SHARED_CHANGE stands before SHARED, whose prefix it begins with. */
+typedef enum { SHARE, EXTRA, CHANGE, OF_PROMPTS, OF_STEPS, SHARED_CHANGE, SHARED, KINDS } question_kind;
+static const char *const prefix[KINDS] = {"jct-share-",      "jct-extra-",    "jct-change-",
+                                          "jct-of-prompts-", "jct-of-steps-", "jct-shared-change-",
+                                          "jct-shared-"};
+static const char *const whole[KINDS] = {"jct_s",    "jct_s", "jct_s", "prefill_s",
+                                         "decode_s", "jct_s", "jct_s"};
 
 typedef struct {
     question_kind kind;
     char method[48];
     char rest[96];        /* parts, or the other method */
+    char other[48];       /* SHARED_CHANGE: the other method, whose parts are those of `rest` */
     double input, output; /* NaN: all sizes */
 } question;
+
+static const char over[] = "-over-";
+
+/* The other method, from the end of the parts. */
+static bool split(question *q)
+{
+    char *const end = strstr(q->rest, over);
+    if (!end || end == q->rest || !end[strlen(over)])
+        return false;
+    snprintf(q->other, sizeof q->other, "%.47s", end + strlen(over));
+    *end = '\0';
+    return true;
+}
 
 static bool parse(const char *name, question *q)
 {
@@ -25,13 +42,13 @@ static bool parse(const char *name, question *q)
         const size_t n = strlen(prefix[i]);
         if (strncmp(name, prefix[i], n))
             continue;
-        const char *const between = i == CHANGE ? "-over-" : "-", *const end = strstr(name + n, between);
+        const char *const between = i == CHANGE ? over : "-", *const end = strstr(name + n, between);
         if (!end || end == name + n || !end[strlen(between)])
             return false;
         q->kind = (question_kind)i;
         snprintf(q->method, sizeof q->method, "%.*s", (int)(end - name - (ptrdiff_t)n), name + n);
         snprintf(q->rest, sizeof q->rest, "%s", end + strlen(between));
-        return true;
+        return i != SHARED_CHANGE || split(q);
     }
     return false;
 }
@@ -47,9 +64,12 @@ static bool differ(double a, double b)
     return !isnan(b) && fabs(a - b) > 0.5;
 }
 
+/* A method with keys is that row's alone, without them all of its name. */
 static bool asked_for(const kvd_jct_entry *e, const char *method, const question *q)
 {
-    return !strcmp(kvd_jct_text(e, "name"), method) && kvd_jct_real(e, "gpus") > 0 &&
+    const bool shared = q->kind == SHARED || q->kind == SHARED_CHANGE;
+    return !strcmp(kvd_jct_text(e, strchr(method, ',') ? "method" : "name"), method) &&
+           (!shared || !strcmp(kvd_jct_text(e, "parallel"), "sequence")) && kvd_jct_real(e, "gpus") > 0 &&
            !differ(kvd_jct_real(e, "input"), q->input) && !differ(kvd_jct_real(e, "output"), q->output);
 }
 
@@ -113,6 +133,27 @@ static int of_change(const kvd_jct_entries *all, const kvd_jct_entry *e, const q
     return 0;
 }
 
+/* Parts against those of every row of the other method that is comparable. */
+static int of_parts_changed(const kvd_jct_entries *all, const kvd_jct_entry *e, const question *q,
+                            kvd_values *out, kvd_err *err)
+{
+    double of, before;
+    if (!(kvd_jct_real(e, "phases") > 0))
+        return 0;
+    if (seconds(e, q->rest, &of, err))
+        return -1;
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_jct_entry *const other = &all->item[i];
+        if (other->file != e->file || !asked_for(other, q->other, q) ||
+            !kvd_jct_comparable(e->file->jct, e->row, other->row, ""))
+            continue;
+        if (seconds(other, q->rest, &before, err) ||
+            (before > 0 && put(e, 100 * (of / before - 1), out, err)))
+            return -1;
+    }
+    return 0;
+}
+
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_values *out, kvd_err *err)
 {
     kvd_jct_entries all;
@@ -128,8 +169,9 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
     int status = 0;
     for (size_t i = 0; !status && i < all.n; i++)
         if (asked_for(&all.item[i], q.method, &q))
-            status = q.kind == CHANGE ? of_change(&all, &all.item[i], &q, out, err)
-                                      : of_parts(&all.item[i], &q, out, err);
+            status = q.kind == CHANGE          ? of_change(&all, &all.item[i], &q, out, err)
+                     : q.kind == SHARED_CHANGE ? of_parts_changed(&all, &all.item[i], &q, out, err)
+                                               : of_parts(&all.item[i], &q, out, err);
     kvd_jct_entries_release(&all);
     return status ? -1 : 0;
 }

@@ -36,8 +36,8 @@ typedef struct {
 static const struct argp_option options[] = {
     {"compare", OPT_COMPARE, "PATH", 0,
      "a file or folder of a second set of results to compare with; may be repeated", 0},
-    {"timeline", OPT_TIMELINE, "TRACE.json", 0,
-     "draw the first iterations of a trace of kvdim-jct --timeline", 0},
+    {"timeline", OPT_TIMELINE, "TRACE.json", 0, "draw the first iterations of a trace of kvdim-jct --trace",
+     0},
     {"paper", OPT_PAPER, "DIR", 0, "folder of the published numbers and ledger.csv (default: data/paper)", 0},
     {"plots", OPT_PLOTS, "DIR", 0, "folder of the gnuplot scripts, to restyle the figures (default: plots)",
      0},

@@ -36,7 +36,7 @@ int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Jobs and what their time goes to, lengths from which on a method pays, replays. FDC Fig. 1 and 2, ZACK Fig. 6. */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* The first iterations of a trace that kvdim-jct --timeline wrote, with their parts and the requests in them; path NULL: nothing. */
+/* The first iterations of a trace that kvdim-jct --trace wrote, with their parts and the requests in them; path NULL: nothing. */
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
 /* Simulated serving: latency against rate, highest rates, validation. ZACK Fig. 13-17, FDC Fig. 9-13, ZDC Fig. 19, 21. */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);

@@ -58,7 +58,7 @@ static int find_window(timeline *t, kvd_err *err)
     }
     return n && t->end > t->begin
                ? 0
-               : kvd_fail(err, "'%s': no iteration, as kvdim-jct --timeline writes them", t->path);
+               : kvd_fail(err, "'%s': no iteration, as kvdim-jct --trace writes them", t->path);
 }
 
 static void box(const timeline *t, kvd_table *to, const json_t *e)
@@ -169,7 +169,7 @@ int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err)
     timeline t = {.path = path, .events = root ? json_object_get(root, "traceEvents") : NULL};
     int status = !root ? kvd_fail(err, "'%s': %s", path, why.text)
                  : !json_is_array(t.events)
-                     ? kvd_fail(err, "'%s': no traceEvents, as kvdim-jct --timeline writes them", path)
+                     ? kvd_fail(err, "'%s': no traceEvents, as kvdim-jct --trace writes them", path)
                      : 0;
     status = status || find_window(&t, err) || fill(&t, report, err);
     json_decref(root);

@@ -6,114 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serving/cost_table.h"
 #include "serving/jct_file.h"
 
-typedef struct {
-    double u, v, seconds;
-} point;
-
-/* Curves, one for every u that was measured, of seconds over v. */
-typedef struct {
-    point *point; /* [n_points], by rising u, then v */
-    size_t n_points;
-    double *u;           /* [n] rising                                            */
-    size_t *start, n;    /* [n + 1]: curve i is v, seconds [start[i] .. start[i + 1] - 1] */
-    double *v, *seconds; /* [n_points] */
-} table;
-
 struct kvd_costs {
-    table prompts, steps;
-    double empty; /* seconds of an iteration that does nothing */
+    kvd_cost_table prompts;  /* pieces: less what attention takes for pairs of their tokens */
+    kvd_cost_table products; /* the same of the tokens of an iteration, behind none         */
+    kvd_cost_table steps;
+    double pair;  /* seconds of a pair of tokens in the attention of a prompt */
+    double empty; /* seconds of an iteration that does nothing                */
     double bytes_per_token, weight_bytes, cache_bytes;
     int gpus;
     char engine[256];
 };
-
-/* ---- tables ---------------------------------------------------------------------------------------- */
-
-static double line(double x0, double y0, double x1, double y1, double x)
-{
-    return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
-}
-
-/* The lower of the two neighbours of x among rising at [n], or of those nearest to it: at most n - 2, and
- * 0 with n = 1. */
-static size_t below(const double *at, size_t n, double x)
-{
-    size_t lo = 0, hi = n - 1;
-    while (hi - lo > 1) {
-        const size_t mid = (lo + hi) / 2;
-        *(at[mid] <= x ? &lo : &hi) = mid;
-    }
-    return lo;
-}
-
-static double along(const table *t, size_t curve, double x, int *extrapolated)
-{
-    const double *v = t->v + t->start[curve], *s = t->seconds + t->start[curve];
-    const size_t n = t->start[curve + 1] - t->start[curve], i = n > 1 ? below(v, n, x) : 0;
-    if (x < v[0] || x > v[n - 1])
-        *extrapolated = 1;
-    return n > 1 ? line(v[i], s[i], v[i + 1], s[i + 1], x) : s[0];
-}
-
-static double look_up(const table *t, double u, double v, int *extrapolated)
-{
-    const size_t i = below(t->u, t->n, u);
-    const double *at = t->u + i;
-    if (u < t->u[0] || u > t->u[t->n - 1])
-        *extrapolated = 1;
-    /* On a curve its neighbour has no say, nor has a gap in its neighbour's points. */
-    for (size_t k = 0; k < 2; k++)
-        if (u >= at[k] && u <= at[k])
-            return fmax(0, along(t, i + k, v, extrapolated));
-    return fmax(0, line(at[0], along(t, i, v, extrapolated), at[1], along(t, i + 1, v, extrapolated), u));
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const point *p = a, *q = b;
-    if (p->u < q->u || p->u > q->u)
-        return p->u < q->u ? -1 : 1;
-    return (p->v > q->v) - (p->v < q->v);
-}
-
-/* Sorts the points into curves. */
-static int settle(table *t, const char *first, const char *second, kvd_err *err)
-{
-    const size_t n = t->n_points + 1;
-    qsort(t->point, t->n_points, sizeof *t->point, by_place);
-    t->u = calloc(n, sizeof *t->u);
-    t->start = calloc(n, sizeof *t->start);
-    t->v = calloc(n, sizeof *t->v);
-    t->seconds = calloc(n, sizeof *t->seconds);
-    if (!t->u || !t->start || !t->v || !t->seconds)
-        return kvd_no_memory(err, "a table of costs", 4 * n * sizeof *t->u);
-    for (size_t i = 0; i < t->n_points; i++) {
-        const point *p = &t->point[i];
-        if (i && !by_place(p - 1, p))
-            return kvd_fail(err, "two rows have %s %g, %s %g", first, p->u, second, p->v);
-        if (!i || p[-1].u < p->u) {
-            t->start[t->n] = i;
-            t->u[t->n++] = p->u;
-        }
-        t->v[i] = p->v;
-        t->seconds[i] = p->seconds;
-    }
-    t->start[t->n] = t->n_points;
-    return t->n >= 2 ? 0
-                     : kvd_fail(err, "two values of %s at least are needed, there %s %zu", first,
-                                t->n == 1 ? "is" : "are", t->n);
-}
-
-static void release(table *t)
-{
-    free(t->point);
-    free(t->u);
-    free(t->start);
-    free(t->v);
-    free(t->seconds);
-}
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
@@ -208,18 +113,68 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
     return 0;
 }
 
+/* Several prompts in one iteration, u tokens together: v keeps their number until what attention takes is known. */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 {
-    const bool piece = real(s, row, PIECE) > 0;
-    table *t = piece ? &c->prompts : &c->steps;
-    const point p = {.u = real(s, row, piece ? PIECE : BATCH),
-                     .v = real(s, row, piece ? BEFORE : CONTEXT),
-                     .seconds = real(s, row, SECONDS)};
+    const bool piece = real(s, row, PIECE) > 0, several = piece && real(s, row, BATCH) > 1;
+    kvd_cost_table *t = several ? &c->products : piece ? &c->prompts : &c->steps;
+    const double n = several ? real(s, row, BATCH) : 1;
+    const kvd_cost_point p = {.u = n * real(s, row, piece ? PIECE : BATCH),
+                              .v = several ? n : real(s, row, piece ? BEFORE : CONTEXT),
+                              .seconds = real(s, row, SECONDS)};
     if (!(p.u >= 1 && p.u <= 1e12 && p.v >= 0 && p.v <= 1e12 && p.seconds > 0 && p.seconds < 1e9))
         return kvd_fail(err, "row %zu: %s %g, %s %g, %g seconds", row, piece ? "piece" : "batch", p.u,
                         piece ? "before" : "context", p.v, p.seconds);
     t->point[t->n_points++] = p;
     return 0;
+}
+
+/* ---- attention of prompts, taken apart ---------------------------------------------------------------------- */
+
+/* Pairs of a token and one that it attends to. */
+static double pairs(double tokens, double before)
+{
+    return tokens * (before + tokens / 2);
+}
+
+/*
+ * Seconds of a pair: what a piece takes longer behind other tokens, of the pieces that were measured so; short ones keep the machine less
+ * busy, so the least. Of prompts that were measured whole only, the bend between the two longest.
+ */
+static double pair_seconds(const kvd_cost_table *t)
+{
+    double least = HUGE_VAL;
+    for (size_t i = 0; i < t->n; i++) {
+        const size_t first = t->start[i], last = t->start[i + 1] - 1;
+        if (last > first)
+            least =
+                fmin(least, (t->seconds[last] - t->seconds[first]) / (t->u[i] * (t->v[last] - t->v[first])));
+    }
+    if (!(least < HUGE_VAL)) {
+        const size_t a = t->n - 2, b = t->n - 1;
+        least =
+            2 * (t->seconds[t->start[b]] / t->u[b] - t->seconds[t->start[a]] / t->u[a]) / (t->u[b] - t->u[a]);
+    }
+    return fmax(0, least);
+}
+
+/* Takes attention out of the prompts; what remains of those that begin is what iterations of so many tokens take. */
+static int take_attention_out(kvd_costs *c, kvd_err *err)
+{
+    kvd_cost_table *const p = &c->prompts, *const t = &c->products;
+    c->pair = pair_seconds(p);
+    for (size_t i = 0; i < t->n_points; i++) {
+        kvd_cost_point *const x = &t->point[i];
+        x->seconds -= c->pair * x->v * pairs(x->u / x->v, 0);
+        x->v = 0;
+    }
+    for (size_t i = 0; i < p->n; i++)
+        for (size_t k = p->start[i]; k < p->start[i + 1]; k++) {
+            p->seconds[k] -= c->pair * pairs(p->u[i], p->v[k]);
+            if (k == p->start[i])
+                t->point[t->n_points++] = (kvd_cost_point){p->u[i], 0, p->seconds[k]};
+        }
+    return kvd_cost_table_sort(t, "tokens", "before", err);
 }
 
 static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
@@ -251,10 +206,11 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
 {
     const size_t n = kvd_rows_count(s->rows);
     size_t first = SIZE_MAX;
-    c->prompts.point = calloc(n ? n : 1, sizeof(point));
-    c->steps.point = calloc(n ? n : 1, sizeof(point));
-    if (!c->prompts.point || !c->steps.point)
-        return kvd_no_memory(err, "tables of costs", 2 * n * sizeof(point));
+    c->prompts.point = calloc(n ? n : 1, sizeof(kvd_cost_point));
+    c->products.point = calloc(n ? n : 1, sizeof(kvd_cost_point));
+    c->steps.point = calloc(n ? n : 1, sizeof(kvd_cost_point));
+    if (!c->prompts.point || !c->products.point || !c->steps.point)
+        return kvd_no_memory(err, "tables of costs", 3 * n * sizeof(kvd_cost_point));
     for (size_t i = 0; i < n; i++) {
         if (!is_kind(s, i, "iteration") || !is_of(s, i, method, gpus))
             continue;
@@ -267,15 +223,18 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
         return gpus < 0 ? kvd_fail(err, "no row of kind iteration")
                         : kvd_fail(err, "no row of kind iteration on %d GPUs", gpus);
     take_held_bytes(c, s, method);
-    return settle(&c->prompts, "piece", "before", err) || settle(&c->steps, "batch", "context", err) ? -1 : 0;
+    return kvd_cost_table_sort(&c->prompts, "piece", "before", err) ||
+                   kvd_cost_table_sort(&c->steps, "batch", "context", err) || take_attention_out(c, err)
+               ? -1
+               : 0;
 }
 
-/* P continued to a piece of no tokens: within 0 and the least that was measured. */
-static double empty_iteration(const table *prompts)
+/* What the weights and so many tokens take, without attention: with fewer than were measured no more than those. */
+static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
-    int beyond = 0;
-    const double least = look_up(prompts, prompts->u[0], 0, &beyond);
-    return fmin(least, look_up(prompts, 0, 0, &beyond));
+    const kvd_cost_table *const t = &c->products;
+    const double s = kvd_cost_table_at(t, tokens, 0, extrapolated);
+    return tokens < t->u[0] ? fmin(s, t->seconds[0]) : s;
 }
 
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err)
@@ -291,7 +250,7 @@ kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_er
         kvd_costs_free(c);
         c = NULL;
     } else
-        c->empty = empty_iteration(&c->prompts);
+        c->empty = products(c, 0, &(int){0});
     kvd_rows_free(s.rows);
     return c;
 }
@@ -300,25 +259,39 @@ void kvd_costs_free(kvd_costs *c)
 {
     if (!c)
         return;
-    release(&c->prompts);
-    release(&c->steps);
+    kvd_cost_table_release(&c->prompts);
+    kvd_cost_table_release(&c->products);
+    kvd_cost_table_release(&c->steps);
     free(c);
 }
 
 /* ---- costs ----------------------------------------------------------------------------------------- */
 
+/* Of a piece of a prompt: attention, and what else it takes longer behind other tokens. */
+static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
+{
+    const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),
+                 begun = kvd_cost_table_at(&c->prompts, n, 0, &(int){0});
+    return fmax(0, there - begun + c->pair * pairs(n, before));
+}
+
 double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated)
 {
-    double tokens = 0, seconds = c->empty;
+    const double n_steps = (double)it->n_steps;
+    double held = 0, tokens = 0, seconds = 0;
     *extrapolated = 0;
     for (size_t i = 0; i < it->n_steps; i++)
-        tokens += it->slice[i].before;
-    if (it->n_steps)
-        seconds = look_up(&c->steps, (double)it->n_steps, tokens / (double)it->n_steps, extrapolated);
-    for (size_t i = it->n_steps; i < it->n_slices; i++)
-        seconds +=
-            fmax(0, look_up(&c->prompts, it->slice[i].n, it->slice[i].before, extrapolated) - c->empty);
-    return seconds;
+        held += it->slice[i].before;
+    for (size_t i = it->n_steps; i < it->n_slices; i++) {
+        tokens += it->slice[i].n;
+        seconds += own_seconds(c, it->slice[i].n, it->slice[i].before, extrapolated);
+    }
+    if (!it->n_steps)
+        return seconds + fmax(c->empty, products(c, tokens, extrapolated));
+    seconds += kvd_cost_table_at(&c->steps, n_steps, held / n_steps, extrapolated);
+    return tokens > 0 ? seconds + fmax(0, products(c, n_steps + tokens, extrapolated) -
+                                              products(c, n_steps, &(int){0}))
+                      : seconds;
 }
 
 double kvd_costs_bytes_per_token(const kvd_costs *c)

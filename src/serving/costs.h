@@ -1,13 +1,16 @@
 /*
  * What an iteration costs, interpolated from what kvdim-jct measured (rows of kind "iteration" of jct files).
  *
- * Two tables. Prompts: seconds P(tokens of a piece, tokens before it). Steps: seconds S(requests, mean tokens
- * in the cache). The cost of an iteration that does nothing, e, is P continued to a piece of 0 tokens. Pieces
- * p of an iteration take e + sum (P(p) - e); with steps S takes the place of the first e: the weights are
- * read once for all of it.
+ * Prompts: seconds P(tokens n of a piece, tokens b before it). Attention's part is taken to be c n (b + n / 2), with one c for all: what
+ * the pieces that were measured behind several b say. What remains of P is tabulated. In an iteration of several pieces the products, which
+ * bound it, see all of its tokens at once, and attention each piece for itself: L(sum n) + sum (P(n, b) - L(n)) with
+ * L(n) = P(n, 0) - c n^2 / 2, of one piece P. Iterations of several whole prompts that were measured are points of L, beyond the longest one.
  *
- * Between measured points a table is linear, in the second coordinate first. Beyond them it goes on along the
- * last two, never below 0, and that is counted, so that a result says how many of its iterations were
+ * Steps: seconds S(requests m, mean tokens in the cache). With pieces L(m + sum n) - L(m) is added: what more tokens make of products
+ * that read the weights once for all of them.
+ *
+ * Between measured points tables are linear, in the second coordinate first. Beyond them it goes on along the
+ * last two, never below 0 nor, of prompts, an iteration that does nothing, and that is counted, so that a result says how many of its iterations were
  * extrapolated. A second coordinate that was measured once only is taken to make no difference, and any other
  * value of it counts as extrapolated.
  */

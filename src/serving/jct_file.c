@@ -29,7 +29,7 @@ static const kvd_column fixed[] = {
     {"phases", KVD_COL_INT, "1", "1: the times of the parts were taken"},
     {"fused", KVD_COL_TEXT, "1", "parts that are 0 because the one after them does their work"},
     {"chunk", KVD_COL_INT, "token", "tokens of an iteration; 0: prompts go whole"},
-    {"batch", KVD_COL_INT, "1", "requests of the job; requests of the step"},
+    {"batch", KVD_COL_INT, "1", "requests of the job; requests of the iteration"},
     {"input", KVD_COL_INT, "token", "of the prompt"},
     {"output", KVD_COL_INT, "token", "that come out, the first of them out of the prompt"},
     {"running", KVD_COL_INT, "1", "most requests that ran at once"},

@@ -2,8 +2,8 @@
  * kvdim/jct: what inference costs, in rows of three kinds.
  *
  *   job        a batch of requests of one input and one output length, from arrival to last token
- *   iteration  one iteration of the engine alone: a piece of a prompt (`piece` tokens behind `before`), or a step of
- *              `batch` requests with `context` tokens each in the cache
+ *   iteration  one iteration of the engine alone: a piece of a prompt (`piece` tokens behind `before`), `batch` whole prompts of `piece`
+ *              tokens, or a step of `batch` requests with `context` tokens each in the cache
  *   request    one request of a replayed trace
  */
 #ifndef KVD_SERVING_JCT_FILE_H

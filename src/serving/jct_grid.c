@@ -40,6 +40,16 @@ static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits
     }
 }
 
+/* Several prompts in one iteration: as many of the longest as go there. */
+static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_point *point, size_t *n)
+{
+    size_t together = smaller((l->chunk ? l->chunk : l->max_tokens) / longest, l->max_batch);
+    while (together > 1 && !fits(l, together, longest + 1))
+        together--;
+    if (together > 1)
+        point[(*n)++] = (kvd_jct_point){longest, together, 0};
+}
+
 /* Behind the last point of that many requests the one that fills the cache, unless it is about the same. */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples, kvd_jct_point *point,
                         size_t *n)
@@ -85,6 +95,7 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
     if (!(*point = calloc(MOST, sizeof **point)))
         return kvd_no_memory(err, "a grid", MOST * sizeof **point);
     add_pieces(longest_input, max_len, limits, whole, *point, n);
+    add_prompts(longest_input, limits, *point, n);
     add_steps(max_len, limits, samples, *point, n);
     return 0;
 }
@@ -98,6 +109,19 @@ typedef struct {
     size_t whole;  /* tokens of its requests */
     bool anywhere; /* what is in the cache beforehand need not go through */
 } bench;
+
+static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *seconds, kvd_err *err)
+{
+    kvd_engine *const e = b->loop->engine;
+    kvd_phase_times times;
+    const double begin = kvd_jct_now();
+    if (kvd_interrupted())
+        return kvd_fail_interrupted(err);
+    if (e->step(e, it, b->id, next, &times, err))
+        return -1;
+    *seconds = kvd_jct_now() - begin;
+    return 0;
+}
 
 /* A piece of the prompt in a slot; in as many iterations as the chunk makes of it, but for the last, whose seconds are given. */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last, double *seconds,
@@ -117,18 +141,30 @@ static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, 
                                      .emits = emits && end,
                                      .last = last && end};
         const kvd_iteration it = {.n_slices = 1, .slice = &b->slice[slot], .n_tokens = some};
-        kvd_phase_times times;
         uint32_t token = 0;
-        const double begin = kvd_jct_now();
-        if (kvd_interrupted())
-            return kvd_fail_interrupted(err);
-        if (b->loop->engine->step(b->loop->engine, &it, b->id, &token, &times, err))
+        if (iterate(b, &it, &token, seconds, err))
             return -1;
-        *seconds = kvd_jct_now() - begin;
         if (emits && end)
             b->next[slot] = token;
     }
     return 0;
+}
+
+/* Whole prompts of the first n requests, which end with them, in one iteration. */
+static int prompts(bench *b, size_t n, size_t tokens, double *seconds, kvd_err *err)
+{
+    for (uint32_t s = 0; s < n; s++) {
+        for (size_t i = 0; i < tokens; i++)
+            b->id[s * tokens + i] = kvd_jct_id(b->loop->seed, s, i, b->loop->vocab);
+        b->slice[s] = (kvd_slice){.request = s,
+                                  .slot = s,
+                                  .n = (uint32_t)tokens,
+                                  .whole = (uint32_t)b->whole,
+                                  .emits = 1,
+                                  .last = 1};
+    }
+    const kvd_iteration it = {.n_slices = n, .slice = b->slice, .n_tokens = n * tokens};
+    return iterate(b, &it, b->next, seconds, err);
 }
 
 /* A step of each of the first n requests, behind `before` tokens. */
@@ -145,14 +181,7 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
                                   .last = last};
     }
     const kvd_iteration it = {.n_slices = n, .n_steps = n, .slice = b->slice, .n_tokens = n};
-    kvd_phase_times times;
-    const double begin = kvd_jct_now();
-    if (kvd_interrupted())
-        return kvd_fail_interrupted(err);
-    if (b->loop->engine->step(b->loop->engine, &it, b->id, b->next, &times, err))
-        return -1;
-    *seconds = kvd_jct_now() - begin;
-    return 0;
+    return iterate(b, &it, b->next, seconds, err);
 }
 
 /*
@@ -185,7 +214,8 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
         if (i && steps_between(b, p, seconds < most ? seconds : most, err))
             return -1;
         if ((p->tokens && !b->anywhere && prompt(b, 0, 0, p->tokens, false, false, &seconds, err)) ||
-            prompt(b, 0, p->tokens, p->piece, true, true, &seconds, err))
+            (p->batch > 1 ? prompts(b, p->batch, p->piece, &seconds, err)
+                          : prompt(b, 0, p->tokens, p->piece, true, true, &seconds, err)))
             return -1;
         if (i)
             second[i - 1] = seconds;
@@ -213,7 +243,7 @@ static int run_steps(bench *b, const kvd_jct_point *p, size_t samples, double *s
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err)
 {
-    const size_t ids = p->piece + p->tokens + p->batch, n = l->limits.max_batch;
+    const size_t ids = p->piece * p->batch + p->tokens + p->batch, n = l->limits.max_batch;
     bench b = {.loop = l,
                .anywhere = l->engine->facts.anywhere,
                .whole = p->piece ? p->tokens + p->piece + 1 : p->tokens + samples + 2,

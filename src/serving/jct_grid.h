@@ -4,13 +4,15 @@
 
 #include "serving/jct_loop.h"
 
-/* A point of the grid. piece 0: a step of `batch` requests that hold `tokens` each; else a piece of a prompt behind `tokens`. */
+/* A point of the grid. piece 0: a step of `batch` requests that hold `tokens` each; else a piece of a prompt behind `tokens`, or `batch` whole
+ * prompts in one iteration. */
 typedef struct {
     size_t piece, batch, tokens;
 } kvd_jct_point;
 
 /*
- * Pieces of 16, 64, 256 .. tokens up to the longest prompt (or chunk) behind none, a quarter and half of the longest sequence; steps of
+ * Pieces of 16, 64, 256 .. tokens up to the longest prompt (or chunk) behind none, a quarter and half of the longest sequence; as many of the
+ * longest prompt as go into one iteration; steps of
  * 1, 2, 4, 8, 9, 16, 17 .. max_batch requests that hold from 16 tokens up to the longest sequence, by factors of 4, or as much as the
  * cache holds. whole: prompts are never in pieces.
  * *point is allocated.

@@ -19,7 +19,8 @@ enum {
     OPT_INPUT,
     OPT_OUTPUT,
     OPT_BATCH,
-    OPT_TRACE,
+    OPT_REQUESTS,
+    OPT_LENGTHS,
     OPT_N_REQUESTS,
     OPT_ITERATIONS,
     OPT_CHUNK,
@@ -34,7 +35,7 @@ enum {
     OPT_PHASES,
     OPT_REPEATS,
     OPT_STEPS,
-    OPT_TIMELINE,
+    OPT_TRACE,
     OPT_RESUME
 };
 
@@ -66,10 +67,9 @@ static const struct argp_option options[] = {
     {"input-len", OPT_INPUT, "LIST", 0, "Tokens of a prompt; each with each output and batch", 3},
     {"output-len", OPT_OUTPUT, "LIST", 0, "Tokens that come out", 3},
     {"batch", OPT_BATCH, "LIST", 0, "Requests that arrive together (default 1)", 3},
-    {"trace", OPT_TRACE, "FILE|poisson:RATE[:LENGTHS]", 0,
-     "Replay a recorded trace by the clock instead, or RATE requests a second, as kvdim-serve takes them: a "
-     "row for each",
-     3},
+    {"requests", OPT_REQUESTS, "FILE|poisson:RATE", 0,
+     "Replay a trace by the clock instead, or requests at RATE a second with --lengths: a row for each", 3},
+    {"lengths", OPT_LENGTHS, "FILE|NAME|fixed:IN:OUT", 0, "Lengths of poisson:RATE", 3},
     {"n-requests", OPT_N_REQUESTS, "N", 0, "Requests of poisson:RATE (default 100); the first N of a trace",
      3},
     {"iterations", OPT_ITERATIONS, 0, 0, "Also a grid of single iterations, from which kvdim-serve simulates",
@@ -80,7 +80,7 @@ static const struct argp_option options[] = {
     {"max-tokens", OPT_MAX_TOKENS, "N", 0,
      "Tokens of whole prompts in one iteration (default 8192); a longer prompt goes alone", 4},
     {"max-batch", OPT_MAX_BATCH, "N", 0,
-     "Requests that run at once (default: the largest --batch; 64 with --trace)", 4},
+     "Requests that run at once (default: the largest --batch; 64 with --requests)", 4},
     {"pages", OPT_PAGES, "N", 0, "Pages of 64 tokens in the cache (default: what memory leaves)", 4},
     {"dtype", OPT_DTYPE, "f32|f16|bf16", 0,
      "Of weights and cache (default: bf16 on a GPU; on the CPU, whose weights are always float32, f32)", 4},
@@ -102,8 +102,7 @@ static const struct argp_option options[] = {
      "On a GPU: of each job's steps run N, evenly spread over the output, each for (output - 1) / N of them. "
      "Methods whose steps need every token before them run all (default: all)",
      4},
-    {"timeline", OPT_TIMELINE, "FILE.json", 0,
-     "Iterations and requests on a timeline that Perfetto opens and kvdim-report --timeline draws", 4},
+    {"trace", OPT_TRACE, "FILE.json", 0, "Iterations and requests as a trace that Perfetto opens", 4},
     {"resume", OPT_RESUME, 0, 0, "Go on with the unfinished sweep in OUT.h5", 4},
     {0},
 };
@@ -138,12 +137,12 @@ static int add_methods(kvd_jct_options *cfg, const char *list, kvd_err *err)
 static int settle_lengths(kvd_jct_options *cfg, kvd_err *err)
 {
     enum { MOST = 1 << 24 };
-    if (cfg->arrivals.text)
+    if (cfg->requests)
         return cfg->input_text || cfg->output_text || cfg->batch_text
-                   ? kvd_fail(err, "--trace goes without --input-len, --output-len and --batch")
+                   ? kvd_fail(err, "--requests goes without --input-len, --output-len and --batch")
                    : 0;
     if (!cfg->input_text || !cfg->output_text)
-        return kvd_fail(err, "give --input-len and --output-len, or --trace");
+        return kvd_fail(err, "give --input-len and --output-len, or --requests");
     if (kvd_arg_sizes("--input-len", cfg->input_text, 1, MOST, &cfg->input, &cfg->n_inputs, err) ||
         kvd_arg_sizes("--output-len", cfg->output_text, 1, MOST, &cfg->output, &cfg->n_outputs, err) ||
         kvd_arg_sizes("--batch", cfg->batch_text ? cfg->batch_text : "1", 1, 65535, &cfg->batch,
@@ -157,12 +156,12 @@ static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)
         return kvd_fail(err, "--parallel sequence: give --gpus of 2 or more");
-    if (cfg->arrivals.text || cfg->iterations || cfg->chunk || cfg->attention != KVD_ATTENTION_OURS)
+    if (cfg->requests || cfg->iterations || cfg->chunk || cfg->attention != KVD_ATTENTION_OURS)
         return kvd_fail(err, "--parallel sequence goes without %s",
-                        cfg->arrivals.text ? "--trace"
-                        : cfg->iterations  ? "--iterations"
-                        : cfg->chunk       ? "--chunk"
-                                           : "--attention papers and stock");
+                        cfg->requests     ? "--requests"
+                        : cfg->iterations ? "--iterations"
+                        : cfg->chunk      ? "--chunk"
+                                          : "--attention papers and stock");
     for (size_t i = 0; i < cfg->n_outputs; i++)
         if (cfg->output[i] != 1)
             return kvd_fail(err, "--parallel sequence computes prompts alone: give --output-len 1");
@@ -177,10 +176,15 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
         return kvd_fail(err, "argument '%s' is one too many: --shape stands in place of MODEL", cfg->model);
     if (!cfg->common.output)
         return kvd_fail(err, "no -o OUT.h5 given");
-    if (cfg->steps && cfg->arrivals.text)
-        return kvd_fail(err, "--steps goes with --output-len, not with --trace");
-    if (cfg->n_requests && !cfg->arrivals.text)
-        return kvd_fail(err, "--n-requests goes with --trace");
+    const bool poisson = cfg->requests && !strncmp(cfg->requests, "poisson:", 8);
+    if (poisson && !cfg->lengths)
+        return kvd_fail(err, "--requests %s: give --lengths", cfg->requests);
+    if (cfg->lengths && !poisson)
+        return kvd_fail(err, "--lengths goes with --requests poisson:RATE");
+    if (cfg->steps && cfg->requests)
+        return kvd_fail(err, "--steps goes with --output-len, not with --requests");
+    if (cfg->n_requests && !cfg->requests)
+        return kvd_fail(err, "--n-requests goes with --requests");
     if (cfg->spread && cfg->n_spectra)
         return kvd_fail(err, "--spread stands in place of --spectrum");
     for (size_t i = 0; i < cfg->n_methods; i++)
@@ -268,8 +272,12 @@ static int parse_file(int key, char *arg, kvd_jct_options *cfg, kvd_err *err)
         return kvd_arg_once("--calibration", arg, &cfg->calibration, err);
     case OPT_FISHER:
         return kvd_arg_once("--fisher", arg, &cfg->fisher, err);
-    default: /* OPT_TIMELINE */
-        return kvd_arg_once("--timeline", arg, &cfg->timeline, err);
+    case OPT_REQUESTS:
+        return kvd_arg_once("--requests", arg, &cfg->requests, err);
+    case OPT_LENGTHS:
+        return kvd_arg_once("--lengths", arg, &cfg->lengths, err);
+    default: /* OPT_TRACE */
+        return kvd_arg_once("--trace", arg, &cfg->trace, err);
     }
 }
 
@@ -292,8 +300,6 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
         return cfg->shape ? 0 : -1;
     case OPT_METHOD:
         return add_methods(cfg, arg, err);
-    case OPT_TRACE:
-        return kvd_arrivals_parse(arg, &cfg->arrivals, err);
     case OPT_INPUT:
         return kvd_arg_once("--input-len", arg, &cfg->input_text, err);
     case OPT_OUTPUT:
@@ -322,7 +328,9 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_TABLE:
     case OPT_CALIBRATION:
     case OPT_FISHER:
-    case OPT_TIMELINE:
+    case OPT_REQUESTS:
+    case OPT_LENGTHS:
+    case OPT_TRACE:
         return parse_file(key, arg, cfg, err);
     case OPT_N_REQUESTS:
     case OPT_CHUNK:
@@ -350,15 +358,15 @@ void kvd_jct_parse(const char *program, int argc, char **argv, kvd_jct_options *
         .options = options,
         .parser = parse,
         .children = kvd_common_options_child,
-        .args_doc = "(MODEL | --shape NAME) (--input-len LIST --output-len LIST | --trace FILE|poisson:RATE) "
-                    "-o OUT.h5",
+        .args_doc =
+            "(MODEL | --shape NAME) (--input-len LIST --output-len LIST | --requests TRACE) -o OUT.h5",
         .doc =
             "Job completion time of inference and its parts: batches of requests through continuous batching "
             "and a model whose KV cache a method really compresses.\vExample:\n"
             "  kvdim-jct data/models/kvdim-6m --method none,zack,p=0.5 --spectrum spectrum.h5 --input-len "
             "64,256 --output-len 32 --batch 1,4 -o jct.h5\n"
             "  kvdim-jct --shape llama-3.1-8b --input-len 1024,8192 --output-len 128 --iterations -o jct.h5\n"
-            "  kvdim-jct data/models/kvdim-6m --trace poisson:4:fixed:100:20 --n-requests 50 -o "
+            "  kvdim-jct data/models/kvdim-6m --requests poisson:4 --lengths fixed:100:20 --n-requests 50 -o "
             "replay.h5\n\n"
             "What could not run for want of memory is said, the others run, and the exit status is 1. OUT.h5 "
             "is "

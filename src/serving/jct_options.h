@@ -6,7 +6,6 @@
 #include "common/half.h"
 #include "methods/presets.h"
 #include "model/shapes.h"
-#include "serving/arrivals.h"
 #include "serving/engine.h"
 
 enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
@@ -24,7 +23,7 @@ typedef struct {
     size_t *input, *output, *batch; /* allocated */
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
-    kvd_arrivals arrivals;               /* of --trace; text NULL: not given */
+    const char *requests, *lengths;      /* a trace, or poisson:RATE and its lengths */
     size_t n_requests;                   /* 0: not given */
     size_t max_batch, max_tokens, pages; /* 0: not given */
     size_t chunk;
@@ -36,7 +35,7 @@ typedef struct {
     bool graphs, phases, iterations, resume;
     kvd_dtype type;
     bool type_given;
-    const char *timeline; /* file; NULL: none */
+    const char *trace;
 } kvd_jct_options;
 
 extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS]; /* "ours", "papers", "stock" */

@@ -14,7 +14,7 @@ typedef struct {
     kvd_model_info info;
     char gpu[256]; /* empty: the CPU runs the model */
     kvd_jct_methods methods;
-    kvd_requests requests; /* of --trace */
+    kvd_requests requests; /* of --requests */
     size_t longest_input, max_len, max_batch, max_tokens;
     kvd_energy energy;
     kvd_jct_trace trace;

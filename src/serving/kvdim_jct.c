@@ -2,7 +2,7 @@
  * kvdim-jct: what inference costs from the arrival of requests to their last tokens, and what its parts are.
  *
  * Reads a checkpoint or a published shape, kvdim/spectrum, kvdim/rates, kvdim/error-table, request traces. Writes kvdim/jct and
- * with --timeline a JSON trace.
+ * with --trace a JSON trace.
  */
 #include <jansson.h>
 #include <math.h>
@@ -22,12 +22,18 @@ static const char program[] = "kvdim-jct";
 
 /* ---- what there is to do ------------------------------------------------------------------------------- */
 
-enum { POISSON_REQUESTS = 100 }; /* unless --n-requests says how many */
-
 static int load_requests(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;
-    if (kvd_arrivals_load(&cfg->arrivals, cfg->n_requests, POISSON_REQUESTS, s->run.seed, &s->requests, err))
+    double rate;
+    if (strncmp(cfg->requests, "poisson:", 8)) {
+        if (kvd_requests_read(&s->requests, cfg->requests, err))
+            return -1;
+        if (cfg->n_requests && kvd_requests_first(&s->requests, cfg->n_requests, err))
+            return -1;
+    } else if (kvd_arg_double("--requests poisson:RATE", cfg->requests + 8, 1e-9, 1e9, &rate, err) ||
+               kvd_requests_poisson(&s->requests, rate, cfg->n_requests ? cfg->n_requests : 100, cfg->lengths,
+                                    s->run.seed, err))
         return -1;
     for (size_t i = 0; i < s->requests.n; i++) {
         const kvd_request *const r = &s->requests.request[i];
@@ -49,7 +55,7 @@ static size_t largest(const size_t *x, size_t n)
 static int settle_sizes(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;
-    if (cfg->arrivals.text) {
+    if (cfg->requests) {
         if (load_requests(s, err))
             return -1;
     } else {
@@ -60,16 +66,16 @@ static int settle_sizes(kvd_jct_sweep *s, kvd_err *err)
         return kvd_fail(err, "requests of up to %zu tokens: the model was made for at most %d positions",
                         s->max_len, s->config->max_positions);
     /* Prompts that GPUs share by their tokens go one after another. */
-    s->max_batch = cfg->sequence        ? 1
-                   : cfg->max_batch     ? cfg->max_batch
-                   : cfg->arrivals.text ? 64
-                                        : largest(cfg->batch, cfg->n_batches);
+    s->max_batch = cfg->sequence    ? 1
+                   : cfg->max_batch ? cfg->max_batch
+                   : cfg->requests  ? 64
+                                    : largest(cfg->batch, cfg->n_batches);
     s->max_tokens = cfg->max_tokens ? cfg->max_tokens : 8192;
     if (cfg->chunk && cfg->chunk < s->max_batch)
         return kvd_fail(err, "--chunk %zu is less than a step of %zu requests takes", cfg->chunk,
                         s->max_batch);
     const size_t jobs = cfg->n_inputs * cfg->n_outputs * cfg->n_batches;
-    s->points = s->methods.n * (cfg->arrivals.text ? 1 : jobs + cfg->iterations);
+    s->points = s->methods.n * (cfg->requests ? 1 : jobs + cfg->iterations);
     return 0;
 }
 
@@ -125,7 +131,8 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
         (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err)) ||
         (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err)))
         return -1;
-    return kvd_arrivals_inputs(&cfg->arrivals, r, err);
+    return cfg->requests && strncmp(cfg->requests, "poisson:", 8) ? kvd_run_add_input(r, cfg->requests, err)
+                                                                  : 0;
 }
 
 /* The methods and everything else that decides what a row is. */
@@ -140,8 +147,8 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
         fprintf(f, "%s ", s->run.inputs[i].hash);
     for (size_t i = 0; i < s->methods.n; i++)
         fprintf(f, "%s%s", i ? " " : "", s->methods.item[i].label);
-    if (cfg->arrivals.text)
-        fprintf(f, "; requests %s, %zu", cfg->arrivals.text, s->requests.n);
+    if (cfg->requests)
+        fprintf(f, "; requests %s, %s, %zu", cfg->requests, cfg->lengths ? cfg->lengths : "", s->requests.n);
     else
         fprintf(f, "; input %s, output %s, batch %s", cfg->input_text, cfg->output_text,
                 cfg->batch_text ? cfg->batch_text : "1");
@@ -169,11 +176,11 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                    kvd_run_parameter(r, "input-len", err, "%s", cfg->input_text ? cfg->input_text : "") ||
                    kvd_run_parameter(r, "output-len", err, "%s", cfg->output_text ? cfg->output_text : "") ||
                    kvd_run_parameter(r, "batch", err, "%s",
-                                     cfg->arrivals.text ? ""
-                                     : cfg->batch_text  ? cfg->batch_text
-                                                        : "1") ||
+                                     cfg->requests     ? ""
+                                     : cfg->batch_text ? cfg->batch_text
+                                                       : "1") ||
                    kvd_run_parameter(r, "spread", err, "%s", kvd_jct_wants_spread(cfg) ? cfg->spread : "") ||
-                   kvd_run_parameter(r, "trace", err, "%s", s->requests.name) ||
+                   kvd_run_parameter(r, "requests", err, "%s", s->requests.name) ||
                    kvd_run_parameter(r, "iterations", err, "%s", cfg->iterations ? "yes" : "no") ||
                    kvd_run_parameter(r, "chunk", err, "%zu", cfg->chunk) ||
                    kvd_run_parameter(r, "max-tokens", err, "%zu", s->max_tokens) ||
@@ -233,7 +240,7 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
             kvd_in(err, "%zu of %zu points are in '%s'", s->saved, s->points, cfg->common.output);
         return -1;
     }
-    if (cfg->timeline && kvd_jct_trace_close(&s->trace, err))
+    if (cfg->trace && kvd_jct_trace_close(&s->trace, err))
         return -1;
     if (cfg->common.json ? print_json(s, err) : 0)
         return -1;
@@ -280,7 +287,7 @@ static int work(kvd_jct_sweep *s, kvd_err *err)
     if (cfg->resume && kvd_jct_resume(&s->out, cfg->common.output, s->description, err) < 0)
         return -1;
     s->printed = kvd_rows_count(s->out.rows);
-    if (cfg->timeline && kvd_jct_trace_open(&s->trace, cfg->timeline, err))
+    if (cfg->trace && kvd_jct_trace_open(&s->trace, cfg->trace, err))
         return -1;
     s->trace.zero = kvd_jct_now();
     if (s->gpu[0])

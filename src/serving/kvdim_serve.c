@@ -71,18 +71,27 @@ static int settle_methods(service *v, kvd_err *err)
     return 0;
 }
 
-static int load_requests(service *v, kvd_err *err)
+static int poisson_requests(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
-    const kvd_arrivals *const a = &cfg->arrivals;
-    if (kvd_arrivals_inputs(a, &v->run, err) ||
-        kvd_arrivals_load(a, cfg->n_requests, POISSON_REQUESTS * cfg->replicas, v->run.seed, &v->requests,
-                          err))
+    const size_t n = cfg->n_requests ? cfg->n_requests : POISSON_REQUESTS * cfg->replicas;
+    if (kvd_requests_lengths_from_file(cfg->lengths) && kvd_run_add_input(&v->run, cfg->lengths, err))
         return -1;
-    v->base_rate = isnan(a->rate) ? kvd_requests_rate(&v->requests) : a->rate;
+    v->base_rate = cfg->poisson_rate;
+    return kvd_requests_poisson(&v->requests, cfg->poisson_rate, n, cfg->lengths, v->run.seed, err);
+}
+
+static int recorded_requests(service *v, kvd_err *err)
+{
+    const kvd_serve_options *const cfg = v->cfg;
+    if (kvd_run_add_input(&v->run, cfg->trace, err) || kvd_requests_read(&v->requests, cfg->trace, err))
+        return -1;
+    if (cfg->n_requests && kvd_requests_first(&v->requests, cfg->n_requests, err))
+        return -1;
+    v->base_rate = kvd_requests_rate(&v->requests);
     if (!(v->base_rate > 0) && (cfg->n_rates || !isnan(cfg->bound)))
         return kvd_fail(err, "'%s': no time passes between its requests, so they have no rate to change",
-                        a->text);
+                        cfg->trace);
     return 0;
 }
 
@@ -96,7 +105,9 @@ static int open_inputs(service *v, kvd_err *err)
         known = !strcmp(cfg->validate, cfg->costs[i]);
     if (!known && kvd_run_add_input(&v->run, cfg->validate, err))
         return -1;
-    return cfg->arrivals.text ? load_requests(v, err) : 0;
+    if (!cfg->trace)
+        return 0;
+    return isnan(cfg->poisson_rate) ? recorded_requests(v, err) : poisson_requests(v, err);
 }
 
 /* ---- points ------------------------------------------------------------------------------------------ */
@@ -304,7 +315,7 @@ static int serve_methods(service *v, kvd_err *err)
         kvd_costs *const costs = path ? kvd_costs_load(path, cfg->method[i], cfg->gpus, err) : NULL;
         if (!costs)
             return -1;
-        const int status = (cfg->arrivals.text && serve_trace(v, costs, cfg->method[i], err)) ||
+        const int status = (cfg->trace && serve_trace(v, costs, cfg->method[i], err)) ||
                            (cfg->validate && validate(v, costs, cfg->method[i], &replayed, err));
         kvd_costs_free(costs);
         warn_of_extrapolation(v, cfg->method[i]);
@@ -325,7 +336,7 @@ static int work(service *v, kvd_err *err)
         kvd_h5_create(&v->file, cfg->common.output, &kvd_schema_serving, &v->run, err))
         return -1;
     size_t per_method = cfg->validate ? 1 : 0;
-    if (cfg->arrivals.text)
+    if (cfg->trace)
         per_method += cfg->n_rates ? cfg->n_rates : 1;
     if (!isnan(cfg->bound))
         per_method++;

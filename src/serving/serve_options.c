@@ -58,7 +58,7 @@ static const struct argp_option options[] = {
      "seconds",
      2},
     {"validate", OPT_VALIDATE, "REPLAY.h5", 0,
-     "Simulate a replay that kvdim-jct --trace measured, and compare. --trace may then be left out", 2},
+     "Simulate a replay that kvdim-jct --requests measured, and compare. --trace may then be left out", 2},
     {0, 0, 0, 0, "By what:", 3},
     {"replicas", OPT_REPLICAS, "N", 0, "Machines with the model (default 1)", 3},
     {"route", OPT_ROUTE, "shortest|round-robin|least-loaded", 0,
@@ -114,6 +114,23 @@ static int add_methods(kvd_serve_options *cfg, const char *list, kvd_err *err)
     }
 }
 
+static int parse_trace(kvd_serve_options *cfg, const char *text, kvd_err *err)
+{
+    static const char poisson[] = "poisson:";
+    char rate[32];
+    if (kvd_arg_once("--trace", text, &cfg->trace, err))
+        return -1;
+    if (strncmp(text, poisson, sizeof poisson - 1))
+        return 0;
+    text += sizeof poisson - 1;
+    const size_t n = strcspn(text, ":");
+    snprintf(rate, sizeof rate, "%.*s", (int)(n < 31 ? n : 31), text);
+    cfg->lengths = text[n] ? text + n + 1 : "arxiv";
+    if (!*cfg->lengths)
+        return kvd_fail(err, "--trace %s: no lengths behind the last colon", cfg->trace);
+    return kvd_arg_double("--trace poisson:RATE", rate, 1e-9, 1e9, &cfg->poisson_rate, err);
+}
+
 static int parse_route(kvd_serve_options *cfg, const char *text, kvd_err *err)
 {
     for (int i = 0; i < KVD_ROUTES; i++)
@@ -155,14 +172,14 @@ static int check_usage(kvd_serve_options *cfg, kvd_err *err)
 {
     if (!cfg->n_costs)
         return kvd_fail(err, "no --costs JCT.h5 given");
-    if (!cfg->arrivals.text && !cfg->validate)
+    if (!cfg->trace && !cfg->validate)
         return kvd_fail(err, "no --trace FILE or poisson:RATE given, nor --validate REPLAY.h5");
     if (!cfg->common.output)
         return kvd_fail(err, "no -o OUT.h5 given");
-    if (!cfg->arrivals.text && (cfg->n_rates || !isnan(cfg->bound) || cfg->n_requests))
+    if (!cfg->trace && (cfg->n_rates || !isnan(cfg->bound) || cfg->n_requests))
         return kvd_fail(err, "--rate, --max-rate and --n-requests go with --trace");
-    if (!cfg->arrivals.text && (cfg->replicas_given || cfg->route_given || !isnan(cfg->memory) ||
-                                isfinite(cfg->slo_ttft) || isfinite(cfg->slo_tbt)))
+    if (!cfg->trace && (cfg->replicas_given || cfg->route_given || !isnan(cfg->memory) ||
+                        isfinite(cfg->slo_ttft) || isfinite(cfg->slo_tbt)))
         return kvd_fail(err, "--replicas, --route, --memory, --slo-ttft and --slo-tbt go with --trace: "
                              "a replay is one replica, on the machine that was measured");
     if (cfg->route_given && !cfg->replicas_given)
@@ -216,7 +233,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_COSTS:
         return kvd_arg_add("--costs", arg, cfg->costs, &cfg->n_costs, KVD_SERVE_COSTS, err);
     case OPT_TRACE:
-        return kvd_arrivals_parse(arg, &cfg->arrivals, err);
+        return parse_trace(cfg, arg, err);
     case OPT_METHOD:
         return add_methods(cfg, arg, err);
     case OPT_RATE:
@@ -275,7 +292,8 @@ void kvd_serve_parse(const char *program, int argc, char **argv, kvd_serve_optio
                                .limits = {.max_batch = 64, .max_tokens = 8192},
                                .slo_ttft = INFINITY,
                                .slo_tbt = INFINITY,
-                               .bound = NAN};
+                               .bound = NAN,
+                               .poisson_rate = NAN};
     kvd_args_parse(program, &argp, argc, argv, cfg);
 }
 
@@ -304,7 +322,7 @@ int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r
 {
     const double gib = 1 << 30;
     return record_lists(cfg, r, err) ||
-                   kvd_run_parameter(r, "trace", err, "%s", cfg->arrivals.text ? cfg->arrivals.text : "") ||
+                   kvd_run_parameter(r, "trace", err, "%s", cfg->trace ? cfg->trace : "") ||
                    kvd_run_parameter(r, "n-requests", err, "%zu", n_requests) ||
                    kvd_run_parameter(r, "replicas", err, "%zu", cfg->replicas) ||
                    kvd_run_parameter(r, "route", err, "%s", kvd_route_name[cfg->route]) ||

@@ -4,7 +4,6 @@
 
 #include "common/args.h"
 #include "common/run.h"
-#include "serving/arrivals.h"
 #include "serving/simulator.h"
 
 enum { KVD_SERVE_METHODS = 64, KVD_SERVE_COSTS = 64 };
@@ -13,8 +12,7 @@ typedef struct {
     kvd_common_options common;
     const char *costs[KVD_SERVE_COSTS];
     size_t n_costs;
-    kvd_arrivals arrivals; /* of --trace; text NULL: not given */
-    const char *validate;
+    const char *trace, *validate;
     char *method[KVD_SERVE_METHODS]; /* allocated; none: all that the costs have */
     size_t n_methods;
     double *rate; /* allocated; n_rates 0: not given */
@@ -29,6 +27,9 @@ typedef struct {
     double slo_ttft, slo_tbt; /* seconds; infinite: none */
     double bound;             /* of --max-rate, seconds a token; NaN: no search */
     size_t n_requests;        /* 0: not given */
+    /* of --trace poisson:RATE[:LENGTHS] */
+    double poisson_rate; /* NaN: a recorded trace */
+    const char *lengths;
 } kvd_serve_options;
 
 /* Parses argv; wrong usage ends the program with status 2. */

@@ -24,6 +24,8 @@ typedef struct {
     /* NULL, or device [batch], >= 1: a request's first pages hold so many tokens of the second half of the KV heads, the pages behind them
      * tokens of the first half. kv_len then ends at the last of those, counted from the first page on. */
     const int32_t *second_len;
+    /* NULL, or device [1], 1 .. batch: only so many of the requests, the first, take part; rows of o and lse behind them stay what they are. */
+    const int32_t *live;
     const void *q;            /* device [batch][q_pitch]                                   */
     const void *pool;         /* device, pages of this layer                               */
     void *o;                  /* device [batch][o_pitch]                            out    */

@@ -33,7 +33,7 @@ enum {
 
 typedef struct {
     kvd_decode_work work;
-    const int32_t *kv_len, *second_len;
+    const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
     int32_t n_first;                        /* KV heads that have the tokens of kv_len */
     int32_t cost_before[KVD_HEADS_MAX + 1]; /* sum over KV heads before of d_qk + d_v + GROUP_COST */
@@ -88,9 +88,9 @@ static __device__ void put_count(const params &p, int c, int count, int next)
 
 /* ---- none ------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void plan_none(const params &p)
+static __device__ __forceinline__ void plan_none(const params &p, int batch)
 {
-    const int tasks = p.batch * p.n_kv_heads, n = p.n_ctas;
+    const int tasks = batch * p.n_kv_heads, n = p.n_ctas;
     /* CTA c has tasks / n tasks, and one more when c < tasks % n. */
     for (int c = (int)threadIdx.x; c < n; c += N_THREADS) {
         const int extra = tasks % n < c ? tasks % n : c;
@@ -122,17 +122,18 @@ static __device__ void sort_falling(u64 *key, int n)
         }
 }
 
-static __device__ __forceinline__ void plan_papers(const params &p)
+static __device__ __forceinline__ void plan_papers(const params &p, int batch)
 {
     extern __shared__ u64 smem_keys[];
     __shared__ u64 load[CTAS_MAX], sorted[CTAS_MAX], lowest[N_THREADS / 32];
     __shared__ int16_t by_rank[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
-    const int tasks = p.batch * p.n_kv_heads, n = p.n_ctas, tid = (int)threadIdx.x;
+    const int tasks = batch * p.n_kv_heads, n = p.n_ctas, tid = (int)threadIdx.x;
     int n_keys = 1;
     while (n_keys < tasks)
         n_keys *= 2;
-    u64 *key = n_keys <= SMEM_KEYS ? smem_keys : p.work.scratch;
+    /* The launch gave shared memory for the whole batch, or none. */
+    u64 *key = p.batch * p.n_kv_heads <= SMEM_KEYS ? smem_keys : p.work.scratch;
 
     for (int t = tid; t < n_keys; t += N_THREADS) {
         const int g = t % p.n_kv_heads;
@@ -233,14 +234,14 @@ static __device__ u64 request_cost(const params &p, int b)
 }
 
 /* sum[b] = cost of the requests before b, b = 0 .. batch. */
-static __device__ void sum_costs(const params &p, u64 *sum)
+static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 {
     __shared__ u64 of_warp[N_THREADS / 32];
     const int tid = (int)threadIdx.x;
     u64 done = 0;
-    for (int base = 0; base < p.batch; base += N_THREADS) {
+    for (int base = 0; base < batch; base += N_THREADS) {
         const int b = base + tid;
-        u64 up = b < p.batch ? request_cost(p, b) : 0;
+        u64 up = b < batch ? request_cost(p, b) : 0;
         for (int d = 1; d < 32; d *= 2) {
             const u64 other = __shfl_up_sync(~0u, up, d);
             up += tid % 32 >= d ? other : 0;
@@ -255,7 +256,7 @@ static __device__ void sum_costs(const params &p, u64 *sum)
             scan += tid % 32 >= d ? other : 0;
         }
         before = __shfl_sync(~0u, scan - before, tid / 32);
-        if (b < p.batch)
+        if (b < batch)
             sum[b + 1] = done + before + up;
         done += __shfl_sync(~0u, scan, 31);
         __syncthreads();
@@ -266,9 +267,9 @@ static __device__ void sum_costs(const params &p, u64 *sum)
 }
 
 /* Where CTA c starts: interval and page. */
-static __device__ int2 cut(const params &p, const u64 *sum, int c)
+static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
-    const int batch = p.batch, n_kv = p.n_kv_heads;
+    const int n_kv = p.n_kv_heads;
     if (c == p.n_ctas)
         return make_int2(batch * n_kv, 0);
     u64 at = sum[batch] * (u64)c / (u64)p.n_ctas;
@@ -317,16 +318,16 @@ static __device__ int first_at(const int2 *start, int n, int task, int page)
     return low;
 }
 
-static __device__ __forceinline__ void plan_ours(const params &p)
+static __device__ __forceinline__ void plan_ours(const params &p, int batch)
 {
     extern __shared__ u64 smem_keys[];
     __shared__ int2 start[CTAS_MAX + 1];
     __shared__ uint32_t works[CTAS_MAX / 32]; /* bit c: CTA c has work */
-    const int n = p.n_ctas, tid = (int)threadIdx.x, tasks = p.batch * p.n_kv_heads;
+    const int n = p.n_ctas, tid = (int)threadIdx.x, tasks = batch * p.n_kv_heads;
     u64 *sum = p.batch + 1 <= SMEM_KEYS ? smem_keys : p.work.scratch;
-    sum_costs(p, sum);
+    sum_costs(p, batch, sum);
     for (int c = tid; c <= n; c += N_THREADS)
-        start[c] = cut(p, sum, c);
+        start[c] = cut(p, batch, sum, c);
     __syncthreads();
     {
         const int c = tid;
@@ -387,12 +388,13 @@ static __device__ __forceinline__ void plan_ours(const params &p)
 
 template <int SCHEDULE> static __device__ __forceinline__ void plan(const params &p)
 {
+    const int batch = p.live ? min(*p.live, p.batch) : p.batch;
     if constexpr (SCHEDULE == KVD_SCHEDULE_NONE)
-        plan_none(p);
+        plan_none(p, batch);
     else if constexpr (SCHEDULE == KVD_SCHEDULE_PAPERS)
-        plan_papers(p);
+        plan_papers(p, batch);
     else
-        plan_ours(p);
+        plan_ours(p, batch);
 }
 
 template <int SCHEDULE>
@@ -429,6 +431,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     kvd_decode_work_lay(map, args->batch, args->n_ctas, args->workspace, &p.work);
     p.kv_len = args->kv_len;
     p.second_len = args->second_len;
+    p.live = args->live;
     p.batch = args->batch;
     p.n_kv_heads = map->n_kv_heads;
     p.n_first = args->second_len ? map->n_kv_heads / 2 : map->n_kv_heads;

@@ -4,21 +4,30 @@
 
 static const char what[] = "lists of an iteration";
 
-enum { LISTS = 8, STEP_LISTS = 4 /* the first */, CONSTANTS = 2 };
+enum { LISTS = 8, STEP_LISTS = 4 /* the first, with LIVE numbers behind them */, LIVE = 8, CONSTANTS = 2 };
 
 /* Members of `n` slices first, those of all tokens behind them. */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
 {
     int32_t *const a = array;
-    uint32_t *const id = (uint32_t *)a + LISTS * n;
-    return (kvd_batch_lists){
-        a,  (uint32_t *)a + n, (uint32_t *)a + 2 * n, a + 3 * n, a + 4 * n, a + 5 * n, a + 6 * n, a + 7 * n,
-        id, id + tokens};
+    int32_t *const b = a + STEP_LISTS * n + LIVE;
+    uint32_t *const id = (uint32_t *)b + (LISTS - STEP_LISTS) * n;
+    return (kvd_batch_lists){.kv_len = a,
+                             .step_id = (uint32_t *)a + n,
+                             .step_at = (uint32_t *)a + 2 * n,
+                             .slot = a + 3 * n,
+                             .live = a + STEP_LISTS * n,
+                             .q_len = b,
+                             .start = b + n,
+                             .q_start = b + 2 * n,
+                             .last = b + 3 * n,
+                             .id = id,
+                             .at = id + tokens};
 }
 
 size_t kvd_step_batch_bytes(size_t max_slices, size_t max_tokens)
 {
-    return ((LISTS + CONSTANTS) * max_slices + 2 * max_tokens) * sizeof(int32_t);
+    return (LIVE + (LISTS + CONSTANTS) * max_slices + 2 * max_tokens) * sizeof(int32_t);
 }
 
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err)
@@ -30,12 +39,12 @@ int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens,
         return -1;
     b->host = lists_in(b->pinned, max_slices, max_tokens);
     b->device = lists_in(b->array, max_slices, max_tokens);
-    int32_t *const constant = (int32_t *)b->pinned + LISTS * max_slices + 2 * max_tokens;
+    int32_t *const constant = (int32_t *)b->pinned + LIVE + LISTS * max_slices + 2 * max_tokens;
     for (size_t i = 0; i < max_slices; i++) {
         constant[i] = 1;
         constant[max_slices + i] = (int32_t)i;
     }
-    b->one = (int32_t *)b->array + LISTS * max_slices + 2 * max_tokens;
+    b->one = (int32_t *)b->array + LIVE + LISTS * max_slices + 2 * max_tokens;
     b->count = b->one + max_slices;
     return kvd_device_put((void *)b->one, constant, CONSTANTS * max_slices * sizeof *constant, what, err);
 }
@@ -49,7 +58,8 @@ void kvd_step_batch_release(kvd_step_batch *b)
 
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err)
 {
-    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned, STEP_LISTS * b->max_slices * sizeof(int32_t),
+    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned,
+                                          (LIVE + STEP_LISTS * b->max_slices) * sizeof(int32_t),
                                           cudaMemcpyHostToDevice, stream),
                           what, err);
 }
@@ -57,7 +67,8 @@ int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err 
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err)
 {
     const size_t bytes = b->n_tokens * sizeof(uint32_t);
-    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned, LISTS * b->max_slices * sizeof(int32_t),
+    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned,
+                                          (LIVE + LISTS * b->max_slices) * sizeof(int32_t),
                                           cudaMemcpyHostToDevice, stream),
                           what, err) ||
                    kvd_cuda_check(

@@ -17,6 +17,8 @@ typedef struct {
     uint32_t *step_id; /* [max_slices] of an iteration of steps alone               */
     uint32_t *step_at; /* [max_slices] their positions, of all iterations' steps    */
     int32_t *slot;     /* [max_slices] of the request; of rows that fill up the one after the last */
+    int32_t *
+        live; /* [1] steps that are a request's: rows that fill up stand behind them, and nothing is attended to for them */
     int32_t *q_len,
         *start;        /* [max_slices] start: first token, of prompts counted from that of the first prompt */
     int32_t *q_start;  /* [max_slices] first row of blocked Q                       */

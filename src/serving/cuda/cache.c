@@ -342,6 +342,7 @@ static kvd_decode_args decode_args(const kvd_serving_cache *c, int work, size_t 
                              .batch = (int32_t)n,
                              .max_pages = (int32_t)c->pages->max_pages,
                              .kv_len = c->batch->device.kv_len,
+                             .live = c->batch->device.live,
                              .page_table = c->pages->device,
                              .q = c->q_steps,
                              .n_ctas = c->n_sms,

@@ -89,6 +89,7 @@ static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
     b->n_steps = steps;
     b->n_slices = it->n_slices;
     b->n_tokens = it->n_tokens;
+    b->host.live[0] = (int32_t)steps;
     b->n_q8 = 0;
     b->no_gaps = 1;
     e->n_emit = 0;
@@ -357,6 +358,7 @@ static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
         e->batch.n_steps = e->batch.n_slices = e->batch.n_tokens = n;
+        e->batch.host.live[0] = (int32_t)n;
         fill_up(e, 0, n);
         if (kvd_pages_upload(&e->pages, e->w.stream, err) ||
             kvd_step_batch_upload_steps(&e->batch, e->w.stream, err) ||
@@ -460,13 +462,24 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     return count_pages(e, pages, err);
 }
 
+/* Attention leaves alone the rows that fill a batch up, and products take them like others: they hold numbers from the beginning. */
+static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
+{
+    size_t width = 0;
+    for (int l = 0; l < e->w.config.n_layers; l++)
+        width = larger(width, (size_t)e->w.weights.layer[l].n_o);
+    return kvd_cuda_check(
+        cudaMemsetAsync(e->w.narrow, 0, e->batch.max_slices * width * sizeof(uint16_t), e->w.stream), what,
+        err);
+}
+
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err)
 {
     const size_t slots = e->spec.limits.max_batch;
     return kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
                    kvd_pages_init(&e->pages, pages, slots, e->batch.max_slices, e->pages.max_pages, err) ||
                    kvd_serving_cache_make_pool(&e->cache, pages, slots + 1, e->w.stream, err) ||
-                   make_graphs(e, err) || describe_engine(e, err)
+                   clear_rows(e, err) || make_graphs(e, err) || describe_engine(e, err)
                ? -1
                : 0;
 }

@@ -221,6 +221,7 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
                              .max_pages = (int32_t)c->pages->max_pages + 1,
                              .kv_len = z->end + row,
                              .second_len = z->low_len + row,
+                             .live = c->batch->device.live,
                              .page_table = z->table,
                              .q = c->q_steps,
                              .pool = z->store + z->layer[layer].at,

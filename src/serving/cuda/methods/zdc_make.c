@@ -181,7 +181,8 @@ static int make_rows(kvd_zdc *z, kvd_err *err)
                    (z->level = kvd_device_new(m, rows, what, err)) &&
                    (z->place = kvd_device_new(m, rows * sizeof *z->place, what, err)) &&
                    (z->lse_steps = kvd_device_new(m, 2 * slices * heads * sizeof *z->lse_steps, what, err)) &&
-                   (z->o = kvd_device_new(m, slices * o * sizeof(uint16_t), what, err))
+                   (z->o = kvd_device_new(m, slices * o * sizeof(uint16_t), what, err)) &&
+                   !kvd_device_zero(z->o, slices * o * sizeof(uint16_t), what, err)
                ? 0
                : -1;
 }
