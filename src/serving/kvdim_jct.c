@@ -131,8 +131,11 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
         (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err)) ||
         (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err)))
         return -1;
-    return cfg->requests && strncmp(cfg->requests, "poisson:", 8) ? kvd_run_add_input(r, cfg->requests, err)
-                                                                  : 0;
+    const char *const file = !cfg->requests                                 ? NULL
+                             : strncmp(cfg->requests, "poisson:", 8)        ? cfg->requests
+                             : kvd_requests_lengths_from_file(cfg->lengths) ? cfg->lengths
+                                                                            : NULL;
+    return file ? kvd_run_add_input(r, file, err) : 0;
 }
 
 /* The methods and everything else that decides what a row is. */
