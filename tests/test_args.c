@@ -94,6 +94,31 @@ static void test_lists(void **state)
     free(s);
     assert_int_equal(kvd_arg_sizes("--input-len", "128,0", 1, 4096, &s, &n, &err), -1);
     assert_string_equal(err.msg, "--input-len: '0' is not within 1 .. 4096");
+    assert_int_equal(kvd_arg_sizes("--input-len", "128,64,128", 1, 4096, &s, &n, &err), -1);
+    assert_string_equal(err.msg, "--input-len: 128 is given twice");
+    assert_int_equal(kvd_arg_doubles("-r", "0.1,1,0.10", 0, 1, &x, &n, &err), -1);
+    assert_string_equal(err.msg, "-r: 0.1 is given twice");
+}
+
+/* What follows the first 63 characters of a part is read, or the part is refused. */
+static void test_long_fields(void **state)
+{
+    (void)state;
+    enum { ZEROS = 80 };
+    char text[3 * ZEROS], zeros[ZEROS + 1] = "";
+    double *x;
+    size_t *s, n;
+    memset(zeros, '0', ZEROS);
+    static const char *const form[] = {"1.%sjunk", "1.%se5", "1:1.%s5:0.5", "0.5,1.%sx"};
+    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
+        const char *at = strstr(form[i], "%s");
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - form[i]), form[i], zeros, at + 2);
+        assert_int_equal(kvd_arg_doubles("-r", text, 0, 1e9, &x, &n, &err), -1);
+        assert_non_null(strstr(err.msg, "000...' is not a number"));
+    }
+    snprintf(text, sizeof text, "8,%s64", zeros);
+    assert_int_equal(kvd_arg_sizes("-n", text, 0, 100, &s, &n, &err), -1);
+    assert_non_null(strstr(err.msg, "000...' is not a whole number"));
 }
 
 static void test_device(void **state)
@@ -227,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_doubles),
+        cmocka_unit_test(test_long_fields),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_device),
         cmocka_unit_test(test_command_line),

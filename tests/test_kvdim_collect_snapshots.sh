@@ -98,7 +98,7 @@ check lost_snapshot_is_the_same same "$dir/ref.2990.h5" "$dir/killed.2990.h5"
 
 # ---- refusals ----
 refused without_moments 2 '--snapshots goes with --moments' $model --random 100 --snapshots 50
-refused not_rising 2 '--snapshots: 50 after 50, the counts must rise' $model --random 100 --moments --snapshots 50,50
+refused not_rising 2 '--snapshots: 50 is given twice' $model --random 100 --moments --snapshots 50,50
 refused no_number 2 '--snapshots' $model --random 100 --moments --snapshots 1K
 refused too_many 1 '--snapshots 101: the run has only 100 tokens' $model --random 100 --moments --snapshots 50,101
 check name_of_the_dump sh -c "! $collect $model --random 100 --moments=$dir/y.h5 -o $dir/y.50.h5 --snapshots 50 2>&1 | grep -v 'name the same file'"

@@ -30,7 +30,8 @@ static void every_number_has_its_bits(void **state)
 {
     (void)state;
     for (int bits = 1; bits <= 8; bits++)
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < 4; side++) {
+            const bool levels = side / 2;
             uint32_t page[D / 16 * 32 * 8];
             uint8_t want[TOKENS][D];
             kvd_rng r;
@@ -40,14 +41,14 @@ static void every_number_has_its_bits(void **state)
                 for (int t = 0; t < TOKENS; t++)
                     for (int i = 0; i < D; i++) {
                         want[t][i] = (uint8_t)kvd_rng_below(&r, 1u << bits);
-                        kvd_packed_put(words_of(page, bits, side, t, i), bits, number_of(side, t, i),
-                                       want[t][i]);
+                        kvd_packed_put(words_of(page, bits, side % 2, t, i), levels, bits,
+                                       number_of(side % 2, t, i), want[t][i]);
                     }
             for (int t = 0; t < TOKENS; t++)
                 for (int i = 0; i < D; i++)
-                    assert_int_equal(
-                        kvd_packed_get(words_of(page, bits, side, t, i), bits, number_of(side, t, i)),
-                        want[t][i]);
+                    assert_int_equal(kvd_packed_get(words_of(page, bits, side % 2, t, i), levels, bits,
+                                                    number_of(side % 2, t, i)),
+                                     want[t][i]);
             for (size_t w = (size_t)(D / 16 * 32 * bits); w < sizeof page / sizeof *page; w++)
                 assert_int_equal(page[w], 0xa5a5a5a5u);
         }
@@ -60,12 +61,40 @@ static void pairs_stand_in_halves(void **state)
     for (int w = 1; w <= 8; w *= 2)
         for (int p = 0; p < 16; p++) {
             uint32_t words[8] = {0};
-            kvd_packed_put(words, w, 2 * p, (1u << w) - 1);
-            kvd_packed_put(words, w, 2 * p + 1, (1u << w) - 1);
+            kvd_packed_put(words, false, w, 2 * p, (1u << w) - 1);
+            kvd_packed_put(words, false, w, 2 * p + 1, (1u << w) - 1);
             for (int i = 0; i < w; i++)
                 assert_int_equal(words[i],
                                  i == p / (16 / w) ? ((1u << w) - 1) * 0x10001u << p % (16 / w) * w : 0);
         }
+}
+
+/* Codes of levels: a lane's numbers one after another, from the lowest bit on. */
+static void levels_are_a_stream(void **state)
+{
+    (void)state;
+    for (int bits = 1; bits <= 8; bits++)
+        for (int n = 0; n < 32; n++) {
+            uint32_t words[8] = {0};
+            kvd_packed_put(words, true, bits, n, 1u << (bits - 1));
+            for (int at = 0; at < 256; at++)
+                assert_int_equal(words[at / 32] >> at % 32 & 1, at == n * bits + bits - 1);
+        }
+}
+
+/* Registers of mma.m16n8k16's A operand: rows and columns of number 8 k + 2 r + e of a lane. */
+static void numbers_are_fragments(void **state)
+{
+    (void)state;
+    for (int t = 0; t < TOKENS; t++)
+        for (int i = 0; i < 16; i++)
+            for (int side = 0; side < 2; side++) {
+                const int row = side ? i : t % 16, column = side ? t % 16 : i, n = number_of(side, t, i);
+                const int lane = side ? kvd_packed_value_lane(t, i) : kvd_packed_key_lane(t, i);
+                assert_int_equal(row, lane / 4 + n / 2 % 2 * 8);
+                assert_int_equal(column, lane % 4 * 2 + n % 2 + n / 4 % 2 * 8);
+                assert_int_equal(t / 16, n / 8);
+            }
 }
 
 static void scales_have_places_of_their_own(void **state)
@@ -118,11 +147,11 @@ static void groups_come_back(void **state)
                         ? (float)((int)q + 1)
                         : (float)(int)q;
                 q = q < 0 ? 0 : q > top ? top : q;
-                kvd_packed_put(words_of(page, bits, 1, c, i), bits, number_of(1, c, i), (uint32_t)q);
+                kvd_packed_put(words_of(page, bits, 1, c, i), false, bits, number_of(1, c, i), (uint32_t)q);
             }
             for (int i = 0; i < GROUP; i++) {
                 const float q =
-                    (float)kvd_packed_get(words_of(page, bits, 1, c, i), bits, number_of(1, c, i));
+                    (float)kvd_packed_get(words_of(page, bits, 1, c, i), false, bits, number_of(1, c, i));
                 const float got = step * q + zero;
                 assert_memory_equal(&got, &want[i], sizeof got);
             }
@@ -134,6 +163,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_has_its_bits),
         cmocka_unit_test(pairs_stand_in_halves),
+        cmocka_unit_test(levels_are_a_stream),
+        cmocka_unit_test(numbers_are_fragments),
         cmocka_unit_test(scales_have_places_of_their_own),
         cmocka_unit_test(groups_come_back),
     };

@@ -209,18 +209,48 @@ int kvd_arg_add(const char *option, const char *text, const char **list, size_t 
 
 enum { MAX_LIST = 1000000 };
 
+void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD])
+{
+    if (n < KVD_ARG_FIELD)
+        (void)snprintf(field, KVD_ARG_FIELD, "%.*s", (int)n, text);
+    else
+        (void)snprintf(field, KVD_ARG_FIELD, "%.*s...", KVD_ARG_FIELD - 4, text);
+}
+
 /* Copies the field at *s up to `sep` into field[], moves *s behind the separator; false at the end. */
-static bool next_field(const char **s, char sep, char *field, size_t size)
+static bool next_field(const char **s, char sep, char field[KVD_ARG_FIELD])
 {
     if (!*s)
         return false;
     const char *end = strchr(*s, sep);
-    const size_t n = end ? (size_t)(end - *s) : strlen(*s);
-    const size_t kept = n < size ? n : size - 1;
-    memcpy(field, *s, kept);
-    field[kept] = '\0';
+    kvd_arg_field(*s, end ? (size_t)(end - *s) : strlen(*s), field);
     *s = end ? end + 1 : NULL;
     return true;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A value that stands twice in a list is a slip: it would be computed twice, or once where two are counted. */
+static int all_differ(const char *option, const double *x, size_t n, kvd_err *err)
+{
+    double *const sorted = malloc(n * sizeof *sorted);
+    int rc = 0;
+    if (!sorted)
+        return kvd_no_memory(err, option, n * sizeof *sorted);
+    memcpy(sorted, x, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, by_value);
+    for (size_t i = 1; !rc && i < n; i++)
+        if (!by_value(&sorted[i - 1], &sorted[i])) {
+            char twice[40];
+            print_bound(sorted[i], twice);
+            rc = kvd_fail(err, "%s: %s is given twice", option, twice);
+        }
+    free(sorted);
+    return rc;
 }
 
 static size_t count_char(const char *s, char c)
@@ -243,11 +273,11 @@ static double typed(double v)
 static int range(const char *option, const char *text, double lo, double hi, double **out, size_t *n,
                  kvd_err *err)
 {
-    char field[64];
+    char field[KVD_ARG_FIELD];
     double v[3] = {0, 0, 0};
     const char *s = text;
     for (int i = 0; i < 3; i++) {
-        (void)next_field(&s, ':', field, sizeof field);
+        (void)next_field(&s, ':', field);
         if (kvd_arg_double(option, field, i < 2 ? lo : -HUGE_VAL, i < 2 ? hi : HUGE_VAL, &v[i], err))
             return -1;
     }
@@ -283,13 +313,17 @@ int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, 
     double *x = malloc(count * sizeof *x);
     if (!x)
         return kvd_no_memory(err, option, count * sizeof *x);
-    char field[64];
+    char field[KVD_ARG_FIELD];
     const char *s = text;
-    for (size_t i = 0; next_field(&s, ',', field, sizeof field); i++)
+    for (size_t i = 0; next_field(&s, ',', field); i++)
         if (kvd_arg_double(option, field, lo, hi, &x[i], err)) {
             free(x);
             return -1;
         }
+    if (all_differ(option, x, count, err)) {
+        free(x);
+        return -1;
+    }
     *out = x;
     *n = count;
     return 0;
@@ -302,15 +336,21 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    if (!x)
-        return kvd_no_memory(err, option, count * sizeof *x);
-    char field[64];
+    double *value = malloc(count * sizeof *value); /* exact: no list has numbers above 2^53 */
+    int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
+    char field[KVD_ARG_FIELD];
     const char *s = text;
-    for (size_t i = 0; next_field(&s, ',', field, sizeof field); i++)
-        if (kvd_arg_size(option, field, lo, hi, &x[i], err)) {
-            free(x);
-            return -1;
-        }
+    for (size_t i = 0; !rc && next_field(&s, ',', field); i++) {
+        rc = kvd_arg_size(option, field, lo, hi, &x[i], err);
+        value[i] = rc ? 0 : (double)x[i];
+    }
+    if (!rc)
+        rc = all_differ(option, value, count, err);
+    free(value);
+    if (rc) {
+        free(x);
+        return -1;
+    }
     *out = x;
     *n = count;
     return 0;

@@ -50,8 +50,15 @@ int kvd_arg_u64(const char *option, const char *text, uint64_t *out, kvd_err *er
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out, kvd_err *err);
 
 /*
+ * Part of an option as a text of its own. One too long for any number ends in "...", which none of the parsers takes: cut short it
+ * might be another number.
+ */
+enum { KVD_ARG_FIELD = 64 };
+void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
+
+/*
  * A list of numbers: "a,b,c" or a range "first:last:step" (both ends included,
- * last up to half a step). *out is allocated, the caller frees it; *n >= 1.
+ * last up to half a step). *out is allocated, the caller frees it; *n >= 1. A number that stands twice is an error.
  */
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out, size_t *n,
                     kvd_err *err);

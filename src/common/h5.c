@@ -213,37 +213,13 @@ fail:
     return -1;
 }
 
-/* Whoever names an input as output has mistyped: it would be gone, or, in a checkpoint's folder, change its hash. */
-static int not_an_input(const kvd_output *out, const char *path, const kvd_run *run, kvd_err *err)
-{
-    struct stat target, folder, in;
-    const bool there = !stat(out->path, &target);
-    const char *slash = strrchr(out->path, '/');
-    char *name = slash ? strndup(out->path, (size_t)(slash - out->path) + 1) : strdup(".");
-    if (!name)
-        return kvd_no_memory(err, "a path", strlen(out->path));
-    const bool in_folder = !stat(name, &folder);
-    int rc = 0;
-    for (int i = 0; !rc && i < run->n_inputs; i++) {
-        const char *input = run->inputs[i].path;
-        if (stat(input, &in))
-            continue;
-        if (there && in.st_dev == target.st_dev && in.st_ino == target.st_ino)
-            rc = kvd_fail(err, "cannot write '%s': it is the input '%s'", path, input);
-        else if (in_folder && in.st_dev == folder.st_dev && in.st_ino == folder.st_ino)
-            rc = kvd_fail(err, "cannot write '%s': it would be part of the input folder '%s'", path, input);
-    }
-    free(name);
-    return rc;
-}
-
 static int begin(kvd_h5 *f, const char *path, const kvd_run *run, kvd_err *err)
 {
     *f = (kvd_h5){.id = H5I_INVALID_HID, .run = run};
     if (kvd_output_begin(&f->output, path, err))
         return -1;
     f->writing = true;
-    if (not_an_input(&f->output, path, run, err)) {
+    if (kvd_run_not_an_input(run, path, err)) {
         kvd_h5_close(f, true);
         return -1;
     }

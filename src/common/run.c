@@ -21,6 +21,7 @@
 
 #include "common/clock.h"
 #include "common/h5.h"
+#include "common/utf8.h"
 #include "common/version.h"
 
 static volatile sig_atomic_t stop_asked;
@@ -335,6 +336,29 @@ int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd
     return status;
 }
 
+int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err)
+{
+    struct stat target, folder, in;
+    char *const real = realpath(path, NULL); /* NULL: not there as yet */
+    const bool there = real && !stat(real, &target);
+    const char *const at = real ? real : path, *const slash = strrchr(at, '/');
+    char *const name = slash ? strndup(at, (size_t)(slash - at) + 1) : strdup(".");
+    int rc = name ? 0 : kvd_no_memory(err, "a path", strlen(path));
+    const bool in_folder = name && !stat(name, &folder);
+    for (int i = 0; !rc && i < run->n_inputs; i++) {
+        const char *input = run->inputs[i].path;
+        if (stat(input, &in))
+            continue;
+        if (there && in.st_dev == target.st_dev && in.st_ino == target.st_ino)
+            rc = kvd_fail(err, "cannot write '%s': it is the input '%s'", path, input);
+        else if (in_folder && in.st_dev == folder.st_dev && in.st_ino == folder.st_ino)
+            rc = kvd_fail(err, "cannot write '%s': it would be part of the input folder '%s'", path, input);
+    }
+    free(real);
+    free(name);
+    return rc;
+}
+
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
 {
     const size_t bytes = ((size_t)run->n_parameters + 1) * sizeof *run->parameters;
@@ -352,7 +376,7 @@ int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *
     if (n < 0)
         return kvd_fail(err, "parameter '%s' cannot be written as text", name);
     if ((size_t)n >= sizeof row[1])
-        memcpy(row[1] + sizeof row[1] - 4, "...", 4);
+        memcpy(row[1] + kvd_utf8_first_bad(row[1], sizeof row[1] - 4), "...", 4);
     run->n_parameters++;
     return 0;
 }

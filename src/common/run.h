@@ -52,6 +52,12 @@ int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 /* Lists an input that is no file: a name, and a content hash "xxh3:...". Its size is 0. */
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err);
 
+/*
+ * Whoever names an input as output has mistyped: it would be gone, or, in a checkpoint's folder, change its hash. An error where `path`, or
+ * what it links to, is an input so far, or would be part of one.
+ */
+int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err);
+
 /* Records the value used of one option; fmt gives the value as text, cut with "..." after 511 bytes. */
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...) KVD_PRINTF(4, 5);
 

@@ -199,6 +199,11 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
         if (kvd_model_info_read(f, &r->model, err))
             return -1;
         r->has_model = true;
+        if (kvd_h5_get_text(f, "/", "skipped", &r->skipped, &absent))
+            r->skipped = NULL;
+        if (kvd_h5_get_int(f, "/", "points", &r->points, &absent) ||
+            kvd_h5_get_int(f, "/", "points_done", &r->points_done, &absent))
+            r->points = r->points_done = 0;
         return kvd_jct_read(&r->jct, f, err);
     case KVD_RESULT_SERVING:
         if (kvd_model_info_read(f, &r->model, err))
@@ -239,6 +244,7 @@ static void release(kvd_result *r)
     kvd_rows_free(r->serving);
     kvd_rows_free(r->jct);
     free(r->no_rate);
+    free(r->skipped);
 }
 
 static int add_file(kvd_results *all, const char *path, bool from_directory, kvd_err *err)

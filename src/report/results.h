@@ -114,6 +114,8 @@ typedef struct {
     kvd_kernels_result kernels;
     kvd_tokens tokens;
     kvd_rows *serving, *jct;
+    char *skipped; /* of a jct file: what was left out and why, a line each; NULL: it does not say */
+    int64_t points, points_done;
     char *no_rate; /* of a serving file: methods without a highest rate, a line each */
 } kvd_result;
 

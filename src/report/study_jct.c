@@ -39,6 +39,7 @@ static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "speed_up", "times as fast as none");
     for (int i = 0; i < N_REALS; i++)
         kvd_table_add_column(t, KVD_CELL_REAL, reals[i].digits, reals[i].column, reals[i].heading);
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_note(t,
                    "Each row is the run with the median JCT; MAD is over the runs. JCT is from the "
                    "arrival of all requests "
@@ -50,6 +51,7 @@ static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
         kvd_table_real(t, kvd_jct_speed_up(&all->item[i]));
         for (int k = 0; k < N_REALS; k++)
             kvd_table_real(t, kvd_jct_real(&all->item[i], reals[k].column));
+        kvd_table_text(t, all->item[i].file->name);
     }
     return 0;
 }
@@ -169,6 +171,24 @@ static int replays_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *er
 
 /* ---- the section ---------------------------------------------------------------------------------- */
 
+/* Sweeps that were stopped or left something out: what is missing here was not slow, it did not run. */
+static void list_missing(const kvd_results *r, kvd_text *words)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_result *const x = &r->item[i];
+        const bool some = x->skipped && *x->skipped;
+        if (x->kind != KVD_RESULT_JCT || (!some && x->points_done >= x->points))
+            continue;
+        kvd_text_raw(words, "<p><strong>");
+        kvd_text_html(words, x->name);
+        kvd_text_add(words, " holds %lld of the %lld points of its sweep</strong>", (long long)x->points_done,
+                     (long long)x->points);
+        kvd_text_raw(words, some ? "; left out: " : "");
+        kvd_text_html(words, some ? x->skipped : "");
+        kvd_text_raw(words, "</p>\n");
+    }
+}
+
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
     kvd_jct_entries jobs, requests = {0};
@@ -183,6 +203,8 @@ int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
                                     "really compresses. On the CPU methods that go row by row are "
                                     "references: their bytes count, their "
                                     "seconds do not.</p>\n");
+        if (s)
+            list_missing(r, &s->words);
         status = !s ||
                  (jobs.n && (kvd_jct_figures(&jobs, s, err) || break_even_table(&jobs, s, err) ||
                              jobs_table(&jobs, s, err) || kvd_jct_shares(&jobs, s, err) ||

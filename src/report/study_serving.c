@@ -1,6 +1,7 @@
 /* Report: simulated serving against the rate of requests, and against replays. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "report/serving_rows.h"
@@ -223,7 +224,12 @@ static void list_failures(const kvd_results *r, kvd_text *words)
         const char *line = r->item[i].kind == KVD_RESULT_SERVING ? r->item[i].no_rate : "";
         for (size_t n; *line; line += n + (line[n] != '\0')) {
             n = strcspn(line, "\n");
-            kvd_text_add(words, "<p>No highest rate of %.*s</p>\n", (int)(n < 400 ? n : 400), line);
+            char *const one = strndup(line, n);
+            words->failed |= !one;
+            kvd_text_raw(words, "<p>No highest rate of ");
+            kvd_text_html(words, one ? one : "");
+            kvd_text_raw(words, "</p>\n");
+            free(one);
         }
     }
 }

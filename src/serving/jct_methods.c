@@ -154,6 +154,37 @@ int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const k
     return 0;
 }
 
+void kvd_jct_say_unused(const kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program)
+{
+    bool calibration = false, fisher = false, table = false;
+    bool spectrum[KVD_JCT_FILES] = {false}, rates[KVD_JCT_FILES] = {false};
+    const char *const said = "%s: warning: no method here has a use for %s '%s'\n";
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const kvd_point_source *const s = &m->source[i];
+        calibration |= (kvd_method_needs(&cfg->method[i]) & KVD_NEEDS_ACTIVATIONS) != 0;
+        fisher |= kvd_method_reads_fisher(&cfg->method[i]);
+        table |= s->table != NULL;
+        for (size_t k = 0; k < cfg->n_spectra; k++)
+            spectrum[k] |= s->spectrum == &m->spectrum[k];
+        for (size_t k = 0; k < cfg->n_rates; k++)
+            rates[k] |= s->rates == &m->rates[k] && !kvd_method_has_point(&cfg->method[i]);
+    }
+    for (size_t k = 0; k < cfg->n_spectra; k++)
+        if (!spectrum[k])
+            fprintf(stderr, said, program, "--spectrum", cfg->spectrum[k]);
+    for (size_t k = 0; k < cfg->n_rates; k++)
+        if (!rates[k])
+            fprintf(stderr, said, program, "--rates", cfg->rates[k]);
+    if (cfg->calibration && !calibration)
+        fprintf(stderr, said, program, "--calibration", cfg->calibration);
+    if (cfg->fisher && !fisher)
+        fprintf(stderr, said, program, "--fisher", cfg->fisher);
+    if (cfg->table && !table)
+        fprintf(stderr, said, program, "--error-table", cfg->table);
+    if (cfg->spread && !kvd_jct_wants_spread(cfg))
+        fprintf(stderr, said, program, "--spread", cfg->spread);
+}
+
 void kvd_jct_methods_release(kvd_jct_methods *m)
 {
     for (size_t i = 0; i < KVD_JCT_METHODS; i++)

@@ -39,6 +39,8 @@ bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 /* Reads the files, which must be of that model, and finds the points of every method. Release after a failure too. */
 int kvd_jct_methods_load(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
+/* A file that is given is read by some method, or it is said on stderr. */
+void kvd_jct_say_unused(const kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program);
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
 /* Opens the plan of one of them; prompts have at most that many tokens. kvd_plan_close gives back what it has. */

@@ -151,17 +151,37 @@ static int settle_lengths(kvd_jct_options *cfg, kvd_err *err)
     return 0;
 }
 
+/* What says how a batch or a replay runs must have a say in it: an option that is passed over is a measurement of something else. */
+static int check_meaning(const kvd_jct_options *cfg, kvd_err *err)
+{
+    if (cfg->requests && cfg->iterations)
+        return kvd_fail(err, "--iterations goes with --input-len, not with --requests");
+    if (cfg->requests && cfg->repeats_given)
+        return kvd_fail(err, "--repeats goes with --input-len: --requests are replayed once");
+    if (cfg->chunk && cfg->max_tokens)
+        return kvd_fail(err, "--max-tokens is of whole prompts and goes without --chunk");
+    if (cfg->spread && cfg->n_spectra)
+        return kvd_fail(err, "--spread stands in place of --spectrum");
+    if (cfg->trace && !strcmp(cfg->trace, cfg->common.output))
+        return kvd_fail(err, "--trace and --output are both '%s'", cfg->trace);
+    return 0;
+}
+
 /* Prompts alone, one at a time. */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)
         return kvd_fail(err, "--parallel sequence: give --gpus of 2 or more");
-    if (cfg->requests || cfg->iterations || cfg->chunk || cfg->attention != KVD_ATTENTION_OURS)
-        return kvd_fail(err, "--parallel sequence goes without %s",
-                        cfg->requests     ? "--requests"
-                        : cfg->iterations ? "--iterations"
-                        : cfg->chunk      ? "--chunk"
-                                          : "--attention papers and stock");
+    const char *const without = cfg->requests                          ? "--requests"
+                                : cfg->iterations                      ? "--iterations"
+                                : cfg->chunk                           ? "--chunk"
+                                : cfg->max_batch                       ? "--max-batch"
+                                : cfg->max_tokens                      ? "--max-tokens"
+                                : cfg->steps                           ? "--steps"
+                                : cfg->attention != KVD_ATTENTION_OURS ? "--attention papers and stock"
+                                                                       : NULL;
+    if (without)
+        return kvd_fail(err, "--parallel sequence goes without %s", without);
     for (size_t i = 0; i < cfg->n_outputs; i++)
         if (cfg->output[i] != 1)
             return kvd_fail(err, "--parallel sequence computes prompts alone: give --output-len 1");
@@ -185,8 +205,8 @@ static int check_usage(kvd_jct_options *cfg, kvd_err *err)
         return kvd_fail(err, "--steps goes with --output-len, not with --requests");
     if (cfg->n_requests && !cfg->requests)
         return kvd_fail(err, "--n-requests goes with --requests");
-    if (cfg->spread && cfg->n_spectra)
-        return kvd_fail(err, "--spread stands in place of --spectrum");
+    if (check_meaning(cfg, err))
+        return -1;
     for (size_t i = 0; i < cfg->n_methods; i++)
         if (cfg->method[i].ranks != KVD_RANKS_EQ6 && !kvd_method_has_point(&cfg->method[i]))
             return kvd_fail(err, "--method %s: ranks goes with p or r; a rates file has its own",
@@ -253,6 +273,7 @@ static int parse_number(int key, const char *arg, kvd_jct_options *cfg, kvd_err 
     case OPT_STEPS:
         return kvd_arg_size("--steps", arg, 1, 1 << 24, &cfg->steps, err);
     default: /* OPT_REPEATS */
+        cfg->repeats_given = true;
         return kvd_arg_size("--repeats", arg, 1, 100000, &cfg->repeats, err);
     }
 }
@@ -313,6 +334,7 @@ static int parse_one(int key, char *arg, struct argp_state *state, kvd_err *err)
     case OPT_PARALLEL:
         return parse_parallel(cfg, arg, err);
     case OPT_GRAPHS:
+        cfg->graphs_given = true;
         return on_or_off("--graphs", arg, &cfg->graphs, err);
     case OPT_PHASES:
         return on_or_off("--phases", arg, &cfg->phases, err);

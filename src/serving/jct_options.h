@@ -30,6 +30,7 @@ typedef struct {
     size_t gpus;
     bool sequence; /* they share prompts by their tokens */
     size_t repeats;
+    bool repeats_given, graphs_given;
     size_t steps; /* of a job that run; 0: all */
     kvd_attention_choice attention;
     bool graphs, phases, iterations, resume;

@@ -22,11 +22,11 @@ typedef struct {
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
-/* What cannot run is said once, and remembered in the file. */
-static void skip(kvd_jct_sweep *s, const char *what, const char *why)
+/* So many points that cannot run: said once, and remembered in the file. */
+static void skip(kvd_jct_sweep *s, const char *what, const char *why, size_t points)
 {
     char *grown = NULL;
-    s->left_out++;
+    s->left_out += points;
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s: left out: %s\n", s->run.program, what, why);
@@ -46,7 +46,9 @@ static int save(kvd_jct_sweep *s, kvd_err *err)
                                  .points_done = s->done};
     const bool shown = !s->cfg->common.quiet && !s->cfg->common.json && !s->cfg->requests;
     char line[KVD_JCT_LINE];
-    if (kvd_rows_count(s->out.rows) && kvd_jct_write(&s->out, s->cfg->common.output, &facts, &s->run, err))
+    if (!kvd_rows_count(s->out.rows))
+        return 0;
+    if (kvd_jct_write(&s->out, s->cfg->common.output, &facts, &s->run, err))
         return -1;
     s->saved = s->done;
     for (; s->printed < kvd_rows_count(s->out.rows); s->printed++) {
@@ -246,7 +248,7 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
         return true;
     snprintf(why, sizeof why, "--steps: its requests must run at once, in %zu pages; there are %zu, for %zu",
              pages, room, c->loop.limits.max_batch);
-    skip(s, what, why);
+    skip(s, what, why, 1);
     return false;
 }
 
@@ -258,7 +260,7 @@ static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t 
         return true;
     snprintf(why, sizeof why, "a request of %zu tokens takes %zu pages of the cache, there are %zu", tokens,
              (tokens + 63) / 64, c->loop.limits.pages);
-    skip(s, what, why);
+    skip(s, what, why, 1);
     return false;
 }
 
@@ -375,8 +377,10 @@ static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
         s->done++;
         return 0;
     }
-    if (!fits(s, c, c->method->label, s->max_len))
-        return 0;
+    if (!fits(s, c, c->method->label, s->max_len)) {
+        kvd_progress_step(&s->progress, (double)++s->done);
+        return save(s, err);
+    }
     int status = warm_up_replay(s, &c->loop, err);
     c->loop.trace = s->cfg->trace ? &s->trace : NULL;
     if (s->cfg->trace)
@@ -411,9 +415,13 @@ static int run_method(kvd_jct_sweep *s, size_t i, kvd_err *err)
     candidate c = {.number = i, .method = &s->methods.item[i]};
     kvd_err why = {""};
     int status = 0;
-    if (open_engine(s, &c, &why))
-        skip(s, c.method->label, why.msg);
-    else if (s->cfg->requests)
+    if (open_engine(s, &c, &why)) {
+        const size_t points = s->points / s->methods.n;
+        skip(s, c.method->label, why.msg, points);
+        s->done += points;
+        kvd_progress_step(&s->progress, (double)s->done);
+        status = save(s, err);
+    } else if (s->cfg->requests)
         status = replay(s, &c, err);
     else
         status = jobs(s, &c, err) || (s->cfg->iterations && iterations(s, &c, err));

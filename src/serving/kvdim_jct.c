@@ -91,6 +91,8 @@ static int settle_device(kvd_jct_sweep *s, kvd_err *err)
         return kvd_fail(err, "--gpus %zu: this machine has %d", cfg->gpus, kvd_cuda_count());
     if (!s->gpu[0] && cfg->attention != KVD_ATTENTION_OURS)
         return kvd_fail(err, "--attention %s: no GPU is used here", kvd_jct_attention_name[cfg->attention]);
+    if (!s->gpu[0] && cfg->graphs_given && cfg->graphs)
+        return kvd_fail(err, "--graphs on: no GPU is used here");
     if (!s->gpu[0] && cfg->gpus > 1)
         return kvd_fail(err, "--gpus %zu: no GPU can be used here", cfg->gpus);
     return 0;
@@ -131,11 +133,10 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
         (cfg->calibration && kvd_run_add_input(r, cfg->calibration, err)) ||
         (cfg->fisher && kvd_run_add_input(r, cfg->fisher, err)))
         return -1;
-    const char *const file = !cfg->requests                                 ? NULL
-                             : strncmp(cfg->requests, "poisson:", 8)        ? cfg->requests
-                             : kvd_requests_lengths_from_file(cfg->lengths) ? cfg->lengths
-                                                                            : NULL;
-    return file ? kvd_run_add_input(r, file, err) : 0;
+    const bool poisson = cfg->requests && !strncmp(cfg->requests, "poisson:", 8);
+    if (poisson && kvd_requests_lengths_from_file(cfg->lengths))
+        return kvd_run_add_input(r, cfg->lengths, err);
+    return cfg->requests && !poisson ? kvd_run_add_input(r, cfg->requests, err) : 0;
 }
 
 /* The methods and everything else that decides what a row is. */
@@ -166,16 +167,24 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
     return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
 }
 
+static int record_methods(kvd_jct_sweep *s, kvd_err *err)
+{
+    char *methods = NULL;
+    size_t size = 0;
+    FILE *const f = open_memstream(&methods, &size);
+    for (size_t i = 0; f && i < s->methods.n; i++)
+        fprintf(f, "%s%s", i ? " " : "", s->methods.item[i].label);
+    const int status = !f || fclose(f) ? kvd_no_memory(err, "the names of methods", size)
+                                       : kvd_run_parameter(&s->run, "method", err, "%s", methods);
+    free(methods);
+    return status;
+}
+
 static int record_options(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;
     kvd_run *const r = &s->run;
-    char methods[500] = "";
-    for (size_t i = 0; i < s->methods.n; i++) {
-        const size_t used = strlen(methods);
-        snprintf(methods + used, sizeof methods - used, "%s%s", i ? " " : "", s->methods.item[i].label);
-    }
-    return kvd_run_parameter(r, "method", err, "%s", methods) ||
+    return record_methods(s, err) ||
                    kvd_run_parameter(r, "input-len", err, "%s", cfg->input_text ? cfg->input_text : "") ||
                    kvd_run_parameter(r, "output-len", err, "%s", cfg->output_text ? cfg->output_text : "") ||
                    kvd_run_parameter(r, "batch", err, "%s",
@@ -280,7 +289,9 @@ static int work(kvd_jct_sweep *s, kvd_err *err)
     }
     for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
         kvd_method_with_fisher(&cfg->method[i]);
-    if (find_spread(s, err) || record_inputs(s, err))
+    if (find_spread(s, err) || record_inputs(s, err) ||
+        kvd_run_not_an_input(&s->run, cfg->common.output, err) ||
+        (cfg->trace && kvd_run_not_an_input(&s->run, cfg->trace, err)))
         return -1;
     kvd_model_info_set(&s->info, s->config, kvd_checkpoint_path(s->checkpoint), s->run.inputs[0].hash,
                        kvd_checkpoint_dtype(s->checkpoint));
@@ -290,8 +301,14 @@ static int work(kvd_jct_sweep *s, kvd_err *err)
     if (cfg->resume && kvd_jct_resume(&s->out, cfg->common.output, s->description, err) < 0)
         return -1;
     s->printed = kvd_rows_count(s->out.rows);
+    kvd_jct_say_unused(&s->methods, cfg, program);
+    if (cfg->trace && s->printed)
+        fprintf(stderr, "%s: '%s' will not hold what was measured before, %zu rows of '%s'\n", program,
+                cfg->trace, s->printed, cfg->common.output);
     if (cfg->trace && kvd_jct_trace_open(&s->trace, cfg->trace, err))
         return -1;
+    if (cfg->trace && try_output(cfg->common.output, err)) /* one file by two names */
+        return kvd_in(err, "with --trace '%s'", cfg->trace);
     s->trace.zero = kvd_jct_now();
     if (s->gpu[0])
         kvd_energy_open(&s->energy, 0, (int)cfg->gpus);

@@ -13,13 +13,15 @@
 #include "common/run.h"
 #include "formats/rows_json.h"
 #include "serving/costs_files.h"
+#include "serving/jct_file.h"
 #include "serving/replay.h"
 #include "serving/serve_file.h"
 #include "serving/serve_options.h"
 
 static const char program[] = "kvdim-serve";
 
-enum { POISSON_REQUESTS = 2000 }; /* for each replica */
+enum { POISSON_REQUESTS = 2000 };    /* for each replica */
+static const double MOST_RATE = 1e9; /* a second, as of --rate */
 
 typedef struct {
     kvd_serve_options *cfg;
@@ -29,7 +31,7 @@ typedef struct {
     double base_rate; /* at which they arrive as they stand */
     kvd_serve_table table;
     size_t printed;
-    char none[8192]; /* methods without a sustainable rate, a line each */
+    char *none; /* allocated: methods without a sustainable rate, a line each */
     kvd_progress progress;
     size_t done;
     size_t n_beyond; /* points of the method at hand that extrapolate, and the worst of them */
@@ -39,6 +41,20 @@ typedef struct {
 
 /* ---- inputs ------------------------------------------------------------------------------------------ */
 
+/* Of a sweep that was stopped the grid may have gaps, and what lies in them is none the less looked up. */
+static void say_unfinished(const char *path)
+{
+    kvd_h5 f = {.id = H5I_INVALID_HID};
+    kvd_err unused;
+    int64_t all = 0, done = 0;
+    if (!kvd_h5_open(&f, path, &kvd_schema_jct, &unused) &&
+        !kvd_h5_get_int(&f, "/", "points", &all, &unused) &&
+        !kvd_h5_get_int(&f, "/", "points_done", &done, &unused) && done < all)
+        fprintf(stderr, "%s: '%s' holds %lld of the %lld points of its sweep\n", program, path,
+                (long long)done, (long long)all);
+    kvd_h5_close(&f, false);
+}
+
 static int open_costs(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
@@ -47,6 +63,8 @@ static int open_costs(service *v, kvd_err *err)
             return -1;
     if (!(v->costs = kvd_costs_files_open(cfg->costs, cfg->n_costs, cfg->gpus, err)))
         return -1;
+    for (size_t i = 0; i < cfg->n_costs; i++)
+        say_unfinished(cfg->costs[i]);
     if (*kvd_costs_files_apart(v->costs))
         fprintf(stderr, "%s: %s\n", program, kvd_costs_files_apart(v->costs));
     return 0;
@@ -92,6 +110,10 @@ static int recorded_requests(service *v, kvd_err *err)
     if (!(v->base_rate > 0) && (cfg->n_rates || !isnan(cfg->bound)))
         return kvd_fail(err, "'%s': no time passes between its requests, so they have no rate to change",
                         cfg->trace);
+    if (v->base_rate > MOST_RATE)
+        return kvd_fail(
+            err, "'%s': %zu requests within %g s, more than %g a second", cfg->trace, v->requests.n,
+            v->requests.request[v->requests.n - 1].arrival - v->requests.request[0].arrival, MOST_RATE);
     return 0;
 }
 
@@ -195,15 +217,17 @@ static int search_rate(service *v, const kvd_serve_about *a, kvd_err *err)
     if (rate > 0 && isfinite(rate))
         return add_point(v, a, rate, bound, err);
     kvd_progress_step(&v->progress, (double)++v->done);
-    char line[256];
-    snprintf(line, sizeof line,
-             rate > 0 ? "%s: %zu requests keep a mean latency of %g s per token however fast they arrive"
-                      : "%s: no rate of %zu requests has a mean latency of %g s per token",
-             a->method, v->requests.n, bound);
+    char *all = NULL;
+    if (asprintf(&all,
+                 rate > 0
+                     ? "%s%s: %zu requests keep a mean latency of %g s per token however fast they arrive\n"
+                     : "%s%s: no rate of %zu requests has a mean latency of %g s per token\n",
+                 v->none, a->method, v->requests.n, bound) < 0)
+        return kvd_no_memory(err, "a line", strlen(v->none) + strlen(a->method));
     if (!v->cfg->common.quiet && !v->cfg->common.json)
-        puts(line);
-    const size_t at = strlen(v->none);
-    snprintf(v->none + at, sizeof v->none - at, "%s\n", line);
+        fputs(all + strlen(v->none), stdout);
+    free(v->none);
+    v->none = all;
     return 0;
 }
 
@@ -353,6 +377,7 @@ static void release(service *v)
 {
     kvd_h5_close(&v->file, false);
     kvd_serve_table_release(&v->table);
+    free(v->none);
     kvd_requests_release(&v->requests);
     kvd_costs_files_free(v->costs);
     kvd_run_release(&v->run);
@@ -368,6 +393,8 @@ int main(int argc, char **argv)
     v.cfg = &cfg;
     v.file.id = H5I_INVALID_HID;
     int status = kvd_run_start(&v.run, program, argc, argv, &cfg.common, &err);
+    if (!status && !(v.none = strdup("")))
+        status = kvd_no_memory(&err, "a line", 1);
     if (!status)
         status = work(&v, &err);
     release(&v);

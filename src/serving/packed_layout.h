@@ -2,23 +2,28 @@
  * How codes of 1 .. 8 bits lie in a page of 64 tokens of one KV head: in the order in which the lanes of a warp hold the operands of
  * mma.m16n8k16, so that a lane reads its own words and no others. Plain C, shared by the kernels (cuda/packed_*.cu) and the tests.
  *
- * A unit is 16 dimensions of 64 tokens: 32 numbers to each of 32 lanes, `bits` words to a lane, [unit][lane][bits]. Bits are cut into planes by the binary digits of
- * their number (3 = 2 + 1, the wider plane holds the lower bits); a plane of w bits takes w words, numbers 2 p and 2 p + 1 stand 16 bits apart in
- * the same word, so that a pair becomes two 16-bit floats with a shift and a mask.
+ * A unit is 16 dimensions of 64 tokens: 32 numbers to each of 32 lanes, `bits` words to a lane, [unit][lane][bits]. Numbers 2 p and 2 p + 1 are a
+ * pair of a fragment's register. Both sides are A operands, registers r = 0 .. 3 of 16 rows (lane / 4, and 8 further) and 16 columns
+ * (2 c, 2 c + 1 with c = lane % 4, and 8 further):
  *
- *   keys    B operand of Q K^T: lane 4 (t % 8) + c has dims 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of the unit, numbers 4 (t / 8) + 0 .. 3
- *   values  A operand of V^T P^T: lane 4 (i % 8) + c has tokens 16 k + 2 c, + 1, + 8, + 9, numbers 8 k + 2 (i % 16 / 8) + 4 (t % 16 / 8) + t % 2
+ *   keys    rows are tokens, columns dims:  lane 4 (t % 8) + i % 8 / 2, number 8 (t / 16) + 2 r + i % 2, r = t % 16 / 8 + 2 (i % 16 / 8)
+ *   values  rows are dims, columns tokens:  lane 4 (i % 8) + t % 8 / 2, number 8 (t / 16) + 2 r + t % 2, r = i % 16 / 8 + 2 (t % 16 / 8)
+ *
+ * Codes of even steps are cut into planes by the binary digits of `bits` (3 = 2 + 1, the wider plane holds the lower bits); a plane of w bits takes w words, the
+ * numbers of a pair stand 16 bits apart in the same word, so that a mask makes two float16 of them. Codes of levels (k_group 0) lie one after another, number n
+ * in bits n bits .. of the lane's words, so that a few bits in a row look up a pair. The code of an outlier, and of a token that is kept whole, is 0.
  *
  * Scales and zero points are float16, side by side as a lane wants them: of 16 positions x (dims of a unit for keys, tokens of 16 for
  * values) 4 blocks of 16 bytes, block (x % 8) / 2: scales of 2 c, 2 c + 1, 2 c + 8, 2 c + 9, then the zero points of the same.
  *   keys    [64 / k_group][d / 16] such blocks    values  [groups of channels][4]
  *
- * A page of a head: codes of keys | their scales | codes of values | their scales | outliers of values [64][v_apart] | count (16 bytes) and
+ * A page of a head: codes of keys | of values | scales of keys | of values | outliers of values [64][v_apart] | count (16 bytes) and
  * outliers of keys [k_apart]. An outlier is 16 bits float16, and above them its place: dim, of keys dim + 128 (token % 64).
  */
 #ifndef KVD_SERVING_PACKED_LAYOUT_H
 #define KVD_SERVING_PACKED_LAYOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,7 +45,7 @@ typedef struct {
 
 /* Where the parts of a page of a head begin, in bytes; multiples of 16. */
 typedef struct {
-    int32_t k_side, v, v_side, v_list, k_list, bytes;
+    int32_t v, k_side, v_side, v_list, k_list, bytes;
 } kvd_packed_parts;
 
 KVD_PACKED_INLINE int kvd_packed_groups(const kvd_packed_form *f, int d)
@@ -51,9 +56,9 @@ KVD_PACKED_INLINE int kvd_packed_groups(const kvd_packed_form *f, int d)
 KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f, int d_qk, int d_v)
 {
     kvd_packed_parts p;
-    p.k_side = 8 * d_qk * f->bits;
-    p.v = p.k_side + (f->k_group ? KVD_PAGE_TOKENS / f->k_group * d_qk * 4 : 0);
-    p.v_side = p.v + 8 * d_v * f->bits;
+    p.v = 8 * d_qk * f->bits;
+    p.k_side = p.v + 8 * d_v * f->bits;
+    p.v_side = p.k_side + (f->k_group ? KVD_PAGE_TOKENS / f->k_group * d_qk * 4 : 0);
     p.v_list = p.v_side + kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4;
     p.k_list = p.v_list + KVD_PAGE_TOKENS * 4 * f->v_apart;
     p.bytes = p.k_list + (f->k_apart ? 16 + 4 * f->k_apart : 0);
@@ -73,7 +78,7 @@ KVD_PACKED_INLINE int kvd_packed_key_lane(int t, int i)
 
 KVD_PACKED_INLINE int kvd_packed_key_number(int t, int i)
 {
-    return 4 * (t / 8) + i % 16 / 8 * 2 + i % 2;
+    return 8 * (t / 16) + i % 16 / 8 * 4 + t % 16 / 8 * 2 + i % 2;
 }
 
 KVD_PACKED_INLINE int kvd_packed_value_lane(int t, int i)
@@ -83,7 +88,7 @@ KVD_PACKED_INLINE int kvd_packed_value_lane(int t, int i)
 
 KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 {
-    return 8 * (t / 16) + i % 16 / 8 * 2 + t % 16 / 8 * 4 + t % 2;
+    return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
 /* Of position x (% 16) in 16, its scale, in halves from the start of the block of 16; the zero point is 4 further on. */
@@ -92,31 +97,52 @@ KVD_PACKED_INLINE int kvd_packed_scale(int x)
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;
 }
 
-/* Number n (0 .. 31) of a lane's words. */
-KVD_PACKED_INLINE uint32_t kvd_packed_get(const uint32_t *words, int bits, int n)
+/*
+ * Where the bits of number n (0 .. 31) lie, piece by piece: of `bits` bits those from `below` on, `width` of them, are in words[word] from `shift` on.
+ * The next piece begins at below + width.
+ */
+typedef struct {
+    int word, shift, width;
+} kvd_packed_piece;
+
+KVD_PACKED_INLINE kvd_packed_piece kvd_packed_piece_of(bool levels, int bits, int n, int below)
+{
+    kvd_packed_piece p;
+    if (levels) {
+        const int at = n * bits + below;
+        p.word = at / 32;
+        p.shift = at % 32;
+        p.width = bits - below < 32 - p.shift ? bits - below : 32 - p.shift;
+    } else {
+        int w = 8;
+        while (!((bits - below) & w))
+            w /= 2;
+        p.word = below + n / (32 / w);
+        p.shift = n % 2 * 16 + n % (32 / w) / 2 * w;
+        p.width = w;
+    }
+    return p;
+}
+
+KVD_PACKED_INLINE uint32_t kvd_packed_get(const uint32_t *words, bool levels, int bits, int n)
 {
     uint32_t code = 0;
-    int below = 0;
-    for (int w = 8; w; w /= 2)
-        if (bits & w) {
-            const int m = n % (32 / w);
-            code |= (words[below + n / (32 / w)] >> (m % 2 * 16 + m / 2 * w) & ((1u << w) - 1)) << below;
-            below += w;
-        }
+    for (int below = 0; below < bits;) {
+        const kvd_packed_piece p = kvd_packed_piece_of(levels, bits, n, below);
+        code |= (words[p.word] >> p.shift & ((1u << p.width) - 1)) << below;
+        below += p.width;
+    }
     return code;
 }
 
-KVD_PACKED_INLINE void kvd_packed_put(uint32_t *words, int bits, int n, uint32_t code)
+KVD_PACKED_INLINE void kvd_packed_put(uint32_t *words, bool levels, int bits, int n, uint32_t code)
 {
-    int below = 0;
-    for (int w = 8; w; w /= 2)
-        if (bits & w) {
-            const int m = n % (32 / w), shift = m % 2 * 16 + m / 2 * w;
-            const uint32_t mask = (1u << w) - 1;
-            uint32_t *const word = words + below + n / (32 / w);
-            *word = (*word & ~(mask << shift)) | (code >> below & mask) << shift;
-            below += w;
-        }
+    for (int below = 0; below < bits;) {
+        const kvd_packed_piece p = kvd_packed_piece_of(levels, bits, n, below);
+        const uint32_t mask = (1u << p.width) - 1;
+        words[p.word] = (words[p.word] & ~(mask << p.shift)) | (code >> below & mask) << p.shift;
+        below += p.width;
+    }
 }
 
 #endif

@@ -168,12 +168,12 @@ static int from_file(kvd_requests *r, const char *path, kvd_rng *rng, kvd_err *e
 
 static int from_numbers(kvd_requests *r, const char *text, kvd_err *err)
 {
-    char input[32];
+    char input[KVD_ARG_FIELD];
     size_t in, out;
     const char *colon = strchr(text, ':');
     if (!colon)
         return kvd_fail(err, "lengths 'fixed:%s' are not 'fixed:INPUT:OUTPUT'", text);
-    snprintf(input, sizeof input, "%.*s", (int)(colon - text < 31 ? colon - text : 31), text);
+    kvd_arg_field(text, (size_t)(colon - text), input);
     if (kvd_arg_size("fixed:INPUT", input, 1, (size_t)1 << 31, &in, err) ||
         kvd_arg_size("fixed:INPUT:OUTPUT", colon + 1, 1, (size_t)1 << 31, &out, err))
         return -1;
@@ -215,14 +215,15 @@ static int set_lengths(kvd_requests *r, const char *lengths, uint64_t seed, kvd_
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err)
 {
-    const char *slash = strrchr(lengths, '/');
+    char before[48];
     *r = (kvd_requests){.n = n};
     if (!(rate > 0) || !isfinite(rate) || !n || n > UINT32_MAX)
         return kvd_fail(err, "%zu requests at %g a second", n, rate);
     r->request = calloc(n, sizeof *r->request);
     if (!r->request)
         return kvd_no_memory(err, "the requests", n * sizeof *r->request);
-    snprintf(r->name, sizeof r->name, "poisson:%g of %s", rate, slash ? slash + 1 : lengths);
+    snprintf(before, sizeof before, "poisson:%g of ", rate);
+    kvd_requests_set_name(r, before, lengths);
     kvd_rng rng;
     kvd_rng_seed(&rng, seed, GAPS);
     double sum = 0;

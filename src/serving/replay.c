@@ -158,8 +158,7 @@ int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpu
     memset(r, 0, sizeof *r);
     if (open_source(&s, path, r, err))
         return kvd_in(err, "'%s'", path);
-    const char *slash = strrchr(path, '/');
-    snprintf(r->requests.name, sizeof r->requests.name, "replay %.110s", slash ? slash + 1 : path);
+    kvd_requests_set_name(&r->requests, "replay ", path);
     const size_t n = kvd_rows_count(s.rows);
     served *all = calloc(n ? n : 1, sizeof *all);
     int status =

@@ -9,6 +9,7 @@
 
 #include "common/args.h"
 #include "common/csv.h"
+#include "common/utf8.h"
 #include "model/filemap.h"
 
 static const size_t most_tokens = (size_t)1 << 31;
@@ -251,10 +252,24 @@ static int json_row(reader *r, const char *text, size_t len, kvd_err *err)
     return status;
 }
 
+/* A byte order mark, which spreadsheets and editors put in front. */
+static size_t mark_bytes(const char *text, size_t len)
+{
+    return len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
+
+static bool is_json(const char *text, size_t len)
+{
+    size_t at = mark_bytes(text, len);
+    while (at < len && memchr(" \t\r\n", text[at], 4))
+        at++;
+    return at < len && text[at] == '{';
+}
+
 static int json_lines(reader *r, const char *name, const char *text, size_t len, kvd_err *err)
 {
     r->of = &json_layout;
-    for (size_t at = 0, row = 1; at < len; row++) {
+    for (size_t at = mark_bytes(text, len), row = 1; at < len; row++) {
         const char *end = memchr(text + at, '\n', len - at);
         const size_t n = end ? (size_t)(end - (text + at)) : len - at;
         bool blank = true;
@@ -269,15 +284,22 @@ static int json_lines(reader *r, const char *name, const char *text, size_t len,
 
 /* ---- whole traces ---- */
 
+void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path)
+{
+    const char *const slash = strrchr(path, '/');
+    const int n = snprintf(r->name, sizeof r->name, "%s%s", before, slash ? slash + 1 : path);
+    if (n >= (int)sizeof r->name)
+        memcpy(r->name + kvd_utf8_first_bad(r->name, sizeof r->name - 4), "...", 4);
+}
+
 static int parse(kvd_requests *out, const char *name, const char *text, size_t len, bool lengths,
                  kvd_err *err)
 {
     reader r = {.out = out, .lengths = lengths};
-    const char *slash = strrchr(name, '/');
     *out = (kvd_requests){.n = 0};
-    snprintf(out->name, sizeof out->name, "%s", slash ? slash + 1 : name);
-    int status = len && text[0] == '{' ? json_lines(&r, name, text, len, err)
-                                       : kvd_csv_parse(name, text, len, csv_row, &r, err);
+    kvd_requests_set_name(out, "", name);
+    int status = is_json(text, len) ? json_lines(&r, name, text, len, err)
+                                    : kvd_csv_parse(name, text, len, csv_row, &r, err);
     if (!status && !out->n)
         status = kvd_fail(err, "'%s' holds no request", name);
     if (status)

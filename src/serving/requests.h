@@ -22,6 +22,9 @@ typedef struct {
 
 void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 
+/* Names it `before` and the last part of the path; too long, it ends in "..." behind a whole character. */
+void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
+
 /*
  * A recorded trace: Azure's CSV (TIMESTAMP, ContextTokens, GeneratedTokens), Mooncake's JSON lines (timestamp
  * in ms, input_length, output_length), or our own CSV (arrival_s, input_tokens, output_tokens), told apart by

@@ -117,14 +117,14 @@ static int add_methods(kvd_serve_options *cfg, const char *list, kvd_err *err)
 static int parse_trace(kvd_serve_options *cfg, const char *text, kvd_err *err)
 {
     static const char poisson[] = "poisson:";
-    char rate[32];
+    char rate[KVD_ARG_FIELD];
     if (kvd_arg_once("--trace", text, &cfg->trace, err))
         return -1;
     if (strncmp(text, poisson, sizeof poisson - 1))
         return 0;
     text += sizeof poisson - 1;
     const size_t n = strcspn(text, ":");
-    snprintf(rate, sizeof rate, "%.*s", (int)(n < 31 ? n : 31), text);
+    kvd_arg_field(text, n, rate);
     cfg->lengths = text[n] ? text + n + 1 : "arxiv";
     if (!*cfg->lengths)
         return kvd_fail(err, "--trace %s: no lengths behind the last colon", cfg->trace);
@@ -188,6 +188,8 @@ static int check_usage(kvd_serve_options *cfg, kvd_err *err)
         return kvd_fail(err, "--reserve goes with --memory");
     if (isnan(cfg->reserve) && !isnan(cfg->memory))
         cfg->reserve = cfg->memory / 10;
+    if (cfg->limits.chunk && cfg->max_tokens_given)
+        return kvd_fail(err, "--max-tokens is of whole prompts and goes without --chunk");
     if (cfg->limits.chunk && cfg->limits.chunk < cfg->limits.max_batch)
         return kvd_fail(err, "--chunk %zu has no room for a step of each of --max-batch %zu",
                         cfg->limits.chunk, cfg->limits.max_batch);

@@ -4,64 +4,18 @@
  *   even steps (kivi)    s = (max - min) / (2^b - 1), zero = min, both rounded to float16; code = round((x - zero) / s), as kvd_quantise_group
  *   levels (kvquant)     code = the level nearest to (x - middle) / half width; outliers apart, the first tokens in float16
  *
- * Grid (KV heads, requests, pages side by side). A warp takes a unit of 16 dims of keys, or of values the channels that share a scale, in a page. Of
- * a page that holds codes already words are read, changed and written back; a word has one lane that ever writes it. Steps read and write
- * a few KiB per head: bound by latency. A prompt reads its rows once, 4 bytes per token and dim with K and V.
+ * Grid (KV heads, requests, pages side by side). A warp takes a unit of 16 dims of keys, or of values the channels that share a scale, in a page (with levels
+ * 16 of its tokens, since a token has all channels). Of a page that holds codes already words are read, changed and written back; a word, of values of levels a
+ * byte, has one lane that ever writes it. Steps read and write a few KiB per head: bound by latency. A prompt reads its rows once, 4 bytes per token and dim with K and V.
  */
-#include "serving/cuda/methods/packed_words.cuh"
+#include "serving/cuda/methods/packed_code_token.cuh"
 
 namespace
 {
 
 enum { WARPS = 8 };
 
-/* A page of a head, and which of its tokens are to be coded. */
-struct page_of {
-    const kvd_packed_args &a;
-    int b, g, p, page;
-    const uint16_t *rows; /* K; V behind it */
-    char *codes;
-    kvd_packed_parts parts;
-    const float *middle; /* [2][2^bits] between neighbouring levels, of keys and of values */
-    int before;          /* tokens before this iteration */
-};
-
-/* Of n levels, a power of 2: how many middles between neighbours lie below x. */
-__device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
-{
-    int at = 0;
-    for (int step = n / 2; step; step /= 2)
-        at += x > middle[at + step - 1] ? step : 0;
-    return (uint32_t)at;
-}
-
-__device__ __forceinline__ uint32_t even_code(float x, float zero, float step, float top)
-{
-    const float q = step > 0 ? rintf((x - zero) / step) : 0;
-    return (uint32_t)(q < 0 ? 0 : q > top ? top : q);
-}
-
-__device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
-{
-    const kvd_packed_args &a = o.a;
-    const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
-    return a.sink + ((size_t)a.slot[o.b] * (size_t)a.n_sink + (size_t)t) * (size_t)wide +
-           a.map.kv_offset[o.g] / KVD_PAGE_TOKENS;
-}
-
 /* ---- keys ------------------------------------------------------------------------------------------- */
-
-/* Dims 2 c, + 1 (half h: + 8) of unit u of token t of the page. */
-__device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
-{
-    const kvd_packed_args &a = o.a;
-    if (!a.before_rope)
-        return *reinterpret_cast<const uint32_t *>(o.rows + t / 8 * 8 * a.map.d_qk[o.g] + (2 * u + h) * 64 +
-                                                   t % 8 * 8 + 2 * c);
-    const int row = a.start ? a.start[o.b] + KVD_PAGE_TOKENS * o.p + t - o.before : o.b;
-    return *reinterpret_cast<const uint32_t *>(a.x + (size_t)row * a.ld + a.x_key + o.g * a.d_head + 16 * u +
-                                               8 * h + 2 * c);
-}
 
 /* Plane of W bits of a lane's words, of which it lies at `at`: codes, already shifted to it, of the numbers in `put`; the others stay. */
 template <int W>
@@ -82,6 +36,68 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
         else if (mask)
             at[i] = (at[i] & ~mask) | word;
     }
+}
+
+/* The same of codes that lie one after another. */
+template <int B>
+__device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
+{
+    uint32_t word[B] = {}, mask[B] = {};
+#pragma unroll
+    for (int n = 0; n < 32; n++) {
+        const int i = n * B / 32, shift = n * B % 32;
+        const uint32_t there = put >> n & 1 ? (1u << B) - 1 : 0, x = code[n] & there;
+        word[i] |= x << shift;
+        mask[i] |= there << shift;
+        if (shift + B > 32) {
+            word[(i + 1) % B] |= x >> (32 - shift);
+            mask[(i + 1) % B] |= there >> (32 - shift);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < B; i++)
+        if (mask[i])
+            at[i] = mask[i] == ~0u ? word[i] : (at[i] & ~mask[i]) | word[i];
+}
+
+/* A lane's words of a unit of keys: numbers of `put` become code, the others stay. */
+__device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits, const uint32_t (&code)[32],
+                                         uint32_t put)
+{
+    if (levels) {
+        switch (bits) {
+        case 1:
+            return put_stream<1>(at, code, put);
+        case 2:
+            return put_stream<2>(at, code, put);
+        case 3:
+            return put_stream<3>(at, code, put);
+        case 4:
+            return put_stream<4>(at, code, put);
+        case 5:
+            return put_stream<5>(at, code, put);
+        case 6:
+            return put_stream<6>(at, code, put);
+        case 7:
+            return put_stream<7>(at, code, put);
+        default:
+            return put_stream<8>(at, code, put);
+        }
+    }
+    if (bits == 8)
+        put_keys<8>(at, 0, code, put);
+    if (bits & 4)
+        put_keys<4>(at, 0, code, put);
+    if (bits & 2)
+        put_keys<2>(at + (bits & 4), bits & 4, code, put);
+    if (bits & 1)
+        put_keys<1>(at + (bits & 6), bits & 6, code, put);
+}
+
+/* Number of token 8 j + lane / 4 and dim e / 2 * 8 + e % 2 further than a lane's first (kvd_packed_key_number). */
+__device__ __forceinline__ constexpr int number_in(int j, int e)
+{
+    return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
 __device__ __forceinline__ void even_keys(const page_of &o, int u, int from, int to, const float (&x)[8][4],
@@ -113,8 +129,8 @@ __device__ __forceinline__ void even_keys(const page_of &o, int u, int from, int
             if (j >= j0 && j < j0 + groups)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    code[4 * j + e] = even_code(x[j][e], lo[e], step[e], top);
-                    put |= 1u << (4 * j + e);
+                    code[number_in(j, e)] = even_code(x[j][e], lo[e], step[e], top);
+                    put |= 1u << number_in(j, e);
                 }
         uint16_t *const side =
             reinterpret_cast<uint16_t *>(o.codes + o.parts.k_side) + 16 * 2 * (j0 / groups * (d / 16) + u);
@@ -123,17 +139,6 @@ __device__ __forceinline__ void even_keys(const page_of &o, int u, int from, int
                 half_bits(step[0]) | half_bits(step[1]) << 16, half_bits(step[2]) | half_bits(step[3]) << 16,
                 half_bits(lo[0]) | half_bits(lo[1]) << 16, half_bits(lo[2]) | half_bits(lo[3]) << 16);
     }
-}
-
-/* A number that is kept apart; how many have been so far is counted beyond the room, too. */
-__device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
-{
-    uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list);
-    const uint32_t at = atomicAdd(list, 1u);
-    if (at < (uint32_t)o.a.form.k_apart)
-        list[4 + at] = half_bits(x) | (uint32_t)(KVD_WIDTH_MAX * t + i) << 16;
-    else
-        atomicMax(o.a.beyond, at + 1 - (uint32_t)o.a.form.k_apart);
 }
 
 __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, int to, const float (&x)[8][4],
@@ -151,16 +156,17 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
             const int t = 8 * j + lane / 4, whole = KVD_PAGE_TOKENS * o.p + t;
             if (t < from || t >= to)
                 continue;
-            if (whole < a.n_sink) {
+            const bool first = whole < a.n_sink,
+                       outlier = !first && a.form.k_apart && fabsf(x[j][e] - middle) > half;
+            if (first)
                 in_sink(o, whole)[i] = (uint16_t)half_bits(x[j][e]);
-                continue;
-            }
-            if (a.form.k_apart && fabsf(x[j][e] - middle) > half) {
+            if (outlier) {
                 put_apart(o, t, i, x[j][e]);
                 apart++;
             }
-            code[4 * j + e] = half > 0 ? nearest(o.middle, 1 << a.form.bits, (x[j][e] - middle) / half) : 0;
-            put |= 1u << (4 * j + e);
+            if (!first && !outlier && half > 0)
+                code[number_in(j, e)] = nearest(o.middle, 1 << a.form.bits, (x[j][e] - middle) / half);
+            put |= 1u << number_in(j, e);
         }
     }
     apart = __reduce_add_sync(~0u, apart);
@@ -189,14 +195,7 @@ __device__ void code_keys(const page_of &o, int u, int from, int to, int lane)
         level_keys(o, u, from, to, x, code, put, lane);
     else
         even_keys(o, u, from, to, x, code, put, lane);
-    if (bits == 8)
-        put_keys<8>(at, 0, code, put);
-    if (bits & 4)
-        put_keys<4>(at, 0, code, put);
-    if (bits & 2)
-        put_keys<2>(at + (bits & 4), bits & 4, code, put);
-    if (bits & 1)
-        put_keys<1>(at + (bits & 6), bits & 6, code, put);
+    put_unit(at, o.a.level, bits, code, put);
 }
 
 /* ---- values ----------------------------------------------------------------------------------------- */
@@ -289,6 +288,27 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k, const
     }
 }
 
+/* The same of codes that lie one after another: whole bytes of a lane's words, so that others may write what is beside them. */
+__device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
+                                          uint32_t put)
+{
+    unsigned long long word = 0, mask = 0;
+#pragma unroll
+    for (int r = 0; r < 8; r++) {
+        const unsigned long long there = put >> r & 1 ? (1u << bits) - 1 : 0;
+        word |= (code[r] & there) << r * bits;
+        mask |= there << r * bits;
+    }
+    if (bits == 4) {
+        at[k] = (uint32_t)mask == ~0u ? (uint32_t)word : (at[k] & ~(uint32_t)mask) | (uint32_t)word;
+        return;
+    }
+    uint8_t *const to = reinterpret_cast<uint8_t *>(at) + bits * k;
+    for (int i = 0; i < bits; i++, word >>= 8, mask >>= 8)
+        if (mask & 0xff)
+            to[i] = (uint8_t)((to[i] & ~mask) | word);
+}
+
 /* Tokens 16 k .. of the page, of the channels of group `group`. */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
@@ -308,7 +328,7 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
                 s.v[i][r] = exchanged(*reinterpret_cast<const uint32_t *>(rows + (2 * k + r / 2) * 8 * d +
                                                                           (2 * i + r % 2) * 64));
     float zero[4], step[4];
-    uint32_t mine = 0;
+    uint32_t mine = 0, apart[4] = {}; /* of tokens he, the numbers that are */
 #pragma unroll
     for (int he = 0; he < 4; he++) {
         const int h = he / 2, e = he % 2, t = 16 * k + 8 * h + lane % 4 * 2 + e;
@@ -325,6 +345,7 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
             if (here && lane < 4)
                 list[i] = one;
         }
+        apart[he] = taken;
         float lo, hi;
         range_of(s, h, e, taken, lane, lo, hi);
         zero[he] = as_half(a.level ? (lo + hi) / 2 : lo);
@@ -351,12 +372,17 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
                 continue;
             if (t < a.n_sink)
                 in_sink(o, t)[a.map.d_qk[o.g] + dim_of(s, i, db, lane)] = (uint16_t)half_bits(x);
-            code[r] = !a.level       ? even_code(x, zero[he], step[he], top)
-                      : step[he] > 0 ? nearest(o.middle + (1 << bits), 1 << bits, (x - zero[he]) / step[he])
-                                     : 0;
+            if (!a.level)
+                code[r] = even_code(x, zero[he], step[he], top);
+            else if (t >= a.n_sink && !(apart[he] >> (2 * i + db) & 1) && step[he] > 0)
+                code[r] = nearest(o.middle + (1 << bits), 1 << bits, (x - zero[he]) / step[he]);
         }
         uint32_t *const at =
             reinterpret_cast<uint32_t *>(o.codes + o.parts.v) + kvd_packed_words(bits, s.u0 + i, lane);
+        if (a.level) {
+            put_bytes(at, bits, k, code, mine);
+            continue;
+        }
         if (bits == 8)
             put_values<8>(at, 0, k, code, mine);
         if (bits & 4)
@@ -366,137 +392,6 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
         if (bits & 1)
             put_values<1>(at + (bits & 6), bits & 6, k, code, mine);
     }
-}
-
-/* ---- a token ---------------------------------------------------------------------------------------- */
-
-/*
- * What a step codes when no keys wait for their group: one token of values, with levels one of keys too. A lane has dims 4 lane .. + 3. Little code, since it runs
- * once and waits for its instructions; words are changed by atomics, as lanes share them.
- */
-__device__ __forceinline__ void put_bits(uint32_t *words, int bits, int n, uint32_t code)
-{
-    int below = 0;
-#pragma unroll 1
-    for (int w = 8; w; w /= 2)
-        if (bits & w) {
-            const int m = n % (32 / w), shift = m % 2 * 16 + m / 2 * w;
-            const uint32_t mask = (1u << w) - 1;
-            uint32_t *const word = words + below + n / (32 / w);
-            atomicAnd(word, ~(mask << shift));
-            atomicOr(word, (code >> below & mask) << shift);
-            below += w;
-        }
-}
-
-/* The smallest (sign 1) or largest (-1) of a token's numbers that are left, of equals that of the smallest dim; it is taken. */
-__device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
-{
-    float best = INFINITY;
-    int at = INT32_MAX;
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        if (there && !(taken >> k & 1) && (sign * x[k] < best || at == INT32_MAX)) {
-            best = sign * x[k];
-            at = 4 * lane + k;
-        }
-#pragma unroll 1
-    for (int i = 1; i < 32; i *= 2) {
-        const float y = __shfl_xor_sync(~0u, best, i);
-        const int dim = __shfl_xor_sync(~0u, at, i);
-        if (dim != INT32_MAX && (y < best || (y == best && dim < at) || at == INT32_MAX)) {
-            best = y;
-            at = dim;
-        }
-    }
-    if (at / 4 == lane)
-        taken |= 1u << at % 4;
-    return half_bits(sign * best) | (uint32_t)at << 16;
-}
-
-__device__ void code_value(const page_of &o, int t, int lane)
-{
-    const kvd_packed_args &a = o.a;
-    const int d = a.map.d_v[o.g], bits = a.form.bits, n_apart = a.form.v_apart / 2,
-              whole = KVD_PAGE_TOKENS * o.p + t;
-    const bool there = 4 * lane < d;
-    float x[4] = {}, lo = INFINITY, hi = -INFINITY;
-    if (there) {
-        const uint2 v =
-            *reinterpret_cast<const uint2 *>(o.rows + KVD_PAGE_TOKENS * a.map.d_qk[o.g] + t / 8 * 8 * d +
-                                             lane / 2 * 64 + t % 8 * 8 + lane % 2 * 4);
-        x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0), x[3] = bf16_of(v.y, 1);
-    }
-    uint32_t taken = 0;
-    uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
-#pragma unroll 1
-    for (int i = 0; i < 2 * n_apart; i++) {
-        const uint32_t one = take_of(x, there, i < n_apart ? 1.0f : -1.0f, lane, taken);
-        if (lane == 0)
-            list[i] = one;
-    }
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        if (there && !(taken >> k & 1)) {
-            lo = fminf(lo, x[k]);
-            hi = fmaxf(hi, x[k]);
-        }
-#pragma unroll 1
-    for (int i = 1; i < a.form.v_group / 4; i *= 2) {
-        lo = fminf(lo, __shfl_xor_sync(~0u, lo, i));
-        hi = fmaxf(hi, __shfl_xor_sync(~0u, hi, i));
-    }
-    if (!there)
-        return;
-    const float top = (float)((1 << bits) - 1), zero = as_half(a.level ? (lo + hi) / 2 : lo),
-                step = as_half(a.level ? (hi - lo) / 2 : (hi - lo) / top);
-    if (4 * lane % a.form.v_group == 0) {
-        uint16_t *const side = reinterpret_cast<uint16_t *>(o.codes + o.parts.v_side) +
-                               32 * (4 * (4 * lane / a.form.v_group) + t / 16) + kvd_packed_scale(t);
-        side[0] = (uint16_t)half_bits(step);
-        side[4] = (uint16_t)half_bits(zero);
-    }
-    uint32_t *const words = reinterpret_cast<uint32_t *>(o.codes + o.parts.v);
-#pragma unroll 1
-    for (int k = 0; k < 4; k++) {
-        const int i = 4 * lane + k;
-        const float y = k == 0 ? x[0] : k == 1 ? x[1] : k == 2 ? x[2] : x[3];
-        if (whole < a.n_sink)
-            in_sink(o, whole)[a.map.d_qk[o.g] + i] = (uint16_t)half_bits(y);
-        put_bits(words + kvd_packed_words(bits, i / 16, kvd_packed_value_lane(t, i)), bits,
-                 kvd_packed_value_number(t, i),
-                 !a.level   ? even_code(y, zero, step, top)
-                 : step > 0 ? nearest(o.middle + (1 << bits), 1 << bits, (y - zero) / step)
-                            : 0);
-    }
-}
-
-__device__ void code_key(const page_of &o, int t, int lane)
-{
-    const kvd_packed_args &a = o.a;
-    const int bits = a.form.bits, whole = KVD_PAGE_TOKENS * o.p + t;
-    uint32_t *const words = reinterpret_cast<uint32_t *>(o.codes);
-    uint32_t apart = 0;
-#pragma unroll 1
-    for (int i = 4 * lane; i < min(4 * lane + 4, (int)a.map.d_qk[o.g]); i++) {
-        const float x = bf16_of(key_pair(o, i / 16, i % 16 / 8, t, i % 8 / 2), i % 2);
-        const float *const range = a.range + 2 * ((size_t)o.g * (size_t)a.range_width + (size_t)i);
-        const float middle = i < a.range_width ? range[0] : 0, half = i < a.range_width ? range[1] : 0;
-        if (whole < a.n_sink) {
-            in_sink(o, whole)[i] = (uint16_t)half_bits(x);
-            continue;
-        }
-        if (a.form.k_apart && fabsf(x - middle) > half) {
-            put_apart(o, t, i, x);
-            apart++;
-        }
-        put_bits(words + kvd_packed_words(bits, i / 16, kvd_packed_key_lane(t, i)), bits,
-                 kvd_packed_key_number(t, i),
-                 half > 0 ? nearest(o.middle, 1 << bits, (x - middle) / half) : 0);
-    }
-    apart = __reduce_add_sync(~0u, apart);
-    if (lane == 0 && apart)
-        atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
 /* ---- pages ------------------------------------------------------------------------------------------ */
@@ -568,39 +463,19 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         }
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
-        for (int task = warp; task < units + groups; task += WARPS) {
-            if (task < units && kf < kt)
-                code_keys(o, task, kf, kt, lane);
-            for (int k = vf / 16; task >= units && 16 * k < vt; k++)
-                code_sixteen(o, task - units, k, vf, vt, lane);
+        /* Values of levels have bytes of their own per 16 tokens: a warp takes 16 of them, and first, since they take longest. */
+        const int pieces = a.level ? 4 : 1;
+        for (int task = warp; task < units + pieces * groups; task += WARPS) {
+            const int group = task / pieces, to = a.level ? min(16 * (task % 4) + 16, vt) : vt;
+            if (task >= pieces * groups && kf < kt)
+                code_keys(o, task - pieces * groups, kf, kt, lane);
+            for (int k = max(vf / 16, a.level ? task % 4 : 0); group < groups && 16 * k < to; k++)
+                code_sixteen(o, group, k, vf, vt, lane);
         }
     }
     if (a.q_len)
         keep_newest(a, b, g, min(k_to, v_to), m, (int)blockIdx.z * WARPS + warp, (int)gridDim.z * WARPS,
                     lane);
-}
-
-__global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, int32_t *table)
-{
-    const int b = (int)blockIdx.y, p = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (p < max_pages)
-        table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
-}
-
-__global__ void scatter_kernel(const __grid_constant__ kvd_packed_args a, int per_page)
-{
-    const int g = (int)blockIdx.x, d_qk = a.map.d_qk[g], d_v = a.map.d_v[g];
-    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d_qk, d_v);
-    char *const codes = in_codes(a, (int)blockIdx.y, g);
-    uint32_t *const list = reinterpret_cast<uint32_t *>(codes + parts.k_list);
-    uint32_t *const v_list = reinterpret_cast<uint32_t *>(codes + parts.v_list);
-    const uint32_t half = half_bits(2);
-    for (int i = (int)threadIdx.x; i < a.form.k_apart; i += (int)blockDim.x)
-        list[4 + i] = half | (uint32_t)(KVD_WIDTH_MAX * (i * 37 % KVD_PAGE_TOKENS) + i * 11 % d_qk) << 16;
-    if (a.form.k_apart && threadIdx.x == 0)
-        list[0] = (uint32_t)min(per_page, a.form.k_apart);
-    for (int i = (int)threadIdx.x; i < KVD_PAGE_TOKENS * a.form.v_apart; i += (int)blockDim.x)
-        v_list[i] = half | (uint32_t)(i * 7 % d_v) << 16;
 }
 
 } // namespace
@@ -611,27 +486,5 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
     code_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
-    return cudaGetLastError();
-}
-
-cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pages, int32_t ring_pages,
-                                  int32_t *table, cudaStream_t stream)
-{
-    if (n < 1 || max_pages < 1)
-        return cudaErrorInvalidValue;
-    const dim3 grid((unsigned)(max_pages + 127) / 128, (unsigned)n);
-    ring_table<<<grid, 128, 0, stream>>>(slot, max_pages, ring_pages, table);
-    return cudaGetLastError();
-}
-
-cudaError_t kvd_packed_scatter_outliers(const kvd_packed_args *a, size_t pages, int32_t per_page,
-                                        cudaStream_t stream)
-{
-    for (size_t at = 0; at < pages; at += 65535) {
-        kvd_packed_args some = *a;
-        some.codes += at * a->page_bytes;
-        const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)(pages - at < 65535 ? pages - at : 65535));
-        scatter_kernel<<<grid, 128, 0, stream>>>(some, per_page);
-    }
     return cudaGetLastError();
 }

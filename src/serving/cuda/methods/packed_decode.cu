@@ -4,14 +4,15 @@
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g],   K = s code + zero per channel, V = s code + zero per token
  *
  * Bound by the bytes of codes and scales: per page of 64 tokens and KV head 8 bits (d_qk + d_v) + 256 (d_qk / k_group + d_v / v_group); at 4
- * bits, groups of 32 and d = 128 those are 10 KiB, of bf16 32. The work on them, some 1100 instructions of a warp,
- * leaves 55 % of that bound on an H200 (64 requests of 8192 tokens).
+ * bits, groups of 32 and d = 128 those are 10 KiB, of bf16 32. The work on them is some 950
+ * instructions of a warp, and 1900 cycles in which it issues them; what of the bound that leaves has not been measured.
  *
- * Pages of all (request, KV head) are laid end to end and cut into equal runs, one per warp; warps share nothing. A warp copies its pages ahead
- * into stages of its own in shared memory (cp.async), reads codes in the order in which they lie (packed_layout.h), and has operands of mma.m16n8k16
- * after a mask and two packed operations on a pair: codes become float16 whole numbers, then s code + zero in float16 (2^-11, where bf16 has
- * 2^-9). Q is multiplied by a power of two per head, so that float16 holds it; P is float16. The newest rows are multiplied as the bf16 that they are.
- * S = Q K^T has heads as rows, O^T = V^T P^T dims: the accumulator of S, packed, is the operand of the second product.
+ * Pages of all (request, KV head) are laid end to end and cut into equal runs, one per warp; warps share nothing. A lane loads its own words of codes half a page ahead
+ * into registers, in the order in which they lie (packed_layout.h), and a mask makes operands of mma.m16n8k16 of them: a code in the lowest bits of 16
+ * is a float16 of so many times 2^-24, exactly. Scales act on Q, for every group of tokens, and on P, for every group of channels; what zero points add is a
+ * product of its own with as many rows as there are groups. Scales come ahead as well, into two stages of the warp in shared memory (cp.async).
+ * Q is multiplied by a power of two per head, so that float16 holds it; P is float16. The newest rows are multiplied as the bf16 that they are.
+ * S^T = K Q^T has tokens as rows, O^T = V^T P^T dims, both heads as columns: the accumulator of S^T, exchanged, is the operand of the second product.
  *
  * A run that ends within a head leaves a partial result; a second launch, grid (KV heads, requests, query heads of a group), merges those in the order of the
  * warps, so that results depend on lengths alone.
@@ -24,75 +25,44 @@ namespace
 
 /* ---- operands ------------------------------------------------------------------------------------------- */
 
+__device__ __forceinline__ uint32_t shifted(uint32_t x, int right)
+{
+    return right < 0 ? x << -right : x >> right;
+}
+
 /*
- * Pairs of a word of a plane of W bits as float16 times `weight`. Bits 0 .. 7 of each half are put below those of 1024, where field r counts
- * 2^(W r), which one multiplication takes back with the 1024; every number on the way is exact.
+ * A operand of 16 tokens from a lane's codes: whole numbers in the lowest bits of 16, which as float16 are that many times 2^-24, exactly. Registers
+ * 1 and 3, rows 8 .. 15, are twos<B>() powers of two larger, as they lie in the word.
  */
-template <int W>
-__device__ __forceinline__ void plane_of(uint32_t word, float weight, __half2 (&code)[16 / W])
+template <int B> __device__ constexpr int twos()
 {
-#pragma unroll
-    for (int r = 0; r < 16 / W; r++) {
-        const int shift = W * r % 8;
-        const uint32_t bits = (W * r < 8 ? word : word >> 8) & ((1u << W) - 1) * 0x10001u << shift;
-        const float unit = weight / (float)(1 << shift);
-        code[r] =
-            __hfma2(as_halves(bits | 0x64006400u), __float2half2_rn(unit), __float2half2_rn(-1024 * unit));
-    }
+    return B == 8 ? 0 : B == 4 ? 4 : 2;
 }
 
-/* A lane's codes as float16: numbers 2 i and 2 i + 1. */
-template <int B> __device__ __forceinline__ void codes_of(const char *words, __half2 (&code)[16])
+template <int B> __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t (&a)[4])
 {
-    uint32_t w[B];
-    if constexpr (B % 4 == 0) {
+    if (B == 8) {
 #pragma unroll
-        for (int i = 0; i < B; i += 4) {
-            const uint4 v = *reinterpret_cast<const uint4 *>(words + 4 * i);
-            w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
-        }
-    } else if constexpr (B == 2) {
-        const uint2 v = *reinterpret_cast<const uint2 *>(words);
-        w[0] = v.x, w[1] = v.y;
+        for (int r = 0; r < 4; r++)
+            a[r] = w[2 * m % B + r / 2] >> r % 2 * 8 & 0x00ff00ffu;
+    } else if (B == 4) {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            a[r] = w[m % B] >> r / 2 * 8 & 0x000f000fu << r % 2 * 4;
     } else {
 #pragma unroll
-        for (int i = 0; i < B; i++)
-            w[i] = *reinterpret_cast<const uint32_t *>(words + 4 * i);
-    }
-    if constexpr (B == 3) {
-        __half2 high[16];
-        plane_of<1>(w[2], 4, high);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            __half2 low[8];
-            plane_of<2>(w[i], 1, low);
-#pragma unroll
-            for (int r = 0; r < 8; r++)
-                code[8 * i + r] = __hadd2(low[r], high[8 * i + r]);
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < B; i++) {
-            __half2 some[16 / B];
-            plane_of<B>(w[i], 1, some);
-#pragma unroll
-            for (int r = 0; r < 16 / B; r++)
-                code[16 / B * i + r] = some[r];
+        for (int r = 0; r < 4; r++) {
+            a[r] = w[m / 2] >> (m % 2 * 8 + r / 2 * 4) & 0x00030003u << r % 2 * 2;
+            if (B == 3)
+                a[r] |= shifted(w[B - 1], 4 * m + r - 2 - r % 2 * 2) & 0x00040004u << r % 2 * 2;
         }
     }
 }
 
-/* s code + zero. */
-__device__ __forceinline__ uint32_t restored(__half2 code, uint32_t scale, uint32_t zero)
-{
-    const __half2 x = __hfma2(code, as_halves(scale), as_halves(zero));
-    return *reinterpret_cast<const uint32_t *>(&x);
-}
-
-/* Rows of Q as A operand: float16 over `unit`, a power of two. Rows from the group's size on are zero. */
+/* Rows of Q as B operand: float16 over `unit`, a power of two. Heads from the group's size on are zero. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    float unit;
+    float unit[2]; /* of heads 2 c, 2 c + 1 */
 };
 
 template <int UNITS>
@@ -107,8 +77,8 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
         w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
         most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
     }
-    q.unit = unit_of(most);
-    const float over = 1 / q.unit; /* exact */
+    const float unit = unit_of(most), over = 1 / unit; /* exact */
+    of_columns(unit, q.unit, lane);
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; i++) {
         uint32_t &w = q.half[i / 2][i % 2];
@@ -118,89 +88,132 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
 
 /* ---- a page --------------------------------------------------------------------------------------------- */
 
-/* S of all tokens of the page, in powers of two, from codes. */
-template <int B, int UNITS>
-__device__ __forceinline__ void even_scores(const packed_params &p, const char *stage,
-                                            const queries<UNITS> &q, float (&s)[8][2], int lane)
-{
-    float sum[8][4] = {};
-#pragma unroll
-    for (int u = 0; u < UNITS; u++) {
-        __half2 code[16];
-        codes_of<B>(stage + 4 * kvd_packed_words(B, u, lane), code);
-        const uint32_t a[4] = {q.half[u][0], 0, q.half[u][1], 0};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint4 side = *reinterpret_cast<const uint4 *>(
-                stage + p.parts.k_side + 64 * ((2 * i >> p.k_shift) * UNITS + u) + lane % 4 * 16);
-#pragma unroll
-            for (int j = 2 * i; j < 2 * i + 2; j++)
-                multiply<false>(sum[j], a, restored(code[2 * j], side.x, side.z),
-                                restored(code[2 * j + 1], side.y, side.w));
-        }
-    }
-    const float scale = p.scale_log2 * q.unit;
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        s[j][0] = sum[j][0] * scale;
-        s[j][1] = sum[j][1] * scale;
-    }
-}
-
-template <int B, int UNITS>
-__device__ __forceinline__ void even_values(const packed_params &p, const char *stage,
-                                            const uint32_t (&prob)[8], state<UNITS> &st, int lane)
-{
-#pragma unroll
-    for (int u = 0; u < UNITS; u++) {
-        __half2 code[16];
-        codes_of<B>(stage + p.parts.v + 4 * kvd_packed_words(B, u, lane), code);
-        const char *const scales = stage + p.parts.v_side + (u >> p.v_shift) * 256 + lane % 4 * 16;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const uint4 side = *reinterpret_cast<const uint4 *>(scales + 64 * k);
-            const uint32_t a[4] = {
-                restored(code[4 * k], side.x, side.z), restored(code[4 * k + 1], side.x, side.z),
-                restored(code[4 * k + 2], side.y, side.w), restored(code[4 * k + 3], side.y, side.w)};
-            multiply<false>(st.o[u], a, prob[2 * k], prob[2 * k + 1]);
-        }
-    }
-}
-
-template <int B, int N> struct even_page {
-    static constexpr int UNITS = N;
+/* FINE: scales of 16 numbers, else of 32 or 64. */
+template <int B, int N, bool FINE> struct even_page {
+    static constexpr int UNITS = N,
+                         SHARE =
+                             FINE ? 1 : 2; /* tiles of 16 tokens, and units, that share scales for certain */
+    static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>(); /* a code of 1, rows 8 .. 15 */
+    typedef words_ahead<B, N, false> words;
     queries<N> q;
+
+    static __device__ constexpr float factor(int r)
+    {
+        return r % 2 ? CODE * ROWS : CODE;
+    }
 
     __device__ even_page(const packed_params &, char *, char *)
     {
     }
+
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
         load_queries(p, at.b, at.g, lane, q);
     }
-    __device__ __forceinline__ void copy(const packed_params &p, const cursor &at, uint32_t stage, int lane)
+
+    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &, const char *codes,
+                                                uint32_t stage, int lane)
     {
-        copy_codes(p, at, stage, p.stage_bytes, lane);
+        copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
     }
+
+    static __device__ __forceinline__ bool plain(const packed_params &, const cursor &, const char *)
+    {
+        return true;
+    }
+
+    /* S = (Q scale) codes + Q zero, a scale being one of a dim and a group of tokens. */
+    template <bool>
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &, const char *stage,
-                                           float (&s)[8][2], int lane)
+                                           words &w, const char *codes, float (&s)[4][4], int lane)
     {
-        even_scores<B>(p, stage, q, s, lane);
+        const int shift = p.k_shift - 1; /* log2 of tiles of 16 tokens that share scales */
+        const bool mine = lane / 4 < 4 >> shift;
+        const char *const zeros = stage + lane % 4 * 16 + (mine ? lane / 4 * 64 * N : 0) + 8;
+        const char *side[4 / SHARE];
+        float sum[4][4] = {}, zero[4] = {};
+#pragma unroll
+        for (int i = 0; i < 4 / SHARE; i++)
+            side[i] = stage + lane % 4 * 16 + (SHARE * i >> shift) * 64 * N;
+#pragma unroll
+        for (int u = 0; u < N; u++) {
+            uint32_t a[4][4], scaled[2] = {};
+#pragma unroll
+            for (int m = 0; m < 4; m++)
+                tile_of<B>(w.w[u % words::AHEAD], m, a[m]);
+            w.taken(0, u, codes, codes + p.parts.v);
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                if (m % SHARE == 0) {
+                    const uint2 scale = *reinterpret_cast<const uint2 *>(side[m / SHARE] + 64 * u);
+                    scaled[0] = times(q.half[u][0], scale.x);
+                    scaled[1] = times(q.half[u][1], scale.y);
+                }
+                multiply<false>(sum[m], a[m], scaled[0], scaled[1]);
+            }
+            const uint2 z = *reinterpret_cast<const uint2 *>(zeros + 64 * u);
+            const uint32_t rows[4] = {z.x, 0, z.y,
+                                      0}; /* of lanes that are not `mine` nobody reads the sums */
+            multiply<false>(zero, rows, q.half[u][0], q.half[u][1]);
+        }
+        const float unit[2] = {p.scale_log2 * q.unit[0], p.scale_log2 * q.unit[1]};
+#pragma unroll
+        for (int m = 0; m < 4; m++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float z = __shfl_sync(~0u, zero[e], (m >> shift) * 4 + lane % 4) * unit[e];
+                s[m][e] = fmaf(sum[m][e], unit[e] * (1 / factor(0)), z);
+                s[m][2 + e] = fmaf(sum[m][2 + e], unit[e] * (1 / factor(1)), z);
+            }
     }
+
+    /* O^T = codes (scale P) + zero P, a scale being one of a token and a group of channels. */
+    template <bool>
     __device__ __forceinline__ void values(const packed_params &p, const cursor &, const char *stage,
+                                           words &w, const char *codes, const char *next,
                                            const uint32_t (&prob)[8], state<N> &st, int lane)
     {
-        even_values<B>(p, stage, prob, st, lane);
+        const char *const side = stage + p.parts.v_side - p.parts.k_side + lane % 4 * 16;
+        const int group =
+            min(lane / 4, (N - 1) >> p.v_shift); /* sums of rows beyond the groups nobody reads */
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const uint2 z = *reinterpret_cast<const uint2 *>(side + group * 256 + 64 * k + 8);
+            const uint32_t rows[4] = {z.x, 0, z.y, 0};
+            multiply<false>(st.zero, rows, prob[2 * k], prob[2 * k + 1]);
+        }
+        uint32_t scaled[8] = {};
+#pragma unroll
+        for (int u = 0; u < N; u++) {
+            if (u % SHARE == 0)
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const uint2 scale =
+                        *reinterpret_cast<const uint2 *>(side + (u >> p.v_shift) * 256 + 64 * k);
+                    scaled[2 * k] = times(prob[2 * k], scale.x);
+                    scaled[2 * k + 1] = times(prob[2 * k + 1], scale.y);
+                }
+            uint32_t a[4][4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                tile_of<B>(w.w[u % words::AHEAD], k, a[k]);
+            w.taken(1, u, codes + p.parts.v, next);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                multiply<false>(st.o[u], a[k], scaled[2 * k], scaled[2 * k + 1]);
+        }
     }
 };
 
 /* ---- merging and planning ------------------------------------------------------------------------------- */
 
+enum { MERGERS = 8 };
+
 /* The parts of a query head of a request that several warps did; each warp here takes every eighth of them. */
-__global__ void __launch_bounds__(32 * WARPS) merge_kernel(const __grid_constant__ packed_params p)
+__global__ void __launch_bounds__(32 * MERGERS) merge_kernel(const __grid_constant__ packed_params p)
 {
-    __shared__ float o[WARPS][KVD_WIDTH_MAX];
-    __shared__ float2 ml[WARPS];
+    __shared__ float o[MERGERS][KVD_WIDTH_MAX];
+    __shared__ float2 ml[MERGERS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, row = (int)blockIdx.z, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
     const int pages = p.d.pages_before[b + 1] - p.d.pages_before[b], each = p.d.pages_before[p.a.n + 1];
@@ -211,7 +224,7 @@ __global__ void __launch_bounds__(32 * WARPS) merge_kernel(const __grid_constant
     float max = -INFINITY, sum = 0;
     float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll 4
-    for (int w = first + warp; w <= last; w += WARPS) {
+    for (int w = first + warp; w <= last; w += MERGERS) {
         const float *const slot = p.d.partial + (size_t)(2 * w + (w == first)) * (size_t)p.slot_floats;
         const float2 part = *reinterpret_cast<const float2 *>(slot + 2 * row);
         const float4 x = *reinterpret_cast<const float4 *>(slot + 2 * HEADS + row * KVD_WIDTH_MAX + 4 * lane);
@@ -231,9 +244,9 @@ __global__ void __launch_bounds__(32 * WARPS) merge_kernel(const __grid_constant
     if (dim >= p.a.map.d_v[g])
         return;
     float most = -INFINITY, all = 0, x = 0;
-    for (int w = 0; w < WARPS; w++)
+    for (int w = 0; w < MERGERS; w++)
         most = fmaxf(most, ml[w].x);
-    for (int w = 0; w < WARPS; w++) {
+    for (int w = 0; w < MERGERS; w++) {
         const float f = power_of_two(ml[w].x - most);
         all += ml[w].y * f;
         x += o[w][dim] * f;
@@ -276,13 +289,18 @@ __global__ void __launch_bounds__(1024)
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
 
-template <int UNITS> kvd_packed_decode_kernel of_bits(int bits)
+template <int N, bool FINE> kvd_packed_decode_kernel of_bits(int bits)
 {
-    return bits == 2   ? decode_kernel<even_page<2, UNITS>>
-           : bits == 3 ? decode_kernel<even_page<3, UNITS>>
-           : bits == 4 ? decode_kernel<even_page<4, UNITS>>
-           : bits == 8 ? decode_kernel<even_page<8, UNITS>>
+    return bits == 2   ? packed_decode_kernel<even_page<2, N, FINE>>
+           : bits == 3 ? packed_decode_kernel<even_page<3, N, FINE>>
+           : bits == 4 ? packed_decode_kernel<even_page<4, N, FINE>>
+           : bits == 8 ? packed_decode_kernel<even_page<8, N, FINE>>
                        : NULL;
+}
+
+template <int N> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
+{
+    return f->k_group == 16 || f->v_group == 16 ? of_bits<N, true>(f->bits) : of_bits<N, false>(f->bits);
 }
 
 /* NULL: there is none. */
@@ -296,7 +314,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
         return NULL;
     if (a->level)
         return kvd_packed_levels_kernel(a);
-    return d == 64 ? of_bits<4>(a->form.bits) : d == 128 ? of_bits<8>(a->form.bits) : NULL;
+    return d == 64 ? of_form<4>(&a->form) : d == 128 ? of_form<8>(&a->form) : NULL;
 }
 
 int log2_of(int x)
@@ -307,7 +325,7 @@ int log2_of(int x)
     return n;
 }
 
-/* Warps, and stages of each, for which there is shared memory; two stages at least. False: not even for one warp. */
+/* Warps for whose stages there is shared memory. False: not even for one. */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {
     int device, most;
@@ -321,12 +339,10 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     p->slot_floats = HEADS * (2 + KVD_WIDTH_MAX);
     p->k_shift = log2_of(a->form.k_group / 8);
     p->v_shift = log2_of(a->form.v_group / 16);
-    p->stage_bytes = p->parts.v_list;
+    p->stage_bytes = p->parts.v_list - p->parts.k_side;
     if (a->level)
         kvd_packed_levels_lay_out(p);
-    const int room = most - p->shared_bytes;
-    p->warps = min(room / (2 * p->stage_bytes + p->scratch_bytes), (int)WARPS);
-    p->stages = p->warps ? min((room / p->warps - p->scratch_bytes) / p->stage_bytes, (int)STAGES) : 0;
+    p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), (int)WARPS);
     return p->warps > 0;
 }
 
@@ -361,7 +377,7 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     if (!run || !lay_out(a, &p) || a->n < 1 || a->n > 65535 || d->n_ctas < 1)
         return cudaErrorInvalidValue;
     p.d = *d;
-    const size_t bytes = (size_t)(p.shared_bytes + p.warps * (p.stages * p.stage_bytes + p.scratch_bytes));
+    const size_t bytes = (size_t)(p.shared_bytes + p.warps * (2 * p.stage_bytes + p.scratch_bytes));
     cudaError_t e = cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
@@ -370,6 +386,6 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
-    merge_kernel<<<grid, 32 * WARPS, 0, stream>>>(p);
+    merge_kernel<<<grid, 32 * MERGERS, 0, stream>>>(p);
     return cudaGetLastError();
 }

@@ -13,9 +13,13 @@ namespace
 
 enum {
     WARPS = 8,
-    STAGES = 4, /* at most                               */
-    HEADS = 8,  /* of a group at most                    */
-    LAZY = 8    /* log2 by which P may pass 1 before rescaling */
+    HEADS = 8, /* of a group at most                    */
+    /*
+     * P is 2^TOP at the largest score, and 2^LAZY times that at most before what is summed is rescaled: far above the smallest float16, where P times
+     * a scale would lose bits of many small probabilities, and below the largest for scales under 2^8.
+     */
+    TOP = 6,
+    LAZY = 2
 };
 
 typedef kvd_packed_decode_params packed_params;
@@ -25,12 +29,18 @@ typedef kvd_packed_decode_params packed_params;
 /* A page in the list of all; `pages` of its request of m tokens, of which so many keys and values are coded. Page numbers of 32 pages, from a multiple of 32 on, one in a lane. */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;
+    const char *head; /* codes of the KV head in page 0 of all */
 };
 
 __device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at, int lane)
 {
     const int i = at.page / 32 * 32 + lane;
     at.number = i < at.pages ? page_number(p.a, at.b, i) : 0;
+}
+
+__device__ __forceinline__ const char *head_of(const packed_params &p, int g)
+{
+    return p.a.codes + p.a.head_at[g];
 }
 
 __device__ __forceinline__ void begin_request(const packed_params &p, cursor &at)
@@ -52,10 +62,11 @@ __device__ cursor seek(const packed_params &p, int x, int lane)
         else
             hi = mid - 1;
     }
-    cursor at = {lo, 0, 0, 0, 0, 0, 0, 0};
+    cursor at = {lo, 0, 0, 0, 0, 0, 0, 0, NULL};
     begin_request(p, at);
     const int y = x - p.d.pages_before[lo] * heads;
     at.g = y / at.pages;
+    at.head = head_of(p, at.g);
     at.page = y % at.pages;
     load_numbers(p, at, lane);
     return at;
@@ -71,29 +82,93 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
                 return;
             begin_request(p, at);
         }
+        at.head = head_of(p, at.g);
         load_numbers(p, at, lane);
     } else if (at.page % 32 == 0) {
         load_numbers(p, at, lane);
     }
 }
 
-/* `bytes` of a page from its codes on into a stage; of a page that has none, nothing. */
-__device__ __forceinline__ void copy_codes(const packed_params &p, const cursor &at, uint32_t stage,
-                                           int bytes, int lane)
+/* ---- bytes of a page ------------------------------------------------------------------------------------ */
+
+/* `bytes` of what lies behind the codes of a page into a stage, 16 bytes of a lane at a time; the first 2 KiB without a branch. */
+__device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
 {
-    const int page = __shfl_sync(~0u, at.number, at.page % 32);
-    if (KVD_PAGE_TOKENS * at.page >= max(at.keys, at.values))
-        return;
-    const char *const from = in_codes(p.a, page, at.g) + 16 * lane;
-    stage += 16 * (uint32_t)lane;
-#pragma unroll 4
-    for (int i = 0; i < bytes; i += 512)
-        if (i + 16 * lane < bytes)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(stage + (uint32_t)i), "l"(from + i)
-                         : "memory");
+#pragma unroll
+    for (int i = 0; i < 2048; i += 512)
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.lt.s32 p, %2, %3;\n@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(
+                to + (uint32_t)(16 * lane + i)),
+            "l"(from + 16 * lane + i), "r"(16 * lane + i), "r"(bytes)
+            : "memory");
+#pragma unroll 1
+    for (int i = 16 * lane + 2048; i < bytes; i += 512)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i), "l"(from + i)
+                     : "memory");
 }
 
-/* ---- arithmetic ---- */
+__device__ __forceinline__ const char *codes_of(const packed_params &p, const cursor &at)
+{
+    return at.head + (size_t)(uint32_t)__shfl_sync(~0u, at.number, at.page % 32) * (uint32_t)p.a.page_bytes;
+}
+
+template <int B> __device__ __forceinline__ void load_words(const char *from, uint32_t (&w)[B])
+{
+    if constexpr (B % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < B; i += 4)
+            asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(w[i]), "=r"(w[i + 1]), "=r"(w[i + 2]), "=r"(w[i + 3])
+                         : "l"(from + 4 * i));
+    } else if constexpr (B == 2) {
+        asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(from));
+    } else {
+#pragma unroll
+        for (int i = 0; i < B; i++)
+            asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(w[i]) : "l"(from + 4 * i));
+    }
+}
+
+/*
+ * Words of the units that are multiplied next, as many as 32 registers hold: those of a side are taken in the order of the products, and as soon as
+ * a unit is done its place is filled from what comes AHEAD units later: the same side, or the next one, the values of the page or the keys of the next.
+ * They are read whether they are codes or not: no branch stands around a load. PAIRS: keys in pairs that RoPE turns, units u and N / 2 + u.
+ */
+template <int B, int N, bool PAIRS> struct words_ahead {
+    static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
+    uint32_t w[AHEAD][B];
+
+    static __device__ constexpr int unit(int side, int i)
+    {
+        return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
+    }
+    /* Bytes from a unit's words to this lane's. */
+    static __device__ __forceinline__ size_t of_lane()
+    {
+        return 4 * B * (threadIdx.x % 32);
+    }
+    __device__ __forceinline__ void load(int i, int unit, const char *from)
+    {
+        load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
+    }
+    /* from: of the side's codes */
+    __device__ __forceinline__ void begin(int side, const char *from)
+    {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            load(i, unit(side, i), from);
+    }
+    /* Unit i (in the order of products) of `side` was multiplied. */
+    __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
+    {
+        if (i + AHEAD < N)
+            load(i, unit(side, i + AHEAD), same);
+        else
+            load(i, unit(1 - side, i + AHEAD - N), next);
+    }
+};
+
+/* ---- arithmetic ----------------------------------------------------------------------------------------- */
 
 /* As mma.cuh's, which the compiler may move. */
 template <bool BF>
@@ -114,6 +189,31 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], 
 __device__ __forceinline__ __half2 as_halves(uint32_t w)
 {
     return *reinterpret_cast<const __half2 *>(&w);
+}
+
+__device__ __forceinline__ uint32_t as_word(__half2 x)
+{
+    return *reinterpret_cast<const uint32_t *>(&x);
+}
+
+__device__ __forceinline__ uint32_t plus(uint32_t x, uint32_t y)
+{
+    return as_word(__hadd2(as_halves(x), as_halves(y)));
+}
+
+__device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y)
+{
+    return as_word(__hmul2(as_halves(x), as_halves(y)));
+}
+
+__device__ __forceinline__ uint32_t minus(uint32_t x)
+{
+    return as_word(__hneg2(as_halves(x)));
+}
+
+__device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t z)
+{
+    return as_word(__hfma2(as_halves(x), as_halves(y), as_halves(z)));
 }
 
 __device__ __forceinline__ uint32_t f16_pair(float low, float high)
@@ -144,91 +244,144 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
            map.q_offset[g * map.group] + lane / 4 * map.d_qk[g] + lane % 4 * 2;
 }
 
-/* Of head lane / 4 the largest score, in powers of two, and this lane's share of the sum; O^T: dims 16 u + lane / 4 (+ 8) of heads
- * 2 (lane % 4) (+ 1). */
+/* Of heads 2 c and 2 c + 1 what lanes have of head lane / 4. */
+__device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
+{
+    y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
+    y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
+}
+
+/*
+ * Of heads 2 c and 2 c + 1 (c = lane % 4) the largest score, in powers of two, and this lane's share of the sum; O^T: dims 16 u + lane / 4 (+ 8)
+ * of these heads, what their codes add, and what zero points add: channels of group lane / 4.
+ */
 template <int UNITS> struct state {
-    float max, sum, o[UNITS][4];
+    float max[2], sum[2], o[UNITS][4], zero[4];
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            max[e] = -INFINITY;
+            sum[e] = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * UNITS; i++)
+            o[i / 4][i % 4] = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            zero[i] = 0;
+    }
 };
 
-/* S of tokens coded .. left - 1 of the page, in powers of two, from rows of the ring. */
+/* Token of a score s[m][i] in the page. */
+__device__ __forceinline__ int token_of(int m, int i, int lane)
+{
+    return 16 * m + i / 2 * 8 + lane / 4;
+}
+
+/* S^T of tokens coded .. left - 1 of the page, in powers of two, from rows of the ring. */
 template <int UNITS>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16_t *ring, int b, int g,
-                                            int coded, int left, float (&s)[8][2], int lane)
+                                            int coded, int left, float (&s)[4][4], int lane)
 {
     const uint16_t *const from = query_of(p, b, g, lane), *const rows = ring + lane / 4 * 8 + lane % 4 * 2;
     const bool there = lane / 4 < p.a.map.group;
-    uint32_t q[UNITS][2];
 #pragma unroll
-    for (int i = 0; i < 2 * UNITS; i++)
-        q[i / 2][i % 2] = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        if (8 * j + 8 <= coded || 8 * j >= left)
+    for (int m = 0; m < 4; m++) {
+        if (16 * m + 16 <= coded || 16 * m >= left)
             continue;
         float sum[4] = {};
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
-            const uint32_t a[4] = {q[u][0], 0, q[u][1], 0};
-            const uint16_t *const k = rows + j * 128 * UNITS + 128 * u;
-            multiply<true>(sum, a, *reinterpret_cast<const uint32_t *>(k),
-                           *reinterpret_cast<const uint32_t *>(k + 64));
+            const uint16_t *const k = rows + 2 * m * 128 * UNITS + 128 * u;
+            uint32_t a[4], q[2];
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                a[r] = *reinterpret_cast<const uint32_t *>(k + r % 2 * 128 * UNITS + r / 2 * 64);
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                q[h] = there ? *reinterpret_cast<const uint32_t *>(from + 16 * u + 8 * h) : 0;
+            multiply<true>(sum, a, q[0], q[1]);
         }
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            s[j][e] = 8 * j + lane % 4 * 2 + e < coded ? s[j][e] : sum[e] * p.scale_log2;
+        for (int i = 0; i < 4; i++)
+            s[m][i] = token_of(m, i, lane) < coded ? s[m][i] : sum[i] * p.scale_log2;
     }
 }
 
 /* Scores become what exp2 makes of them over the running maximum. */
-template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[8][2], int lane)
+template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
-    float top = fmaxf(s[0][0], s[0][1]);
+    float top[2];
 #pragma unroll
-    for (int j = 1; j < 8; j++)
-        top = fmaxf(top, fmaxf(s[j][0], s[j][1]));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    if (__any_sync(~0u, !(top - st.max <= LAZY))) {
-        const float most = fmaxf(st.max, top), shrink = power_of_two(st.max - most);
-        st.max = most;
-        st.sum *= shrink;
-        /* O^T has heads in columns: their factors lie in lanes 4 * head. */
-        const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
-                    f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
+    for (int e = 0; e < 2; e++) {
+        top[e] = fmaxf(s[0][e], s[0][2 + e]);
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            st.o[u][0] *= f0;
-            st.o[u][1] *= f1;
-            st.o[u][2] *= f0;
-            st.o[u][3] *= f1;
-        }
+        for (int m = 1; m < 4; m++)
+            top[e] = fmaxf(top[e], fmaxf(s[m][e], s[m][2 + e]));
+#pragma unroll
+        for (int i = 4; i < 32; i *= 2)
+            top[e] = fmaxf(top[e], __shfl_xor_sync(~0u, top[e], i));
     }
-#pragma unroll
-    for (int j = 0; j < 8; j++)
+    if (__any_sync(~0u, !(top[0] - st.max[0] <= LAZY && top[1] - st.max[1] <= LAZY))) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            s[j][e] = power_of_two(s[j][e] - st.max);
-            st.sum += s[j][e];
+            const float most = fmaxf(st.max[e], top[e]), shrink = power_of_two(st.max[e] - most);
+            st.max[e] = most;
+            st.sum[e] *= shrink;
+            st.zero[e] *= shrink;
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) {
+                st.o[u][e] *= shrink;
+                st.o[u][2 + e] *= shrink;
+            }
+        }
+    }
+    const float base[2] = {st.max[0] - TOP, st.max[1] - TOP};
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s[m][i] = power_of_two(s[m][i] - base[i % 2]);
+            st.sum[i % 2] += s[m][i];
         }
 }
 
-/* Tokens from .. to - 1 of the page as B operand, the others 0. */
+/* All tokens of the page as B operand in float16. */
+__device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (&packed)[8])
+{
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        packed[k] = exchanged(f16_pair(s[k / 2][k % 2 * 2], s[k / 2][k % 2 * 2 + 1]));
+}
+
+/* Tokens from .. to - 1, the others 0. */
 template <bool BF>
-__device__ __forceinline__ void probabilities(const float (&s)[8][2], int from, int to, uint32_t (&packed)[8],
+__device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to, uint32_t (&packed)[8],
                                               int lane)
 {
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const int t = 8 * j + lane % 4 * 2;
-        const float x = t >= from && t < to ? s[j][0] : 0, y = t + 1 >= from && t + 1 < to ? s[j][1] : 0;
-        packed[j] = BF ? bf16_pair(x, y) : f16_pair(x, y);
+    for (int k = 0; k < 8; k++) {
+        const int t = token_of(k / 2, k % 2 * 2, lane);
+        const bool in = t >= from && t < to;
+        const float x = in ? s[k / 2][k % 2 * 2] : 0, y = in ? s[k / 2][k % 2 * 2 + 1] : 0;
+        packed[k] = exchanged(BF ? bf16_pair(x, y) : f16_pair(x, y));
     }
 }
 
-template <int UNITS>
-__device__ __forceinline__ void ring_values(const uint16_t *ring, int left, const uint32_t (&prob)[8],
-                                            state<UNITS> &st, int lane)
+__device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
 {
+    const __nv_bfloat162 y =
+        __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&x), __float2bfloat162_rn(factor));
+    return *reinterpret_cast<const uint32_t *>(&y);
+}
+
+template <class PAGE>
+__device__ __forceinline__ void ring_values(const uint16_t *ring, int left, const uint32_t (&prob)[8],
+                                            state<PAGE::UNITS> &st, int lane)
+{
+    constexpr int UNITS = PAGE::UNITS;
     const uint16_t *const rows = ring + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -239,44 +392,16 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int left, cons
         for (int u = 0; u < UNITS; u++) {
             uint32_t a[4];
 #pragma unroll
-            for (int r = 0; r < 4; r++)
+            for (int r = 0; r < 4; r++) {
                 a[r] = exchanged(r < 2 || second
                                      ? *reinterpret_cast<const uint32_t *>(
                                            rows + (2 * k + r / 2) * 128 * UNITS + (2 * u + r % 2) * 64)
                                      : 0);
+                if (PAGE::factor(r) != 1)
+                    a[r] = times_bf16(a[r], PAGE::factor(r));
+            }
             multiply<true>(st.o[u], a, prob[2 * k], prob[2 * k + 1]);
         }
-    }
-}
-
-/* What a page is read with: the parts of PAGE (below) do scores and values of its coded tokens. */
-template <class PAGE>
-__device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
-                                            const char *stage, state<PAGE::UNITS> &st, int lane)
-{
-    constexpr int UNITS = PAGE::UNITS;
-    const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS),
-              keys = at.keys - first, coded = at.values - first;
-    float s[8][2];
-    if (keys > 0)
-        page.scores(p, at, stage, s, lane);
-    if (keys < left)
-        ring_scores<UNITS>(p, in_ring(p.a, at.b, at.page, at.g), at.b, at.g, keys, left, s, lane);
-    if (left < KVD_PAGE_TOKENS)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                s[j][e] = 8 * j + lane % 4 * 2 + e < left ? s[j][e] : -INFINITY;
-    soften(st, s, lane);
-    uint32_t prob[8];
-    if (coded > 0) {
-        probabilities<false>(s, 0, coded, prob, lane);
-        page.values(p, at, stage, prob, st, lane);
-    }
-    if (coded < left) {
-        probabilities<true>(s, coded, left, prob, lane);
-        ring_values(in_ring(p.a, at.b, at.page, at.g) + KVD_PAGE_TOKENS * 16 * UNITS, left, prob, st, lane);
     }
 }
 
@@ -291,104 +416,149 @@ __device__ __forceinline__ void store(const packed_params &p, int b, int g, int 
 }
 
 /* Whole results go out; of a part the maxima, sums and O [group][KVD_WIDTH_MAX] into its slot. */
-template <int UNITS>
-__device__ void put_result(const packed_params &p, const cursor &at, const state<UNITS> &st, float *slot,
-                           int lane)
+template <class PAGE>
+__device__ void put_result(const packed_params &p, const cursor &at, const state<PAGE::UNITS> &st,
+                           float *slot, int lane)
 {
     const int group = p.a.map.group, column = lane % 4 * 2;
-    float sum = st.sum;
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    const float over[2] = {1 / __shfl_sync(~0u, sum, lane % 4 * 8),
-                           1 / __shfl_sync(~0u, sum, lane % 4 * 8 + 4)};
-    if (slot && lane % 4 == 0 && lane / 4 < group) {
-        slot[lane / 4 * 2] = st.max;
-        slot[lane / 4 * 2 + 1] = sum;
+    float over[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float sum = st.sum[e];
+#pragma unroll
+        for (int i = 4; i < 32; i *= 2)
+            sum += __shfl_xor_sync(~0u, sum, i);
+        over[e] = 1 / sum;
+        if (slot && lane < 4 && column + e < group) {
+            slot[2 * (column + e)] = st.max[e];
+            slot[2 * (column + e) + 1] = sum;
+        }
     }
 #pragma unroll
-    for (int u = 0; u < UNITS; u++)
+    for (int u = 0; u < PAGE::UNITS; u++) {
+        const int from = (u >> p.v_shift) * 4 + lane % 4;
+        const float zero[2] = {__shfl_sync(~0u, st.zero[0], from), __shfl_sync(~0u, st.zero[1], from)};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int row = column + i % 2, dim = 16 * u + lane / 4 + i / 2 * 8;
+            const float x = st.o[u][i] * (1 / PAGE::factor(i / 2)) + zero[i % 2];
             if (row >= group)
                 continue;
             if (slot)
-                slot[2 * HEADS + row * KVD_WIDTH_MAX + dim] = st.o[u][i];
+                slot[2 * HEADS + row * KVD_WIDTH_MAX + dim] = x;
             else
-                store(p, at.b, at.g, row, dim, st.o[u][i] * over[i % 2]);
+                store(p, at.b, at.g, row, dim, x * over[i % 2]);
         }
+    }
 }
 
-/* ---- the kernel ---- */
+/* ---- the kernel ----------------------------------------------------------------------------------------- */
 
 /*
- * PAGE has UNITS; PAGE(p, shared, scratch): memory of the CTA, filled by all its threads before anything is read, and of the warp;
- * begin: a head of a request; copy: a page's codes into a stage, as cp.async; scores and values.
+ * PAGE, what a page is read with: UNITS, words; factor(r), by which rows of register r of the values' codes are too large;
+ * copy: what lies beside a page's codes into a stage, as cp.async; PAGE(p, shared, scratch): memory of the CTA, filled by all its threads, and
+ * of the warp; begin: a head of a request; scores and values of coded tokens, which take words and fill them again, in the end from `next`;
+ * <true> of pages that are coded as a whole and plain: nothing in them takes a way of its own.
  */
 template <class PAGE>
-__global__ void __launch_bounds__(32 * WARPS, 1) decode_kernel(const __grid_constant__ packed_params p)
+__device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
+                                            const char *stage, typename PAGE::words &w, const char *codes,
+                                            const char *next, state<PAGE::UNITS> &st, int lane)
+{
+    constexpr int UNITS = PAGE::UNITS;
+    const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS),
+              keys = at.keys - first, coded = at.values - first;
+    float s[4][4];
+    uint32_t prob[8];
+    if (min(keys, coded) >= KVD_PAGE_TOKENS && page.plain(p, at, stage)) { /* as nearly all pages are */
+        page.template scores<true>(p, at, stage, w, codes, s, lane);
+        soften(st, s);
+        probabilities(s, prob);
+        page.template values<true>(p, at, stage, w, codes, next, prob, st, lane);
+        return;
+    }
+    if (keys > 0)
+        page.template scores<false>(p, at, stage, w, codes, s, lane);
+    else
+        w.begin(1, codes + p.parts.v);
+    if (keys < left)
+        ring_scores<UNITS>(p, in_ring(p.a, at.b, at.page, at.g), at.b, at.g, keys, left, s, lane);
+    if (left < KVD_PAGE_TOKENS)
+#pragma unroll
+        for (int m = 0; m < 4; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[m][i] = token_of(m, i, lane) < left ? s[m][i] : -INFINITY;
+    soften(st, s);
+    if (coded > 0) {
+        probabilities<false>(s, 0, coded, prob, lane);
+        page.template values<false>(p, at, stage, w, codes, next, prob, st, lane);
+    } else {
+        w.begin(0, next);
+    }
+    if (coded < left) {
+        probabilities<true>(s, coded, left, prob, lane);
+        ring_values<PAGE>(in_ring(p.a, at.b, at.page, at.g) + KVD_PAGE_TOKENS * 16 * UNITS, left, prob, st,
+                          lane);
+    }
+}
+
+template <class PAGE>
+__global__ void __launch_bounds__(32 * WARPS, 1) packed_decode_kernel(const __grid_constant__ packed_params p)
 {
     extern __shared__ __align__(128) char smem[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
-              me = (int)blockIdx.x * p.warps + warp;
+              me = warp * (int)gridDim.x + (int)blockIdx.x;
     const int each = p.d.pages_before[p.a.n + 1], from = me * each,
               to = min(from + each, p.d.pages_before[p.a.n] * p.a.map.n_kv_heads);
-    char *const mine = smem + p.shared_bytes + warp * (p.stages * p.stage_bytes + p.scratch_bytes);
+    char *const mine = smem + p.shared_bytes + warp * (2 * p.stage_bytes + p.scratch_bytes);
     char *const stages = mine + p.scratch_bytes;
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(stages);
+    cursor at = {};
+    const char *codes = NULL, *next = NULL;
+    typename PAGE::words w;
+    if (from < to) {
+        at = seek(p, from, lane);
+        codes = codes_of(p, at);
+        PAGE::copy(p, at, codes, address, lane);
+        w.begin(0, codes);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
     PAGE page(p, smem, mine);
     if (from >= to)
         return;
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(stages);
-    cursor at = seek(p, from, lane), ahead = at;
-    int copied = from;
-    for (int i = 0; i + 1 < p.stages; i++, copied++) {
-        if (copied < to) {
-            page.copy(p, ahead, address + (uint32_t)(i * p.stage_bytes), lane);
-            advance(p, ahead, lane);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    }
     state<PAGE::UNITS> st;
     bool begins = true;
-    int start = at.page, stage = 0, next = p.stages - 1;
+    int start = at.page, stage = 0;
 #pragma unroll 1
-    for (int x = from; x < to; x++, copied++) {
-        if (copied < to) {
-            page.copy(p, ahead, address + (uint32_t)(next * p.stage_bytes), lane);
+    for (int x = from; x < to; x++, stage ^= 1) {
+        cursor ahead = at;
+        next = codes;
+        if (x + 1 < to) {
             advance(p, ahead, lane);
+            next = codes_of(p, ahead);
+            PAGE::copy(p, ahead, next, address + (uint32_t)((stage ^ 1) * p.stage_bytes), lane);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         if (begins) {
             page.begin(p, at, lane);
-            st.max = -INFINITY;
-            st.sum = 0;
-#pragma unroll
-            for (int u = 0; u < PAGE::UNITS; u++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    st.o[u][i] = 0;
+            st.clear();
             start = at.page;
             begins = false;
         }
-        if (p.stages == 2)
-            asm volatile("cp.async.wait_group 1;" ::: "memory");
-        else if (p.stages == 3)
-            asm volatile("cp.async.wait_group 2;" ::: "memory");
-        else
-            asm volatile("cp.async.wait_group 3;" ::: "memory");
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncwarp();
-        attend_page(p, at, page, stages + stage * p.stage_bytes, st, lane);
+        attend_page(p, at, page, stages + stage * p.stage_bytes, w, codes, next, st, lane);
         __syncwarp(); /* all have read the stage */
         if (at.page + 1 == at.pages || x + 1 == to) {
             const bool whole = start == 0 && at.page + 1 == at.pages;
-            put_result(p, at, st,
-                       whole ? NULL : p.d.partial + (size_t)(2 * me + (start == 0)) * (size_t)p.slot_floats,
-                       lane);
+            put_result<PAGE>(
+                p, at, st,
+                whole ? NULL : p.d.partial + (size_t)(2 * me + (start == 0)) * (size_t)p.slot_floats, lane);
             begins = true;
         }
-        advance(p, at, lane);
-        stage = stage + 1 == p.stages ? 0 : stage + 1;
-        next = next + 1 == p.stages ? 0 : next + 1;
+        at = ahead;
+        codes = next;
     }
 }
 

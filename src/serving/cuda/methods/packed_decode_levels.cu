@@ -6,134 +6,137 @@
  * R(t), RoPE of the key's position, is R(first of the page) R(t % 64): the first is put on the queries, once per page, the second comes from a
  * table of 64 positions in shared memory, in the order of the operands.
  *
- * Levels are float16, their bytes in registers, from which prmt takes four at a time. Half a page of one side at a time goes through shared
- * memory, each lane's operands where it alone reads them: there outliers find their places. Then RoPE on pairs, and the products.
+ * Codes are looked up in pairs (of 2 bits two pairs): their bits and the lane make the address of float16 levels in a table of shared memory that has a column
+ * for every lane, so that no two lanes ask the same bank. Widths and middles of values act on P, those of keys on the levels. What outliers and first
+ * tokens differ by from level 0, which is their code, lies in a tile of zeros at the operands' places, 64 tokens of 32 dims at a time, and is added.
  *
- * Bound by bytes as packed_decode.cu, in practice by some 3000 instructions of a warp for a page of heads of 128, and by the few warps that its shared
- * memory leaves room for: 13 % of the bound on an H200 at 4 bits.
+ * Bound by bytes as packed_decode.cu; what it costs is some 2400 instructions of a warp and 850 cycles of shared memory for a page of heads of 128. What of
+ * the bound that leaves has not been measured.
  */
 #include "serving/cuda/methods/packed_decode.cuh"
 
 namespace
 {
 
-/* Bytes of up to 16 levels as float16: entries 4 i .. 4 i + 3 in word i. */
-struct level_table {
-    uint32_t low[4], high[4];
-};
+/* ---- levels --------------------------------------------------------------------------------------------- */
 
-template <int B> __device__ void load_levels(const float *level, level_table &t)
+enum { ROW = 256 /* bytes of an entry for all lanes: of keys, of values */ };
+
+template <int B> __device__ __host__ constexpr int table_bytes()
 {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        t.low[i] = t.high[i] = 0;
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (4 * i + k < 1 << B) {
-                const uint32_t h = half_bits(level[4 * i + k]);
-                t.low[i] |= (h & 0xff) << 8 * k;
-                t.high[i] |= h >> 8 << 8 * k;
-            }
+    return (B == 3 ? 64 : 256) * ROW;
+}
+
+/* Entry e of a side: of 3 and 4 bits a pair, lane by lane, of 2 bits two pairs, for the lanes of half a warp. */
+template <int B> __device__ void fill_table(const float *level, char *table)
+{
+    for (int i = (int)threadIdx.x; i < table_bytes<B>() / 16; i += (int)blockDim.x) {
+        const int entry = i / 16, mask = (1 << B) - 1;
+        const float *const read = level + ((i % 16 < 8 ? 1 : 3) << B);
+        const uint32_t low = f16_pair(read[entry & mask], read[entry >> B & mask]),
+                       high =
+                           B == 2 ? f16_pair(read[entry >> 2 * B & mask], read[entry >> 3 * B & mask]) : low;
+        reinterpret_cast<uint4 *>(table)[i] = make_uint4(low, high, low, high);
     }
 }
 
-/* Codes of numbers 8 o .. 8 o + 7 of a lane, four bits each: the even ones in the lower half, the odd ones in the upper. */
-template <int B> __device__ __forceinline__ uint32_t octet(const uint32_t (&w)[B], int o)
-{
-    if (B == 4)
-        return w[o % B];
-    uint32_t x = w[o / 2 % B] >> o % 2 * 8 & 0x00ff00ffu; /* of the plane of two bits */
-    x = (x | x << 4) & 0x0f0f0f0fu;
-    x = (x | x << 2) & 0x33333333u;
-    if (B == 3) {
-        uint32_t y = w[B - 1] >> o * 4 & 0x000f000fu;
-        y = (y | y << 6) & 0x03030303u;
-        y = (y | y << 3) & 0x11111111u;
-        x |= y << 2;
-    }
-    return x;
-}
-
-/* Four entries of a byte table, by the lower three bits of the lower four digits of s, and of those by m. */
+/* Of 16 tokens the levels of a lane's codes, as A operand. column: of the lane, in the rows of the table. */
 template <int B>
-__device__ __forceinline__ uint32_t four_bytes(const uint32_t (&table)[4], uint32_t s, uint32_t m)
+__device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B], int m,
+                                        uint32_t (&x)[4])
 {
-    const uint32_t first = __byte_perm(table[0], table[1], s);
-    return B == 4 ? (first & ~m) | (__byte_perm(table[2], table[3], s) & m) : first;
-}
-
-/* Levels of an octet, numbers 2 i and 2 i + 1 in x[i]. */
-template <int B>
-__device__ __forceinline__ void look_up(uint32_t codes, const level_table &t, uint32_t (&x)[4])
-{
-    const uint32_t s = codes & 0x77777777u, h = B == 4 ? codes >> 3 & 0x11111111u : 0;
-    uint32_t number[2][2]; /* of even and odd ones: first two, second two */
+    if (B == 4) {
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        const uint32_t digits = s >> 16 * e, m = B == 4 ? __byte_perm(0xff00u, 0, h >> 16 * e) : 0;
-        const uint32_t low = four_bytes<B>(t.low, digits, m), high = four_bytes<B>(t.high, digits, m);
-        number[e][0] = __byte_perm(low, high, 0x5140);
-        number[e][1] = __byte_perm(low, high, 0x7362);
-    }
+        for (int r = 0; r < 4; r++)
+            x[r] = *reinterpret_cast<const uint32_t *>(
+                table + __byte_perm(w[m % B], column, 0x5504u | (uint32_t)r << 4));
+    } else if (B == 2) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        x[2 * i] = __byte_perm(number[0][i], number[1][i], 0x5410);
-        x[2 * i + 1] = __byte_perm(number[0][i], number[1][i], 0x7632);
-    }
-}
-
-template <int B> __device__ __forceinline__ void load_code_words(const char *from, uint32_t (&w)[B])
-{
-    if constexpr (B == 4) {
-        const uint4 v = *reinterpret_cast<const uint4 *>(from);
-        w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+        for (int r = 0; r < 4; r += 2) {
+            const uint2 v = *reinterpret_cast<const uint2 *>(
+                table + __byte_perm(w[m / 2 % B], column, 0x5504u | (uint32_t)(m % 2 * 2 + r / 2) << 4));
+            x[r] = v.x, x[r + 1] = v.y;
+        }
     } else {
 #pragma unroll
-        for (int i = 0; i < B; i++)
-            w[i] = *reinterpret_cast<const uint32_t *>(from + 4 * i);
+        for (int r = 0; r < 4; r++) { /* six bits to bits 8 .. 13 */
+            const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
+            const uint32_t bits = from < 0       ? w[i % B] << -from
+                                  : at % 32 > 26 ? __funnelshift_r(w[i % B], w[(i + 1) % B], (uint32_t)from)
+                                                 : w[i % B] >> from;
+            x[r] = *reinterpret_cast<const uint32_t *>(table + ((bits & 0x3f00u) | column));
+        }
     }
 }
 
-__device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t z)
+/* ---- what is kept apart --------------------------------------------------------------------------------- */
+
+enum { QUICK = 4, TILE = 2048 /* halves */ };
+
+/*
+ * Place in the tile [2 units][4 of 16 tokens][32 lanes][8 halves] of token t of the page and dim i, and above it a bit for the pass in which it is there,
+ * of four.
+ */
+template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
 {
-    const __half2 v = __hfma2(as_halves(x), as_halves(y), as_halves(z));
-    return *reinterpret_cast<const uint32_t *>(&v);
+    const int dim = i % (8 * N);
+    return (uint32_t)((((i / (8 * N) * 4 + t / 16) * 32 + kvd_packed_key_lane(t, i)) * 8 +
+                       kvd_packed_key_number(t, i) % 8) |
+                      TILE << dim / 16);
 }
 
-__device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y)
+__device__ __forceinline__ uint32_t value_place(int t, int i)
 {
-    const __half2 v = __hmul2(as_halves(x), as_halves(y));
-    return *reinterpret_cast<const uint32_t *>(&v);
+    return (uint32_t)((((i / 16 % 2 * 4 + t / 16) * 32 + kvd_packed_value_lane(t, i)) * 8 +
+                       kvd_packed_value_number(t, i) % 8) |
+                      TILE << i / 32);
 }
 
-/* Places in the half page [pieces][32 lanes][8 halves] of token t (0 .. 31) and dim i. */
-__device__ __forceinline__ int key_place(int t, int i)
+/* A number of the tile: what is added to level 0 below its place. */
+__device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width, float lowest)
 {
-    return ((i / 8 * 32 + kvd_packed_key_lane(t, i)) * 4 + t / 8) * 2 + i % 2;
+    return half_bits(x - fmaf(width, lowest, middle)) | place << 16;
 }
 
-__device__ __forceinline__ int value_place(int t, int i)
-{
-    return (((i / 16 * 2 + t / 16) * 32 + kvd_packed_value_lane(t, i)) * 4 + i % 16 / 8 + t % 16 / 8 * 2) *
-               2 +
-           t % 2;
-}
+/* ---- a page --------------------------------------------------------------------------------------------- */
 
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, D = 16 * N;
-    level_table level[2];
-    uint32_t query[N][2]; /* bf16 */
-    float unit;
-    const uint4 *turn; /* shared [8][N / 2][32]: cos, sin of dims 2 c, 2 c + 1; of those + 8 */
-    uint16_t *tile;    /* shared, half a page of this warp's */
+    typedef words_ahead<B, N, true> words;
+    const char *table;   /* shared, of levels */
+    const uint4 *turn;   /* shared [8][N / 2][32]: cos, sin of dims 2 c, 2 c + 1; of those + 8 */
+    const uint4 *tile;   /* shared, of this warp; zeros between passes */
+    uint32_t places;     /* its address */
+    uint32_t *query;     /* shared [2 N][32] bf16 */
+    uint2 *range;        /* shared [2 N][4]: half widths of keys' dims 2 c, + 1 of 8, middles */
+    float lowest[2];     /* level 0 of keys, of values, as float16 has it */
+    uint32_t column;     /* of keys in the table's rows */
+    float over, unit[2]; /* of queries: 1 / unit of head lane / 4, units of heads 2 c, 2 c + 1 */
+
+    static __device__ constexpr float factor(int)
+    {
+        return 1;
+    }
 
     __device__ levels_page(const packed_params &p, char *shared, char *scratch)
-        : turn(reinterpret_cast<const uint4 *>(shared)), tile(reinterpret_cast<uint16_t *>(scratch))
     {
-        for (int i = (int)threadIdx.x; p.a.before_rope && i < 128 * N; i += (int)blockDim.x)
-            reinterpret_cast<uint4 *>(shared)[i] = reinterpret_cast<const uint4 *>(p.a.turn)[i];
-        load_levels<B>(p.a.level + (1 << B), level[0]);
-        load_levels<B>(p.a.level + (3 << B), level[1]);
+        const int lane = (int)threadIdx.x % 32;
+        table = shared;
+        turn = reinterpret_cast<const uint4 *>(shared + table_bytes<B>());
+        tile = reinterpret_cast<const uint4 *>(scratch) + lane;
+        places = (uint32_t)__cvta_generic_to_shared(scratch);
+        query = reinterpret_cast<uint32_t *>(scratch + 2 * TILE);
+        range = reinterpret_cast<uint2 *>(scratch + 2 * TILE + 256 * N);
+        column = (uint32_t)(B == 2 ? lane % 16 * 8 : lane * 4);
+        fill_table<B>(p.a.level, shared);
+        for (int i = (int)threadIdx.x; i < 128 * N; i += (int)blockDim.x)
+            reinterpret_cast<uint4 *>(shared + table_bytes<B>())[i] =
+                p.a.before_rope ? reinterpret_cast<const uint4 *>(p.a.turn)[i]
+                                : make_uint4(0x3c003c00u, 0, 0x3c003c00u, 0);
+        for (int i = lane; i < TILE / 8; i += 32)
+            reinterpret_cast<uint4 *>(scratch)[i] = make_uint4(0, 0, 0, 0);
+        lowest[0] = as_half(p.a.level[1 << B]);
+        lowest[1] = as_half(p.a.level[3 << B]);
         __syncthreads();
     }
 
@@ -141,206 +144,329 @@ template <int B, int N> struct levels_page {
     {
         const uint16_t *const from = query_of(p, at.b, at.g, lane);
         float most = 0;
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < 2 * N; i++) {
-            uint32_t &w = query[i / 2][i % 2];
-            w = lane / 4 < p.a.map.group ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
+            const uint32_t w =
+                lane / 4 < p.a.map.group ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
             most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
+            query[32 * i + lane] = w;
         }
-        unit = unit_of(most);
+        const float mine = unit_of(most);
+        over = 1 / mine; /* exact */
+        of_columns(mine, unit, lane);
+        const float4 *const ranges =
+            reinterpret_cast<const float4 *>(p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width);
+        for (int i = lane; i < 8 * N; i += 32) {
+            const float4 r = __ldg(ranges + i); /* middle, half width of two dims */
+            range[i] = make_uint2(f16_pair(r.y, r.w), f16_pair(r.x, r.z));
+        }
+        __syncwarp();
     }
 
-    __device__ __forceinline__ void copy(const packed_params &p, const cursor &at, uint32_t stage, int lane)
+    /* Stage: what lies behind the codes of values, cosines and sines of the page's first position. */
+    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at, const char *codes,
+                                                uint32_t stage, int lane)
     {
         const int turned = p.a.before_rope ? 4 * D : 0;
-        copy_codes(p, at, stage, p.stage_bytes - turned, lane);
-        if (turned && KVD_PAGE_TOKENS * at.page < at.keys && lane < D / 4) {
-            const float *const table = lane < D / 8 ? p.a.cosine : p.a.sine;
-            const float *const from =
-                table + (size_t)(KVD_PAGE_TOKENS * at.page) * (D / 2) + lane % (D / 8) * 4;
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                             stage + (uint32_t)(p.stage_bytes - turned + 16 * lane)),
-                         "l"(from)
-                         : "memory");
-        }
+        copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes - turned, lane);
+        if (turned && lane < D / 4)
+            copy_ahead(stage + (uint32_t)(p.stage_bytes - turned + lane / (D / 8) * 2 * D),
+                       reinterpret_cast<const char *>((lane < D / 8 ? p.a.cosine : p.a.sine) +
+                                                      (size_t)(KVD_PAGE_TOKENS * at.page) * (D / 2)),
+                       2 * D, lane % (D / 8));
     }
 
-    /* Queries as A operand, turned back by the page's first position. */
-    __device__ __forceinline__ void turn_back(const packed_params &p, const char *stage, uint32_t (&q)[N][2],
-                                              int lane)
+    /* Queries of units u (low) and u + N / 2 as B operand, turned back by the page's first position. */
+    __device__ __forceinline__ void turn_back(const packed_params &p, const char *stage, int u,
+                                              uint32_t (&low)[2], uint32_t (&high)[2], int lane)
     {
         const float *const cosine = reinterpret_cast<const float *>(stage + p.stage_bytes - 4 * D),
                            *const sine = cosine + D / 2;
-        const float over = 1 / unit; /* exact */
 #pragma unroll
-        for (int u = 0; u < N / 2; u++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const uint32_t low = query[u][h], high = query[u + N / 2][h];
-                float2 c = make_float2(1, 1), s = make_float2(0, 0);
-                if (p.a.before_rope) {
-                    c = *reinterpret_cast<const float2 *>(cosine + 16 * u + 8 * h + lane % 4 * 2);
-                    s = *reinterpret_cast<const float2 *>(sine + 16 * u + 8 * h + lane % 4 * 2);
-                }
-                q[u][h] = f16_pair((bf16_of(low, 0) * c.x + bf16_of(high, 0) * s.x) * over,
-                                   (bf16_of(low, 1) * c.y + bf16_of(high, 1) * s.y) * over);
-                q[u + N / 2][h] = f16_pair((bf16_of(high, 0) * c.x - bf16_of(low, 0) * s.x) * over,
-                                           (bf16_of(high, 1) * c.y - bf16_of(low, 1) * s.y) * over);
+        for (int h = 0; h < 2; h++) {
+            const uint32_t x = query[32 * (2 * u + h) + lane], y = query[32 * (2 * (u + N / 2) + h) + lane];
+            float2 c = make_float2(1, 1), s = make_float2(0, 0);
+            if (p.a.before_rope) {
+                c = *reinterpret_cast<const float2 *>(cosine + 16 * u + 8 * h + lane % 4 * 2);
+                s = *reinterpret_cast<const float2 *>(sine + 16 * u + 8 * h + lane % 4 * 2);
             }
-    }
-
-    /* First tokens of a sequence that lie in the half page, as they are. */
-    __device__ __forceinline__ void put_sink(const packed_params &p, const cursor &at, int side, int first,
-                                             int coded, int lane)
-    {
-        const int n = min(min(p.a.n_sink, coded) - first, 32), wide = p.a.map.page_elements / KVD_PAGE_TOKENS;
-        if (n <= 0)
-            return;
-        const uint16_t *const from =
-            p.a.sink + ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)first) * (size_t)wide +
-            p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS + side * D;
-        for (int k = lane; k < n * D; k += 32) {
-            const int t = k / D, i = k % D;
-            tile[side ? value_place(t, i) : key_place(t, i)] = from[(size_t)t * (size_t)wide + (size_t)i];
+            low[h] = f16_pair((bf16_of(x, 0) * c.x + bf16_of(y, 0) * s.x) * over,
+                              (bf16_of(x, 1) * c.y + bf16_of(y, 1) * s.y) * over);
+            high[h] = f16_pair((bf16_of(y, 0) * c.x - bf16_of(x, 0) * s.x) * over,
+                               (bf16_of(y, 1) * c.y - bf16_of(x, 1) * s.y) * over);
         }
-        __syncwarp();
     }
 
-    __device__ __forceinline__ void put_key_outliers(const packed_params &p, const cursor &at,
-                                                     const char *stage, int half, int lane)
+    /* ---- what is kept apart ---- */
+
+    __device__ __forceinline__ uint32_t key_entry(int t, int i, float x) const
     {
-        if (!p.a.form.k_apart)
-            return;
-        const uint32_t *const list = reinterpret_cast<const uint32_t *>(stage + p.parts.k_list);
-        const int page = __shfl_sync(~0u, at.number, at.page % 32), n = min((int)list[0], p.a.form.k_apart);
-        const uint32_t *const all =
-            reinterpret_cast<const uint32_t *>(in_codes(p.a, page, at.g) + p.parts.k_list);
-        for (int k = lane; k < n; k += 32) {
-            const uint32_t one = k < p.n_listed ? list[4 + k] : all[4 + k];
-            const int t = (int)(one >> 16) / KVD_WIDTH_MAX, i = (int)(one >> 16) % KVD_WIDTH_MAX;
-            if (t / 32 == half)
-                tile[key_place(t % 32, i)] = (uint16_t)one;
-        }
-        __syncwarp();
+        const uint16_t *const r = reinterpret_cast<const uint16_t *>(range + i / 2) + i % 2;
+        return entry_of(key_place<N>(t, i), x, half_of(r[2], 0), half_of(r[0], 0), lowest[0]);
     }
 
+    __device__ __forceinline__ uint32_t value_entry(const char *stage, int t, int i, float x) const
+    {
+        const uint16_t *const side =
+            reinterpret_cast<const uint16_t *>(stage + 64 * (t / 16)) + kvd_packed_scale(t);
+        return entry_of(value_place(t, i), x, half_of(side[4], 0), half_of(side[0], 0), lowest[1]);
+    }
+
+    /* Address in the tile of a number's place. */
+    __device__ __forceinline__ uint32_t address_of(uint32_t entry) const
+    {
+        return places + (entry >> 15 & 2 * (TILE - 1));
+    }
+
+    static __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
+    {
+        asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
+                         entry & (uint32_t)TILE << 16 << pass),
+                     "r"(address), "h"((uint16_t)(away ? 0 : entry))
+                     : "memory");
+    }
+
+    /* What of a side is in the tile in this pass, there or (away) back to zero: numbers that a lane has in registers. */
+    struct few {
+        uint32_t entry[QUICK], address[QUICK];
+
+        __device__ __forceinline__ void put_all(int pass, bool away) const
+        {
+#pragma unroll
+            for (int k = 0; k < QUICK; k++)
+                put(entry[k], address[k], pass, away);
+        }
+    };
+
+    /* number(k) of the first n of a list. */
+    template <class AT> __device__ __forceinline__ few few_of(int n, int lane, AT number) const
+    {
+        few f;
+#pragma unroll
+        for (int k = 0; k < QUICK; k++) { /* no branch */
+            const uint32_t one = number(lane + 32 * k);
+            f.entry[k] = lane + 32 * k < n ? one : 0;
+            f.address[k] = address_of(one);
+        }
+        return f;
+    }
+
+    /* Others of n, and tokens of the page that are kept whole, `sinks` of them. */
+    template <class AT>
+    __device__ __forceinline__ void put_many(const packed_params &p, const cursor &at, const char *stage,
+                                             int side, int n, int sinks, int pass, bool away, int lane,
+                                             AT number)
+    {
+#pragma unroll 1
+        for (int k = 32 * QUICK + lane; k < n; k += 32) {
+            const uint32_t one = number(k);
+            put(one, address_of(one), pass, away);
+        }
+        const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS, first = KVD_PAGE_TOKENS * at.page,
+                  i = side ? 32 * pass + lane : lane / 16 * (D / 2) + 16 * pass + lane % 16;
+        const uint16_t *from = p.a.sink +
+                               ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)first) * (size_t)wide +
+                               p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS + side * D + i;
+        __syncwarp(); /* an outlier of such a token is here, too */
+#pragma unroll 1
+        for (int t = 0; t < sinks; t++, from += wide) {
+            const float x = half_of(*from, 0);
+            const uint32_t one = side ? value_entry(stage, t, i, x) : key_entry(t, i, x);
+            put(one, address_of(one), pass, away);
+        }
+    }
+
+    /* ---- products ---- */
+
+    /* Units u and u + N / 2 of keys, which RoPE turns together. */
+    __device__ __forceinline__ void multiply_keys(const packed_params &p, const char *stage, int u,
+                                                  const uint32_t (&w_low)[B], const uint32_t (&w_high)[B],
+                                                  float (&sum)[4][4], int lane)
+    {
+        uint32_t q_low[2], q_high[2];
+        turn_back(p, stage, u, q_low, q_high, lane);
+        const uint2 *const ranges = range + lane % 4 + 8 * u;
+        const uint2 low[2] = {ranges[0], ranges[4]}, high[2] = {ranges[4 * N], ranges[4 * N + 4]};
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            uint32_t x[4], y[4];
+            look_up<B>(table, column, w_low, m, x);
+            look_up<B>(table, column, w_high, m, y);
+            const uint4 apart[2] = {tile[m * 32], tile[(4 + m) * 32]},
+                        t[2] = {turn[(2 * m * (N / 2) + u) * 32 + lane],
+                                turn[((2 * m + 1) * (N / 2) + u) * 32 + lane]};
+            const uint32_t more[2][4] = {{apart[0].x, apart[0].y, apart[0].z, apart[0].w},
+                                         {apart[1].x, apart[1].y, apart[1].z, apart[1].w}};
+#pragma unroll
+            for (int r = 0; r < 4; r++) { /* rows r % 2, dims r / 2 */
+                const uint32_t c = r / 2 ? t[r % 2].z : t[r % 2].x, si = r / 2 ? t[r % 2].w : t[r % 2].y;
+                const uint32_t a = times_plus(x[r], low[r / 2].x, plus(low[r / 2].y, more[0][r])),
+                               b = times_plus(y[r], high[r / 2].x, plus(high[r / 2].y, more[1][r]));
+                x[r] = times_plus(b, minus(si), times(a, c));
+                y[r] = times_plus(a, si, times(b, c));
+            }
+            multiply<false>(sum[m], x, q_low[0], q_low[1]);
+            multiply<false>(sum[m], y, q_high[0], q_high[1]);
+        }
+    }
+
+    /* Tokens of the page, from its first on, that are whole; outliers of its keys, and of so many tokens of values. */
+    static __device__ __forceinline__ int sinks_of(const packed_params &p, const cursor &at, int coded)
+    {
+        return min(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, min(coded, (int)KVD_PAGE_TOKENS));
+    }
+
+    static __device__ __forceinline__ const uint32_t *key_list(const packed_params &p, const char *stage)
+    {
+        return reinterpret_cast<const uint32_t *>(stage + (p.n_listed ? p.parts.k_list - p.parts.k_side : 0));
+    }
+
+    static __device__ __forceinline__ int key_outliers(const packed_params &p, const char *stage)
+    {
+        return p.a.form.k_apart ? min((int)key_list(p, stage)[0], p.a.form.k_apart) : 0;
+    }
+
+    /* No token is whole, and the lanes' registers have room for all outliers. */
+    static __device__ __forceinline__ bool plain(const packed_params &p, const cursor &at, const char *stage)
+    {
+        return sinks_of(p, at, KVD_PAGE_TOKENS) <= 0 &&
+               max(key_outliers(p, stage), KVD_PAGE_TOKENS * p.a.form.v_apart) <= 32 * QUICK;
+    }
+
+    /* S^T = K Q^T */
+    template <bool PLAIN>
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &at, const char *stage,
-                                           float (&s)[8][2], int lane)
+                                           words &w, const char *codes, float (&s)[4][4], int lane)
     {
-        const int first = KVD_PAGE_TOKENS * at.page, coded = at.keys - first;
-        const float4 *const range =
-            reinterpret_cast<const float4 *>(p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width) +
-            lane % 4;
-        uint4 *const mine = reinterpret_cast<uint4 *>(tile) + lane;
-        uint32_t q[N][2];
-        float sum[8][4] = {};
-        turn_back(p, stage, q, lane);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (32 * half >= coded)
-                break;
-#pragma unroll
-            for (int u = 0; u < N; u++) {
-                uint32_t w[B], x[2][4];
-                load_code_words<B>(stage + 4 * kvd_packed_words(B, u, lane), w);
-                look_up<B>(octet<B>(w, 2 * half), level[0], x[0]);
-                look_up<B>(octet<B>(w, 2 * half + 1), level[0], x[1]);
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float4 r = __ldg(range + 8 * u + 4 * h); /* middle, half width of two dims */
-                    const uint32_t middle = f16_pair(r.x, r.z), width = f16_pair(r.y, r.w);
-                    mine[(2 * u + h) * 32] = make_uint4(
-                        times_plus(x[0][h], width, middle), times_plus(x[0][2 + h], width, middle),
-                        times_plus(x[1][h], width, middle), times_plus(x[1][2 + h], width, middle));
-                }
-            }
-            __syncwarp();
-            put_key_outliers(p, at, stage, half, lane);
-            put_sink(p, at, 0, first + 32 * half, at.keys, lane);
+        const int n = key_outliers(p, stage),
+                  sinks = sinks_of(p, at, at.keys - (int)KVD_PAGE_TOKENS * at.page);
+        const uint32_t *const list = key_list(p, stage);
+        const auto entry = [&](uint32_t one) {
+            return key_entry((int)(one >> 23), (int)(one >> 16) % KVD_WIDTH_MAX, half_of(one, 0));
+        };
+        const few quick = few_of(n, lane, [&](int k) { return entry(list[4 + min(k, p.n_listed - 1)]); });
+        float sum[4][4] = {};
+        if (PLAIN) {
 #pragma unroll
             for (int u = 0; u < N / 2; u++) {
-                const int v = u + N / 2;
-                const uint32_t a[4] = {q[u][0], 0, q[u][1], 0}, b[4] = {q[v][0], 0, q[v][1], 0};
-                uint4 l[2], g[2];
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    l[h] = mine[(2 * u + h) * 32];
-                    g[h] = mine[(2 * v + h) * 32];
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    uint32_t low[2], high[2];
-#pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        low[h] = j == 0 ? l[h].x : j == 1 ? l[h].y : j == 2 ? l[h].z : l[h].w;
-                        high[h] = j == 0 ? g[h].x : j == 1 ? g[h].y : j == 2 ? g[h].z : g[h].w;
-                    }
-                    if (p.a.before_rope) {
-                        const uint4 t = turn[((4 * half + j) * (N / 2) + u) * 32 + lane];
-#pragma unroll
-                        for (int h = 0; h < 2; h++) {
-                            const uint32_t x = low[h], y = high[h], c = h ? t.z : t.x, si = h ? t.w : t.y;
-                            low[h] = times_plus(y, si ^ 0x80008000u, times(x, c));
-                            high[h] = times_plus(x, si, times(y, c));
-                        }
-                    }
-                    multiply<false>(sum[4 * half + j], a, low[0], low[1]);
-                    multiply<false>(sum[4 * half + j], b, high[0], high[1]);
-                }
+                quick.put_all(u, false);
+                __syncwarp();
+                multiply_keys(p, stage, u, w.w[2 * u % words::AHEAD], w.w[(2 * u + 1) % words::AHEAD], sum,
+                              lane);
+                __syncwarp();
+                quick.put_all(u, true);
+                __syncwarp();
+                w.taken(0, 2 * u, codes, codes + p.parts.v);
+                w.taken(0, 2 * u + 1, codes, codes + p.parts.v);
             }
-            __syncwarp();
+        } else { /* little code */
+            const uint32_t *const all = reinterpret_cast<const uint32_t *>(codes + p.parts.k_list);
+            const auto number = [&](int k) { return entry(k < p.n_listed ? list[4 + k] : all[4 + k]); };
+            const char *const from = codes + words::of_lane();
+#pragma unroll 1
+            for (int u = 0; u < N / 2; u++) {
+                uint32_t w_low[B], w_high[B];
+                load_words<B>(from + 128 * B * u, w_low);
+                load_words<B>(from + 128 * B * (u + N / 2), w_high);
+                quick.put_all(u, false);
+                put_many(p, at, stage, 0, n, sinks, u, false, lane, number);
+                __syncwarp();
+                multiply_keys(p, stage, u, w_low, w_high, sum, lane);
+                __syncwarp();
+                quick.put_all(u, true);
+                put_many(p, at, stage, 0, n, sinks, u, true, lane, number);
+                __syncwarp();
+            }
+            w.begin(1, codes + p.parts.v);
         }
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            s[j][0] = sum[j][0] * (p.scale_log2 * unit);
-            s[j][1] = sum[j][1] * (p.scale_log2 * unit);
+        for (int i = 0; i < 16; i++)
+            s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * unit[i % 2]);
+    }
+
+    /* Units 2 pass and 2 pass + 1 of values. */
+    __device__ __forceinline__ void multiply_values(const uint32_t (&w_0)[B], const uint32_t (&w_1)[B],
+                                                    const uint32_t (&scaled)[8], const uint32_t (&prob)[8],
+                                                    float (&o_0)[4], float (&o_1)[4])
+    {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            uint32_t x[4], y[4];
+            look_up<B>(table, column + ROW / 2, w_0, k, x);
+            look_up<B>(table, column + ROW / 2, w_1, k, y);
+            const uint4 e = tile[k * 32], f = tile[(4 + k) * 32];
+            const uint32_t x_more[4] = {e.x, e.y, e.z, e.w}, y_more[4] = {f.x, f.y, f.z, f.w};
+            multiply<false>(o_0, x, scaled[2 * k], scaled[2 * k + 1]);
+            multiply<false>(o_1, y, scaled[2 * k], scaled[2 * k + 1]);
+            multiply<false>(o_0, x_more, prob[2 * k], prob[2 * k + 1]);
+            multiply<false>(o_1, y_more, prob[2 * k], prob[2 * k + 1]);
         }
     }
 
+    /* O^T = levels (half width P) + middle P + what is apart P. */
+    template <bool PLAIN>
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at, const char *stage,
+                                           words &w, const char *codes, const char *next,
                                            const uint32_t (&prob)[8], state<N> &st, int lane)
     {
-        const int first = KVD_PAGE_TOKENS * at.page, coded = at.values - first, apart = p.a.form.v_apart;
-        const uint32_t *const list = reinterpret_cast<const uint32_t *>(stage + p.parts.v_list);
-        uint4 *const mine = reinterpret_cast<uint4 *>(tile) + lane;
+        const int coded = min(at.values - (int)KVD_PAGE_TOKENS * at.page, (int)KVD_PAGE_TOKENS),
+                  sinks = sinks_of(p, at, coded), apart = p.a.form.v_apart,
+                  n = (PLAIN ? (int)KVD_PAGE_TOKENS : coded) * apart;
+        const uint32_t *const list =
+            reinterpret_cast<const uint32_t *>(stage + (apart ? p.parts.v_list - p.parts.k_side : 0));
+        const float each = apart ? 1.0f / (float)apart : 0;
+        const auto number = [&](int k) {
+            const int t = (int)(((float)k + 0.5f) * each); /* exact: k is small */
+            return value_entry(stage, t, (int)(list[k] >> 16), half_of(list[k], 0));
+        };
+        const int last = max(KVD_PAGE_TOKENS * apart - 1, 0);
+        const few quick = few_of(n, lane, [&](int k) { return number(min(k, last)); });
+        uint32_t scaled[8];
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (32 * half >= coded)
-                break;
-            uint4 side[2];
+        for (int k = 0; k < 4; k++) {
+            const uint4 side = *reinterpret_cast<const uint4 *>(stage + 64 * k + lane % 4 * 16);
+            const uint32_t middle[4] = {lane < 4 ? side.z : 0, 0, lane < 4 ? side.w : 0, 0};
+            multiply<false>(st.zero, middle, prob[2 * k], prob[2 * k + 1]);
+            scaled[2 * k] = times(prob[2 * k], side.x);
+            scaled[2 * k + 1] = times(prob[2 * k + 1], side.y);
+        }
+        if (PLAIN) {
 #pragma unroll
-            for (int k = 0; k < 2; k++)
-                side[k] = *reinterpret_cast<const uint4 *>(stage + p.parts.v_side + 64 * (2 * half + k) +
-                                                           lane % 4 * 16);
-#pragma unroll
-            for (int u = 0; u < N; u++) {
-                uint32_t w[B];
-                load_code_words<B>(stage + p.parts.v + 4 * kvd_packed_words(B, u, lane), w);
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    uint32_t x[4];
-                    look_up<B>(octet<B>(w, 2 * half + k), level[1], x);
-                    mine[(2 * u + k) * 32] = make_uint4(
-                        times_plus(x[0], side[k].x, side[k].z), times_plus(x[1], side[k].x, side[k].z),
-                        times_plus(x[2], side[k].y, side[k].w), times_plus(x[3], side[k].y, side[k].w));
-                }
+            for (int pass = 0; pass < N / 2; pass++) {
+                quick.put_all(pass, false);
+                __syncwarp();
+                multiply_values(w.w[2 * pass % words::AHEAD], w.w[(2 * pass + 1) % words::AHEAD], scaled,
+                                prob, st.o[2 * pass], st.o[2 * pass + 1]);
+                __syncwarp();
+                quick.put_all(pass, true);
+                __syncwarp();
+                w.taken(1, 2 * pass, codes + p.parts.v, next);
+                w.taken(1, 2 * pass + 1, codes + p.parts.v, next);
             }
-            __syncwarp();
-            for (int k = lane; k < min(coded - 32 * half, 32) * apart; k += 32) {
-                const uint32_t one = list[32 * half * apart + k];
-                tile[value_place(k / apart, (int)(one >> 16))] = (uint16_t)one;
+        } else {
+            const char *const from = codes + p.parts.v + words::of_lane();
+#pragma unroll 1
+            for (int pass = 0; pass < N / 2; pass++) {
+                uint32_t w_0[B], w_1[B];
+                float o[2][4] = {};
+                load_words<B>(from + 256 * B * pass, w_0);
+                load_words<B>(from + 256 * B * pass + 128 * B, w_1);
+                quick.put_all(pass, false);
+                put_many(p, at, stage, 1, n, sinks, pass, false, lane, number);
+                __syncwarp();
+                multiply_values(w_0, w_1, scaled, prob, o[0], o[1]);
+                __syncwarp();
+                quick.put_all(pass, true);
+                put_many(p, at, stage, 1, n, sinks, pass, true, lane, number);
+                __syncwarp();
+#pragma unroll
+                for (int u = 0; u < N; u++) /* registers have no index */
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        st.o[u][i] += u / 2 == pass ? o[u % 2][i] : 0;
             }
-            __syncwarp();
-            put_sink(p, at, 1, first + 32 * half, at.values, lane);
-#pragma unroll
-            for (int u = 0; u < N; u++)
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    const uint4 v = mine[(2 * u + k) * 32];
-                    const uint32_t a[4] = {v.x, v.y, v.z, v.w};
-                    multiply<false>(st.o[u], a, prob[4 * half + 2 * k], prob[4 * half + 2 * k + 1]);
-                }
-            __syncwarp();
+            w.begin(0, next);
         }
     }
 };
@@ -362,9 +488,9 @@ __global__ void turn_kernel(const float *cosine, const float *sine, int half, ui
 
 template <int N> kvd_packed_decode_kernel of_bits(int bits)
 {
-    return bits == 2   ? decode_kernel<levels_page<2, N>>
-           : bits == 3 ? decode_kernel<levels_page<3, N>>
-           : bits == 4 ? decode_kernel<levels_page<4, N>>
+    return bits == 2   ? packed_decode_kernel<levels_page<2, N>>
+           : bits == 3 ? packed_decode_kernel<levels_page<3, N>>
+           : bits == 4 ? packed_decode_kernel<levels_page<4, N>>
                        : NULL;
 }
 
@@ -382,10 +508,11 @@ void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
 {
     const int d = p->a.map.d_qk[0], turned = p->a.before_rope ? 4 * d : 0;
     /* Room is four times what is expected (serving/cuda/methods/packed.c): a third of it hardly ever is too little. */
-    p->n_listed = p->a.form.k_apart / 12 * 4;
-    p->stage_bytes = p->parts.k_list + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;
-    p->scratch_bytes = 64 * d;
-    p->shared_bytes = turned ? 128 * d : 0;
+    p->n_listed = min(max(p->a.form.k_apart / 12 * 4, 32 * QUICK), p->a.form.k_apart);
+    p->stage_bytes =
+        p->parts.k_list - p->parts.k_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;
+    p->scratch_bytes = 2 * TILE + 20 * d;
+    p->shared_bytes = (p->a.form.bits == 3 ? table_bytes<3>() : table_bytes<4>()) + 128 * d;
 }
 
 size_t kvd_packed_turns_bytes(int d)

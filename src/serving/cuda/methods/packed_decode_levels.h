@@ -9,8 +9,9 @@ struct kvd_packed_decode_params {
     kvd_packed_decode_args d;
     kvd_packed_parts parts; /* all heads have one width */
     float scale_log2;
-    int32_t warps, stages, slot_floats;
-    int32_t stage_bytes, scratch_bytes, shared_bytes; /* of a page, of a warp beside its stages, of the CTA */
+    int32_t warps, slot_floats;
+    int32_t stage_bytes, scratch_bytes,
+        shared_bytes;         /* of a page, of a warp beside its two stages, of the CTA */
     int32_t k_shift, v_shift; /* log2 of groups of 8 tokens, and of units, that share scales */
     int32_t n_listed;         /* of the outliers of keys, how many go with the page */
 };

@@ -47,7 +47,7 @@ __device__ void even_keys(const page_of &o, int u, int lane)
     const int d = o.a.map.d_qk[o.g], r = lane / 4, c = lane % 4, groups = o.a.form.k_group / 8;
     uint32_t pair[16];
     uint4 scale = make_uint4(0, 0, 0, 0);
-    load_pairs(reinterpret_cast<const uint32_t *>(o.codes) + kvd_packed_words(o.a.form.bits, u, lane),
+    load_pairs(reinterpret_cast<const uint32_t *>(o.codes) + kvd_packed_words(o.a.form.bits, u, lane), false,
                o.a.form.bits, pair);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -57,7 +57,8 @@ __device__ void even_keys(const page_of &o, int u, int lane)
             scale = scales_of(o, o.parts.k_side, j / groups * (d / 16) + u, c);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const uint32_t code = pair[2 * j + h], s = h ? scale.y : scale.x, z = h ? scale.w : scale.z;
+            const uint32_t code = pair[j / 2 * 4 + 2 * h + j % 2], s = h ? scale.y : scale.x,
+                           z = h ? scale.w : scale.z;
             put_row(o, 8 * j + r, o.keys, (size_t)(j * 8 * d + (2 * u + h) * 64 + r * 8 + 2 * c),
                     bf16_pair(half_of(s, 0) * (float)(code & 0xffff) + half_of(z, 0),
                               half_of(s, 1) * (float)(code >> 16) + half_of(z, 1)));
@@ -72,7 +73,7 @@ __device__ void even_values(const page_of &o, int u, int lane)
     uint32_t pair[16];
     load_pairs(reinterpret_cast<const uint32_t *>(o.codes + o.parts.v) +
                    kvd_packed_words(o.a.form.bits, u, lane),
-               o.a.form.bits, pair);
+               false, o.a.form.bits, pair);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         if (16 * k >= o.left)
@@ -101,7 +102,7 @@ __device__ void level_unit(const page_of &o, int side, int u, const float *level
     uint32_t pair[16];
     load_pairs(reinterpret_cast<const uint32_t *>(o.codes + (side ? o.parts.v : 0)) +
                    kvd_packed_words(bits, u, lane),
-               bits, pair);
+               true, bits, pair);
     const float *const read = level + (1 << bits);
     if (side) {
 #pragma unroll
@@ -129,7 +130,7 @@ __device__ void level_unit(const page_of &o, int side, int u, const float *level
                         half = i < o.a.range_width ? range[1] : 0;
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                const uint32_t code = e ? pair[2 * j + h] >> 16 : pair[2 * j + h] & 0xffff;
+                const uint32_t two = pair[j / 2 * 4 + 2 * h + j % 2], code = e ? two >> 16 : two & 0xffff;
                 tile[(8 * j + r) * TILE_PITCH + i] = middle + half * read[code];
             }
         }

@@ -53,11 +53,21 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
 }
 
 /* A lane's codes: numbers 2 p and 2 p + 1 in the lower and the upper half of pair[p]. */
-static __device__ __forceinline__ void load_pairs(const uint32_t *words, int bits, uint32_t (&pair)[16])
+static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
+                                                  uint32_t (&pair)[16])
 {
+    const uint32_t mask = (1u << bits) - 1;
 #pragma unroll
-    for (int p = 0; p < 16; p++)
+    for (int p = 0; p < 16; p++) {
         pair[p] = 0;
+        if (levels) {
+            const int at = 2 * bits * p, next = min(at / 32 + 1, bits - 1);
+            const uint32_t two = __funnelshift_r(words[at / 32], words[next], (uint32_t)at % 32);
+            pair[p] = (two & mask) | (two >> bits & mask) << 16;
+        }
+    }
+    if (levels)
+        return;
     if (bits == 8)
         add_plane<8>(words, 0, pair);
     if (bits & 4)

@@ -1,0 +1,69 @@
+/* What coding a page and coding a token share (packed_code.cu, packed_code_token.cuh). */
+#ifndef KVD_SERVING_CUDA_PACKED_CODE_CUH
+#define KVD_SERVING_CUDA_PACKED_CODE_CUH
+
+#include "serving/cuda/methods/packed_words.cuh"
+
+namespace
+{
+
+/* A page of a head, and which of its tokens are to be coded. */
+struct page_of {
+    const kvd_packed_args &a;
+    int b, g, p, page;
+    const uint16_t *rows; /* K; V behind it */
+    char *codes;
+    kvd_packed_parts parts;
+    const float *middle; /* [2][2^bits] between neighbouring levels, of keys and of values */
+    int before;          /* tokens before this iteration */
+};
+
+/* Of n levels, a power of 2: how many middles between neighbours lie below x. */
+__device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
+{
+    int at = 0;
+    for (int step = n / 2; step; step /= 2)
+        at += x > middle[at + step - 1] ? step : 0;
+    return (uint32_t)at;
+}
+
+__device__ __forceinline__ uint32_t even_code(float x, float zero, float step, float top)
+{
+    const float q = step > 0 ? rintf((x - zero) / step) : 0;
+    return (uint32_t)(q < 0 ? 0 : q > top ? top : q);
+}
+
+__device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
+{
+    const kvd_packed_args &a = o.a;
+    const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
+    return a.sink + ((size_t)a.slot[o.b] * (size_t)a.n_sink + (size_t)t) * (size_t)wide +
+           a.map.kv_offset[o.g] / KVD_PAGE_TOKENS;
+}
+
+/* Dims 2 c, + 1 (half h: + 8) of unit u of token t of the page. */
+__device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
+{
+    const kvd_packed_args &a = o.a;
+    if (!a.before_rope)
+        return *reinterpret_cast<const uint32_t *>(o.rows + t / 8 * 8 * a.map.d_qk[o.g] + (2 * u + h) * 64 +
+                                                   t % 8 * 8 + 2 * c);
+    const int row = a.start ? a.start[o.b] + KVD_PAGE_TOKENS * o.p + t - o.before : o.b;
+    return *reinterpret_cast<const uint32_t *>(a.x + (size_t)row * a.ld + a.x_key + o.g * a.d_head + 16 * u +
+                                               8 * h + 2 * c);
+}
+
+/* A number that is kept apart; how many have been so far is counted beyond the room, too. */
+__device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
+{
+    uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list);
+    const uint32_t at = atomicAdd(list, 1u);
+    if (at < (uint32_t)o.a.form.k_apart)
+        list[4 + at] = half_bits(x) | (uint32_t)(KVD_WIDTH_MAX * t + i) << 16;
+    else
+        atomicMax(o.a.beyond, at + 1 - (uint32_t)o.a.form.k_apart);
+}
+
+} // namespace
+
+#endif

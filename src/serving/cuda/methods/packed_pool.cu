@@ -1,0 +1,52 @@
+/* Pools of codes: where steps find their rows in the ring, and outliers of pages that were never computed. */
+#include "serving/cuda/methods/packed_words.cuh"
+
+namespace
+{
+
+__global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, int32_t *table)
+{
+    const int b = (int)blockIdx.y, p = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (p < max_pages)
+        table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
+}
+
+__global__ void scatter_kernel(const __grid_constant__ kvd_packed_args a, int per_page)
+{
+    const int g = (int)blockIdx.x, d_qk = a.map.d_qk[g], d_v = a.map.d_v[g];
+    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d_qk, d_v);
+    char *const codes = in_codes(a, (int)blockIdx.y, g);
+    uint32_t *const list = reinterpret_cast<uint32_t *>(codes + parts.k_list);
+    uint32_t *const v_list = reinterpret_cast<uint32_t *>(codes + parts.v_list);
+    const uint32_t half = half_bits(2);
+    for (int i = (int)threadIdx.x; i < a.form.k_apart; i += (int)blockDim.x)
+        list[4 + i] = half | (uint32_t)(KVD_WIDTH_MAX * (i * 37 % KVD_PAGE_TOKENS) + i * 11 % d_qk) << 16;
+    if (a.form.k_apart && threadIdx.x == 0)
+        list[0] = (uint32_t)min(per_page, a.form.k_apart);
+    for (int i = (int)threadIdx.x; i < KVD_PAGE_TOKENS * a.form.v_apart; i += (int)blockDim.x)
+        v_list[i] = half | (uint32_t)(i * 7 % d_v) << 16;
+}
+
+} // namespace
+
+cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pages, int32_t ring_pages,
+                                  int32_t *table, cudaStream_t stream)
+{
+    if (n < 1 || max_pages < 1)
+        return cudaErrorInvalidValue;
+    const dim3 grid((unsigned)(max_pages + 127) / 128, (unsigned)n);
+    ring_table<<<grid, 128, 0, stream>>>(slot, max_pages, ring_pages, table);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_packed_scatter_outliers(const kvd_packed_args *a, size_t pages, int32_t per_page,
+                                        cudaStream_t stream)
+{
+    for (size_t at = 0; at < pages; at += 65535) {
+        kvd_packed_args some = *a;
+        some.codes += at * a->page_bytes;
+        const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)(pages - at < 65535 ? pages - at : 65535));
+        scatter_kernel<<<grid, 128, 0, stream>>>(some, per_page);
+    }
+    return cudaGetLastError();
+}
