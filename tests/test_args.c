@@ -250,14 +250,10 @@ int main(void)
     /* A program may start itself anew for better kernels (common/blas.h); argv is not this test's own. */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_doubles),
-        cmocka_unit_test(test_long_fields),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_device),
-        cmocka_unit_test(test_command_line),
-        cmocka_unit_test(test_wrong_usage),
-        cmocka_unit_test(test_argv_keeps_its_order),
+        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_doubles),
+        cmocka_unit_test(test_long_fields), cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_device),      cmocka_unit_test(test_command_line),
+        cmocka_unit_test(test_wrong_usage), cmocka_unit_test(test_argv_keeps_its_order),
         cmocka_unit_test(once_and_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,8 +4,8 @@
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g],   K = s code + zero per channel, V = s code + zero per token
  *
  * Bound by the bytes of codes and scales: per page of 64 tokens and KV head 8 bits (d_qk + d_v) + 256 (d_qk / k_group + d_v / v_group); at 4
- * bits, groups of 32 and d = 128 those are 10 KiB, of bf16 32. The work on them is some 950
- * instructions of a warp, and 1900 cycles in which it issues them; what of the bound that leaves has not been measured.
+ * bits, groups of 32 and d = 128 those are 10 KiB, of bf16 32. The work on them is some 1000
+ * instructions of a warp (2 bits): an H200 reads 8 bits at 0.85 of its bandwidth, 4 at 0.76, 2 at 0.55 (docs/benchmarks.md).
  *
  * Pages of all (request, KV head) are laid end to end and cut into equal runs, one per warp; warps share nothing. A lane loads its own words of codes half a page ahead
  * into registers, in the order in which they lie (packed_layout.h), and a mask makes operands of mma.m16n8k16 of them: a code in the lowest bits of 16
