@@ -28,8 +28,7 @@ enum {
     CTAS_MAX = 1024,
     GROUP_COST =
         16, /* on an H200 most times are flat in 0 .. 48, but heads of 16:16 beside wide ones need it */
-    SEGMENT_COST =
-        2048 /* 10 requests of 1200 and 22 of 16 tokens: 28 us on an H200, 40 with 512; equal lengths do not care */
+    SEGMENT_COST = 512
 };
 
 typedef struct {
