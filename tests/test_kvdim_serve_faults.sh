@@ -88,3 +88,8 @@ done
 serve idle --trace poisson:0.001:fixed:1000:50 --n-requests 50 && serve one --trace poisson:1:fixed:1000:50 --n-requests 1
 echo "$(values ttft_mean_s "$D/idle") $(values ttft_mean_s "$D/one") $(values jct_mean_s "$D/idle") $(values jct_mean_s "$D/one")" |
   awk '{ for (i = 1; i <= 5; i += 4) for (k = 0; k < 2; k++) { r = $(i + k) / $(i + k + 2) - 1; if (r * r > 1e-16) exit 1 } exit NF != 8 }' && ok "few requests find the machine idle" || bad "few requests find the machine idle"
+
+# ---- a replay of fewer methods ----------------------------------------------------------------------------
+printf 'arrival_s,input_tokens,output_tokens\n0,400,5\n1,400,5\n' >"$D/own.csv"
+"$B/tests/tool_jct" replay "$D/replay.h5" "$D/own.csv" && "$SERVE" $C --validate "$D/replay.h5" $both -q -o "$D/v.h5" >"$D/out" 2>"$D/err" &&
+  grep -q "^kvdim-serve: zack,p=0.5: not validated, '$D/replay.h5' has no requests of it$" "$D/err" && ok "a method that was named and not replayed" || bad "a method that was named and not replayed" "$(cat "$D/err")"
