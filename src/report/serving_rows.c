@@ -90,15 +90,16 @@ static void describe(kvd_serving_entry *e)
     kvd_series_clean(e->series);
 }
 
-/* Two files may hold the same place and method: then places are told apart by their files. */
+/* Two files may hold the same place and method, or traces whose names begin alike: then places are told apart by their files. */
 static void tell_apart(kvd_serving_entries *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);
     for (size_t i = 0; shared && i < all->n; i++)
         for (size_t k = 0; k < all->n && !shared[i]; k++)
-            shared[i] = all->item[i].file != all->item[k].file &&
-                        !strcmp(all->item[i].place, all->item[k].place) &&
-                        !strcmp(all->item[i].series, all->item[k].series);
+            shared[i] =
+                all->item[i].file != all->item[k].file && !strcmp(all->item[i].place, all->item[k].place) &&
+                (!strcmp(all->item[i].series, all->item[k].series) ||
+                 strcmp(kvd_serving_text(&all->item[i], "trace"), kvd_serving_text(&all->item[k], "trace")));
     for (size_t i = 0; shared && i < all->n; i++)
         if (shared[i]) {
             const size_t at = strlen(all->item[i].place);
