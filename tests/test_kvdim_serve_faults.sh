@@ -93,3 +93,11 @@ echo "$(values ttft_mean_s "$D/idle") $(values ttft_mean_s "$D/one") $(values jc
 printf 'arrival_s,input_tokens,output_tokens\n0,400,5\n1,400,5\n' >"$D/own.csv"
 "$B/tests/tool_jct" replay "$D/replay.h5" "$D/own.csv" && "$SERVE" $C --validate "$D/replay.h5" $both -q -o "$D/v.h5" >"$D/out" 2>"$D/err" &&
   grep -q "^kvdim-serve: zack,p=0.5: not validated, '$D/replay.h5' has no requests of it$" "$D/err" && ok "a method that was named and not replayed" || bad "a method that was named and not replayed" "$(cat "$D/err")"
+
+# ---- the report compares like with like -----------------------------------------------------------------------
+mkdir "$D/in"
+"$SERVE" $C --trace "$D/own.csv" --method none -q -o "$D/in/x.h5" 2>/dev/null && "$SERVE" $C --trace "$D/own.csv" --method zack,p=0.5 --memory 40 -q -o "$D/in/y.h5" 2>/dev/null &&
+  "$B/bin/kvdim-report" "$D/in" --no-plots -q -o "$D/report" 2>"$D/err" && grep -q 'own.csv (x.h5),none,' "$D/report/tables/serving.csv" && grep -q 'own.csv (y.h5),"zack,p=0.5",' "$D/report/tables/serving.csv" &&
+  ok "services of unequal memory are two places" || bad "services of unequal memory are two places" "$(cat "$D/err" "$D/report/tables/serving.csv")"
+"$SERVE" $C --trace "$D/own.csv" --method zack,p=0.5 -q -o "$D/in/y.h5" 2>/dev/null && "$B/bin/kvdim-report" "$D/in" --no-plots -q -o "$D/report" 2>"$D/err" && ! grep -q 'own.csv (' "$D/report/tables/serving.csv" &&
+  ok "and equal ones one" || bad "and equal ones one" "$(cat "$D/err" "$D/report/tables/serving.csv")"
