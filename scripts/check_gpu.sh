@@ -22,7 +22,10 @@ if [ "${3:-}" = run ]; then
     timeout 120 "$T/$program" "$@" >"$log.all" 2>&1
   else
     name="$tool $program${*:+ }$*"
-    timeout 100 compute-sanitizer --tool "$tool" --print-limit 20 "$T/$program" "$@" >"$log.all" 2>&1
+    # NCCL asks for kernels that its build has no image of; what kvdim calls it checks itself.
+    if [ "$program" = gpu_engine_zdc_layers ]; then tool="$tool --report-api-errors no"; fi
+    # shellcheck disable=SC2086
+    timeout 100 compute-sanitizer --tool $tool --print-limit 20 "$T/$program" "$@" >"$log.all" 2>&1
   fi
   rc=$?
   took="$(($(date +%s) - began)) s"

@@ -36,6 +36,20 @@ static int open_dump(size_t n_tokens)
     return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err) ? -1 : 0;
 }
 
+/* The first n rows of a layer, all heads of a token one behind the other: [n][HEADS * D]. */
+static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
+{
+    kvd_err err;
+    float *const one = malloc(n * D * sizeof *one);
+    for (int h = 0; h < HEADS; h++) {
+        if (!one || kvd_activations_rows(&dump, x, layer, h, 0, n, one, NULL, &err))
+            abort();
+        for (size_t t = 0; t < n; t++)
+            memcpy(rows + (t * HEADS + (size_t)h) * D, one + t * D, D * sizeof(float));
+    }
+    free(one);
+}
+
 static void close_dump(void)
 {
     kvd_activations_close(&dump);

@@ -10,13 +10,10 @@
 #include <string.h>
 
 #include "common/stats.h"
-#include "dims_fixture.h"
-#include "expected.h"
-#include "gpu_case.h"
-#include "gpu_forward_case.h"
 #include "make_checkpoint.h"
 #include "serving/cuda/engine_parts.h"
 #include "serving/cuda/methods/zdc_method.h"
+#include "temp_folder.h"
 #include "zdc_reference.h"
 
 static int failures;
@@ -27,10 +24,11 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-static const request long_ones[MOST] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
-                                        {200, 40}, {63, 30}, {5, 100}, {440, 33}};
-static const request short_ones[MOST] = {{17, 9},  {1, 20}, {30, 3}, {8, 12},
-                                         {13, 11}, {25, 1}, {2, 9},  {31, 2}};
+static const request long_ones[] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
+                                    {200, 40}, {63, 30}, {5, 100}, {440, 33}};
+static const request short_ones[] = {{17, 9}, {1, 20}, {30, 3}, {8, 12}, {13, 11}, {25, 1}, {2, 9}, {31, 2}};
+
+enum { LONG = sizeof long_ones / sizeof *long_ones, SHORT = sizeof short_ones / sizeof *short_ones };
 
 /* ---- the engine ----------------------------------------------------------------------------------------- */
 
@@ -48,57 +46,6 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                      papers = {"the papers' sharing of work", 3, false, true, false, KVD_ATTENTION_PAPERS},
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
-typedef struct {
-    size_t done[MOST], arrived;
-    int slot[MOST], owner[MOST];
-    kvd_slice slice[MOST];
-    uint32_t *id;
-} schedule;
-
-static kvd_slice slice_of(const load *l, size_t r, size_t slot, size_t before)
-{
-    const request *const x = &l->r[r];
-    const size_t n = before ? 1 : x->input;
-    return (kvd_slice){.request = (uint32_t)r,
-                       .slot = (uint32_t)slot,
-                       .before = (uint32_t)before,
-                       .n = (uint32_t)n,
-                       .whole = (uint32_t)(x->input + x->output),
-                       .emits = 1,
-                       .last = before + n == x->input + x->output - 1};
-}
-
-static kvd_iteration next(schedule *s, const load *l, const setting *set)
-{
-    kvd_iteration it = {.slice = s->slice};
-    bool prompts = false;
-    for (size_t slot = 0; slot < set->max_batch && s->arrived < l->n; slot++)
-        if (!s->owner[slot]) {
-            s->owner[slot] = (int)s->arrived + 1;
-            s->slot[s->arrived++] = (int)slot;
-        }
-    for (size_t r = 0; r < s->arrived; r++)
-        prompts = prompts || (s->slot[r] >= 0 && !s->done[r]);
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t r = 0; r < s->arrived; r++)
-            if (s->slot[r] >= 0 && (s->done[r] == 0) == (pass == 1) && (pass || set->mixed || !prompts)) {
-                const kvd_slice x = slice_of(l, r, (size_t)s->slot[r], s->done[r]);
-                memcpy(s->id + it.n_tokens, l->id + l->first[r] + x.before, x.n * sizeof *s->id);
-                s->slice[it.n_slices++] = x;
-                it.n_tokens += x.n;
-            }
-        it.n_steps = pass ? it.n_steps : it.n_slices;
-    }
-    for (size_t i = 0; i < it.n_slices; i++) {
-        s->done[s->slice[i].request] += s->slice[i].n;
-        if (s->slice[i].last) {
-            s->owner[s->slice[i].slot] = 0;
-            s->slot[s->slice[i].request] = -1;
-        }
-    }
-    return it;
-}
-
 /* Bytes of a token in a layer at widths that are stored in multiples of 16, padded to the widest of the layer where attention is stock. */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
@@ -114,11 +61,9 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 }
 
 /* What a request of `tokens` tokens holds: every layer has lent none or all of its low ones. */
-static double held_bytes(const kvd_plan *plan, const load *l, size_t r, size_t tokens, const size_t *low,
-                         const setting *set)
+static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;
-    (void)l, (void)r;
     for (int layer = 0; layer < plan->dims->n_layers; layer++)
         bytes +=
             (double)low[layer] * entry_bytes(plan->dims_low, layer, set->attention == KVD_ATTENTION_STOCK) +
@@ -140,58 +85,78 @@ typedef struct {
     size_t bytes, counts; /* iterations and prompts whose numbers were wrong */
 } wrongs;
 
-/* lent: -1 where layers may lend their sets to some others, so that counts are the engine's own; 0: none does, 1: the first to all. */
+/* What is looked at behind every iteration. */
+typedef struct {
+    const load *l;
+    const kvd_plan *plan;
+    const setting *set;
+    int lent; /* -1: layers may lend their sets to some others, so that counts are the engine's own; 0: none does, 1: the first to all */
+    float *logits;         /* [outputs][vocab] */
+    double held[MOST];     /* bytes of a request that runs */
+    size_t low[MOST][256]; /* of a request and layer */
+    wrongs *wrong;
+} watched;
+
+static void count_low(watched *w, kvd_engine *e, const kvd_slice *x)
+{
+    const kvd_serving_method *const method = ((kvd_cuda_engine *)(void *)e)->cache.method;
+    for (int layer = 0; layer < w->plan->dims->n_layers; layer++) {
+        const size_t is = kvd_serving_zdc_low(method, x->slot, layer);
+        const size_t want = w->lent < 0 ? is : low_of(w->plan, w->l->r[x->request].input, layer, w->lent);
+        w->low[x->request][layer] = want;
+        w->wrong->counts += is != want;
+    }
+}
+
+static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
+                 const kvd_phase_times *t, kvd_err *err)
+{
+    watched *const w = ctx;
+    double sum = 0;
+    (void)token, (void)t;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const x = &it->slice[i];
+        if (e->logits(e, i, w->logits + output_row(w->l, x) * w->l->vocab, err))
+            return -1;
+        if (!w->plan->dims_low)
+            continue;
+        count_low(w, e, x);
+        w->held[x->request] = held_bytes(w->plan, (size_t)x->before + x->n, w->low[x->request], w->set);
+    }
+    for (size_t r = 0; r < w->l->n; r++)
+        sum += w->held[r];
+    w->wrong->bytes += w->plan->dims_low && fabs(e->held(e) - sum) > 0.5;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            w->held[it->slice[i].request] = 0;
+    return 0;
+}
+
 static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, int lent,
                         const setting *set, wrongs *wrong, kvd_err *err)
 {
-    const kvd_engine_spec spec = {.limits = {.max_batch = set->max_batch, .max_tokens = MOST * l->longest},
-                                  .max_len = l->longest,
+    const kvd_engine_spec spec = {.limits = {.max_batch = set->max_batch, .max_tokens = l->n * l->max_len},
+                                  .max_len = l->max_len,
                                   .type = KVD_BF16,
                                   .n_gpus = 1,
                                   .graphs = set->graphs,
                                   .phases = set->phases,
                                   .attention = set->attention};
+    const serving_order order = {.slots = set->max_batch, .beside = set->mixed};
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
-    float *const logits = need(l->row[l->n] * l->vocab * sizeof *logits);
-    schedule s = {.id = need(l->first[l->n] * sizeof *s.id)};
-    int status = e ? 0 : -1;
-    double here[MOST] = {0};
-    size_t low[MOST][256] = {{0}};
+    watched w = {.l = l,
+                 .plan = plan,
+                 .set = set,
+                 .lent = lent,
+                 .logits = need(l->outputs * l->vocab * sizeof *w.logits),
+                 .wrong = wrong};
     *wrong = (wrongs){0};
-    for (size_t r = 0; r < MOST; r++)
-        s.slot[r] = -1;
-    while (!status) {
-        const kvd_iteration it = next(&s, l, set);
-        kvd_phase_times t;
-        uint32_t token[MOST];
-        double sum = 0;
-        if (!it.n_slices || (status = e->step(e, &it, s.id, token, &t, err)) != 0)
-            break;
-        for (size_t i = 0; i < it.n_slices && !status; i++) {
-            const kvd_slice *const x = &it.slice[i];
-            const size_t r = x->request;
-            status = e->logits(e, i, logits + (l->row[r] + s.done[r] - l->r[r].input) * l->vocab, err);
-            for (int layer = 0; plan->dims_low && layer < plan->dims->n_layers; layer++) {
-                const size_t want = lent < 0 ? 0 : low_of(plan, l->r[r].input, layer, lent),
-                             is = kvd_serving_zdc_low(((kvd_cuda_engine *)(void *)e)->cache.method, x->slot,
-                                                      layer);
-                low[r][layer] = lent < 0 ? is : want;
-                wrong->counts += lent >= 0 && is != want;
-            }
-            here[r] = plan->dims_low ? held_bytes(plan, l, r, s.done[r], low[r], set) : 0;
-        }
-        for (size_t r = 0; r < l->n; r++)
-            sum += here[r];
-        wrong->bytes += plan->dims_low && fabs(e->held(e) - sum) > 0.5;
-        for (size_t i = 0; i < it.n_slices; i++)
-            here[it.slice[i].request] *= !it.slice[i].last;
-    }
-    free(s.id);
+    const int status = !e || serve(e, l, &order, watch, &w, err);
     if (e)
         e->free(e);
     if (!status)
-        return logits;
-    free(logits);
+        return w.logits;
+    free(w.logits);
     return NULL;
 }
 
@@ -200,7 +165,7 @@ static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *
 /* Median distance of the rows of two results; *most: the largest. */
 static double distances(const load *l, const float *a, const float *b, double *most)
 {
-    const size_t n = l->row[l->n];
+    const size_t n = l->outputs;
     double *const d = need(n * sizeof *d);
     for (size_t i = 0; i < n; i++)
         d[i] = distance(a + i * l->vocab, b + i * l->vocab, l->vocab);
@@ -213,7 +178,7 @@ static double distances(const load *l, const float *a, const float *b, double *m
 
 static bool same(const load *l, const float *a, const float *b)
 {
-    return a && b && !memcmp(a, b, l->row[l->n] * l->vocab * sizeof *a);
+    return a && b && !memcmp(a, b, l->outputs * l->vocab * sizeof *a);
 }
 
 typedef struct {
@@ -446,28 +411,21 @@ int main(int argc, char **argv)
         test_model(demo, "kvdim-6m", &kvd_dims_zack, long_ones, 3, one, some);
         return failures ? 1 : 0;
     }
-    char dir[] = "/tmp/kvdim-gpu-zdc.XXXXXX", gqa[64], mha[64], command[96];
-    if (!mkdtemp(dir)) {
-        report(0, "checkpoints", "no temporary folder");
-        return 1;
-    }
-    (void)snprintf(gqa, sizeof gqa, "%s/gqa", dir);
-    (void)snprintf(mha, sizeof mha, "%s/mha", dir);
+    char gqa[64], mha[64];
+    (void)snprintf(gqa, sizeof gqa, "%s/gqa", temp_folder());
+    (void)snprintf(mha, sizeof mha, "%s/mha", temp_folder());
     if (make_wide(gqa, 8, 2) || make_wide(mha, 4, 4))
         return 1;
-    test_model(demo, "kvdim-6m", &kvd_dims_zack, long_ones, MOST, all, sets);
-    test_model(demo, "kvdim-6m, balanced", &kvd_dims_balanced, long_ones, MOST, one, some);
-    test_model(gqa, "d_head 128, GQA", &kvd_dims_zack, long_ones, MOST, all, some);
-    test_model(mha, "d_head 128, MHA", &kvd_dims_zack, long_ones, MOST, one, sets);
-    test_model("tests/data/families/llama-biases", "llama-biases", &kvd_dims_zack, short_ones, MOST, one,
+    test_model(demo, "kvdim-6m", &kvd_dims_zack, long_ones, LONG, all, sets);
+    test_model(demo, "kvdim-6m, balanced", &kvd_dims_balanced, long_ones, LONG, one, some);
+    test_model(gqa, "d_head 128, GQA", &kvd_dims_zack, long_ones, LONG, all, some);
+    test_model(mha, "d_head 128, MHA", &kvd_dims_zack, long_ones, LONG, one, sets);
+    test_model("tests/data/families/llama-biases", "llama-biases", &kvd_dims_zack, short_ones, SHORT, one,
                some);
-    test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", &kvd_dims_zack, short_ones, MOST, one, some);
-    test_model("tests/data/families/qwen3-gqa", "qwen3-gqa", &kvd_dims_zack, short_ones, MOST, one, some);
-    test_model("tests/data/families/opt-before", "opt-before", &kvd_dims_zack, short_ones, MOST, one, some);
+    test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", &kvd_dims_zack, short_ones, SHORT, one, some);
+    test_model("tests/data/families/qwen3-gqa", "qwen3-gqa", &kvd_dims_zack, short_ones, SHORT, one, some);
+    test_model("tests/data/families/opt-before", "opt-before", &kvd_dims_zack, short_ones, SHORT, one, some);
     test_rest(demo);
     test_window("tests/data/families/mistral-window");
-    (void)snprintf(command, sizeof command, "rm -rf %s", dir);
-    if (system(command))
-        printf("# %s stays\n", dir);
     return failures ? 1 : 0;
 }

@@ -6,10 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "dims_fixture.h"
-#include "expected.h"
-#include "gpu_case.h"
-#include "gpu_forward_case.h"
+#include "common/stats.h"
 #include "make_checkpoint.h"
 #include "serving/cuda/engine_parts.h"
 #include "serving/cuda/methods/zdc_method.h"
@@ -24,8 +21,10 @@ static void report(int ok, const char *name, const char *detail)
 }
 
 /* Prompts of one page and less, at edges of pages, and of several. */
-static const request requests[MOST] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
-                                       {200, 20}, {63, 10}, {65, 30}, {440, 13}};
+static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
+                                   {200, 20}, {63, 10}, {65, 30}, {440, 13}};
+
+enum { REQUESTS = sizeof requests / sizeof *requests };
 
 /* ---- the door ------------------------------------------------------------------------------------------- */
 
@@ -143,28 +142,28 @@ static int run_sets(kvd_attention *self, const kvd_attention_in *in, float *out,
 static float *by_door(const model *m, const kvd_plan *plan, bool whole_prompts, kvd_err *err)
 {
     const load *const l = &m->l;
-    const size_t d = (size_t)m->config->d_head, q = l->longest * (size_t)m->config->n_heads * d,
-                 kv = l->longest * (size_t)m->config->n_kv_heads * d;
-    float *const logits = need(l->row[l->n] * l->vocab * sizeof *logits), *const hidden = need(
-                                                                              l->longest *
-                                                                              (size_t)m->config->d_model *
-                                                                              sizeof *hidden);
+    const size_t d = (size_t)m->config->d_head, q = l->max_len * (size_t)m->config->n_heads * d,
+                 kv = l->max_len * (size_t)m->config->n_kv_heads * d;
+    float *const logits = need(l->first[l->n] * l->vocab * sizeof *logits), *const hidden = need(
+                                                                                l->max_len *
+                                                                                (size_t)m->config->d_model *
+                                                                                sizeof *hidden);
     sets_door s = {.door = {.run = run_sets},
                    .plan = plan,
                    .whole_prompts = whole_prompts,
-                   .level = need(l->longest),
+                   .level = need(l->max_len),
                    .x = {need(q * sizeof(float)), need(kv * sizeof(float)), need(kv * sizeof(float)),
-                         need(l->longest * d * sizeof(float))},
+                         need(l->max_len * d * sizeof(float))},
                    .out = need(q * sizeof(float))};
-    kvd_forward *const f = kvd_forward_new(m->c, l->longest, l->longest, err);
+    kvd_forward *const f = kvd_forward_new(m->c, l->max_len, l->max_len, err);
     int status = f ? 0 : -1;
     for (size_t r = 0; !status && r < l->n; r++) {
-        const size_t offset[2] = {0, l->first[r + 1] - l->first[r]};
-        const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = l->id + l->first[r]};
+        const size_t offset[2] = {0, l->offset[r + 1] - l->offset[r]};
+        const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = l->id + l->offset[r]};
         s.prompt = l->r[r].input;
         status = kvd_forward_run(f, &b, &s.door, -1, hidden, err) ||
                  kvd_forward_logits(f, hidden + (s.prompt - 1) * (size_t)m->config->d_model, l->r[r].output,
-                                    logits + l->row[r] * l->vocab, err);
+                                    logits + l->first[r] * l->vocab, err);
     }
     kvd_forward_free(f);
     for (int i = 0; i < 4; i++)
@@ -243,8 +242,8 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
                         bool equal, wrongs *wrong, kvd_err *err)
 {
     const load *const l = &m->l;
-    const kvd_engine_spec spec = {.limits = {.max_batch = sequence ? 1 : 2, .max_tokens = l->longest},
-                                  .max_len = l->longest,
+    const kvd_engine_spec spec = {.limits = {.max_batch = sequence ? 1 : 2, .max_tokens = l->max_len},
+                                  .max_len = l->max_len,
                                   .type = KVD_BF16,
                                   .n_gpus = gpus,
                                   .sequence = sequence,
@@ -252,7 +251,7 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
                                   .phases = true};
     kvd_engine *const e = sequence ? kvd_engine_open_sequence(m->c, plan, &spec, err)
                                    : kvd_engine_open_cuda(m->c, plan, &spec, err);
-    float *const logits = need(l->row[l->n] * l->vocab * sizeof *logits);
+    float *const logits = need(l->first[l->n] * l->vocab * sizeof *logits);
     int status = e ? 0 : -1;
     *wrong = (wrongs){0};
     for (size_t r = 0; !status && r < l->n; r++)
@@ -266,8 +265,8 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
             const kvd_iteration it = {.n_slices = 1, .n_steps = i > 0, .slice = &s, .n_tokens = s.n};
             kvd_phase_times t;
             uint32_t token;
-            status = e->step(e, &it, l->id + l->first[r] + before, &token, &t, err) ||
-                     e->logits(e, 0, logits + (l->row[r] + i) * l->vocab, err);
+            status = e->step(e, &it, l->id + l->offset[r] + before, &token, &t, err) ||
+                     e->logits(e, 0, logits + (l->first[r] + i) * l->vocab, err);
             if (status)
                 break;
             wrong->held +=
@@ -289,21 +288,15 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
 
 /* ---- comparing ------------------------------------------------------------------------------------------ */
 
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median distance of rows; of every request only the first where prompts ran alone. */
 static double median(const load *l, const float *a, const float *b, bool prompts)
 {
-    double *const d = need(l->row[l->n] * sizeof *d);
+    double *const d = need(l->first[l->n] * sizeof *d);
     size_t n = 0;
     for (size_t r = 0; a && b && r < l->n; r++)
-        for (size_t i = l->row[r]; i < (prompts ? l->row[r] + 1 : l->row[r + 1]); i++)
+        for (size_t i = l->first[r]; i < (prompts ? l->first[r] + 1 : l->first[r + 1]); i++)
             d[n++] = distance(a + i * l->vocab, b + i * l->vocab, l->vocab);
-    qsort(d, n, sizeof *d, rising);
+    kvd_sort(d, n);
     const double x = n ? d[n / 2] : NAN;
     free(d);
     return x;
@@ -430,7 +423,8 @@ static void test_wide(bool equal, int devices)
     if (make_checkpoint(path, &s, &err))
         report(0, path, err.msg);
     else
-        test_model(path, "d_head 128, groups of 3", MOST, "zdc,p=0.1,p_u=0.5,g=0.4,layers=2", equal, devices);
+        test_model(path, "d_head 128, groups of 3", REQUESTS, "zdc,p=0.1,p_u=0.5,g=0.4,layers=2", equal,
+                   devices);
     (void)snprintf(command, sizeof command, "rm -rf %s", dir);
     if (system(command))
         printf("# %s stays\n", dir);
@@ -450,11 +444,11 @@ int main(int argc, char **argv)
         printf("skip engine of known sets among two GPUs: there is one\n");
     else if (devices < 4)
         printf("skip engine of known sets among four GPUs: there are %d\n", devices);
-    test_model(demo, "kvdim-6m", quick ? 2 : MOST, "zdc,p=0.1,p_u=0.5,g=0.4,layers=3", false, devices);
+    test_model(demo, "kvdim-6m", quick ? 2 : REQUESTS, "zdc,p=0.1,p_u=0.5,g=0.4,layers=3", false, devices);
     if (quick)
         return failures ? 1 : 0;
-    test_model(demo, "kvdim-6m", MOST, "zdc,p=0.1,p_u=0.5,g=0.3,rise=0.4,layers=2", true, devices);
-    test_model(demo, "kvdim-6m", MOST, "zdc,p=0.1,p_u=0.5,g=0.5,mean=1,layers=100", true, devices);
+    test_model(demo, "kvdim-6m", REQUESTS, "zdc,p=0.1,p_u=0.5,g=0.3,rise=0.4,layers=2", true, devices);
+    test_model(demo, "kvdim-6m", REQUESTS, "zdc,p=0.1,p_u=0.5,g=0.5,mean=1,layers=100", true, devices);
     test_wide(false, devices);
     test_wide(true, devices);
     if (devices > 1) {

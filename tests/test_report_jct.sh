@@ -24,3 +24,5 @@ head -q -n 1 "$t"/jct-bars-[0-9]*.md | sort | uniq -d >"$tmp/log"
 for f in lengths outputs; do
   awk -F, 'NR > 1 { k = $1 "," $3; if (k == last && $4 < x) { print; bad = 1 } else if (k != last && seen[k]++) { print "again: " $0; bad = 1 } last = k; x = $4 + 0; n++ } END { exit bad || n < 5 }' "$t/jct-$f.csv" >"$tmp/log" && ok "lines of $f go one way" || not_ok "lines of $f go one way"
 done
+
+awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "file") last = i == NF } NR > 1 && $NF !~ /\.h5"?$/ { print; bad = 1 } END { exit bad || !last }' "$t/jct.csv" >"$tmp/log" && ok "every job says its file" || not_ok "every job says its file"

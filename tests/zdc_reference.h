@@ -1,6 +1,6 @@
 /*
  * zdc by src/methods, row by row on the CPU, of a model whose heads have random bases: what tests of the CUDA engine compare with. Include it
- * behind dims_fixture.h, expected.h, gpu_case.h and gpu_forward_case.h, once per program.
+ * once per program.
  */
 #ifndef KVD_TESTS_ZDC_REFERENCE_H
 #define KVD_TESTS_ZDC_REFERENCE_H
@@ -10,35 +10,10 @@
 #include <string.h>
 
 #include "common/threads.h"
+#include "dims_fixture.h"
+#include "engine_schedule.h"
 #include "methods/cache.h"
 #include "methods/presets.h"
-
-enum { MOST = 8 };
-
-/* ---- requests ------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    size_t input, output;
-} request;
-
-typedef struct {
-    const request *r;
-    size_t n, first[MOST + 1], row[MOST + 1], vocab, longest;
-    uint32_t *id;
-} load;
-
-static inline load load_make(const request *r, size_t n, size_t vocab)
-{
-    load l = {.r = r, .n = n, .vocab = vocab};
-    for (size_t i = 0; i < n; i++) {
-        const size_t whole = r[i].input + r[i].output;
-        l.first[i + 1] = l.first[i] + whole;
-        l.row[i + 1] = l.row[i] + r[i].output;
-        l.longest = whole > l.longest ? whole : l.longest;
-    }
-    l.id = some_ids(l.first[n], vocab, 41);
-    return l;
-}
 
 /* ---- the reference -------------------------------------------------------------------------------------- */
 
@@ -124,8 +99,8 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
 {
-    const size_t offset[2] = {0, l->first[r + 1] - l->first[r]}, from = l->r[r].input - 1;
-    const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = l->id + l->first[r]};
+    const size_t offset[2] = {0, l->offset[r + 1] - l->offset[r]}, from = l->r[r].input - 1;
+    const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = l->id + l->offset[r]};
     kvd_dense_attention dense;
     kvd_prompts prompts = {0};
     kvd_cache cache = {0};
@@ -154,16 +129,16 @@ static inline int one_request(const passes *x, const kvd_config *config, const l
 static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
-    float *const logits = need(l->row[l->n] * l->vocab * sizeof *logits), *const hidden =
-                                                                              need(l->longest *
-                                                                                   (size_t)config->d_model *
-                                                                                   sizeof *hidden);
-    kvd_forward *const f = kvd_forward_new(c, l->longest, l->longest, err);
-    cutter cut = cutter_make(plan->dims, config, l->longest);
+    float *const logits = need(l->first[l->n] * l->vocab * sizeof *logits), *const hidden =
+                                                                                need(l->max_len *
+                                                                                     (size_t)config->d_model *
+                                                                                     sizeof *hidden);
+    kvd_forward *const f = kvd_forward_new(c, l->max_len, l->max_len, err);
+    cutter cut = cutter_make(plan->dims, config, l->max_len);
     const passes x = {f, &cut};
     int status = f ? 0 : -1;
     for (size_t r = 0; !status && r < l->n; r++)
-        status = one_request(&x, config, l, r, plan, hidden, logits + l->row[r] * l->vocab, err);
+        status = one_request(&x, config, l, r, plan, hidden, logits + l->first[r] * l->vocab, err);
     kvd_forward_free(f);
     cutter_release(&cut);
     free(hidden);
@@ -204,7 +179,7 @@ static inline int model_open(model *m, const char *path, const kvd_dims_method *
     if (!m->c)
         return -1;
     m->config = kvd_checkpoint_config(m->c);
-    m->l = load_make(r, n, (size_t)m->config->vocab_size);
+    m->l = load_make(m->c, r, n, 41);
     return fixture_spectrum(&m->spectrum, m->config, 7, err) ||
                    cut_dims(&m->spectrum, m->config, method, false, &m->high, err) ||
                    cut_dims(&m->spectrum, m->config, method, true, &m->low, err)
@@ -217,7 +192,7 @@ static inline void model_close(model *m)
     kvd_dims_release(&m->high);
     kvd_dims_release(&m->low);
     kvd_spectrum_release(&m->spectrum);
-    free(m->l.id);
+    load_release(&m->l);
     if (m->c)
         kvd_checkpoint_close(m->c);
 }
@@ -228,7 +203,7 @@ static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))
         return -1;
-    *plan = (kvd_plan){.type = KVD_BF16, .dims = &m->high, .dims_low = &m->low, .prompt = m->l.longest};
+    *plan = (kvd_plan){.type = KVD_BF16, .dims = &m->high, .dims_low = &m->low, .prompt = m->l.max_len};
     kvd_method_plan(&method, plan);
     return kvd_plan_open(plan, &setup, err);
 }

@@ -1,4 +1,4 @@
-/* One run of kvdim-eval: what kvdim_eval.c sets up, eval_rows.c evaluates, eval_search.c searches, eval_weights.c compares and eval_curve.c reads off the rows. Private to the program. */
+/* One run of kvdim-eval: what eval_inputs.c reads, kvdim_eval.c sets up, eval_rows.c evaluates, eval_search.c searches, eval_weights.c compares and eval_curve.c reads off the rows. Private to the program. */
 #ifndef KVD_ANALYSIS_EVAL_RUN_H
 #define KVD_ANALYSIS_EVAL_RUN_H
 
@@ -50,6 +50,11 @@ typedef struct {
     size_t n_targets;
     kvd_h5 file;
 } kvd_eval_run;
+
+/* eval_inputs.c: all that the command line names, opened and checked against v->checkpoint, methods settled, provenance recorded. */
+int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
+/* The points of every method. A method without one is an error, unless a target is searched. */
+int kvd_eval_make_points(kvd_eval_run *v, kvd_err *err);
 
 /* eval_rows.c: all points into v->accuracy; with --resume one after another, each saved when it is done. */
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);

@@ -12,6 +12,7 @@ typedef struct {
     __extension__ unsigned __int128 state, inc;
 } kvd_rng;
 
+/* Streams of one seed are independent: one for each purpose, so that a draw more of one leaves the others as they were. */
 void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream);
 uint64_t kvd_rng_u64(kvd_rng *r);
 /* Uniform in [0, n), n >= 1, without bias. */

@@ -14,12 +14,14 @@ typedef struct {
     int32_t *kept[2]; /* [n_layers][n_kv_heads], 1 .. d_head */
 } kvd_widths;
 
+/* Widths of 0, to be filled; *w is the caller's on success. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
-void kvd_widths_release(kvd_widths *w);
+void kvd_widths_release(kvd_widths *w); /* safe on a zeroed struct */
 /* Overall p (DESIGN reading 4): 1 - sum(d_qk + d_v) / (2 d_head n). padded: widths rounded up to 16, at most d_head. */
 double kvd_widths_p(const kvd_widths *w, int padded);
 /* The same of one side alone, 0 or 1; overall p is the mean of both. */
 double kvd_widths_side_p(const kvd_widths *w, int side);
+/* Rounded up to a multiple of 16, at most d_head: what a kernel computes on. */
 int32_t kvd_pad16(int32_t kept, int d_head);
 
 typedef struct {
@@ -37,7 +39,8 @@ typedef struct {
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
+/* Refuses widths that are not 1 .. d_head, an overall p that they do not give, and an r where the rule has none. *r is the caller's on success. */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
-void kvd_rates_release(kvd_rates *r);
+void kvd_rates_release(kvd_rates *r); /* safe on a zeroed struct */
 
 #endif

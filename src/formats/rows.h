@@ -20,7 +20,7 @@ typedef struct {
 
 typedef struct kvd_rows kvd_rows;
 
-/* The columns are borrowed. */
+/* A table without rows; the columns are borrowed. NULL with *err when memory runs out; else the caller frees it. */
 kvd_rows *kvd_rows_new(const kvd_column *columns, int n_columns, kvd_err *err);
 void kvd_rows_free(kvd_rows *r);
 size_t kvd_rows_count(const kvd_rows *r);
@@ -33,14 +33,17 @@ void kvd_rows_int(kvd_rows *r, const char *column, int64_t value);
 void kvd_rows_real(kvd_rows *r, const char *column, double value);
 /* value, and lo and hi into <column>_lo and <column>_hi. */
 void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
+/* All columns into /rows; a table without rows is an error. */
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
 /* Reads every column of a file, whatever they are (the report does not know them beforehand). Data of
- * higher rank under /rows (raw samples) are passed over. */
+ * higher rank under /rows (raw samples) are passed over. NULL with *err for columns of unequal length, texts that are not UTF-8,
+ * links out of the file; else the caller frees it. */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
 int kvd_rows_columns(const kvd_rows *r);
 const kvd_column *kvd_rows_column(const kvd_rows *r, int i);
 int kvd_rows_find(const kvd_rows *r, const char *column); /* index or -1 */
+/* A cell of a column of that kind (assert); texts are the table's. */
 const char *kvd_rows_get_text(const kvd_rows *r, size_t row, int column);
 int64_t kvd_rows_get_int(const kvd_rows *r, size_t row, int column);
 double kvd_rows_get_real(const kvd_rows *r, size_t row, int column); /* an int column as double too */

@@ -82,7 +82,8 @@ static int of_rates(const kvd_serving_entries *all, const question *q, const kvd
 static const kvd_serving_entry *busiest(const kvd_serving_entries *all, const kvd_serving_entry *top)
 {
     const kvd_serving_entry *best = NULL;
-    const double most = kvd_serving_real(top, "rate") * 1.001; /* rates are written to four digits */
+    /* Two searches of the highest rate end within 0.2 % of it each, and sweeps have theirs to four digits. */
+    const double most = kvd_serving_real(top, "rate") * 1.005;
     for (size_t i = 0; i < all->n; i++) {
         const kvd_serving_entry *const e = &all->item[i];
         const double rate = kvd_serving_real(e, "rate");

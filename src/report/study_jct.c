@@ -39,6 +39,7 @@ static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "speed_up", "times as fast as none");
     for (int i = 0; i < N_REALS; i++)
         kvd_table_add_column(t, KVD_CELL_REAL, reals[i].digits, reals[i].column, reals[i].heading);
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "file", "file");
     kvd_table_note(t,
                    "Each row is the run with the median JCT; MAD is over the runs. JCT is from the "
                    "arrival of all requests "
@@ -50,6 +51,7 @@ static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
         kvd_table_real(t, kvd_jct_speed_up(&all->item[i]));
         for (int k = 0; k < N_REALS; k++)
             kvd_table_real(t, kvd_jct_real(&all->item[i], reals[k].column));
+        kvd_table_text(t, all->item[i].file->name);
     }
     return 0;
 }

@@ -93,6 +93,7 @@ template <int B, int N, bool FINE> struct even_page {
     static constexpr int UNITS = N,
                          SHARE =
                              FINE ? 1 : 2; /* tiles of 16 tokens, and units, that share scales for certain */
+    static constexpr bool STRAIGHT = true;
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>(); /* a code of 1, rows 8 .. 15 */
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -117,13 +118,7 @@ template <int B, int N, bool FINE> struct even_page {
         copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
     }
 
-    static __device__ __forceinline__ bool plain(const packed_params &, const cursor &, const char *)
-    {
-        return true;
-    }
-
     /* S = (Q scale) codes + Q zero, a scale being one of a dim and a group of tokens. */
-    template <bool>
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &, const char *stage,
                                            words &w, const char *codes, float (&s)[4][4], int lane)
     {
@@ -168,7 +163,6 @@ template <int B, int N, bool FINE> struct even_page {
     }
 
     /* O^T = codes (scale P) + zero P, a scale being one of a token and a group of channels. */
-    template <bool>
     __device__ __forceinline__ void values(const packed_params &p, const cursor &, const char *stage,
                                            words &w, const char *codes, const char *next,
                                            const uint32_t (&prob)[8], state<N> &st, int lane)

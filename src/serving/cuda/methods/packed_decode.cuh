@@ -458,7 +458,7 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
  * PAGE, what a page is read with: UNITS, words; factor(r), by which rows of register r of the values' codes are too large;
  * copy: what lies beside a page's codes into a stage, as cp.async; PAGE(p, shared, scratch): memory of the CTA, filled by all its threads, and
  * of the warp; begin: a head of a request; scores and values of coded tokens, which take words and fill them again, in the end from `next`;
- * <true> of pages that are coded as a whole and plain: nothing in them takes a way of its own.
+ * STRAIGHT: pages that are coded as a whole have code of their own, which is worth its length where scores and values are short.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
@@ -470,15 +470,16 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
               keys = at.keys - first, coded = at.values - first;
     float s[4][4];
     uint32_t prob[8];
-    if (min(keys, coded) >= KVD_PAGE_TOKENS && page.plain(p, at, stage)) { /* as nearly all pages are */
-        page.template scores<true>(p, at, stage, w, codes, s, lane);
+    if (PAGE::STRAIGHT &&
+        min(keys, coded) >= KVD_PAGE_TOKENS) { /* as nearly all pages are: no branch from here on */
+        page.scores(p, at, stage, w, codes, s, lane);
         soften(st, s);
         probabilities(s, prob);
-        page.template values<true>(p, at, stage, w, codes, next, prob, st, lane);
+        page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
     if (keys > 0)
-        page.template scores<false>(p, at, stage, w, codes, s, lane);
+        page.scores(p, at, stage, w, codes, s, lane);
     else
         w.begin(1, codes + p.parts.v);
     if (keys < left)
@@ -492,7 +493,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
     soften(st, s);
     if (coded > 0) {
         probabilities<false>(s, 0, coded, prob, lane);
-        page.template values<false>(p, at, stage, w, codes, next, prob, st, lane);
+        page.values(p, at, stage, w, codes, next, prob, st, lane);
     } else {
         w.begin(0, next);
     }

@@ -102,6 +102,7 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float midd
 
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, D = 16 * N;
+    static constexpr bool STRAIGHT = false;
     typedef words_ahead<B, N, true> words;
     const char *table;   /* shared, of levels */
     const uint4 *turn;   /* shared [8][N / 2][32]: cos, sin of dims 2 c, 2 c + 1; of those + 8 */
@@ -327,15 +328,7 @@ template <int B, int N> struct levels_page {
         return p.a.form.k_apart ? min((int)key_list(p, stage)[0], p.a.form.k_apart) : 0;
     }
 
-    /* No token is whole, and the lanes' registers have room for all outliers. */
-    static __device__ __forceinline__ bool plain(const packed_params &p, const cursor &at, const char *stage)
-    {
-        return sinks_of(p, at, KVD_PAGE_TOKENS) <= 0 &&
-               max(key_outliers(p, stage), KVD_PAGE_TOKENS * p.a.form.v_apart) <= 32 * QUICK;
-    }
-
     /* S^T = K Q^T */
-    template <bool PLAIN>
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &at, const char *stage,
                                            words &w, const char *codes, float (&s)[4][4], int lane)
     {
@@ -347,7 +340,7 @@ template <int B, int N> struct levels_page {
         };
         const few quick = few_of(n, lane, [&](int k) { return entry(list[4 + min(k, p.n_listed - 1)]); });
         float sum[4][4] = {};
-        if (PLAIN) {
+        if (n <= 32 * QUICK && sinks <= 0) {
 #pragma unroll
             for (int u = 0; u < N / 2; u++) {
                 quick.put_all(u, false);
@@ -360,7 +353,7 @@ template <int B, int N> struct levels_page {
                 w.taken(0, 2 * u, codes, codes + p.parts.v);
                 w.taken(0, 2 * u + 1, codes, codes + p.parts.v);
             }
-        } else { /* little code */
+        } else { /* seldom: little code */
             const uint32_t *const all = reinterpret_cast<const uint32_t *>(codes + p.parts.k_list);
             const auto number = [&](int k) { return entry(k < p.n_listed ? list[4 + k] : all[4 + k]); };
             const char *const from = codes + words::of_lane();
@@ -405,14 +398,12 @@ template <int B, int N> struct levels_page {
     }
 
     /* O^T = levels (half width P) + middle P + what is apart P. */
-    template <bool PLAIN>
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at, const char *stage,
                                            words &w, const char *codes, const char *next,
                                            const uint32_t (&prob)[8], state<N> &st, int lane)
     {
         const int coded = min(at.values - (int)KVD_PAGE_TOKENS * at.page, (int)KVD_PAGE_TOKENS),
-                  sinks = sinks_of(p, at, coded), apart = p.a.form.v_apart,
-                  n = (PLAIN ? (int)KVD_PAGE_TOKENS : coded) * apart;
+                  sinks = sinks_of(p, at, coded), apart = p.a.form.v_apart, n = coded * apart;
         const uint32_t *const list =
             reinterpret_cast<const uint32_t *>(stage + (apart ? p.parts.v_list - p.parts.k_side : 0));
         const float each = apart ? 1.0f / (float)apart : 0;
@@ -431,7 +422,7 @@ template <int B, int N> struct levels_page {
             scaled[2 * k] = times(prob[2 * k], side.x);
             scaled[2 * k + 1] = times(prob[2 * k + 1], side.y);
         }
-        if (PLAIN) {
+        if (n <= 32 * QUICK && sinks <= 0) {
 #pragma unroll
             for (int pass = 0; pass < N / 2; pass++) {
                 quick.put_all(pass, false);

@@ -1,0 +1,237 @@
+/* palu, made from a dump of calibration rows, against LAPACK: what a rank loses, and how ranks are given out. */
+#include <lapacke.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "calibration_dump.h"
+#include "methods/presets.h"
+
+enum { N = 300, WIDE = HEADS * D };
+
+static int set_up(void **state)
+{
+    (void)state;
+    return open_dump(N);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    close_dump();
+    return 0;
+}
+
+/* ---- a rank ---------------------------------------------------------------------------------------------- */
+
+/* The tail of the squared singular values beyond the first r, and all of them. */
+static double tail_of(const float *rows, size_t width, size_t r, double *all)
+{
+    double x[N * WIDE], sigma[WIDE], superb[WIDE], tail = 0;
+    for (size_t i = 0; i < N * width; i++)
+        x[i] = (double)rows[i];
+    assert_int_equal(LAPACKE_dgesvd(LAPACK_ROW_MAJOR, 'N', 'N', N, (lapack_int)width, x, (lapack_int)width,
+                                    sigma, NULL, 1, NULL, 1, superb),
+                     0);
+    *all = 0;
+    for (size_t i = 0; i < width; i++) {
+        *all += sigma[i] * sigma[i];
+        tail += i >= r ? sigma[i] * sigma[i] : 0;
+    }
+    return tail;
+}
+
+/* What a head reads of the rows through its latents, against its own rows: squared error. */
+static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *rows, size_t wide, size_t at)
+{
+    const float *const a = side == KVD_KEYS ? h->a_k : h->a_v, *const b = side == KVD_KEYS ? h->b_k : h->b_v;
+    const size_t r = (size_t)(side == KVD_KEYS ? h->d_qk : h->d_v);
+    double sum = 0;
+    for (size_t t = 0; t < N; t++) {
+        double latent[WIDE] = {0};
+        for (size_t j = 0; j < r; j++)
+            for (size_t i = 0; i < wide; i++)
+                latent[j] += (double)rows[t * wide + i] * (double)a[i * r + j];
+        for (size_t i = 0; i < D; i++) {
+            double y = 0;
+            for (size_t j = 0; j < r; j++)
+                y += latent[j] * (double)b[j * D + i];
+            sum += pow(y - (double)rows[t * wide + at + i], 2);
+        }
+    }
+    return sum;
+}
+
+/* The heads of a group stand side by side in their order, and together lose the tail and no more. */
+static void palu_is_the_best_of_its_rank(void **state)
+{
+    (void)state;
+    const char *const text[] = {"palu,p=0.5", "palu,p=0.25", "palu,p=0.75,heads=2", "palu,p=0"};
+    const size_t rank[] = {8, 12, 4, 16};
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump};
+    for (size_t i = 0; i < 4; i++) {
+        kvd_method m;
+        kvd_plan plan = {.type = KVD_F32};
+        kvd_err err;
+        assert_int_equal(kvd_method_parse(text[i], &m, &err), 0);
+        kvd_method_plan(&m, &plan);
+        if (kvd_plan_open(&plan, &setup, &err))
+            fail_msg("%s", err.msg);
+        assert_int_equal(plan.dims->heads, HEADS); /* four were asked for, there are two */
+        for (int l = 0; l < LAYERS; l++)
+            for (int side = 0; side < KVD_N_SIDES; side++) {
+                float rows[N * WIDE];
+                double all, lost = 0;
+                rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, l, N, rows);
+                const double tail = tail_of(rows, WIDE, rank[i], &all);
+                for (size_t h = 0; h < HEADS; h++) {
+                    const kvd_dims_head *const one = &plan.dims->head[(size_t)l * HEADS + h];
+                    assert_int_equal(side == KVD_KEYS ? one->d_qk : one->d_v, rank[i]);
+                    lost += rebuilt_error(one, (kvd_side)side, rows, WIDE, h * D);
+                }
+                assert_true(fabs(lost - tail) < 1e-5 * all);
+            }
+        kvd_plan_close(&plan);
+    }
+}
+
+static void palu_of_single_heads(void **state)
+{
+    (void)state;
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump};
+    kvd_method m;
+    kvd_plan plan = {.type = KVD_F32};
+    kvd_err err;
+    assert_int_equal(kvd_method_parse("palu,p=0.5,heads=1", &m, &err), 0);
+    kvd_method_plan(&m, &plan);
+    assert_int_equal(kvd_plan_open(&plan, &setup, &err), 0);
+    for (int h = 0; h < HEADS; h++) {
+        float rows[N * D];
+        double all;
+        assert_int_equal(kvd_activations_rows(&dump, KVD_X_K_PRE, 1, h, 0, N, rows, NULL, &err), 0);
+        const double tail = tail_of(rows, D, D / 2, &all);
+        assert_true(fabs(rebuilt_error(&plan.dims->head[HEADS + h], KVD_KEYS, rows, D, 0) - tail) <
+                    1e-5 * all);
+    }
+    kvd_plan_close(&plan);
+}
+
+/* ---- ranks of a search ----------------------------------------------------------------------------------- */
+
+/* Ranks of a search: of every group and side; returns their sum. */
+static int searched(const char *text, kvd_fisher *f, int rank[LAYERS][HEADS][KVD_N_SIDES])
+{
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = f};
+    kvd_method m;
+    kvd_plan plan = {.type = KVD_F32};
+    kvd_err err = {""};
+    int sum = 0;
+    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
+    kvd_method_plan(&m, &plan);
+    if (kvd_plan_open(&plan, &setup, &err))
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < LAYERS * HEADS; i++) {
+        rank[i / HEADS][i % HEADS][KVD_KEYS] = plan.dims->head[i].d_qk;
+        rank[i / HEADS][i % HEADS][KVD_VALUES] = plan.dims->head[i].d_v;
+        sum += plan.dims->head[i].d_qk + plan.dims->head[i].d_v;
+    }
+    kvd_plan_close(&plan);
+    return sum;
+}
+
+static void palu_gives_ranks_by_information(void **state)
+{
+    (void)state;
+    double keys[LAYERS * HEADS] = {1, 1, 1, 1}, values[LAYERS * HEADS] = {1, 1, 1, 1},
+                         none[LAYERS * HEADS] = {0};
+    kvd_fisher f = {.n_layers = LAYERS, .root = {keys, values}, .weight = {none, none}};
+    int rank[LAYERS][HEADS][KVD_N_SIDES];
+    /* Equal information, equal ranks. */
+    assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, rank), 4 * LAYERS * HEADS * 2);
+    for (int i = 0; i < LAYERS * HEADS * 2; i++)
+        assert_int_equal(((int *)rank)[i], 4);
+    /* In proportion: 32 dimensions to shares of 1 1 1 1 and 1 3 3 5 of 16. */
+    values[1] = values[2] = 3;
+    values[3] = 5;
+    assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, rank), 32);
+    assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
+                         rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
+                     12); /* five shares of 2, and the two dimensions that the whole head does not take */
+    assert_int_equal(rank[1][1][KVD_VALUES], 8); /* a whole head, of 10 */
+    /* Whatever the information: as many in all, none without, none above its width; groups share theirs. */
+    const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
+                                "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
+    const int each[] = {7, 2, 1, 6};
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 4, 0);
+    for (int i = 0; i < 40; i++) {
+        for (int j = 0; j < LAYERS * HEADS; j++) {
+            keys[j] = exp(3 * kvd_rng_normal(&rng));
+            values[j] = exp(3 * kvd_rng_normal(&rng));
+        }
+        /* Both heads of a group have its rank. */
+        assert_int_equal(searched(text[i % 4], &f, rank), each[i % 4] * LAYERS * HEADS * 2);
+        for (int j = 0; j < LAYERS * HEADS * 2; j++)
+            assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
+        for (int l = 0; i % 4 == 3 && l < LAYERS; l++)
+            for (int side = 0; side < KVD_N_SIDES; side++)
+                assert_int_equal(rank[l][0][side], rank[l][1][side]);
+    }
+}
+
+/* Of the rows of one head, by dgesvd. */
+static void singular_values(int layer, int head, int side, double *sigma)
+{
+    static float rows[N * D];
+    static double wide[N * D];
+    double superb[D];
+    kvd_err err;
+    assert_int_equal(kvd_activations_rows(&dump, side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, layer, head, 0, N,
+                                          rows, NULL, &err),
+                     0);
+    for (size_t i = 0; i < (size_t)N * D; i++)
+        wide[i] = (double)rows[i];
+    assert_int_equal(
+        LAPACKE_dgesvd(LAPACK_ROW_MAJOR, 'N', 'N', N, D, wide, D, sigma, NULL, 1, NULL, 1, superb), 0);
+}
+
+/* Eq. 6 with one r: as many dimensions as equal ranks, or a step of r fewer; what is last is not needed, what is kept is. */
+static void palu_gives_ranks_by_eq6(void **state)
+{
+    (void)state;
+    const char *const text[] = {"palu,p=0.5,heads=1,search=3", "palu,p=0.25,heads=1,search=3",
+                                "palu,p=0.9,heads=1,search=3"};
+    const int each[] = {4, 6, 1};
+    int rank[LAYERS][HEADS][KVD_N_SIDES];
+    for (int i = 0; i < 3; i++) {
+        const int most = each[i] * LAYERS * HEADS * 2, sum = searched(text[i], NULL, rank);
+        double kept = 0, dropped = 1;
+        assert_in_range(sum, most - LAYERS * HEADS * 2, most);
+        for (int l = 0; l < LAYERS; l++)
+            for (int h = 0; h < HEADS; h++)
+                for (int side = 0; side < KVD_N_SIDES; side++) {
+                    double sigma[D], all = 0, tail = 0;
+                    const int r = rank[l][h][side];
+                    singular_values(l, h, side, sigma);
+                    for (int j = D - 1; j >= 0; j--)
+                        all += sigma[j];
+                    for (int j = r; j < D; j++)
+                        tail += sigma[j];
+                    kept = fmax(kept, tail / all); /* of all: r is at least this */
+                    if (r > 1)
+                        dropped = fmin(dropped, (tail + sigma[r - 1]) / all);
+                }
+        assert_true(kept < dropped + 1e-9);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(palu_is_the_best_of_its_rank), cmocka_unit_test(palu_of_single_heads),
+        cmocka_unit_test(palu_gives_ranks_by_information), cmocka_unit_test(palu_gives_ranks_by_eq6)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
