@@ -214,10 +214,10 @@ static void say_queues(kvd_text *t, const kvd_values *v)
     if (n && n < v->n)
         kvd_text_add(t, ", %zu of them", n);
     if (n)
-        kvd_text_add(t, "%s while the queue grows", n < v->n ? "" : ",");
+        kvd_text_add(t, " while the queue grows");
 }
 
-/* "1.29 to 1.41 % (12 values) on NVIDIA H200", "4.3 times on NVIDIA H200, while the queue grows" */
+/* "1.29 to 1.41 % (12 values) on NVIDIA H200", "4.3 times on NVIDIA H200 while the queue grows" */
 static void say(kvd_text *t, const char *name, const kvd_values *v, const char *unit)
 {
     char range[96];
