@@ -35,6 +35,9 @@ SLACK   ?= 5
 ARRIVALS ?=
 # 61,500 tokens come out of a request of pg19.
 ARRIVALS_pg19 ?= 200
+# Requests of theirs are short: 2000 last seconds on a GPU, too few for a queue that grows to show.
+ARRIVALS_imdb      ?= $(or $(ARRIVALS),$(if $(SHAPE)$(COSTS),20000))
+ARRIVALS_humaneval ?= $(or $(ARRIVALS),$(if $(SHAPE)$(COSTS),20000))
 
 bases := $(if $(SHAPE),$(call here,$(SPREAD)),$(call spectrum,$(CAL),$(TOKENS)))
 which := $(if $(SHAPE),--shape $(SHAPE) --spread $(bases),$(model) --spectrum $(bases))

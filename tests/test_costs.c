@@ -287,6 +287,15 @@ static void test_refused(void **state)
     x.setting.method = "bytes";
     x.facts.bytes_per_token = NAN;
     assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    x.setting.method = "later";
+    x.facts.bytes_per_token = 1e5;
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    x.facts.bytes_per_token = NAN;
+    assert_int_equal(jct_fixture_piece(&x, 65, 1, 1, &err), 0);
+    x.facts.bytes_per_token = 1e5;
+    x.setting.method = "cards";
+    x.setting.gpus = -3;
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
     assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
     refused("none", -1, "measured on 1 and on 2 GPUs: say which with --gpus");
     refused("none", 4, "no row of kind iteration on 4 GPUs");
@@ -297,6 +306,8 @@ static void test_refused(void **state)
     refused("zero", -1, "row 42: piece 64, before 0, 0 seconds");
     refused("empty", -1, "two values of batch at least are needed, there are 0");
     refused("bytes", -1, "row 45: nan bytes per token, 1.6e+10 bytes of weights");
+    refused("later", -1, "rows 46 and 47 differ in bytes_per_token: 100000 and nan");
+    refused("cards", -1, "row 48: -3 GPUs");
     kvd_costs *c = kvd_costs_load(path, "none", 2, &err);
     assert_non_null(c);
     assert_int_equal(kvd_costs_gpus(c), 2);

@@ -12,11 +12,17 @@
 #include "report/serving_measures.h"
 
 static const kvd_column columns[] = {
-    {"kind", KVD_COL_TEXT, "1", "kind"},        {"method", KVD_COL_TEXT, "1", "method"},
-    {"engine", KVD_COL_TEXT, "1", "engine"},    {"trace", KVD_COL_TEXT, "1", "trace"},
-    {"gpus", KVD_COL_INT, "1", "gpus"},         {"replicas", KVD_COL_INT, "1", "replicas"},
-    {"chunk", KVD_COL_INT, "token", "chunk"},   {"rate", KVD_COL_REAL, "1/s", "rate"},
-    {"ttft_mean_s", KVD_COL_REAL, "s", "TTFT"}, {"latency_bound_s", KVD_COL_REAL, "s", "bound"},
+    {"kind", KVD_COL_TEXT, "1", "kind"},
+    {"method", KVD_COL_TEXT, "1", "method"},
+    {"engine", KVD_COL_TEXT, "1", "engine"},
+    {"trace", KVD_COL_TEXT, "1", "trace"},
+    {"gpus", KVD_COL_INT, "1", "gpus"},
+    {"replicas", KVD_COL_INT, "1", "replicas"},
+    {"chunk", KVD_COL_INT, "token", "chunk"},
+    {"rate", KVD_COL_REAL, "1/s", "rate"},
+    {"ttft_mean_s", KVD_COL_REAL, "s", "TTFT"},
+    {"latency_bound_s", KVD_COL_REAL, "s", "bound"},
+    {"served_per_s", KVD_COL_REAL, "1/s", "served"},
 };
 
 static void add(kvd_rows *r, const char *kind, const char *method, int gpus, double rate, double ttft)
@@ -31,6 +37,7 @@ static void add(kvd_rows *r, const char *kind, const char *method, int gpus, dou
     kvd_rows_int(r, "replicas", 1);
     kvd_rows_int(r, "chunk", 0);
     kvd_rows_real(r, "rate", rate);
+    kvd_rows_real(r, "served_per_s", rate < 3 ? rate : 0.8 * rate);
     kvd_rows_real(r, "ttft_mean_s", ttft);
     kvd_rows_real(r, "latency_bound_s", 0.02);
 }
@@ -99,9 +106,31 @@ static void test_costs_of_a_cpu(void **unused)
     kvd_rows_free(rows);
 }
 
+/* Of the highest rates at least one is served by less than 90 %. */
+static void test_queue(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        kvd_err err = {""};
+        kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+        assert_non_null(rows);
+        add(rows, "max-rate", "none", 1, 2, 1);
+        add(rows, "max-rate", "zack,p=0.5", 1, i ? 4 : 2.5, 1);
+        char name[] = "a";
+        kvd_result item = {.kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
+        const kvd_results r = {.item = &item, .n = 1};
+        kvd_values v = {0};
+        assert_int_equal(kvd_serving_measure(&r, "serving-rate-zack-over-none", "arxiv", &v, &err), 0);
+        assert_int_equal(v.n, 1);
+        assert_int_equal(v.value[0].grows, i);
+        kvd_values_release(&v);
+        kvd_rows_free(rows);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_highest_rate),
-                                       cmocka_unit_test(test_costs_of_a_cpu)};
+                                       cmocka_unit_test(test_costs_of_a_cpu), cmocka_unit_test(test_queue)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

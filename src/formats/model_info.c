@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/utf8.h"
 #include "formats/fields.h"
 
 static void set_text(char *to, size_t size, const char *from)
@@ -21,8 +22,10 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
     while (start > 0 && path[start - 1] != '/')
         start--;
     memset(m, 0, sizeof *m);
-    snprintf(m->name, sizeof m->name, "%.*s",
-             (int)(end - start < sizeof m->name ? end - start : sizeof m->name), path + start);
+    size_t n = end - start;
+    if (n >= sizeof m->name) /* cut behind a whole character: files and summaries hold it as text */
+        n = kvd_utf8_first_bad(path + start, sizeof m->name - 1);
+    memcpy(m->name, path + start, n);
     set_text(m->hash, sizeof m->hash, hash);
     set_text(m->family, sizeof m->family, c->family);
     m->n_layers = c->n_layers;

@@ -206,7 +206,18 @@ static void say_devices(kvd_text *t, const kvd_values *v)
     }
 }
 
-/* "1.29 to 1.41 % (12 values) on NVIDIA H200" */
+static void say_queues(kvd_text *t, const kvd_values *v)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < v->n; i++)
+        n += v->value[i].grows;
+    if (n && n < v->n)
+        kvd_text_add(t, ", %zu of them", n);
+    if (n)
+        kvd_text_add(t, " while the queue grows");
+}
+
+/* "1.29 to 1.41 % (12 values) on NVIDIA H200", "4.3 times on NVIDIA H200 while the queue grows" */
 static void say(kvd_text *t, const char *name, const kvd_values *v, const char *unit)
 {
     char range[96];
@@ -219,6 +230,7 @@ static void say(kvd_text *t, const char *name, const kvd_values *v, const char *
     if (v->n > 1)
         kvd_text_add(t, " (%zu values)", v->n);
     say_devices(t, v);
+    say_queues(t, v);
 }
 
 /* Words for a measure's name: what stands beside the main number. */

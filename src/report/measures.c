@@ -32,6 +32,7 @@ int kvd_values_put(kvd_values *v, double value, kvd_err *err, const char *fmt, .
     kvd_value *x = &v->value[v->n++];
     x->value = value;
     x->device[0] = '\0';
+    x->grows = false;
     va_list args;
     va_start(args, fmt);
     vsnprintf(x->what, sizeof x->what, fmt, args);

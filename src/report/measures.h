@@ -55,6 +55,7 @@ typedef struct {
     double value;
     char what[2 * KVD_LABEL + 64]; /* where it was measured */
     char device[64];               /* of a time: whose it is, "NVIDIA H200"; "" of other numbers */
+    bool grows;                    /* of requests whose queue grows: more of them would give another value */
 } kvd_value;
 
 typedef struct {

@@ -53,6 +53,12 @@ static bool equal(double a, double b)
     return a <= b && a >= b;
 }
 
+/* As kvdim-serve says it of the highest rate. */
+static bool grows(const kvd_serving_entry *e)
+{
+    return kvd_serving_real(e, "served_per_s") < 0.9 * kvd_serving_real(e, "rate");
+}
+
 static int put(const kvd_serving_entry *a, const kvd_serving_entry *b, double value, double rate,
                kvd_values *out, kvd_err *err)
 {
@@ -61,6 +67,8 @@ static int put(const kvd_serving_entry *a, const kvd_serving_entry *b, double va
                        kvd_serving_text(a, "method"), kvd_serving_text(b, "method"), rate, a->place))
         return -1;
     kvd_values_timed_on(out, first, kvd_serving_text(a, "engine"));
+    for (size_t i = first; i < out->n; i++)
+        out->value[i].grows = grows(a) || grows(b);
     return 0;
 }
 

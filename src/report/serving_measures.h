@@ -10,6 +10,7 @@
  *   rate             highest rate of A over that of B, same bound on latency
  *   ttft, tbt, jct   mean of A over that of B less 1, in percent, at the point with the highest rate that is
  *                    within B's highest
+ * A value of rows that serve less than 90 % as fast as they arrive says so (`grows`).
  */
 bool kvd_serving_measure_known(const char *name);
 int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace, kvd_values *out,

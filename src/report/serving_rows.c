@@ -90,7 +90,21 @@ static void describe(kvd_serving_entry *e)
     kvd_series_clean(e->series);
 }
 
-/* Two files may hold the same place and method: then places are told apart by their files. */
+/* Whether rows of one place are of another service all the same: by what a place does not say, or only begins to. */
+static bool other_service(const kvd_serving_entry *a, const kvd_serving_entry *b)
+{
+    static const char *const column[] = {"max_batch",     "max_tokens", "memory_bytes",
+                                         "reserve_bytes", "slo_ttft_s", "slo_tbt_s"};
+    for (size_t i = 0; i < sizeof column / sizeof *column; i++) {
+        const double x = kvd_serving_real(a, column[i]), y = kvd_serving_real(b, column[i]);
+        if (x < y || x > y || isnan(x) != isnan(y))
+            return true;
+    }
+    return strcmp(kvd_serving_text(a, "trace"), kvd_serving_text(b, "trace")) ||
+           strcmp(kvd_serving_text(a, "route"), kvd_serving_text(b, "route"));
+}
+
+/* Two files may hold the same place and method, or different services: then places are told apart by their files. */
 static void tell_apart(kvd_serving_entries *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);
@@ -98,7 +112,8 @@ static void tell_apart(kvd_serving_entries *all)
         for (size_t k = 0; k < all->n && !shared[i]; k++)
             shared[i] = all->item[i].file != all->item[k].file &&
                         !strcmp(all->item[i].place, all->item[k].place) &&
-                        !strcmp(all->item[i].series, all->item[k].series);
+                        (!strcmp(all->item[i].series, all->item[k].series) ||
+                         other_service(&all->item[i], &all->item[k]));
     for (size_t i = 0; shared && i < all->n; i++)
         if (shared[i]) {
             const size_t at = strlen(all->item[i].place);

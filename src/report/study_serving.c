@@ -89,6 +89,7 @@ static int points_table(const kvd_serving_entries *all, kvd_section *s, kvd_err 
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "tbt_change_percent", "against none, %");
     add_interval_column(t, "latency_mean_s", "normalised latency, s/token");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "latency_p99_s", "p99");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "served_per_s", "served/s");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "goodput_per_s", "goodput/s");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "utilisation", "busy");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "kv_share", "cache in use");
@@ -113,6 +114,7 @@ static int points_table(const kvd_serving_entries *all, kvd_section *s, kvd_err 
         kvd_table_real(t, change(all, e, "tbt_mean_s"));
         put_interval(t, e, "latency");
         kvd_table_real(t, kvd_serving_real(e, "latency_p99_s"));
+        kvd_table_real(t, kvd_serving_real(e, "served_per_s"));
         kvd_table_real(t, kvd_serving_real(e, "goodput_per_s"));
         kvd_table_real(t, kvd_serving_real(e, "utilisation"));
         kvd_table_real(t, kvd_serving_real(e, "kv_share"));

@@ -94,7 +94,7 @@ static bool is_of(const source *s, size_t row, const char *method, int gpus)
 static int same_number(const source *s, size_t first, size_t row, int column, kvd_err *err)
 {
     const double a = real(s, first, column), b = real(s, row, column);
-    if (!(a < b) && !(a > b))
+    if (a <= b && a >= b)
         return 0;
     return column == GPUS ? kvd_fail(err, "measured on %g and on %g GPUs: say which with --gpus", a, b)
                           : kvd_fail(err, "rows %zu and %zu differ in %s: %g and %g", first, row,
@@ -182,7 +182,10 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
     c->bytes_per_token = real(s, row, PER_TOKEN);
     c->weight_bytes = real(s, row, WEIGHTS);
     c->cache_bytes = real(s, row, CACHE);
-    c->gpus = (int)real(s, row, GPUS);
+    const double gpus = real(s, row, GPUS);
+    if (!(gpus >= 0 && gpus <= 1024)) /* 0: on the CPU */
+        return kvd_fail(err, "row %zu: %g GPUs", row, gpus);
+    c->gpus = (int)gpus;
     snprintf(c->engine, sizeof c->engine, "%s", text(s, row, ENGINE));
     if (!(c->bytes_per_token > 0 && c->bytes_per_token < 1e15 && c->weight_bytes >= 0 &&
           c->weight_bytes < 1e18))

@@ -27,6 +27,7 @@ typedef struct {
     kvd_serve_options *cfg;
     kvd_run run;
     kvd_costs_files *costs;
+    bool named; /* methods are those of --method, not all of the costs */
     kvd_requests requests;
     double base_rate; /* at which they arrive as they stand */
     kvd_serve_table table;
@@ -76,6 +77,7 @@ static int settle_methods(service *v, kvd_err *err)
     kvd_serve_options *const cfg = v->cfg;
     size_t n;
     const char *const *const known = kvd_costs_files_methods(v->costs, &n);
+    v->named = cfg->n_methods > 0;
     if (!cfg->n_methods && n > KVD_SERVE_METHODS)
         return kvd_fail(err, "the costs are of %zu methods: name up to %d with --method", n,
                         (int)KVD_SERVE_METHODS);
@@ -304,6 +306,9 @@ static int validate(service *v, const kvd_costs *costs, const char *method, size
 {
     kvd_replay replay;
     const int found = kvd_replay_load(&replay, v->cfg->validate, method, kvd_costs_gpus(costs), err);
+    if (found > 0 && v->named)
+        fprintf(stderr, "%s: %s: not validated, '%s' has no requests of it\n", program, method,
+                v->cfg->validate);
     if (found)
         return found < 0 ? -1 : 0;
     ++*n;

@@ -193,6 +193,8 @@ static int prepare(simulation *s, const kvd_batching_limits *limits, kvd_err *er
     if (!s->replica || !s->heap || !s->latest || !s->gap_at)
         return kvd_no_memory(err, "a simulation", n * (sizeof *s->latest + sizeof *s->gap_at));
     for (size_t i = 0, at = 0; i < s->requests->n; i++) {
+        if (!isfinite(s->requests->request[i].arrival))
+            return kvd_fail(err, "request %zu arrives at %g s", i, s->requests->request[i].arrival);
         s->gap_at[i] = at;
         at += s->requests->request[i].output - 1;
     }
