@@ -10,6 +10,7 @@
 # REPEATS  runs of every job, samples of every iteration (default 3)
 # JCT      further options of kvdim-jct;  SERVE of kvdim-serve
 # COSTS    folder with costs-<trace>.h5 that were measured elsewhere (default: measured here)
+# MORE     with COSTS: further files of it, costs-<word>-<trace>.h5 for each word, with methods that were measured apart
 # METHODS  with COSTS: of their methods, those to compare (default: all)
 # ARRIVALS requests of every simulated point (default 2000 for each replica); ARRIVALS_<trace> of one trace
 # SLACK    the bound on the mean normalised latency, in times that of `none` when requests never meet (default 5)
@@ -30,6 +31,7 @@ REPEATS ?= 3
 JCT     ?=
 SERVE   ?=
 COSTS   ?=
+MORE    ?=
 METHODS ?=
 SLACK   ?= 5
 ARRIVALS ?=
@@ -79,7 +81,7 @@ most_cocktail     ?= 32
 most_cocktail-fdc ?= 16
 most_pg19         ?= 32
 most     = $(if $(SHAPE)$(COSTS),$(most_$(1)),4)
-costs_of = $(if $(COSTS),$(call here,$(COSTS)),$(results))/costs-$(1).h5
+costs_of = $(if $(COSTS),$(foreach word,$(1) $(addsuffix -$(1),$(MORE)),$(call here,$(COSTS))/costs-$(word).h5),$(results)/costs-$(1).h5)
 
 define measure_costs
 $(results)/costs-$(1).h5: OPTIONS := $(addprefix --method ,none $(2)) --input-len $(word 1,$(longest_$(1))) --output-len $(word 2,$(longest_$(1))) --batch 1 --max-batch $(call most,$(1)) $(if $(SHAPE),--steps 64) --iterations --repeats $(REPEATS)
@@ -94,7 +96,7 @@ $(if $(COSTS),,$(call measure_costs,$(1),$(2)))
 inputs += $(results)/serving-$(1).h5
 $(results)/serving-$(1).h5: $(call costs_of,$(1)) $(this)/sweep.sh
 	@mkdir -p $$(@D)
-	SLACK=$(SLACK) ARRIVALS=$(or $(ARRIVALS_$(1)),$(ARRIVALS)) sh $(this)/sweep.sh $(bin)/kvdim-serve $$< $(1) $$@ $(if $(COSTS),$(addprefix --method ,$(METHODS)),$(addprefix --method ,none $(2))) --max-batch $(call most,$(1)) $(3) $(SERVE)
+	SLACK=$(SLACK) ARRIVALS=$(or $(ARRIVALS_$(1)),$(ARRIVALS)) sh $(this)/sweep.sh $(bin)/kvdim-serve $(call list,$(call costs_of,$(1))) $(1) $$@ $(if $(COSTS),$(addprefix --method ,$(METHODS)),$(addprefix --method ,none $(2))) --max-batch $(call most,$(1)) $(3) $(SERVE)
 endef
 
 # $(call of_rates,trace): methods of a folder's rates.csv for the shape (without one, of its first) and trace, those of SERIES.

@@ -29,6 +29,10 @@ mkdir "$tmp/costs" && "$B/tests/tool_jct" costs "$tmp/costs/costs-imdb.h5" >"$tm
 check "serving from costs that are there" sh -c "$make -C experiments/zack-fig13-17 COSTS=$tmp/costs TRACES=imdb 'METHODS=none zack,p=0.5' ARRIVALS=400"
 grep -q 'zack' "$tmp/out/zack-fig13-17/report/tables/serving-rates.csv" && ok "and the highest rates" || not_ok "and the highest rates"
 
+cp "$tmp/costs/costs-imdb.h5" "$tmp/costs/costs-again-imdb.h5"
+check "costs of two files" sh -c "$make -n -C experiments/zdc-fig19-22-27-28 COSTS=$tmp/costs MORE=again TRACES=imdb SERVERS=2 >$tmp/wants"
+grep -q "kvdim-serve $tmp/costs/costs-imdb.h5,$tmp/costs/costs-again-imdb.h5 imdb" "$tmp/wants" && grep -q -- "--costs $tmp/costs/costs-imdb.h5 --costs $tmp/costs/costs-again-imdb.h5" "$tmp/wants" && ok "both are given" || { cp "$tmp/wants" "$tmp/log"; not_ok "both are given"; }
+
 for folder in $(grep -l '^include ../system.mk' experiments/*/Makefile | xargs -n 1 dirname); do
   n=$(basename "$folder")
   check "$n, on a GPU" sh -c "$make -n -C $folder SHAPE=llama-3.1-8b OUT=$tmp/gpu >$tmp/wants"
