@@ -12,6 +12,7 @@
 # COSTS    folder with costs-<trace>.h5 that were measured elsewhere (default: measured here)
 # MORE     with COSTS: further files of it, costs-<word>-<trace>.h5 for each word, with methods that were measured apart
 # METHODS  with COSTS: of their methods, those to compare (default: all)
+# STOCK    series of rates.csv whose costs are measured a second time with --attention stock, as NAME@stock (ZACK/KE, FDC/KE)
 # ARRIVALS requests of every simulated point (default 2000 for each replica); ARRIVALS_<trace> of one trace
 # SLACK    the bound on the mean normalised latency, in times that of `none` when requests never meet (default 5)
 this := $(abspath $(dir $(lastword $(MAKEFILE_LIST))))
@@ -33,6 +34,7 @@ SERVE   ?=
 COSTS   ?=
 MORE    ?=
 METHODS ?=
+STOCK   ?=
 SLACK   ?= 5
 ARRIVALS ?=
 # 61,500 tokens come out of a request of pg19.
@@ -89,26 +91,31 @@ most_cocktail     ?= 32
 most_cocktail-fdc ?= 16
 most_pg19         ?= 32
 most     = $(if $(SHAPE)$(COSTS),$(most_$(1)),4)
-costs_of = $(if $(COSTS),$(foreach word,$(1) $(addsuffix -$(1),$(MORE)),$(call here,$(COSTS))/costs-$(word).h5),$(results)/costs-$(1).h5)
+costs_of = $(if $(COSTS),$(foreach word,$(1) $(addsuffix -$(1),$(MORE)),$(call here,$(COSTS))/costs-$(word).h5),$(results)/costs-$(1).h5 $(if $(STOCK),$(results)/costs-stock-$(1).h5))
+# Names of methods under the stock kernel, as kvdim-serve has them.
+at_stock = $(foreach m,$(1),$(shell echo '$(m)' | sed 's/^[^,]*/&@stock/'))
 
+# $(call measure_costs,trace,methods,word of the file's name,further options)
 define measure_costs
-$(results)/costs-$(1).h5: OPTIONS := $(addprefix --method ,none $(2)) --input-len $(word 1,$(longest_$(1))) --output-len $(word 2,$(longest_$(1))) --batch 1 --max-batch $(call most,$(1)) $(if $(SHAPE),--steps 64) --iterations --repeats $(REPEATS) $(addprefix --calibration ,$(call needs_dump,$(2)))
-$(results)/costs-$(1).h5: $(bases) $(call needs_dump,$(2)) $(if $(SHAPE),,$(model_files))
+$(results)/costs-$(3)$(1).h5: OPTIONS := $(addprefix --method ,$(2)) --input-len $(word 1,$(longest_$(1))) --output-len $(word 2,$(longest_$(1))) --batch 1 --max-batch $(call most,$(1)) $(if $(SHAPE),--steps 64) --iterations --repeats $(REPEATS) $(4) $(addprefix --calibration ,$(call needs_dump,$(2)))
+$(results)/costs-$(3)$(1).h5: $(bases) $(call needs_dump,$(2)) $(if $(SHAPE),,$(model_files))
 	@mkdir -p $$(@D)
 	$$(jct_into)
 endef
 
 # $(call serve,trace,methods,options of kvdim-serve): costs at the lengths of a trace, and rates below and beyond what `none` bears.
 define serve
-$(if $(COSTS),,$(call measure_costs,$(1),$(2)))
+$(if $(COSTS),,$(call measure_costs,$(1),none $(2)))
+$(if $(COSTS),,$(if $(STOCK),$(call measure_costs,$(1),$(call of_rates,$(1),$(STOCK)),stock-,--attention stock)))
 inputs += $(results)/serving-$(1).h5
 $(results)/serving-$(1).h5: $(call costs_of,$(1)) $(this)/sweep.sh
 	@mkdir -p $$(@D)
-	SLACK=$(SLACK) ARRIVALS=$(or $(ARRIVALS_$(1)),$(ARRIVALS)) sh $(this)/sweep.sh $(bin)/kvdim-serve $(call list,$(call costs_of,$(1))) $(1) $$@ $(if $(COSTS),$(addprefix --method ,$(METHODS)),$(addprefix --method ,none $(2))) --max-batch $(call most,$(1)) $(3) $(SERVE)
+	SLACK=$(SLACK) ARRIVALS=$(or $(ARRIVALS_$(1)),$(ARRIVALS)) sh $(this)/sweep.sh $(bin)/kvdim-serve $(call list,$(call costs_of,$(1))) $(1) $$@ $(if $(COSTS),$(addprefix --method ,$(METHODS)),$(addprefix --method ,none $(2) $(if $(STOCK),$(call at_stock,$(call of_rates,$(1),$(STOCK)))))) --max-batch $(call most,$(1)) $(3) $(SERVE)
 endef
 
-# $(call of_rates,trace): methods of a folder's rates.csv for the shape (without one, of its first) and trace, those of SERIES.
+# $(call of_rates,trace[,series]): methods of a folder's rates.csv for the shape (without one, of its first) and trace, those of
+# the series (default SERIES).
 SERIES ?=
 rates_of ?= $(CURDIR)/rates.csv
-of_rates = $(shell awk -F, -v shape='$(SHAPE)' -v trace='$(1)' -v series='$(SERIES)' 'NR > 1 && !shape { shape = $$1 } \
+of_rates = $(shell awk -F, -v shape='$(SHAPE)' -v trace='$(1)' -v series='$(or $(2),$(SERIES))' 'NR > 1 && !shape { shape = $$1 } \
   NR > 1 && $$1 == shape && $$2 == trace && index(" " series " ", " " $$3 " ") { split($$0, x, "\""); print x[2] }' $(rates_of))

@@ -233,6 +233,40 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
     return *rows ? kvd_rows_check(*rows, f->path, columns(), N_COLUMNS, needed, refused, err) : -1;
 }
 
+/* Inserts "@ATTENTION" after the name in the method of every row. */
+static int name_attention(kvd_rows *r, const char *attention, kvd_err *err)
+{
+    const int column = kvd_rows_find(r, "method");
+    if (column < 0 || kvd_rows_column(r, column)->kind != KVD_COL_TEXT)
+        return 0; /* the reader of the column reports it */
+    for (size_t i = 0; i < kvd_rows_count(r); i++) {
+        const char *const method = kvd_rows_get_text(r, i, column);
+        const int name = (int)strcspn(method, ",");
+        char *label = NULL;
+        if (asprintf(&label, "%.*s@%s%s", name, method, attention, method + name) < 0)
+            return kvd_no_memory(err, "the name of a method", strlen(method));
+        const int status = kvd_rows_replace_text(r, i, column, label, err);
+        free(label);
+        if (status)
+            return -1;
+    }
+    return 0;
+}
+
+kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err)
+{
+    kvd_err unused;
+    char *attention = NULL;
+    kvd_rows *r = kvd_rows_load(f, err);
+    if (r && !kvd_h5_get_text(f, "/parameters", "attention", &attention, &unused) && *attention &&
+        strcmp(attention, "ours") && name_attention(r, attention, err)) {
+        kvd_rows_free(r);
+        r = NULL;
+    }
+    free(attention);
+    return r;
+}
+
 /* ---- comparing ---- */
 
 static bool equal(double a, double b)

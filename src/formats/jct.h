@@ -62,6 +62,14 @@ int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, cons
  */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
+/*
+ * Reads the rows of the open file f as costs for kvdim-serve. If the file was measured with
+ * `--attention` other than `ours`, method NAME[,KEY=VALUE...] becomes
+ * NAME@ATTENTION[,KEY=VALUE...], so that costs of one method under two kernels have two names. On
+ * failure returns NULL and fills *err. The caller frees the rows.
+ */
+kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
+
 /* ---- comparing rows, for the program that writes them and for the report ---- */
 
 /*

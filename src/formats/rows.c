@@ -165,6 +165,17 @@ void kvd_rows_text(kvd_rows *r, const char *column, const char *value)
     x->text = copy;
 }
 
+int kvd_rows_replace_text(kvd_rows *r, size_t row, int column, const char *value, kvd_err *err)
+{
+    assert(row < r->n && column >= 0 && r->columns[column].kind == KVD_COL_TEXT);
+    char *const copy = strdup(value);
+    if (!copy)
+        return kvd_no_memory(err, "a text of a table", strlen(value) + 1);
+    free(r->data[column][row].text);
+    r->data[column][row].text = copy;
+    return 0;
+}
+
 void kvd_rows_int(kvd_rows *r, const char *column, int64_t value)
 {
     last(r, column, KVD_COL_INT)->integer = value;

@@ -36,6 +36,11 @@ int kvd_rows_begin(kvd_rows *r, kvd_err *err);
 void kvd_rows_text(kvd_rows *r, const char *column, const char *value);
 void kvd_rows_int(kvd_rows *r, const char *column, int64_t value);
 void kvd_rows_real(kvd_rows *r, const char *column, double value);
+/*
+ * Replaces a text of any row of a loaded or new table. `column` is the index of a text column
+ * (assert). On failure returns -1 and fills *err.
+ */
+int kvd_rows_replace_text(kvd_rows *r, size_t row, int column, const char *value, kvd_err *err);
 /* Sets three columns: value in `column`, lo and hi in `column`_lo and `column`_hi. */
 void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
 /* Writes all columns into /rows, and the samples. A table without rows is an error. */

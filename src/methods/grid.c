@@ -169,7 +169,11 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
     return 0;
 }
 
-/* Returns the number of bytes of a list's first method with its keys; 0 on failure. */
+/*
+ * Returns the number of bytes of a list's first method with its keys; 0 on failure. Names may be
+ * followed by "@WORD", which costs of kvdim-serve have (kvd_jct_costs_read); kvd_method_parse
+ * refuses it.
+ */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {
     size_t n = strcspn(list, ",");
@@ -177,7 +181,8 @@ static size_t first_method(const char *spec, const char *list, kvd_err *err)
         kvd_fail(err, "--method %s: '%.*s' has no method before it", spec, (int)n, list);
         return 0;
     }
-    if (check_names(spec, list, n, err))
+    const char *const at = memchr(list, '@', n);
+    if (check_names(spec, list, at ? (size_t)(at - list) : n, err))
         return 0;
     while (list[n]) {
         const char *const next = list + n + 1;

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "jct_fixture.h"
+#include "serving/simulate/costs.h"
 #include "serving/simulate/costs_files.h"
 
 static kvd_err err;
@@ -41,7 +42,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Adds two pieces and a step of a method on `gpus` GPUs. */
+/* Adds two pieces and two steps of a method on `gpus` GPUs. */
 static void add(jct_fixture *x, const char *method, int gpus)
 {
     x->setting.method = method;
@@ -49,6 +50,7 @@ static void add(jct_fixture *x, const char *method, int gpus)
     assert_int_equal(jct_fixture_piece(x, 64, 0, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_piece(x, 512, 0, 2e-3, &err), 0);
     assert_int_equal(jct_fixture_step(x, 1, 100, 1e-3, &err), 0);
+    assert_int_equal(jct_fixture_step(x, 2, 100, 1e-3, &err), 0);
 }
 
 static void write_file(const char *path, const char *gpu, int gpus, bool graphs, const char *a,
@@ -114,7 +116,7 @@ static void test_a_method_twice(void **state)
     assert_null(kvd_costs_files_of(f, "none", &err));
     snprintf(
         whole, sizeof whole,
-        "'%s' has 3 iterations of none and '%s' 3: leave one file out, or name other methods with --method",
+        "'%s' has 4 iterations of none and '%s' 4: leave one file out, or name other methods with --method",
         first, second);
     assert_string_equal(err.msg, whole);
     snprintf(whole, sizeof whole, "'%s' and '%s' were measured under the drivers none and 570",
@@ -184,11 +186,35 @@ static void test_no_iterations(void **state)
     assert_string_equal(err.msg, whole);
 }
 
+/* Two files of one method under two kernels have two names; costs are found by either. */
+static void test_attention(void **state)
+{
+    (void)state;
+    size_t n;
+    write_file(first, "card", 1, true, "none", "zack,p=0.5");
+    assert_int_equal(kvd_run_parameter(&run, "attention", &err, "stock"), 0);
+    write_file(second, "card", 1, true, "zack,p=0.5", "none");
+    kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
+    assert_non_null(f);
+    const char *const *const method = kvd_costs_files_methods(f, &n);
+    static const char *const want[] = {"none", "zack,p=0.5", "zack@stock,p=0.5", "none@stock"};
+    assert_int_equal(n, 4);
+    for (size_t i = 0; i < n; i++) {
+        assert_string_equal(method[i], want[i]);
+        assert_string_equal(kvd_costs_files_of(f, method[i], &err), both[i / 2]);
+    }
+    kvd_costs *c = kvd_costs_load(second, "zack@stock,p=0.5", -1, &err);
+    assert_non_null(c);
+    kvd_costs_free(c);
+    assert_null(kvd_costs_load(second, "zack,p=0.5", -1, &err));
+    kvd_costs_files_free(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_merged), cmocka_unit_test(test_a_method_twice),
-        cmocka_unit_test(test_conflicts), cmocka_unit_test(test_another_model),
-        cmocka_unit_test(test_no_iterations)};
+        cmocka_unit_test(test_merged),        cmocka_unit_test(test_a_method_twice),
+        cmocka_unit_test(test_conflicts),     cmocka_unit_test(test_another_model),
+        cmocka_unit_test(test_no_iterations), cmocka_unit_test(test_attention)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

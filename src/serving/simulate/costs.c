@@ -57,7 +57,7 @@ static int open_source(source *s, const char *path, kvd_err *err)
     kvd_h5 f = {.id = H5I_INVALID_HID};
     memset(s, 0, sizeof *s);
     if (!kvd_h5_open(&f, path, &kvd_schema_jct, err))
-        s->rows = kvd_rows_load(&f, err);
+        s->rows = kvd_jct_costs_read(&f, err);
     kvd_h5_close(&f, false);
     for (int i = 0; s->rows && i < COLUMNS; i++) {
         s->column[i] = kvd_rows_find(s->rows, column_name[i]);

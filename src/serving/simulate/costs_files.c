@@ -131,7 +131,7 @@ static int read_file(file *x, int gpus, kvd_err *err)
     kvd_h5 f = {.id = H5I_INVALID_HID};
     kvd_rows *rows = NULL;
     int status = kvd_h5_open(&f, x->path, &kvd_schema_jct, err) ||
-                 kvd_model_info_read(&f, &x->model, err) || !(rows = kvd_rows_load(&f, err)) ||
+                 kvd_model_info_read(&f, &x->model, err) || !(rows = kvd_jct_costs_read(&f, err)) ||
                  count_rows(x, rows, gpus, err);
     if (!status)
         read_facts(x, &f);

@@ -80,7 +80,7 @@ static int open_source(source *s, const char *path, kvd_replay *r, kvd_err *err)
     if (!kvd_h5_open(&f, path, &kvd_schema_jct, err)) {
         r->limits.max_batch = option_of(&f, "max-batch");
         r->limits.max_tokens = option_of(&f, "max-tokens");
-        s->rows = kvd_rows_load(&f, err);
+        s->rows = kvd_jct_costs_read(&f, err);
     }
     kvd_h5_close(&f, false);
     if (s->rows && find_columns(s, err)) {

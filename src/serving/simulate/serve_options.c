@@ -66,7 +66,8 @@ static const kvd_option options[] = {
              "model, GPU and setting, with each method in one of them"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = add_methods, .repeatable = true,
      .otherwise = "all",
-     .help = "Methods as the rows of --costs name them, keys included. " KVD_METHOD_GRAMMAR},
+     .help = "Methods as the rows of --costs name them, keys included; NAME@stock and NAME@papers "
+             "name costs that kvdim-jct measured with that --attention. " KVD_METHOD_GRAMMAR},
     KVD_OPTION_LIST_METHODS,
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .high = 1024,
      .otherwise = "the only number measured",
