@@ -1,6 +1,6 @@
 /*
  * Continuous batching: decides which requests take part in the next iteration, and with how many
- * tokens. The engine that computes (engine.h) and the simulator (simulator.h) both take their
+ * tokens. The engine that computes (engine/engine.h) and the simulator (simulator.h) both take their
  * iterations from here, so the simulator schedules exactly as the engine does.
  *
  * Scheduling is per iteration (Orca): after every iteration, requests that have all their tokens
@@ -17,19 +17,9 @@
 #ifndef KVD_SERVING_BATCHING_H
 #define KVD_SERVING_BATCHING_H
 
+#include "engine/limits.h"
 #include "methods/iteration.h"
 #include "serving/requests.h"
-
-typedef struct {
-    /* Maximum number of requests that run at the same time. */
-    size_t max_batch;
-    /* Maximum number of prompt tokens per iteration if chunk is 0. A longer prompt runs alone. */
-    size_t max_tokens;
-    /* Maximum number of tokens per iteration; 0 means prompts are not split. */
-    size_t chunk;
-    /* Number of pages of 64 tokens in the cache of every layer. */
-    size_t pages;
-} kvd_batching_limits;
 
 typedef struct kvd_batcher kvd_batcher;
 /*

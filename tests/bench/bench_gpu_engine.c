@@ -18,11 +18,11 @@
 
 #include "common/rng.h"
 #include "common/stats.h"
+#include "engine/engine.h"
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"
 #include "model/checkpoint/shapes.h"
 #include "model/pass/forward.h"
-#include "serving/engine.h"
 
 enum { BATCH = 64, PREFILLS = 4, STEPS = 24 };
 

@@ -10,10 +10,10 @@
 #include <stdio.h>
 
 #include "common/stats.h"
+#include "engine/engine.h"
 #include "gpu_case.h"
 #include "methods/method.h"
 #include "model/checkpoint/shapes.h"
-#include "serving/engine.h"
 
 enum { CONTEXT = 8192, OUTPUT = 256, STEPS = 15, MOST = 64 };
 

@@ -1,7 +1,7 @@
 /*
  * usage: bench_gpu_few_rows
  *
- * Times the products of a decode step of Llama 3.1 8B one by one: serving/cuda/few_rows for 1 .. 8
+ * Times the products of a decode step of Llama 3.1 8B one by one: engine/cuda/few_rows for 1 .. 8
  * rows and cuBLAS for 1 .. 64 rows, as bytes of the matrix per second and as a share of the read
  * bandwidth that is measured in the same run. Consecutive launches use matrices that L2 does not
  * hold. cuBLAS computes the product alone, few_rows also norm, activation and addition.
@@ -9,10 +9,10 @@
 #include <stdio.h>
 
 #include "common/cuda/libraries.h"
+#include "engine/cuda/few_rows.h"
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"
 #include "model/checkpoint/cuda/random.h"
-#include "serving/cuda/few_rows.h"
 
 enum { LAUNCHES = 24, WARM_UP = 4, ROWS = 64, WIDEST = 128256, LONGEST = 14336 };
 static const size_t room = (size_t)3 << 30; /* bytes of the matrices */

@@ -5,7 +5,7 @@ B=${BUILD:-build}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
-sed -n 's/^| \([0-6]\) | `src\/\([a-z]*\)\/` .*/\2 \1/p' docs/layout.md >"$tmp/floors"
+sed -n 's/^| \([0-7]\) | `src\/\([a-z]*\)\/` .*/\2 \1/p' docs/layout.md >"$tmp/floors"
 for r in src/*/; do
   grep -q "^$(basename "$r") " "$tmp/floors" || echo "$r has no floor"
 done >"$tmp/unknown"

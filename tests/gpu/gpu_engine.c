@@ -1,5 +1,5 @@
 /*
- * Tests of the CUDA engine (serving/cuda), compared with the forward pass on whole sequences:
+ * Tests of the CUDA engine (engine/cuda), compared with the forward pass on whole sequences:
  * logits of every emitted token, and the token, for ragged requests that share the batch and reuse
  * slots; prompts whole and in pieces, with and without graphs, few rows and many. With compressed
  * heads, the pass runs with the cache that kvdim-eval scores (methods/cuda/cache.h). Also tests

@@ -12,9 +12,9 @@
 
 #include "common/stats.h"
 #include "dims_fixture.h"
+#include "engine/cuda/engine_parts.h"
 #include "engine_schedule.h"
 #include "methods/tokens/cuda/evict_method.h"
-#include "serving/cuda/engine_parts.h"
 
 enum { N_REQUESTS = 8, LONGEST = 512 };
 

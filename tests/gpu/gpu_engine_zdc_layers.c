@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "common/stats.h"
+#include "engine/cuda/engine_parts.h"
 #include "make_checkpoint.h"
 #include "methods/tokens/cuda/zdc_method.h"
-#include "serving/cuda/engine_parts.h"
 #include "temp_folder.h"
 #include "zdc_reference.h"
 

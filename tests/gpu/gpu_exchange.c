@@ -1,7 +1,7 @@
 /*
  * Tests of exchanges between GPUs, bit for bit, on 2 GPUs and on all. First pieces of any size at
  * any address (model/pass/cuda/sum.h), including pieces for the sender itself. Then those of the
- * sequence parallel engine (serving/cuda/sequence.h): Q, K and V of every slice must become those
+ * sequence parallel engine (engine/cuda/sequence.h): Q, K and V of every slice must become those
  * of every share's heads, and P V' of every share the rows of every slice. Covers ragged prompts,
  * empty slices, heads of unequal widths, and an odd number of heads per GPU. Each number encodes
  * its place, at which it is checked; memory that nothing is sent to must stay unchanged.
@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "dims_fixture.h"
+#include "engine/cuda/sequence.h"
 #include "gpu_case.h"
 #include "make_checkpoint.h"
 #include "methods/method.h"
-#include "serving/cuda/sequence.h"
 #include "temp_folder.h"
 
 static int failures;

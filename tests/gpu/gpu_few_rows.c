@@ -1,5 +1,5 @@
 /*
- * Tests of serving/cuda/few_rows and small, compared with plain double precision: every kind of
+ * Tests of engine/cuda/few_rows and small, compared with plain double precision: every kind of
  * product, 1 to 8 rows, columns and rows that do not fill a tile or slab, a norm before the
  * product, rows that are not finite; and the largest logit with ties.
  */
@@ -8,9 +8,9 @@
 
 #include "common/half.h"
 #include "common/rng.h"
+#include "engine/cuda/few_rows.h"
+#include "engine/cuda/small.h"
 #include "gpu_case.h"
-#include "serving/cuda/few_rows.h"
-#include "serving/cuda/small.h"
 
 static int failures;
 

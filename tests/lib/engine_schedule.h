@@ -8,10 +8,10 @@
 #define KVD_TESTS_ENGINE_SCHEDULE_H
 
 #include "common/rng.h"
+#include "engine/engine.h"
 #include "expected.h"
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
-#include "serving/engine.h"
 
 /* ---- requests ---- */
 

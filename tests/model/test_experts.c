@@ -13,12 +13,12 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "engine/cpu/weights.h"
 #include "forward_case.h"
 #include "model/checkpoint/family.h"
 #include "model/checkpoint/packing/stacked.h"
 #include "model/checkpoint/weights.h"
 #include "model/pass/blocks.h"
-#include "serving/cpu/weights.h"
 #include "temp_folder.h"
 
 #define DATA "tests/data/families/"

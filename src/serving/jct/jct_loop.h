@@ -2,8 +2,8 @@
 #ifndef KVD_SERVING_JCT_JCT_LOOP_H
 #define KVD_SERVING_JCT_JCT_LOOP_H
 
+#include "engine/engine.h"
 #include "serving/energy.h"
-#include "serving/engine.h"
 #include "serving/jct/jct_rows.h"
 #include "serving/jct/jct_trace.h"
 

@@ -4,9 +4,9 @@
 
 #include "common/half.h"
 #include "common/options.h"
+#include "engine/engine.h"
 #include "methods/method.h"
 #include "model/checkpoint/shapes.h"
-#include "serving/engine.h"
 
 enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
 

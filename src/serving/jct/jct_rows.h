@@ -2,8 +2,8 @@
 #ifndef KVD_SERVING_JCT_JCT_ROWS_H
 #define KVD_SERVING_JCT_JCT_ROWS_H
 
+#include "engine/engine.h"
 #include "formats/jct.h"
-#include "serving/engine.h"
 
 /* Values that all rows of one method share. */
 typedef struct {

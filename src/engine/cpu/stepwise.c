@@ -1,4 +1,4 @@
-#include "serving/cpu/stepwise.h"
+#include "engine/cpu/stepwise.h"
 
 #include <stdlib.h>
 #include <string.h>

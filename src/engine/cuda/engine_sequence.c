@@ -13,9 +13,9 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "engine/cuda/sequence.h"
+#include "engine/cuda/small.h"
 #include "methods/cuda/fold.h"
-#include "serving/cuda/sequence.h"
-#include "serving/cuda/small.h"
 
 static const char what[] = "sequence parallel engine";
 

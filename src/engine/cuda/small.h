@@ -2,8 +2,8 @@
  * Small kernels of the engine: copies of rows of the residual stream, and the largest logit. Launch
  * functions follow the conventions of model/pass/cuda/blocks.h.
  */
-#ifndef KVD_SERVING_CUDA_SMALL_H
-#define KVD_SERVING_CUDA_SMALL_H
+#ifndef KVD_ENGINE_CUDA_SMALL_H
+#define KVD_ENGINE_CUDA_SMALL_H
 
 #include "model/pass/cuda/blocks.h"
 

@@ -1,4 +1,4 @@
-#include "serving/cpu/weights.h"
+#include "engine/cpu/weights.h"
 
 #include <stdlib.h>
 #include <string.h>

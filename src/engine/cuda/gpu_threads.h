@@ -3,8 +3,8 @@
  * thread serves the first GPU. An error on one GPU ends the sums (model/pass/cuda/sum.h) on all
  * GPUs, so that no GPU waits for ever.
  */
-#ifndef KVD_SERVING_CUDA_GPU_THREADS_H
-#define KVD_SERVING_CUDA_GPU_THREADS_H
+#ifndef KVD_ENGINE_CUDA_GPU_THREADS_H
+#define KVD_ENGINE_CUDA_GPU_THREADS_H
 
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/sum.h"

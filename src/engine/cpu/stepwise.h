@@ -3,13 +3,12 @@
  * processed in one piece, attends to itself, and is then compressed; every decode step attends to
  * the compressed cache.
  */
-#ifndef KVD_SERVING_CPU_STEPWISE_H
-#define KVD_SERVING_CPU_STEPWISE_H
+#ifndef KVD_ENGINE_CPU_STEPWISE_H
+#define KVD_ENGINE_CPU_STEPWISE_H
 
+#include "engine/cpu/clock.h"
+#include "engine/cpu/layers.h"
 #include "methods/sequence_cache.h"
-#include "serving/batching.h"
-#include "serving/cpu/clock.h"
-#include "serving/cpu/layers.h"
 
 typedef struct {
     kvd_sequence_cache running;

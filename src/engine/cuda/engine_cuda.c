@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "engine/cuda/engine_parts.h"
+#include "engine/cuda/small.h"
 #include "methods/cuda/fold.h"
 #include "methods/tokens/cuda/zdc_method.h"
 #include "model/pass/batch.h"
-#include "serving/cuda/engine_parts.h"
-#include "serving/cuda/small.h"
 
 static const char what[] = "serving engine";
 

@@ -1,9 +1,9 @@
 /* Types and functions shared by the files of the CUDA engine. */
-#ifndef KVD_SERVING_CUDA_ENGINE_PARTS_H
-#define KVD_SERVING_CUDA_ENGINE_PARTS_H
+#ifndef KVD_ENGINE_CUDA_ENGINE_PARTS_H
+#define KVD_ENGINE_CUDA_ENGINE_PARTS_H
 
+#include "engine/engine.h"
 #include "methods/cuda/paged_cache.h"
-#include "serving/engine.h"
 
 /* CUDA graph of the decode steps of n requests, and the phase that each of its marks ends. */
 typedef struct {

@@ -1,4 +1,4 @@
-#include "serving/cuda/gpu_threads.h"
+#include "engine/cuda/gpu_threads.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -3,8 +3,8 @@
  * W_O. Q and K are folded into W_Q and W_K if no operation separates these products from the scores
  * (methods/folded.h). The products are then only as wide as the dimensions that are kept.
  */
-#ifndef KVD_SERVING_CPU_WEIGHTS_H
-#define KVD_SERVING_CPU_WEIGHTS_H
+#ifndef KVD_ENGINE_CPU_WEIGHTS_H
+#define KVD_ENGINE_CPU_WEIGHTS_H
 
 #include "methods/dims/dims.h"
 #include "model/pass/layer.h"

@@ -1,6 +1,6 @@
 /* Clock that adds the time since the previous mark to one phase of an iteration. */
-#ifndef KVD_SERVING_CPU_CLOCK_H
-#define KVD_SERVING_CPU_CLOCK_H
+#ifndef KVD_ENGINE_CPU_CLOCK_H
+#define KVD_ENGINE_CPU_CLOCK_H
 
 #include <stddef.h>
 #include <time.h>

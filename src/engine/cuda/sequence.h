@@ -2,11 +2,11 @@
  * Types and functions shared by the files of the sequence parallel engine: the division of the
  * tokens among GPUs, and the exchanges of a layer. engine_sequence.c describes the algorithm.
  */
-#ifndef KVD_SERVING_CUDA_SEQUENCE_H
-#define KVD_SERVING_CUDA_SEQUENCE_H
+#ifndef KVD_ENGINE_CUDA_SEQUENCE_H
+#define KVD_ENGINE_CUDA_SEQUENCE_H
 
-#include "serving/cuda/engine_parts.h"
-#include "serving/cuda/gpu_threads.h"
+#include "engine/cuda/engine_parts.h"
+#include "engine/cuda/gpu_threads.h"
 
 typedef struct kvd_sequence kvd_sequence;
 

@@ -1,4 +1,4 @@
-#include "serving/cuda/sequence.h"
+#include "engine/cuda/sequence.h"
 
 static const char what[] = "exchange between GPUs";
 

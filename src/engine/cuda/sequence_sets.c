@@ -10,8 +10,8 @@
  */
 #include <stdlib.h>
 
+#include "engine/cuda/sequence.h"
 #include "methods/tokens/cuda/zdc_method.h"
-#include "serving/cuda/sequence.h"
 
 static const char what[] = "two widths of tokens";
 

@@ -3,13 +3,14 @@
  * method, on a GPU (cuda/engine_cuda.c) or on the CPU (engine_cpu.c). kvdim-jct times it; tests
  * compare its tokens with those of the plain forward pass.
  */
-#ifndef KVD_SERVING_ENGINE_H
-#define KVD_SERVING_ENGINE_H
+#ifndef KVD_ENGINE_ENGINE_H
+#define KVD_ENGINE_ENGINE_H
 
+#include "engine/limits.h"
 #include "formats/phases.h"
+#include "methods/iteration.h"
 #include "methods/method.h"
 #include "model/checkpoint/checkpoint.h"
-#include "serving/batching.h"
 
 typedef struct {
     /* Limits of the batch. If `pages` is 0, the cache takes the memory that is left. */

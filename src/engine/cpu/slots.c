@@ -1,4 +1,4 @@
-#include "serving/cpu/slots.h"
+#include "engine/cpu/slots.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,7 @@
  * With a norm before the product, rows of residual * gain are rounded to bf16 and the scale of a
  * row is applied to its sums.
  */
-#include "serving/cuda/few_rows.h"
+#include "engine/cuda/few_rows.h"
 
 #include "kernels/cuda/mma.cuh"
 #include "model/pass/cuda/rows.cuh"

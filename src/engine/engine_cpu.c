@@ -1,18 +1,18 @@
-/* The inference engine on the CPU (serving/engine.h). */
+/* The inference engine on the CPU (engine/engine.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/memory.h"
 #include "common/threads.h"
+#include "engine/cpu/clock.h"
+#include "engine/cpu/layers.h"
+#include "engine/cpu/slots.h"
+#include "engine/cpu/stepwise.h"
+#include "engine/engine.h"
 #include "model/pass/attention.h"
 #include "model/pass/batch.h"
 #include "model/pass/blocks.h"
-#include "serving/cpu/clock.h"
-#include "serving/cpu/layers.h"
-#include "serving/cpu/slots.h"
-#include "serving/cpu/stepwise.h"
-#include "serving/engine.h"
 
 enum { PAGE = 64 };
 

@@ -2,7 +2,7 @@
  * Small kernels, bound by launch time. The search for the largest logit reads width * 4 bytes a row
  * from L2 and uses several CTAs per row.
  */
-#include "serving/cuda/small.h"
+#include "engine/cuda/small.h"
 
 #include "model/pass/cuda/rows.cuh"
 

@@ -4,12 +4,12 @@
  * request; the system gives it memory page by page as tokens are stored. A layer with a window has
  * room for the tokens of the window alone: token t is in row t mod window.
  */
-#ifndef KVD_SERVING_CPU_SLOTS_H
-#define KVD_SERVING_CPU_SLOTS_H
+#ifndef KVD_ENGINE_CPU_SLOTS_H
+#define KVD_ENGINE_CPU_SLOTS_H
 
 #include "common/half.h"
-#include "serving/batching.h"
-#include "serving/cpu/weights.h"
+#include "engine/cpu/weights.h"
+#include "methods/iteration.h"
 
 typedef struct {
     const kvd_cpu_weights *model;

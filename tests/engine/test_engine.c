@@ -1,5 +1,5 @@
 /*
- * Tests of serving/engine_cpu. Its logits are compared with the plain forward pass on whole
+ * Tests of engine/engine_cpu. Its logits are compared with the plain forward pass on whole
  * sequences (every family, ragged batches, prompts in pieces, slots used again), and with a plan
  * with the cache that kvdim-eval scores.
  */
@@ -16,11 +16,12 @@
 
 #include "common/rng.h"
 #include "dims_fixture.h"
+#include "engine/engine.h"
 #include "expected.h"
 #include "methods/cache.h"
 #include "methods/method.h"
 #include "model/pass/forward.h"
-#include "serving/engine.h"
+#include "serving/batching.h"
 
 enum { REQUESTS = 5, PAGE = 64 };
 

@@ -7,8 +7,8 @@
  * launch). Norm, activation and the addition to the residual stream are part of the same launch.
  * Launch functions follow the conventions of model/pass/cuda/blocks.h.
  */
-#ifndef KVD_SERVING_CUDA_FEW_ROWS_H
-#define KVD_SERVING_CUDA_FEW_ROWS_H
+#ifndef KVD_ENGINE_CUDA_FEW_ROWS_H
+#define KVD_ENGINE_CUDA_FEW_ROWS_H
 
 #include "model/pass/cuda/blocks.h"
 

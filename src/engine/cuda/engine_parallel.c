@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
-#include "serving/cuda/engine_parts.h"
-#include "serving/cuda/gpu_threads.h"
+#include "engine/cuda/engine_parts.h"
+#include "engine/cuda/gpu_threads.h"
 
 static const char what[] = "serving engine";
 

@@ -2,12 +2,12 @@
  * The rows (tokens) of an iteration of the CPU engine, and the arithmetic of a layer on them before
  * and after its attention.
  */
-#ifndef KVD_SERVING_CPU_LAYERS_H
-#define KVD_SERVING_CPU_LAYERS_H
+#ifndef KVD_ENGINE_CPU_LAYERS_H
+#define KVD_ENGINE_CPU_LAYERS_H
 
-#include "serving/batching.h"
-#include "serving/cpu/clock.h"
-#include "serving/cpu/weights.h"
+#include "engine/cpu/clock.h"
+#include "engine/cpu/weights.h"
+#include "methods/iteration.h"
 
 typedef struct {
     const kvd_cpu_weights *model;

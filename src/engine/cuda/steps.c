@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serving/cuda/engine_parts.h"
-#include "serving/cuda/few_rows.h"
-#include "serving/cuda/small.h"
+#include "engine/cuda/engine_parts.h"
+#include "engine/cuda/few_rows.h"
+#include "engine/cuda/small.h"
 
 static const char what[] = "steps";
 

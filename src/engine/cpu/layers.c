@@ -1,4 +1,4 @@
-#include "serving/cpu/layers.h"
+#include "engine/cpu/layers.h"
 
 #include <cblas.h>
 #include <stdlib.h>

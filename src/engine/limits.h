@@ -1,0 +1,18 @@
+/* Limits of a batch, for the engines and for the scheduler that makes their iterations. */
+#ifndef KVD_ENGINE_LIMITS_H
+#define KVD_ENGINE_LIMITS_H
+
+#include <stddef.h>
+
+typedef struct {
+    /* Maximum number of requests that run at the same time. */
+    size_t max_batch;
+    /* Maximum number of prompt tokens per iteration if chunk is 0. A longer prompt runs alone. */
+    size_t max_tokens;
+    /* Maximum number of tokens per iteration; 0 means prompts are not split. */
+    size_t chunk;
+    /* Number of pages of 64 tokens in the cache of every layer. */
+    size_t pages;
+} kvd_batching_limits;
+
+#endif
