@@ -5,8 +5,9 @@
  * keep_layers=FIRST:LAST, which every method has, keeps the cache of the first FIRST and the last
  * LAST layers whole.
  *
- * method.c holds the registry of names, parses the text, checks which members and keys fit
- * together, and knows which key of a method trades bytes for quality.
+ * method.c holds the registry of names, parses the text and checks which members fit together;
+ * method_keys.c sets and checks keys; method_tradeoff.c knows which key of a method trades bytes
+ * for quality.
  */
 #ifndef KVD_METHODS_METHOD_H
 #define KVD_METHODS_METHOD_H

@@ -1,0 +1,365 @@
+/*
+ * Keys of a method's text: "h2o.heavy=0.2,p=0.5". Finds the member that a key belongs to, checks
+ * values and combinations of keys, and writes the values of all keys as rows of results name them.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/args.h"
+#include "methods/method_members.h"
+
+const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES] = {"eq6", "eq6-energy", "error", "loss"};
+
+int kvd_method_find_key(const kvd_keyed *k, const char *key)
+{
+    for (int i = 0; k->info->parameter[i].key; i++)
+        if (!strcmp(k->info->parameter[i].key, key))
+            return i;
+    return -1;
+}
+
+/* ---- layers that any method leaves whole ---- */
+
+static const char keep_layers[] = "keep_layers";
+
+/* Reads keep_layers=FIRST:LAST. */
+static int set_keep_layers(kvd_method *m, const char *value, unsigned *seen, unsigned bit,
+                           kvd_err *err)
+{
+    int end = 0;
+    if (*seen & bit)
+        return kvd_fail(err, "key '%s' is given twice", keep_layers);
+    *seen |= bit;
+    if (sscanf(value, "%4d:%4d%n", &m->plan.keep_first, &m->plan.keep_last, &end) != 2 ||
+        value[end] || m->plan.keep_first < 0 || m->plan.keep_last < 0)
+        return kvd_fail(err,
+                        "keep_layers = %s is not FIRST:LAST, the numbers of first and of last "
+                        "layers that are kept whole, such as 1:1",
+                        value);
+    return 0;
+}
+
+/* ---- keys of the dims axis ------------------------------------------------------------------- */
+
+enum {
+    KEY_P = 1,
+    KEY_R = 2,
+    KEY_RANKS = 4,
+    KEY_CUT = 8,
+    KEY_P_QK = 16,
+    KEY_P_V = 32,
+    KEY_P_U = 64,
+    KEY_P_U_QK = 128,
+    KEY_P_U_V = 256,
+    KEY_KEEP_LAYERS = 512,
+    KEYS_P_SIDES = KEY_P_QK | KEY_P_V,
+    KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
+};
+
+/* Keys of dims; `rate` is the offset of the field of a rate. p_i is ZDC's name for p. */
+static const struct {
+    const char *key;
+    unsigned bit;
+    size_t rate;
+} dims_key[] = {
+    {"ranks", KEY_RANKS, 0},
+    {"cut", KEY_CUT, 0},
+    {"p", KEY_P, offsetof(kvd_method, p)},
+    {"p_i", KEY_P, offsetof(kvd_method, p)},
+    {"p.qk", KEY_P_QK, offsetof(kvd_method, p_side[0])},
+    {"p_i.qk", KEY_P_QK, offsetof(kvd_method, p_side[0])},
+    {"p.v", KEY_P_V, offsetof(kvd_method, p_side[1])},
+    {"p_i.v", KEY_P_V, offsetof(kvd_method, p_side[1])},
+    {"r", KEY_R, offsetof(kvd_method, r)},
+    {"p_u", KEY_P_U, offsetof(kvd_method, p_low)},
+    {"p_u.qk", KEY_P_U_QK, offsetof(kvd_method, p_low_side[0])},
+    {"p_u.v", KEY_P_U_V, offsetof(kvd_method, p_low_side[1])},
+};
+static const char keys_of_dims[] = "p, p.qk, p.v, r, ranks, cut";
+static const char keys_of_low[] = "p_u, p_u.qk, p_u.v";
+
+static const char *const cut_name[] = {"both", "qk", "v"};
+
+/* Returns the index of a key of dims; -1: the key is not one of dims. */
+static int find_dims_key(const char *key)
+{
+    for (int i = 0; i < (int)(sizeof dims_key / sizeof *dims_key); i++)
+        if (!strcmp(key, dims_key[i].key))
+            return i;
+    return -1;
+}
+
+static int set_dims(kvd_method *m, const char *key, const char *value, unsigned *seen, kvd_err *err)
+{
+    const int at = find_dims_key(key);
+    if (at < 0)
+        return kvd_fail(err, "unknown key '%s', known are %s, %s", key, keys_of_dims, keys_of_low);
+    const unsigned bit = dims_key[at].bit;
+    if (*seen & bit)
+        return kvd_fail(err, "key '%s' is given twice", key);
+    *seen |= bit;
+    if (bit == KEY_RANKS) {
+        for (int i = 0; i < KVD_N_WIDTH_RULES; i++)
+            if (!strcmp(value, kvd_width_rule_name[i])) {
+                m->ranks = (kvd_width_rule)i;
+                return 0;
+            }
+        return kvd_fail(err, "ranks '%s' is none of eq6, eq6-energy, error, loss", value);
+    }
+    if (bit == KEY_CUT) {
+        for (int i = 0; i < 3; i++)
+            if (!strcmp(value, cut_name[i])) {
+                m->cut = (kvd_cut)i;
+                return 0;
+            }
+        return kvd_fail(err, "cut '%s' is none of both, qk, v", value);
+    }
+    double *const to = (double *)(void *)((char *)m + dims_key[at].rate);
+    if (kvd_arg_double(key, value, 0, 1, to, err))
+        return -1;
+    if (*to >= 1)
+        return kvd_fail(err, "%s = %s removes everything, it must be below 1", key, value);
+    return 0;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static bool lowers(const kvd_method *m)
+{
+    return m->plan.levels || (m->plan.tokens && m->plan.tokens->lowers);
+}
+
+static int set_value(const kvd_keyed *k, int i, const char *value, kvd_err *err)
+{
+    const kvd_parameter *const p = &k->info->parameter[i];
+    double *const to = &k->values->value[i];
+    if (k->values->given[i])
+        return kvd_fail(err, "key '%s' is given twice", p->key);
+    if (kvd_arg_double(p->key, value, p->lo, p->hi, to, err))
+        return -1;
+    if (p->whole && (*to < floor(*to) || *to > floor(*to)))
+        return kvd_fail(err, "%s = %s is not a whole number", p->key, value);
+    k->values->given[i] = true;
+    return 0;
+}
+
+static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const char *key,
+                       kvd_err *err)
+{
+    char known[400] = "";
+    if (kvd_method_is_none(m))
+        return kvd_fail(err, "it takes no keys");
+    if (m->dims)
+        snprintf(known, sizeof known, "%s%s%s", keys_of_dims, lowers(m) ? ", " : "",
+                 lowers(m) ? keys_of_low : "");
+    for (int k = 0; k < n; k++)
+        if (all[k].info->text_key)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
+                     *known ? ", " : "", all[k].info->text_key);
+    for (int k = 0; k < n; k++)
+        for (int i = 0; all[k].info->parameter[i].key; i++) {
+            if (*known)
+                strncat(known, ", ", sizeof known - strlen(known) - 1);
+            strncat(known, all[k].info->parameter[i].key, sizeof known - strlen(known) - 1);
+        }
+    return kvd_fail(err, "unknown key '%s', known are %s%s%s", key, known, *known ? ", " : "",
+                    keep_layers);
+}
+
+/* Returns the member whose text key is `key`, "KEY" or "NAME.KEY"; -1: there is none. */
+static int find_text_key(const kvd_keyed *all, int n, const char *key)
+{
+    for (int k = 0; k < n; k++) {
+        const kvd_method_info *const m = all[k].info;
+        const size_t len = strlen(m->name);
+        if (m->text_key &&
+            (!strcmp(key, m->text_key) || (!strncmp(key, m->name, len) && key[len] == '.' &&
+                                           !strcmp(key + len + 1, m->text_key))))
+            return k;
+    }
+    return -1;
+}
+
+static int set_text(const kvd_keyed *k, const char *value, kvd_err *err)
+{
+    const char *const key = k->info->text_key;
+    if (*k->values->text)
+        return kvd_fail(err, "key '%s' is given twice", key);
+    if (!*value || strlen(value) >= sizeof k->values->text)
+        return kvd_fail(err, "%s has %zu characters, not 1 .. %zu", key, strlen(value),
+                        sizeof k->values->text - 1);
+    strcpy(k->values->text, value);
+    return 0;
+}
+
+static int set_key(kvd_method *m, const char *key, const char *value, unsigned *seen, kvd_err *err)
+{
+    kvd_keyed all[KVD_MEMBERS];
+    const int n = kvd_method_members(m, all), with_text = find_text_key(all, n, key);
+    if (with_text >= 0)
+        return set_text(&all[with_text], value, err);
+    if (!strcmp(key, keep_layers) && !kvd_method_is_none(m))
+        return set_keep_layers(m, value, seen, KEY_KEEP_LAYERS, err);
+    const bool of_dims = find_dims_key(key) >= 0;
+    /* keys of dims such as p.qk contain a dot */
+    const char *const dot = of_dims ? NULL : strchr(key, '.');
+    int member = -1, at = -1;
+    if (dot) {
+        const size_t len = (size_t)(dot - key);
+        if (m->dims && strlen(m->dims->info.name) == len && !strncmp(key, m->dims->info.name, len))
+            return set_key(m, dot + 1, value, seen, err);
+        for (int k = 0; k < n; k++)
+            if (strlen(all[k].info->name) == len && !strncmp(key, all[k].info->name, len) &&
+                (at = kvd_method_find_key(&all[k], dot + 1)) >= 0)
+                member = k;
+    } else {
+        for (int k = 0; k < n; k++)
+            if (kvd_method_find_key(&all[k], key) >= 0) {
+                if (member >= 0)
+                    return kvd_fail(err, "key '%s' belongs to '%s' and '%s': write %s.%s", key,
+                                    all[member].info->name, all[k].info->name, all[k].info->name,
+                                    key);
+                member = k;
+                at = kvd_method_find_key(&all[k], key);
+            }
+        if (m->dims && of_dims)
+            return member >= 0 ? kvd_fail(err, "key '%s' belongs to '%s' and '%s': write %s.%s",
+                                          key, m->dims->info.name, all[member].info->name,
+                                          all[member].info->name, key)
+                               : set_dims(m, key, value, seen, err);
+    }
+    return member >= 0 ? set_value(&all[member], at, value, err) : unknown_key(m, all, n, key, err);
+}
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+/* Checks that the rates of each level are given for both pairs together or for each pair. */
+static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
+{
+    if ((seen & KEY_P) && (seen & KEY_R))
+        return kvd_fail(err, "p and r exclude each other");
+    if ((seen & KEYS_P_SIDES) && (seen & (KEY_P | KEY_R)))
+        return kvd_fail(err, "p.qk and p.v exclude %s, which sets both pairs",
+                        seen & KEY_P ? "p" : "r");
+    if ((seen & KEYS_P_U_SIDES) && (seen & KEY_P_U))
+        return kvd_fail(err, "p_u.qk and p_u.v exclude p_u, which sets both pairs");
+    if ((seen & KEYS_P_SIDES) && (seen & KEYS_P_SIDES) != KEYS_P_SIDES)
+        return kvd_fail(err, "give both p.qk and p.v: 0 leaves a pair whole");
+    if ((seen & KEYS_P_U_SIDES) && (seen & KEYS_P_U_SIDES) != KEYS_P_U_SIDES)
+        return kvd_fail(err, "give both p_u.qk and p_u.v");
+    const bool by_pair = (seen & (KEYS_P_SIDES | KEYS_P_U_SIDES)) != 0;
+    if (by_pair && m->cut != KVD_CUT_BOTH)
+        return kvd_fail(err, "cut=%s requires p or r: p.qk = 0 or p.v = 0 leaves that pair whole",
+                        cut_name[m->cut]);
+    if (by_pair && m->dims && m->dims->one_p)
+        return kvd_fail(err, "it has one width for both pairs: give p");
+    return 0;
+}
+
+static int check(const kvd_method *m, unsigned seen, kvd_err *err)
+{
+    if (check_rates(m, seen, err))
+        return -1;
+    if (m->dims && m->dims->one_p && (seen & (KEY_R | KEY_RANKS)))
+        return kvd_fail(
+            err, "it takes p, neither r nor ranks: its widths do not depend on the spectrum");
+    if ((m->ranks == KVD_WIDTH_RULE_ERROR || m->ranks == KVD_WIDTH_RULE_LOSS) && (seen & KEY_R))
+        return kvd_fail(err, "ranks=%s takes p: a removal rate r is defined for Eq. 6 only",
+                        kvd_width_rule_name[m->ranks]);
+    if (m->ranks == KVD_WIDTH_RULE_LOSS && !kvd_pair_fisher(m->dims->pair[0]))
+        return kvd_fail(err,
+                        "ranks=loss requires method fisher: only its singular values are in nats");
+    if (kvd_method_has_low(m) && !lowers(m))
+        return kvd_fail(err, "p_u sets entries at the low level, but no member lowers entries");
+    kvd_keyed all[KVD_MEMBERS];
+    const int n = kvd_method_members((kvd_method *)(uintptr_t)m, all);
+    for (int j = 0; m->plan.bits && !lowers(m) && m->plan.bits->low_key[j]; j++)
+        if (m->plan.bits_values.given[kvd_method_find_key(&all[n - 1], m->plan.bits->low_key[j])])
+            return kvd_fail(err, "%s sets entries at the low level, but no member lowers entries",
+                            m->plan.bits->low_key[j]);
+    for (int k = 0; k < n; k++)
+        for (int i = 0; all[k].info->parameter[i].key; i++)
+            if (isnan(all[k].values->value[i]))
+                return kvd_fail(err, "'%s' needs %s: %s", all[k].info->name,
+                                all[k].info->parameter[i].key, all[k].info->parameter[i].meaning);
+    return 0;
+}
+
+/* ---- values of all keys ---------------------------------------------------------------------- */
+
+/* Sets the usual values of a combination, for keys that were not given. */
+static void set_usual(kvd_method *m)
+{
+    char copy[64];
+    char *rest = copy;
+    snprintf(copy, sizeof copy, "%s", m->usual ? m->usual : "");
+    kvd_keyed all[KVD_MEMBERS];
+    const int n = kvd_method_members(m, all);
+    while (rest && *rest) {
+        char *value = strsep(&rest, ",");
+        const char *const key = strsep(&value, "=");
+        for (int k = 0; k < n; k++) {
+            const int i = kvd_method_find_key(&all[k], key);
+            if (i >= 0 && !all[k].values->given[i])
+                all[k].values->value[i] = strtod(value, NULL);
+        }
+    }
+}
+
+void kvd_method_write_settings(kvd_method *m)
+{
+    *m->settings = '\0';
+    kvd_keyed all[KVD_MEMBERS];
+    const int n = kvd_method_members(m, all);
+    size_t used = 0;
+    if (m->cut != KVD_CUT_BOTH)
+        used = (size_t)snprintf(m->settings, sizeof m->settings, "cut=%s", cut_name[m->cut]);
+    if (m->plan.keep_first + m->plan.keep_last > 0)
+        used +=
+            (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s=%d:%d",
+                             used ? "," : "", keep_layers, m->plan.keep_first, m->plan.keep_last);
+    const struct {
+        const char *key;
+        double value;
+    } rate[] = {{"p.qk", m->p_side[0]},
+                {"p.v", m->p_side[1]},
+                {"p_u", m->p_low},
+                {"p_u.qk", m->p_low_side[0]},
+                {"p_u.v", m->p_low_side[1]}};
+    for (size_t i = 0; i < sizeof rate / sizeof *rate; i++)
+        if (!isnan(rate[i].value))
+            used +=
+                (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%g",
+                                 used ? "," : "", m->dims->info.name, rate[i].key, rate[i].value);
+    for (int k = 0; k < n; k++)
+        for (int i = 0; all[k].info->parameter[i].key && used < sizeof m->settings; i++)
+            used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%g",
+                                     used ? "," : "", all[k].info->name,
+                                     all[k].info->parameter[i].key, all[k].values->value[i]);
+    for (int k = 0; k < n && used < sizeof m->settings; k++)
+        if (*all[k].values->text)
+            used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s.%s=%s",
+                                     used ? "," : "", all[k].info->name, all[k].info->text_key,
+                                     all[k].values->text);
+}
+
+int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
+{
+    unsigned seen = 0;
+    while (text) {
+        char *value = strsep(&text, ",");
+        const char *const key = strsep(&value, "=");
+        if (!value)
+            return kvd_fail(err, "'%s' is not key=value", key);
+        if (set_key(m, key, value, &seen, err))
+            return -1;
+    }
+    set_usual(m);
+    if (check(m, seen, err))
+        return -1;
+    kvd_method_write_settings(m);
+    return 0;
+}
