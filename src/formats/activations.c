@@ -8,7 +8,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 const kvd_schema kvd_schema_activations = {
     "activations", 1, "Q, K and V of every token, with the weights W_O and W_V"};

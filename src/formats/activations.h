@@ -10,8 +10,8 @@
 
 #include <stdbool.h>
 
+#include "common/files/checksums.h"
 #include "common/half.h"
-#include "formats/checksums.h"
 #include "formats/model_info.h"
 
 extern const kvd_schema kvd_schema_activations;

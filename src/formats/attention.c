@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 const kvd_schema kvd_schema_attention = {
     "attention", 1, "Scores, probabilities and the mass that tokens receive, per layer and head"};

@@ -155,8 +155,8 @@ int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *
 int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *err);
 /*
  * Computes sum += other. The requests kept token by token are joined, `sum`'s first; corpus hash
- * and label become those of both (formats/fields.h). Fails, naming both files, if model, layers or
- * seq_len differ.
+ * and label become those of both (common/files/fields.h). Fails, naming both files, if model,
+ * layers or seq_len differ.
  */
 int kvd_attention_stats_add(kvd_attention_stats *sum, const char *sum_path,
                             const kvd_attention_stats *other, const char *other_path, kvd_err *err);

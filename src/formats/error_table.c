@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 const kvd_schema kvd_schema_error_table = {
     "error-table", 1, "Error of cutting one head of one pair to a given width"};

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 const kvd_schema kvd_schema_fisher = {
     "fisher", 1, "Squared gradients of the loss with respect to K, V and their weights"};

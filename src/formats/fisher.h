@@ -6,7 +6,7 @@
 #ifndef KVD_FORMATS_FISHER_H
 #define KVD_FORMATS_FISHER_H
 
-#include "formats/checksums.h"
+#include "common/files/checksums.h"
 #include "formats/model_info.h"
 
 extern const kvd_schema kvd_schema_fisher;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 const char *kvd_model_info_rope(const kvd_model_info *m, bool before)
 {

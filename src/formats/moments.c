@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 const kvd_schema kvd_schema_moments = {"moments", 1,
                                        "Second moments of Q, K, V and of the weights per head"};

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 const kvd_schema kvd_schema_projections = {"projections", 1,
                                            "Matrices that shorten K and V and rebuild them"};

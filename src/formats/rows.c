@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns)
 {

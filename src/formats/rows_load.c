@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 _Static_assert(sizeof(kvd_cell_value) == 8, "a cell is as large as an int64 and a double");
 

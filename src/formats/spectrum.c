@@ -8,9 +8,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "common/files/fields.h"
 #include "common/linalg.h"
 #include "common/stats.h"
-#include "formats/fields.h"
 
 const kvd_schema kvd_schema_spectrum = {"spectrum", 1,
                                         "Singular values and bases per pair, layer and head"};

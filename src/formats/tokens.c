@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 const kvd_schema kvd_schema_tokens = {
     "tokens", 1, "Which tokens matter: scores, overlaps between layers, critical tokens"};

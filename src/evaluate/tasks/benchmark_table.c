@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/files/fields.h"
 #include "common/stats.h"
 #include "common/utf8.h"
 #include "evaluate/accuracy_text.h"
 #include "evaluate/point_columns.h"
-#include "formats/fields.h"
 
 enum { RESAMPLES = 2000 };
 

@@ -1,4 +1,4 @@
-#include "formats/checksums.h"
+#include "common/files/checksums.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 enum { ROWS = KVD_CHECKSUM_ROWS };
 

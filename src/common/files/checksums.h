@@ -7,8 +7,8 @@
  * t, of (2 t + 1) times the XXH3-64 of the bytes of row t. Rows may be added in any order and from
  * several threads, so batches may end anywhere. The factor detects rows that were exchanged.
  */
-#ifndef KVD_FORMATS_CHECKSUMS_H
-#define KVD_FORMATS_CHECKSUMS_H
+#ifndef KVD_COMMON_FILES_CHECKSUMS_H
+#define KVD_COMMON_FILES_CHECKSUMS_H
 
 #include "common/files/h5.h"
 

@@ -2,8 +2,8 @@
  * Attributes and shapes, read and checked against limits. Every reader of a schema uses these
  * functions.
  */
-#ifndef KVD_FORMATS_FIELDS_H
-#define KVD_FORMATS_FIELDS_H
+#ifndef KVD_COMMON_FILES_FIELDS_H
+#define KVD_COMMON_FILES_FIELDS_H
 
 #include "common/files/h5.h"
 

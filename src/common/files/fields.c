@@ -1,4 +1,4 @@
-#include "formats/fields.h"
+#include "common/files/fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>
