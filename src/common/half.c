@@ -247,3 +247,53 @@ void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
     }
     assert(0 && "unknown dtype");
 }
+
+/* ---- values that are not finite ---- */
+
+/*
+ * A floating-point number whose exponent bits are all ones is NaN or infinite. The loop tests whole
+ * blocks, so that the compiler vectorises it; on CPUs with AVX2 a second version is compiled for
+ * AVX2.
+ */
+#define SPECIAL_LOOPS(name, attribute)                                                             \
+    attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)              \
+    {                                                                                              \
+        uint16_t bad = 0;                                                                          \
+        _Pragma("omp simd reduction(| : bad)") for (size_t i = 0; i < n; i++) bad =                \
+            (uint16_t)(bad | ((v[i] & mask) == mask ? 0xffff : 0));                                \
+        return bad != 0;                                                                           \
+    }                                                                                              \
+    attribute static int special32_##name(const uint32_t *v, size_t n, uint32_t mask)              \
+    {                                                                                              \
+        uint32_t bad = 0;                                                                          \
+        _Pragma("omp simd reduction(| : bad)") for (size_t i = 0; i < n; i++) bad |=               \
+            (v[i] & mask) == mask ? 0xffffffffu : 0;                                               \
+        return bad != 0;                                                                           \
+    }
+
+SPECIAL_LOOPS(plain, )
+#if defined(__x86_64__)
+SPECIAL_LOOPS(avx2, __attribute__((target("avx2"))))
+#define HAS_AVX2 __builtin_cpu_supports("avx2")
+#else
+#define special16_avx2 special16_plain
+#define special32_avx2 special32_plain
+#define HAS_AVX2       0
+#endif
+
+size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n)
+{
+    enum { BLOCK = 4096 };
+    const uint16_t *half = src, mask16 = t == KVD_F16 ? 0x7c00 : 0x7f80;
+    const uint32_t *whole = src, mask32 = 0x7f800000u;
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const size_t m = n - at < BLOCK ? n - at : BLOCK;
+        const int bad = t == KVD_F32
+                            ? (HAS_AVX2 ? special32_avx2 : special32_plain)(whole + at, m, mask32)
+                            : (HAS_AVX2 ? special16_avx2 : special16_plain)(half + at, m, mask16);
+        for (size_t i = at; bad && i < at + m; i++)
+            if (t == KVD_F32 ? (whole[i] & mask32) == mask32 : (half[i] & mask16) == mask16)
+                return i;
+    }
+    return n;
+}

@@ -21,4 +21,10 @@ void kvd_to_f32(kvd_dtype t, const void *src, float *dst, size_t n);
 /* Converts src [n], float32, to type t in dst [n]; rounded. */
 void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n);
 
+/*
+ * Returns the index of the first element of src [n] of type t that is NaN or infinite, or n if all
+ * are finite. An infinite value that was just converted to t means that the conversion overflowed.
+ */
+size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n);
+
 #endif

@@ -1,4 +1,4 @@
-#include "formats/activations.h"
+#include "formats/activations_internal.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -15,8 +15,7 @@ const kvd_schema kvd_schema_activations = {
 
 const char *const kvd_x_name[KVD_N_X] = {"q", "k", "v", "q_pre", "k_pre"};
 
-enum { TOKEN_ID, TOKEN_SEQUENCE, TOKEN_POSITION, N_TOKEN };
-static const char *const set_path[KVD_N_SETS] = {
+const char *const kvd_activations_path[KVD_N_SETS] = {
     "/q",   "/k",   "/v",         "/q_pre",           "/k_pre",
     "/w_o", "/w_v", "/tokens/id", "/tokens/sequence", "/tokens/position"};
 static const char *const set_long_name[KVD_N_SETS] = {
@@ -31,13 +30,12 @@ static const char *const set_long_name[KVD_N_SETS] = {
     "index of the sequence of the token",
     "position of the token in its sequence"};
 
-static hid_t type_of(kvd_dtype t)
+hid_t kvd_activations_type(kvd_dtype t)
 {
     return t == KVD_F32 ? H5T_IEEE_F32LE : t == KVD_F16 ? kvd_h5_type_f16() : kvd_h5_type_bf16();
 }
 
-/* Returns true if the file has this dataset. Q and K before RoPE exist only with --rope both. */
-static bool has_set(const kvd_activations *a, int set)
+bool kvd_activations_has(const kvd_activations *a, int set)
 {
     return a->has_pre || (set != KVD_X_Q_PRE && set != KVD_X_K_PRE);
 }
@@ -47,10 +45,10 @@ int kvd_activations_heads(const kvd_activations *a, kvd_x x)
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? a->model.n_heads : a->model.n_kv_heads;
 }
 
-/* Describes the path, type and shape that one dataset of *a must have. */
-static kvd_h5_spec spec_of(const kvd_activations *a, int set)
+kvd_h5_spec kvd_activations_spec(const kvd_activations *a, int set)
 {
-    kvd_h5_spec s = {.path = set_path[set], .long_name = set_long_name[set], .units = "1"};
+    kvd_h5_spec s = {
+        .path = kvd_activations_path[set], .long_name = set_long_name[set], .units = "1"};
     if (set >= KVD_SET_TOKEN) {
         s.type = H5T_STD_U32LE;
         s.rank = 1;
@@ -60,7 +58,7 @@ static kvd_h5_spec spec_of(const kvd_activations *a, int set)
     }
     const bool tensor = set < KVD_N_X;
     const bool query = set == KVD_X_Q || set == KVD_X_Q_PRE || set == KVD_SET_W_O;
-    s.type = type_of(a->dtype);
+    s.type = kvd_activations_type(a->dtype);
     s.rank = 4;
     s.dims[0] = (hsize_t)a->n_layers;
     s.dims[1] = (hsize_t)(query ? a->model.n_heads : a->model.n_kv_heads);
@@ -73,14 +71,14 @@ static kvd_h5_spec spec_of(const kvd_activations *a, int set)
     return s;
 }
 
-static void drop(hid_t *id)
+void kvd_activations_drop(hid_t *id)
 {
     if (*id > 0)
         H5Idec_ref(*id);
     *id = H5I_INVALID_HID;
 }
 
-static void forget_ids(kvd_activations *a)
+void kvd_activations_forget(kvd_activations *a)
 {
     for (int x = 0; x < KVD_N_X; x++) {
         a->x[x] = H5I_INVALID_HID;
@@ -91,65 +89,14 @@ static void forget_ids(kvd_activations *a)
     memset(a->checksums, 0, sizeof a->checksums);
 }
 
-/* Closes datasets and frees checksums; the file stays open. */
-static void release(kvd_activations *a)
+void kvd_activations_release(kvd_activations *a)
 {
     for (int x = 0; x < KVD_N_X; x++)
-        drop(&a->x[x]);
-    drop(&a->w_o);
-    drop(&a->w_v);
+        kvd_activations_drop(&a->x[x]);
+    kvd_activations_drop(&a->w_o);
+    kvd_activations_drop(&a->w_v);
     for (int i = 0; i < KVD_N_SETS; i++)
         kvd_checksums_release(&a->checksums[i]);
-}
-
-/* ---- values ---------------------------------------------------------- */
-
-/*
- * A floating-point number whose exponent bits are all ones is NaN or infinite. The loop tests whole
- * blocks, so that the compiler vectorises it; on CPUs with AVX2 a second version is compiled for
- * AVX2.
- */
-#define SPECIAL_LOOPS(name, attribute)                                                             \
-    attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)              \
-    {                                                                                              \
-        uint16_t bad = 0;                                                                          \
-        _Pragma("omp simd reduction(| : bad)") for (size_t i = 0; i < n; i++) bad =                \
-            (uint16_t)(bad | ((v[i] & mask) == mask ? 0xffff : 0));                                \
-        return bad != 0;                                                                           \
-    }                                                                                              \
-    attribute static int special32_##name(const uint32_t *v, size_t n, uint32_t mask)              \
-    {                                                                                              \
-        uint32_t bad = 0;                                                                          \
-        _Pragma("omp simd reduction(| : bad)") for (size_t i = 0; i < n; i++) bad |=               \
-            (v[i] & mask) == mask ? 0xffffffffu : 0;                                               \
-        return bad != 0;                                                                           \
-    }
-
-SPECIAL_LOOPS(plain, )
-#if defined(__x86_64__)
-SPECIAL_LOOPS(avx2, __attribute__((target("avx2"))))
-#define HAS_AVX2 __builtin_cpu_supports("avx2")
-#else
-#define special16_avx2 special16_plain
-#define special32_avx2 special32_plain
-#define HAS_AVX2       0
-#endif
-
-size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n)
-{
-    enum { BLOCK = 4096 };
-    const uint16_t *half = src, mask16 = t == KVD_F16 ? 0x7c00 : 0x7f80;
-    const uint32_t *whole = src, mask32 = 0x7f800000u;
-    for (size_t at = 0; at < n; at += BLOCK) {
-        const size_t m = n - at < BLOCK ? n - at : BLOCK;
-        const int bad = t == KVD_F32
-                            ? (HAS_AVX2 ? special32_avx2 : special32_plain)(whole + at, m, mask32)
-                            : (HAS_AVX2 ? special16_avx2 : special16_plain)(half + at, m, mask16);
-        for (size_t i = at; bad && i < at + m; i++)
-            if (t == KVD_F32 ? (whole[i] & mask32) == mask32 : (half[i] & mask16) == mask16)
-                return i;
-    }
-    return n;
 }
 
 /* ---- raw access ------------------------------------------------------ */
@@ -159,7 +106,7 @@ size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n)
  * writing them with pread and pwrite, as HDF5 does, lets several threads convert and copy at the
  * same time. HDF5 itself serves one thread at a time.
  */
-static void locate(kvd_activations *a)
+void kvd_activations_locate(kvd_activations *a)
 {
     void *handle = NULL;
     if (H5Fget_vfd_handle(a->file.id, H5P_DEFAULT, &handle) < 0 || !handle)
@@ -168,7 +115,7 @@ static void locate(kvd_activations *a)
     for (int x = 0; x < KVD_N_X; x++) {
         if (a->x[x] < 0 || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
             continue;
-        const kvd_h5_spec s = spec_of(a, x);
+        const kvd_h5_spec s = kvd_activations_spec(a, x);
         const haddr_t at = H5Dget_offset(a->x[x]);
         if (at != HADDR_UNDEF && H5Dget_storage_size(a->x[x]) == s.dims[0] * s.dims[1] * s.dims[2] *
                                                                      s.dims[3] *
@@ -177,8 +124,7 @@ static void locate(kvd_activations *a)
     }
 }
 
-/* Returns the file offset of row `first` of a head. */
-static off_t place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first)
+off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first)
 {
     const size_t heads = (size_t)kvd_activations_heads(a, x);
     const size_t row = ((size_t)layer * heads + (size_t)head) * a->n_tokens + first;
@@ -205,39 +151,17 @@ static int pread_all(int fd, char *to, size_t n, off_t at)
     return 0;
 }
 
-static int pwrite_all(int fd, const char *from, size_t n, off_t at)
-{
-    while (n) {
-        const ssize_t put = pwrite(fd, from, n, at);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return -1;
-        from += put;
-        at += put;
-        n -= (size_t)put;
-    }
-    return 0;
-}
-
 /* ---- rows with checksums --------------------------------------------- */
 
-/* Describes the rows of one head of a dataset, or all rows of a dataset below /tokens. */
-typedef struct {
-    kvd_activations *a;
-    int set, layer, head;
-    hid_t dataset; /* open dataset; unused if the file offset is known */
-} head_rows;
-
-/* Row reader for kvd_checksums_verify: reads rows in the dtype of the file. */
-static int read_rows(void *ctx, size_t first, size_t n, void *rows, kvd_err *err)
+int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err)
 {
-    const head_rows *const h = ctx;
+    const kvd_head_rows *const h = ctx;
     const kvd_activations *const a = h->a;
-    const kvd_h5_spec s = spec_of(a, h->set);
+    const kvd_h5_spec s = kvd_activations_spec(a, h->set);
     if (h->set < KVD_N_X && a->at[h->set] != UINT64_MAX) {
         const size_t bytes = n * (size_t)s.dims[3] * kvd_dtype_bytes(a->dtype);
-        if (!pread_all(a->fd, rows, bytes, place(a, (kvd_x)h->set, h->layer, h->head, first)))
+        if (!pread_all(a->fd, rows, bytes,
+                       kvd_activations_place(a, (kvd_x)h->set, h->layer, h->head, first)))
             return 0;
         return errno ? kvd_fail_errno(err, "cannot read '%s'", a->file.path)
                      : kvd_fail(err, "'%s' is cut short within %s", a->file.path, s.path);
@@ -251,11 +175,12 @@ static int read_rows(void *ctx, size_t first, size_t n, void *rows, kvd_err *err
                : 0;
 }
 
-static int read_checked(head_rows *h, size_t first, size_t n, void *rows, kvd_err *err)
+static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kvd_err *err)
 {
-    return read_rows(h, first, n, rows, err) ||
+    return kvd_activations_read_raw(h, first, n, rows, err) ||
                    kvd_checksums_verify(&h->a->checksums[h->set], h->a->file.path, (size_t)h->layer,
-                                        (size_t)h->head, first, n, rows, read_rows, h, err)
+                                        (size_t)h->head, first, n, rows, kvd_activations_read_raw,
+                                        h, err)
                ? -1
                : 0;
 }
@@ -268,8 +193,8 @@ static int read_checked(head_rows *h, size_t first, size_t n, void *rows, kvd_er
  */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {
-    const char *const path = set_path[set];
-    const kvd_h5_spec spec = spec_of(a, set);
+    const char *const path = kvd_activations_path[set];
+    const kvd_h5_spec spec = kvd_activations_spec(a, set);
     if (kvd_field_shape(&a->file, path, 4, spec.dims, err))
         return -1;
     if ((*id = H5Dopen2(a->file.id, path, H5P_DEFAULT)) < 0)
@@ -277,7 +202,7 @@ static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_
     const hid_t type = H5Dget_type(*id);
     int found = -1;
     for (int t = KVD_F32; t <= KVD_BF16 && type >= 0; t++)
-        if (H5Tequal(type, type_of((kvd_dtype)t)) > 0)
+        if (H5Tequal(type, kvd_activations_type((kvd_dtype)t)) > 0)
             found = t;
     if (type >= 0)
         H5Tclose(type);
@@ -290,8 +215,7 @@ static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_
     return 0;
 }
 
-/* Fills *a from the open file a->file. */
-static int describe(kvd_activations *a, kvd_err *err)
+int kvd_activations_describe(kvd_activations *a, kvd_err *err)
 {
     kvd_h5 *f = &a->file;
     int64_t first_layer, n_sequences, seq_len;
@@ -299,7 +223,7 @@ static int describe(kvd_activations *a, kvd_err *err)
     if (kvd_model_info_read(f, &a->model, err) ||
         kvd_field_text(f, "/", "label", a->label, sizeof a->label, err) ||
         kvd_field_text(f, "/", "corpus_hash", a->corpus_hash, sizeof a->corpus_hash, err) ||
-        kvd_h5_shape(f, set_path[KVD_SET_TOKEN + TOKEN_ID], 1, &n_tokens, err) ||
+        kvd_h5_shape(f, kvd_activations_path[KVD_SET_TOKEN + TOKEN_ID], 1, &n_tokens, err) ||
         kvd_h5_shape(f, "/q", 4, dims, err))
         return -1;
     if (n_tokens < 1 || n_tokens > SIZE_MAX / 8)
@@ -319,21 +243,21 @@ static int describe(kvd_activations *a, kvd_err *err)
     a->seq_len = (size_t)seq_len;
     a->has_pre = kvd_h5_exists(f, "/q_pre") || kvd_h5_exists(f, "/k_pre");
     for (int i = TOKEN_SEQUENCE; i < N_TOKEN; i++)
-        if (kvd_field_shape(f, set_path[KVD_SET_TOKEN + i], 1, &n_tokens, err))
+        if (kvd_field_shape(f, kvd_activations_path[KVD_SET_TOKEN + i], 1, &n_tokens, err))
             return -1;
     int dtype = -1;
     for (int set = 0; set < KVD_SET_TOKEN; set++) {
         hid_t *const id = set < KVD_N_X ? &a->x[set] : set == KVD_SET_W_O ? &a->w_o : &a->w_v;
-        if (has_set(a, set) && open_checked(a, set, &dtype, id, err))
+        if (kvd_activations_has(a, set) && open_checked(a, set, &dtype, id, err))
             return -1;
     }
     a->dtype = (kvd_dtype)dtype;
     for (int set = 0; set < KVD_N_SETS; set++) {
-        const kvd_h5_spec spec = spec_of(a, set);
-        if (has_set(a, set) && kvd_checksums_load(&a->checksums[set], f, &spec, err))
+        const kvd_h5_spec spec = kvd_activations_spec(a, set);
+        if (kvd_activations_has(a, set) && kvd_checksums_load(&a->checksums[set], f, &spec, err))
             return -1;
     }
-    locate(a);
+    kvd_activations_locate(a);
     return 0;
 }
 
@@ -355,14 +279,14 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
         goto done;
     }
     for (int k = 0; k < N_TOKEN; k++)
-        if ((d[k] = H5Dopen2(f->id, set_path[KVD_SET_TOKEN + k], H5P_DEFAULT)) < 0) {
-            kvd_fail(err, "'%s': cannot open %s", f->path, set_path[KVD_SET_TOKEN + k]);
+        if ((d[k] = H5Dopen2(f->id, kvd_activations_path[KVD_SET_TOKEN + k], H5P_DEFAULT)) < 0) {
+            kvd_fail(err, "'%s': cannot open %s", f->path, kvd_activations_path[KVD_SET_TOKEN + k]);
             goto done;
         }
     for (hsize_t at = 0; at < a->n_tokens; at += BLOCK) {
         const hsize_t n = a->n_tokens - at < BLOCK ? a->n_tokens - at : BLOCK;
         for (int k = 0; k < N_TOKEN; k++) {
-            head_rows h = {.a = a, .set = KVD_SET_TOKEN + k, .dataset = d[k]};
+            kvd_head_rows h = {.a = a, .set = KVD_SET_TOKEN + k, .dataset = d[k]};
             if (read_checked(&h, at, n, value + k * BLOCK, err))
                 goto done;
         }
@@ -397,7 +321,7 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
     status = 0;
 done:
     for (int k = 0; k < N_TOKEN; k++)
-        drop(&d[k]);
+        kvd_activations_drop(&d[k]);
     free(value);
     return status;
 }
@@ -405,10 +329,10 @@ done:
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err)
 {
     memset(a, 0, sizeof *a);
-    forget_ids(a);
+    kvd_activations_forget(a);
     if (kvd_h5_open(&a->file, path, &kvd_schema_activations, err))
         return -1;
-    if (describe(a, err) || check_tokens(a, err)) {
+    if (kvd_activations_describe(a, err) || check_tokens(a, err)) {
         kvd_activations_close(a);
         return -1;
     }
@@ -440,7 +364,7 @@ static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
 }
 
 /* Reads rows [n][width] of a head, verifies their checksums and converts them to float32. */
-static int read_floats(head_rows *h, size_t first, size_t n, size_t width, float *rows,
+static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, float *rows,
                        void *scratch, kvd_err *err)
 {
     const kvd_activations *const a = h->a;
@@ -450,8 +374,8 @@ static int read_floats(head_rows *h, size_t first, size_t n, size_t width, float
     const size_t bad = convert(a->dtype, raw, rows, n * width);
     if (bad < n * width)
         return kvd_fail(err, "'%s': %s layer %d head %d %s %zu dim %zu is not finite", a->file.path,
-                        set_path[h->set] + 1, h->layer, h->head, h->set < KVD_N_X ? "token" : "row",
-                        first + bad / width, bad % width);
+                        kvd_activations_path[h->set] + 1, h->layer, h->head,
+                        h->set < KVD_N_X ? "token" : "row", first + bad / width, bad % width);
     return 0;
 }
 
@@ -473,7 +397,7 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     for (size_t p = from; p < to; p++) {
         const size_t lo = p * piece < first ? first : p * piece;
         const size_t hi = (p + 1) * piece < first + n ? (p + 1) * piece : first + n;
-        head_rows h = {a, (int)x, layer, head, a->x[x]};
+        kvd_head_rows h = {a, (int)x, layer, head, a->x[x]};
         kvd_err mine = {""};
         if (read_floats(&h, lo, hi - lo, width, rows + (lo - first) * width,
                         scratch ? (char *)scratch + (lo - first) * bytes : NULL, &mine)) {
@@ -494,18 +418,19 @@ int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **star
     *start = NULL;
     uint32_t *sequence = malloc(n_tokens * sizeof *sequence);
     size_t *at = malloc((a->n_sequences + 1) * sizeof *at);
-    const hid_t d = H5Dopen2(a->file.id, set_path[KVD_SET_TOKEN + TOKEN_SEQUENCE], H5P_DEFAULT);
+    const hid_t d =
+        H5Dopen2(a->file.id, kvd_activations_path[KVD_SET_TOKEN + TOKEN_SEQUENCE], H5P_DEFAULT);
     int status = -1;
     if (!sequence || !at)
         kvd_no_memory(err, "sequences",
                       n_tokens * sizeof *sequence + (a->n_sequences + 1) * sizeof *at);
     else if (d < 0)
         kvd_fail(err, "'%s': cannot open %s", a->file.path,
-                 set_path[KVD_SET_TOKEN + TOKEN_SEQUENCE]);
+                 kvd_activations_path[KVD_SET_TOKEN + TOKEN_SEQUENCE]);
     else
-        status =
-            read_checked(&(head_rows){.a = a, .set = KVD_SET_TOKEN + TOKEN_SEQUENCE, .dataset = d},
-                         0, n_tokens, sequence, err);
+        status = read_checked(
+            &(kvd_head_rows){.a = a, .set = KVD_SET_TOKEN + TOKEN_SEQUENCE, .dataset = d}, 0,
+            n_tokens, sequence, err);
     if (!status) {
         *n = 0;
         for (size_t t = 0; t < n_tokens; t++)
@@ -525,7 +450,7 @@ int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **star
 static int read_weights(kvd_activations *a, int set, int layer, int head, float *w, kvd_err *err)
 {
     const size_t d = (size_t)a->model.d_head, width = (size_t)a->model.d_model;
-    head_rows h = {a, set, layer, head, set == KVD_SET_W_O ? a->w_o : a->w_v};
+    kvd_head_rows h = {a, set, layer, head, set == KVD_SET_W_O ? a->w_o : a->w_v};
     void *scratch = NULL;
     if (a->dtype != KVD_F32 && !(scratch = malloc(d * width * 2)))
         return kvd_no_memory(err, "weights of a head", d * width * 2);
@@ -544,244 +469,4 @@ int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kv
 {
     assert(layer >= 0 && layer < a->n_layers && kv_head >= 0 && kv_head < a->model.n_kv_heads);
     return read_weights(a, KVD_SET_W_V, layer, kv_head, w, err);
-}
-
-/* ---- writing --------------------------------------------------------- */
-
-enum {
-    WRITE_BYTES = 1 << 19
-}; /* a piece is hashed and written, or read and hashed, while in cache */
-
-/* Finds the file offset of every dataset. The writer makes contiguous datasets only. */
-static int locate_all(kvd_activations *a, kvd_err *err)
-{
-    locate(a);
-    for (int x = 0; x < KVD_N_X; x++)
-        if (a->x[x] >= 0 && a->at[x] == UINT64_MAX)
-            return kvd_fail(err, "'%s': %s has no place in the file", a->file.path, kvd_x_name[x]);
-    return 0;
-}
-
-static int reserve_all(kvd_activations *a, kvd_err *err)
-{
-    kvd_h5 *f = &a->file;
-    for (int set = 0; set < KVD_N_SETS; set++) {
-        const kvd_h5_spec spec = spec_of(a, set);
-        hid_t id = H5I_INVALID_HID;
-        if (!has_set(a, set))
-            continue;
-        if (kvd_h5_reserve(f, &spec, &id, err) ||
-            kvd_checksums_reserve(&a->checksums[set], f, &spec, err)) {
-            drop(&id);
-            return -1;
-        }
-        if (set < KVD_N_X)
-            a->x[set] = id;
-        else if (set < KVD_SET_TOKEN)
-            *(set == KVD_SET_W_O ? &a->w_o : &a->w_v) = id;
-        else
-            drop(&id);
-        const bool pre = set == KVD_X_Q_PRE || set == KVD_X_K_PRE;
-        if (set < KVD_N_X && set != KVD_X_V &&
-            kvd_h5_put_text(f, spec.path, "rope", kvd_model_info_rope(&a->model, pre), err))
-            return -1;
-    }
-    return locate_all(a, err);
-}
-
-int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
-                           kvd_err *err)
-{
-    kvd_h5 *f = &a->file;
-    forget_ids(a);
-    if (have_lock ? kvd_h5_create_locked(f, &kvd_schema_activations, err)
-                  : kvd_h5_create(f, path, &kvd_schema_activations, run, err))
-        return -1;
-    if (kvd_model_info_write(f, &a->model, err) ||
-        kvd_h5_put_text(f, "/", "label", a->label, err) ||
-        kvd_h5_put_text(f, "/", "corpus_hash", a->corpus_hash, err) ||
-        kvd_h5_put_int(f, "/", "n_sequences", (int64_t)a->n_sequences, err) ||
-        kvd_h5_put_int(f, "/", "seq_len", (int64_t)a->seq_len, err) ||
-        kvd_h5_put_int(f, "/", "first_layer", a->first_layer, err) || reserve_all(a, err)) {
-        kvd_activations_abandon(a, false);
-        return -1;
-    }
-    return 0;
-}
-
-/* Sets the checksums to 0 when an interrupted file is reopened, because they are written last. */
-static int clear_checksums(kvd_activations *a, kvd_err *err)
-{
-    for (int set = 0; set < KVD_N_SETS; set++) {
-        kvd_checksums *const c = &a->checksums[set];
-        if (!has_set(a, set))
-            continue;
-        if (!c->sum)
-            return kvd_fail(err, "'%s' has no checksums of %s: run without --resume",
-                            a->file.output.partial, set_path[set]);
-        for (size_t l = 0; l < c->n_layers; l++)
-            for (size_t h = 0; h < c->n_heads; h++)
-                kvd_checksums_clear(c, l, h);
-    }
-    return 0;
-}
-
-int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err)
-{
-    memset(a, 0, sizeof *a);
-    forget_ids(a);
-    if (kvd_h5_reopen(&a->file, path, &kvd_schema_activations, run, err))
-        return -1;
-    if (a->file.id >= 0 && (describe(a, err) || locate_all(a, err) || clear_checksums(a, err))) {
-        kvd_activations_abandon(a, true);
-        return -1;
-    }
-    return 0;
-}
-
-/* Adds the first n_tokens rows of a head to its checksums. */
-static int recount_head(kvd_activations *a, kvd_x x, int layer, int head, size_t n_tokens,
-                        kvd_err *err)
-{
-    const size_t bytes = (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);
-    const size_t piece = WRITE_BYTES / bytes ? WRITE_BYTES / bytes : 1;
-    head_rows h = {a, (int)x, layer, head, a->x[x]};
-    char *const rows = malloc(piece * bytes);
-    int status = rows ? 0 : kvd_no_memory(err, "rows of a head", piece * bytes);
-    for (size_t at = 0; !status && at < n_tokens; at += piece) {
-        const size_t n = n_tokens - at < piece ? n_tokens - at : piece;
-        if (!(status = read_rows(&h, at, n, rows, err)))
-            kvd_checksums_add(&a->checksums[x], (size_t)layer, (size_t)head, at, n, rows);
-    }
-    free(rows);
-    return status;
-}
-
-int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err)
-{
-    int status = 0;
-    for (int x = 0; x < KVD_N_X && !status; x++) {
-        const int heads = kvd_activations_heads(a, (kvd_x)x),
-                  n = has_set(a, x) ? a->n_layers * heads : 0;
-#pragma omp parallel for schedule(dynamic)
-        for (int i = 0; i < n; i++) {
-            kvd_err mine = {""};
-            if (recount_head(a, (kvd_x)x, i / heads, i % heads, n_tokens, &mine)) {
-#pragma omp critical(kvd_activations_read)
-                {
-                    status = -1;
-                    *err = mine;
-                }
-            }
-        }
-    }
-    *total = kvd_activations_checksum(a);
-    return status;
-}
-
-uint64_t kvd_activations_checksum(const kvd_activations *a)
-{
-    uint64_t total = 0;
-    for (int x = 0; x < KVD_N_X; x++)
-        total += (2 * (uint64_t)x + 1) * kvd_checksums_total(&a->checksums[x]);
-    return total;
-}
-
-int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first,
-                             size_t n, const void *rows, kvd_err *err)
-{
-    assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
-    assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
-    const size_t bytes = (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);
-    const size_t piece = WRITE_BYTES / bytes ? WRITE_BYTES / bytes : 1;
-    for (size_t at = 0; at < n; at += piece) {
-        const size_t m = n - at < piece ? n - at : piece;
-        const char *const from = (const char *)rows + at * bytes;
-        kvd_checksums_add(&a->checksums[x], (size_t)layer, (size_t)head, first + at, m, from);
-        if (pwrite_all(a->fd, from, m * bytes, place(a, x, layer, head, first + at)))
-            return kvd_fail_errno(err, "cannot write '%s'", a->file.path);
-    }
-    return 0;
-}
-
-int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
-                               const uint32_t *sequence, const uint32_t *position, kvd_err *err)
-{
-    const uint32_t *data[N_TOKEN] = {id, sequence, position};
-    const hsize_t start = first, count = n;
-    for (int i = 0; i < N_TOKEN; i++) {
-        hid_t dataset = H5Dopen2(a->file.id, set_path[KVD_SET_TOKEN + i], H5P_DEFAULT);
-        if (dataset < 0)
-            return kvd_fail(err, "'%s': cannot open %s", a->file.path, set_path[KVD_SET_TOKEN + i]);
-        const int status = kvd_h5_write_slab(dataset, set_path[KVD_SET_TOKEN + i], 1, &start,
-                                             &count, H5T_NATIVE_UINT32, data[i], err);
-        drop(&dataset);
-        if (status)
-            return kvd_in(err, "'%s'", a->file.path);
-        kvd_checksums_add(&a->checksums[KVD_SET_TOKEN + i], 0, 0, first, n, data[i]);
-    }
-    return 0;
-}
-
-static int put_weight(kvd_activations *a, int set, int layer, const float *w, void *scratch,
-                      kvd_err *err)
-{
-    const int n_heads = set == KVD_SET_W_O ? a->model.n_heads : a->model.n_kv_heads;
-    const hid_t dataset = set == KVD_SET_W_O ? a->w_o : a->w_v;
-    const char *const name = set_path[set] + 1;
-    const size_t d = (size_t)a->model.d_head, width = (size_t)a->model.d_model;
-    for (int h = 0; h < n_heads; h++) {
-        const float *from = w + (size_t)h * d * width;
-        kvd_from_f32(a->dtype, from, scratch, d * width);
-        const size_t bad = kvd_first_nonfinite(a->dtype, scratch, d * width);
-        if (bad < d * width)
-            return kvd_fail(err, "%s layer %d head %d row %zu: value %g does not fit into %s", name,
-                            a->first_layer + layer, h, bad / width, (double)from[bad],
-                            kvd_dtype_name(a->dtype));
-        const hsize_t start[4] = {(hsize_t)layer, (hsize_t)h, 0, 0}, count[4] = {1, 1, d, width};
-        if (kvd_h5_write_slab(dataset, name, 4, start, count, type_of(a->dtype), scratch, err))
-            return kvd_in(err, "'%s'", a->file.path);
-        /* A resumed run puts the weights a second time. */
-        kvd_checksums_clear(&a->checksums[set], (size_t)layer, (size_t)h);
-        kvd_checksums_add(&a->checksums[set], (size_t)layer, (size_t)h, 0, d, scratch);
-    }
-    return 0;
-}
-
-int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
-                                kvd_err *err)
-{
-    const size_t bytes =
-        (size_t)a->model.d_head * (size_t)a->model.d_model * kvd_dtype_bytes(a->dtype);
-    void *scratch = malloc(bytes);
-    if (!scratch)
-        return kvd_no_memory(err, "weights of a head", bytes);
-    const int status = put_weight(a, KVD_SET_W_O, layer, w_o, scratch, err) ||
-                       put_weight(a, KVD_SET_W_V, layer, w_v, scratch, err);
-    free(scratch);
-    return status ? -1 : 0;
-}
-
-size_t kvd_activations_bytes(const kvd_activations *a)
-{
-    const size_t d = (size_t)a->model.d_head,
-                 heads = (size_t)a->model.n_heads + (size_t)a->model.n_kv_heads;
-    const size_t rows = heads * (a->has_pre ? 2 : 1) + (size_t)a->model.n_kv_heads;
-    const size_t per_layer = rows * a->n_tokens * d + heads * d * (size_t)a->model.d_model;
-    return (size_t)a->n_layers * per_layer * kvd_dtype_bytes(a->dtype) + a->n_tokens * N_TOKEN * 4;
-}
-
-int kvd_activations_finish(kvd_activations *a, kvd_err *err)
-{
-    for (int set = 0; set < KVD_N_SETS; set++)
-        if (has_set(a, set) && kvd_checksums_write(&a->checksums[set], &a->file, err))
-            return -1;
-    release(a);
-    return kvd_h5_finish(&a->file, err);
-}
-
-void kvd_activations_abandon(kvd_activations *a, bool keep_partial)
-{
-    release(a);
-    kvd_h5_close(&a->file, keep_partial);
 }

@@ -119,10 +119,4 @@ int kvd_activations_finish(kvd_activations *a, kvd_err *err);
 /* Stops writing. Removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */
 void kvd_activations_abandon(kvd_activations *a, bool keep_partial);
 
-/*
- * Returns the index of the first element of src [n] of type t that is NaN or infinite, or n if all
- * are finite. An infinite value that was just converted to t means that the conversion overflowed.
- */
-size_t kvd_first_nonfinite(kvd_dtype t, const void *src, size_t n);
-
 #endif
