@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "common/quantise.h"
 #include "common/rng.h"
 #include "methods/bits/levels.h"
 #include "methods/method.h"
@@ -358,6 +359,38 @@ static void levels_are_the_best(void **state)
     }
 }
 
+/*
+ * |x - x^| <= s / 2, up to the rounding of scale and zero point to float16; constants and zeros are
+ * exact.
+ */
+static void groups_lose_half_a_step(void **state)
+{
+    (void)state;
+    kvd_rng r;
+    kvd_rng_seed(&r, 11, 1);
+    for (int b = 1; b <= 8; b++)
+        for (size_t trial = 0; trial < 50; trial++) {
+            float v[64], coded[64], lo = INFINITY, hi = -INFINITY;
+            for (size_t i = 0; i < 64; i++)
+                v[i] = (float)kvd_rng_normal(&r);
+            for (size_t i = 0; i < 64; i += 2) {
+                lo = fminf(lo, v[i]);
+                hi = fmaxf(hi, v[i]);
+            }
+            memcpy(coded, v, sizeof coded);
+            assert_true(kvd_quantise_group(v, 32, 2, b, coded) == 32.0 * b);
+            const float s = (hi - lo) / (float)((1 << b) - 1),
+                        slack = 2e-3f * (fabsf(lo) + fabsf(hi));
+            for (size_t i = 0; i < 64; i++)
+                assert_true(i % 2 ? coded[i] == v[i] : fabsf(coded[i] - v[i]) <= s / 2 + slack);
+        }
+    float constant[4] = {0.5f, 0.5f, 0.5f, 0.5f}, zero[4] = {0}, back[4];
+    kvd_quantise_group(constant, 4, 1, 2, back);
+    assert_memory_equal(back, constant, sizeof back);
+    kvd_quantise_group(zero, 4, 1, 2, back);
+    assert_memory_equal(back, zero, sizeof back);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(levels_are_the_best),
@@ -368,6 +401,7 @@ int main(void)
                                        cmocka_unit_test(symmetric_channels),
                                        cmocka_unit_test(channels_of_two_bits_and_of_one),
                                        cmocka_unit_test(ternary_values),
+                                       cmocka_unit_test(groups_lose_half_a_step),
                                        cmocka_unit_test(constants_and_zeros)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

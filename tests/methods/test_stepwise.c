@@ -1,11 +1,8 @@
-/*
- * Plans that run row by row, compared with dense attention and with the cache that runs in blocks.
- */
+/* Plans that run row by row, against dense attention and the cache that runs in blocks. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -15,6 +12,7 @@
 #include "methods/cache.h"
 #include "methods/stepwise.h"
 #include "model/pass/blocks.h"
+#include "worst.h"
 
 enum { HEADS = 4, KV_HEADS = 2, D = 16, LONGEST = 70, TOKENS = 45 + LONGEST };
 static const size_t offset[] = {0, 45, TOKENS};
@@ -86,12 +84,8 @@ static void run(const kvd_plan *plan, const problem *p, float *out, kvd_stepwise
 static double worst(const float *a, const float *b)
 {
     double most = 0;
-    for (size_t i = 0; i < (size_t)TOKENS * HEADS * D; i++) {
-        const double e = fabs((double)a[i] - (double)b[i]);
-        most = e > most || isnan(e) ? e : most;
-        if (isnan(e))
-            return INFINITY;
-    }
+    for (size_t i = 0; i < (size_t)TOKENS * HEADS * D; i++)
+        most = worse(most, fabs((double)a[i] - (double)b[i]));
     return most;
 }
 
@@ -668,37 +662,6 @@ static void projected_requests(void **state)
     assert_non_null(strstr(err.msg, "cannot be combined with a method of the bits axis"));
 }
 
-/*
- * |x - x^| <= s / 2, up to the rounding of scale and zero point to float16; constants and zeros are
- * exact.
- */
-static void groups(void **state)
-{
-    (void)state;
-    kvd_rng r;
-    kvd_rng_seed(&r, 11, 1);
-    for (int b = 1; b <= 8; b++)
-        for (size_t trial = 0; trial < 50; trial++) {
-            float x[64], y[64], lo = INFINITY, hi = -INFINITY;
-            fill(&r, x, 64);
-            for (size_t i = 0; i < 64; i += 2) {
-                lo = fminf(lo, x[i]);
-                hi = fmaxf(hi, x[i]);
-            }
-            memcpy(y, x, sizeof y);
-            assert_true(kvd_quantise_group(x, 32, 2, b, y) == 32.0 * b);
-            const float s = (hi - lo) / (float)((1 << b) - 1),
-                        slack = 2e-3f * (fabsf(lo) + fabsf(hi));
-            for (size_t i = 0; i < 64; i++)
-                assert_true(i % 2 ? y[i] == x[i] : fabsf(y[i] - x[i]) <= s / 2 + slack);
-        }
-    float constant[4] = {0.5f, 0.5f, 0.5f, 0.5f}, zero[4] = {0}, y[4];
-    kvd_quantise_group(constant, 4, 1, 2, y);
-    assert_memory_equal(y, constant, sizeof y);
-    kvd_quantise_group(zero, 4, 1, 2, y);
-    assert_memory_equal(y, zero, sizeof y);
-}
-
 /* A number beyond float16 is infinite in the cache; codes refuse it by its place. */
 static void infinite_numbers(void **state)
 {
@@ -731,7 +694,6 @@ int main(void)
                                        cmocka_unit_test(projected_requests),
                                        cmocka_unit_test(balanced_channels),
                                        cmocka_unit_test(codes_of_all_heads),
-                                       cmocka_unit_test(groups),
                                        cmocka_unit_test(infinite_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
