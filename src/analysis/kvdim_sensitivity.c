@@ -17,6 +17,7 @@
 #include "common/run.h"
 #include "methods/widths.h"
 #include "model/model_info.h"
+#include "model/model_text.h"
 #include "model/text/text_options.h"
 
 static const char program[] = "kvdim-sensitivity";
@@ -100,12 +101,8 @@ static int open_corpus(job *j, kvd_err *err)
 {
     config *const cfg = j->cfg;
     const kvd_config *const model = kvd_checkpoint_config(j->checkpoint);
-    const size_t longest = (size_t)model->max_positions;
-    if (!cfg->seq_len)
-        cfg->seq_len = longest < 512 ? longest : 512;
-    if (cfg->seq_len > longest)
-        return kvd_fail(err, "--seq-len %zu: the model was made for at most %zu positions",
-                        cfg->seq_len, longest);
+    if (kvd_model_seq_len(model, &cfg->seq_len, err))
+        return -1;
     const kvd_corpus_spec spec = {.text = cfg->text,
                                   .n_text = cfg->n_text,
                                   .field = cfg->field,
@@ -115,26 +112,9 @@ static int open_corpus(job *j, kvd_err *err)
                                   .by_text = cfg->by_text,
                                   .seq_len = cfg->seq_len,
                                   .vocab_size = (size_t)model->vocab_size};
-    kvd_tokenizer *tok = NULL;
-    if (cfg->n_text) {
-        char *const path = kvd_checkpoint_tokenizer_path(j->checkpoint, err);
-        tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
-        free(path);
-        if (!tok)
-            return -1;
-        kvd_err note;
-        if (kvd_tokenizer_is_small(tok, spec.vocab_size, &note))
-            fprintf(stderr, "%s: warning: %s\n", program, note.msg);
-    }
-    j->corpus = kvd_corpus_open(&spec, tok, err);
-    kvd_tokenizer_free(tok);
-    if (!j->corpus)
-        return -1;
-    if (cfg->label)
-        snprintf(j->spectrum.label, sizeof j->spectrum.label, "%s", cfg->label);
-    else
-        kvd_corpus_label(&spec, j->spectrum.label, sizeof j->spectrum.label);
-    return 0;
+    kvd_corpus_label(&spec, cfg->label, j->spectrum.label, sizeof j->spectrum.label);
+    j->corpus = kvd_model_corpus(j->checkpoint, &spec, program, err);
+    return j->corpus ? 0 : -1;
 }
 
 static int record(job *j, kvd_err *err)
@@ -169,11 +149,8 @@ static int stop_when_asked(kvd_err *err)
 /* Loads the sequences from `first` on that fit into one batch, and returns their number. */
 static size_t load_batch(job *j, size_t first, size_t most, kvd_batch *b, kvd_err *err)
 {
-    const size_t n = kvd_corpus_batch(j->corpus, first, most),
-                 begin = kvd_corpus_offset(j->corpus, first);
-    for (size_t i = 0; i < n; i++)
-        j->offset[i] = kvd_corpus_offset(j->corpus, first + i) - begin;
-    j->offset[n] = j->offset[n - 1] + kvd_corpus_length(j->corpus, first + n - 1);
+    const size_t n = kvd_corpus_batch(j->corpus, first, most);
+    kvd_corpus_offsets(j->corpus, first, n, j->offset);
     *b = (kvd_batch){.n_sequences = n, .offset = j->offset, .first_sequence = first, .id = j->id};
     return kvd_corpus_read(j->corpus, first, n, j->id, err) ? 0 : n;
 }

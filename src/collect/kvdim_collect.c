@@ -21,6 +21,7 @@
 #include "common/progress.h"
 #include "common/run.h"
 #include "model/model_info.h"
+#include "model/model_text.h"
 #include "model/text/corpus.h"
 
 static const char program[] = "kvdim-collect";
@@ -74,12 +75,8 @@ static int resolve_options(const collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
     const kvd_config *model = kvd_checkpoint_config(c->checkpoint);
-    const size_t longest = (size_t)model->max_positions;
-    if (!cfg->seq_len)
-        cfg->seq_len = longest < 512 ? longest : 512;
-    if (cfg->seq_len > longest)
-        return kvd_fail(err, "--seq-len %zu: the model was made for at most %zu positions",
-                        cfg->seq_len, longest);
+    if (kvd_model_seq_len(model, &cfg->seq_len, err))
+        return -1;
     if (!cfg->batch && cfg->common.device == KVD_DEVICE_CUDA &&
         kvd_engine_cuda_batch(model, cfg->compute, c->first_gpu, cfg->gpus, cfg->seq_len,
                               &cfg->batch, err))
@@ -114,21 +111,8 @@ static kvd_corpus_spec spec_of(const collector *c)
 
 static int open_corpus(collector *c, kvd_err *err)
 {
-    const kvd_collect_options *cfg = c->cfg;
     const kvd_corpus_spec spec = spec_of(c);
-    kvd_tokenizer *tok = NULL;
-    if (cfg->n_text) {
-        char *path = kvd_checkpoint_tokenizer_path(c->checkpoint, err);
-        tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
-        free(path);
-        if (!tok)
-            return -1;
-        kvd_err note;
-        if (!c->ranks.rank && kvd_tokenizer_is_small(tok, spec.vocab_size, &note))
-            fprintf(stderr, "%s: warning: %s\n", program, note.msg);
-    }
-    c->corpus = kvd_corpus_open(&spec, tok, err);
-    kvd_tokenizer_free(tok); /* all ids are known, so the tokenizer's memory is no longer needed */
+    c->corpus = kvd_model_corpus(c->checkpoint, &spec, c->ranks.rank ? NULL : program, err);
     return c->corpus ? 0 : -1;
 }
 
@@ -257,8 +241,7 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
                          kvd_err *err)
 {
     const size_t before = kvd_corpus_offset(c->corpus, first);
-    for (size_t s = 0; s <= n; s++)
-        c->offset[s] = kvd_corpus_offset(c->corpus, first + s) - before;
+    kvd_corpus_offsets(c->corpus, first, n, c->offset);
     if (kvd_corpus_read(c->corpus, first, n, c->id, err))
         return -1;
     const kvd_batch batch = {
@@ -398,10 +381,7 @@ static int describe(collector *c, kvd_err *err)
     kvd_model_info_set(&m->model, model, kvd_checkpoint_path(c->checkpoint), c->run.inputs[0].hash,
                        kvd_checkpoint_dtype(c->checkpoint));
     const kvd_corpus_spec spec = spec_of(c);
-    if (cfg->label)
-        snprintf(m->label, sizeof m->label, "%s", cfg->label);
-    else
-        kvd_corpus_label(&spec, m->label, sizeof m->label);
+    kvd_corpus_label(&spec, cfg->label, m->label, sizeof m->label);
     snprintf(m->corpus_hash, sizeof m->corpus_hash, "%s", kvd_corpus_hash(c->corpus));
     m->n_tokens = kvd_corpus_n_tokens(c->corpus);
     m->n_sequences = kvd_corpus_n_sequences(c->corpus);

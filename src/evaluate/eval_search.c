@@ -158,7 +158,7 @@ static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_ta
     for (size_t i = 0; !cfg->in.common.quiet && !cfg->in.common.json && i < v->evaluator.n_texts;
          i++) {
         const kvd_corpus_spec one = {.text = cfg->in.text + i, .n_text = 1};
-        kvd_corpus_label(&one, label, sizeof label);
+        kvd_corpus_label(&one, NULL, label, sizeof label);
         printf("  %s: %s\n", label,
                kvd_accuracy_target_line(t->name, t->rate.name, &of_text[i], line));
     }

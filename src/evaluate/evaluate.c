@@ -16,10 +16,7 @@ static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err
 {
     const size_t most = e->runner->max_tokens;
     const size_t n = kvd_corpus_batch(e->corpus, first, most);
-    const size_t begin = kvd_corpus_offset(e->corpus, first);
-    for (size_t i = 0; i < n; i++)
-        e->offset[i] = kvd_corpus_offset(e->corpus, first + i) - begin;
-    e->offset[n] = e->offset[n - 1] + kvd_corpus_length(e->corpus, first + n - 1);
+    kvd_corpus_offsets(e->corpus, first, n, e->offset);
     if (e->offset[n] > most)
         return kvd_fail(err, "sequence %zu has %zu tokens, a batch holds %zu", first, e->offset[n],
                         most);

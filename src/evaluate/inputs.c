@@ -10,6 +10,7 @@
 #include "common/blas.h"
 #include "methods/grid.h"
 #include "model/model_info.h"
+#include "model/model_text.h"
 
 /* ---- the command line ---- */
 
@@ -186,25 +187,15 @@ int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan 
 
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err)
 {
-    const size_t vocab = (size_t)in->model->vocab_size;
-    char *const path = kvd_checkpoint_tokenizer_path(in->checkpoint, err);
-    kvd_err small;
-    in->tokenizer = path ? kvd_tokenizer_open(path, vocab, err) : NULL;
-    free(path);
-    if (in->tokenizer && kvd_tokenizer_is_small(in->tokenizer, vocab, &small))
-        fprintf(stderr, "%s: warning: %s\n", program, small.msg);
+    in->tokenizer = kvd_model_tokenizer(in->checkpoint, program, err);
     return in->tokenizer ? 0 : -1;
 }
 
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err)
 {
     kvd_inputs_options *const cfg = in->cfg;
-    const size_t longest = (size_t)in->model->max_positions;
-    if (!cfg->seq_len)
-        cfg->seq_len = longest < 512 ? longest : 512;
-    if (cfg->seq_len > longest)
-        return kvd_fail(err, "--seq-len %zu: the model was made for at most %zu positions",
-                        cfg->seq_len, longest);
+    if (kvd_model_seq_len(in->model, &cfg->seq_len, err))
+        return -1;
     const kvd_corpus_spec spec = {.text = cfg->text,
                                   .n_text = cfg->n_text,
                                   .field = cfg->field[0],
@@ -215,14 +206,9 @@ int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err)
                                   .max_tokens = cfg->tokens,
                                   .seq_len = cfg->seq_len,
                                   .vocab_size = (size_t)in->model->vocab_size};
+    kvd_corpus_label(&spec, cfg->label, in->label, sizeof in->label);
     in->corpus = kvd_corpus_open(&spec, in->tokenizer, err);
-    if (!in->corpus)
-        return -1;
-    if (cfg->label)
-        snprintf(in->label, sizeof in->label, "%s", cfg->label);
-    else
-        kvd_corpus_label(&spec, in->label, sizeof in->label);
-    return 0;
+    return in->corpus ? 0 : -1;
 }
 
 /* ---- provenance ---- */

@@ -171,7 +171,7 @@ static int write_texts(kvd_eval_run *v, kvd_err *err)
         const size_t used = strlen(all);
         char label[64];
         const kvd_corpus_spec one = {.text = v->cfg->in.text + t, .n_text = 1};
-        kvd_corpus_label(&one, label, sizeof label);
+        kvd_corpus_label(&one, NULL, label, sizeof label);
         count[t] = v->evaluator.text_first[t + 1] - v->evaluator.text_first[t];
         snprintf(all + used, sizeof all - used, "%s%s", t ? " " : "", label);
     }

@@ -15,6 +15,7 @@
 #include "evaluate/tasks/task_table.h"
 #include "formats/accuracy.h"
 #include "formats/rows.h"
+#include "model/model_text.h"
 
 static const char program[] = "kvdim-tasks";
 
@@ -181,9 +182,8 @@ static int read_items(tasks_run *v, kvd_err *err)
                                              .shots = cfg->shots};
     if (!cfg->in.seq_len)
         cfg->in.seq_len = longest;
-    if (cfg->in.seq_len > longest && cfg->in.common.output)
-        return kvd_fail(err, "--seq-len %zu: the model was made for at most %zu positions",
-                        cfg->in.seq_len, longest);
+    if (cfg->in.common.output && kvd_model_seq_len(v->in.model, &cfg->in.seq_len, err))
+        return -1;
     if (check_items_path(cfg, err) || find_chat(v, err))
         return -1;
     snprintf(v->in.label, sizeof v->in.label, "benchmark");

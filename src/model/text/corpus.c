@@ -473,6 +473,12 @@ size_t kvd_corpus_offset(const kvd_corpus *c, size_t s)
     return (size_t)c->start[s];
 }
 
+void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset)
+{
+    for (size_t i = 0; i <= n; i++)
+        offset[i] = kvd_corpus_offset(c, first + i) - kvd_corpus_offset(c, first);
+}
+
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s)
 {
     assert(s < c->n_sequences);
@@ -539,12 +545,12 @@ size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens)
     return n;
 }
 
-void kvd_corpus_label(const kvd_corpus_spec *spec, char *label, size_t size)
+void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size)
 {
     const char *const *paths = spec->n_text ? spec->text : &spec->ids;
-    const size_t n = spec->n_text ? spec->n_text : spec->ids ? 1 : 0;
+    const size_t n = given ? 0 : spec->n_text ? spec->n_text : spec->ids ? 1 : 0;
     size_t used = 0, after_first = 0;
-    snprintf(label, size, "random");
+    snprintf(label, size, "%s", given ? given : "random");
     for (size_t i = 0; i < n; i++) {
         const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
         const char *dot = strrchr(name, '.');

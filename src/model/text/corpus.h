@@ -42,10 +42,11 @@ typedef struct {
 } kvd_corpus_spec;
 
 /*
- * Writes the default label of the data for tables: "a.txt" and "b.jsonl" give "a+b". If the names
- * do not fit, the label is like "a+2 more". The label of random ids is "random".
+ * Writes the label of the data for tables: `given` (--label), or if that is NULL the names of the
+ * texts: "a.txt" and "b.jsonl" give "a+b". If the names do not fit, the label is like "a+2 more".
+ * The label of random ids is "random".
  */
-void kvd_corpus_label(const kvd_corpus_spec *spec, char *label, size_t size);
+void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size);
 
 typedef struct kvd_corpus kvd_corpus;
 
@@ -74,6 +75,11 @@ size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Return the length of sequence s, and the number of tokens before it. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
+/*
+ * Writes to offset [n + 1] the number of tokens between sequence `first` and each of the n
+ * sequences from there on, and last the number of tokens of all of them.
+ */
+void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
 /*
  * Returns the XXH3-128 hash of all ids and window lengths, "xxh3:...", which identifies the data.
  */
