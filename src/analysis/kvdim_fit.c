@@ -6,13 +6,13 @@
  * Reads kvdim/spectrum; kvdim/error-table for widths by measured error; kvdim/accuracy of sweeps.
  * Writes kvdim/rates.
  */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "analysis/fit_proposal.h"
+#include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"
 #include "methods/widths.h"
@@ -289,12 +289,7 @@ static int print_json(const config *cfg, const kvd_rates *r, const kvd_fit_propo
         json_decref(all);
         all = NULL;
     }
-    const int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2));
-    json_decref(all);
-    if (failed)
-        return kvd_fail(err, "cannot write the JSON summary");
-    putchar('\n');
-    return 0;
+    return kvd_json_print(all, err);
 }
 
 /* ---- main ---- */

@@ -4,7 +4,6 @@
  *
  * Reads a checkpoint and texts; writes kvdim/spectrum with the pairs fqk and fvw.
  */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 
 #include "analysis/sensitivity_engine.h"
 #include "common/device.h"
+#include "common/json.h"
 #include "common/options.h"
 #include "common/progress.h"
 #include "common/run.h"
@@ -250,12 +250,10 @@ static int print(const job *j, kvd_err *err)
         json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:o}", "program", program, "output",
                   j->cfg->common.output, "model", s->model.name, "label", s->label, "tokens",
                   (json_int_t)s->n_tokens, "by_loss", rows, "rate_distortion", bound);
-    const int failed =
-        !all ||
-        (j->cfg->common.json &&
-         (json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0));
+    if (j->cfg->common.json)
+        return kvd_json_print(all, err);
     json_decref(all);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return 0;
 }
 
 static int work(job *j, kvd_err *err)

@@ -4,13 +4,13 @@
  *
  * Reads kvdim/spectrum files. Writes kvdim/similarity.
  */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "analysis/compare.h"
+#include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"
 
@@ -164,10 +164,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
                                 cfg->common.output, "model", s[0].model.name, "random_weights",
                                 (int)kvd_model_info_random(&s[0].model), "reference", s[0].label,
                                 "d_head", s[0].model.d_head, "pairs", pairs);
-        if (!all || json_dumpf(all, stdout, JSON_INDENT(2)))
-            status = kvd_fail(err, "cannot write the JSON summary");
-        json_decref(all);
-        putchar('\n');
+        status = kvd_json_print(all, err);
     } else if (!cfg->common.quiet) {
         printf(
             "\nepsilon, delta: as in ZACK section 4; aligned: after matching column signs; overlap, "

@@ -5,12 +5,12 @@
  * Reads kvdim/attention, one or more files of one model, which are added. Writes kvdim/tokens: the
  * data of ZDC Fig. 6-8 and LeanKV Fig. 1-3.
  */
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "analysis/tokens.h"
+#include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"
 
@@ -153,10 +153,7 @@ static int print_json(const config *cfg, const kvd_tokens *t, kvd_err *err)
         list(t->data[KVD_T_VALUE_DECADES], n), "critical_95_mean",
         list(t->data[KVD_T_LAYER_MEAN] + P95 * n, n), "critical_95_sd",
         list(t->data[KVD_T_LAYER_SD] + P95 * n, n), "overlap", overlap);
-    const int failed =
-        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) || puts("") < 0;
-    json_decref(all);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return kvd_json_print(all, err);
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */

@@ -1,11 +1,11 @@
 #include "analysis/spectrum_text.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "analysis/decompose.h"
+#include "common/json.h"
 
 /*
  * Returns the number of singular values below 1e-5 of the largest, where the error of a Gram matrix
@@ -91,13 +91,7 @@ static int print_json(const char *program, const kvd_spectrum_options *cfg, cons
         cfg->common.output, "label", s->label, "method", s->method, "rope", s->rope, "pairing",
         kvd_pairing_name[s->pairing], "n_tokens", (json_int_t)s->n_tokens, "d_head",
         s->model.d_head, "gpu", gpu[0] ? gpu : "none", "calibration", how, "pairs", pairs);
-    if (!all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10))) {
-        json_decref(all);
-        return kvd_fail(err, "cannot write the JSON summary");
-    }
-    json_decref(all);
-    putchar('\n');
-    return 0;
+    return kvd_json_print(all, err);
 }
 
 /*

@@ -1,8 +1,9 @@
 #include "collect/summary.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <sys/stat.h>
+
+#include "common/json.h"
 
 typedef struct {
     double forward, backward, record, write; /* shares in percent */
@@ -50,10 +51,7 @@ static int print_json(const char *program, const kvd_collect_summary *s, kvd_err
         "seconds", s->total_s, "start_seconds", s->start_s, "loop_seconds", s->loop_s,
         "tokens_per_s", rate_of(s), "time_percent", "forward", share.forward, "backward",
         share.backward, "record", share.record, "write", share.write);
-    const int failed =
-        !j || json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) || puts("") < 0;
-    json_decref(j);
-    return failed ? kvd_fail(err, "cannot write the summary") : 0;
+    return kvd_json_print(j, err);
 }
 
 static void print_lines(const kvd_collect_summary *s)

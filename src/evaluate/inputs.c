@@ -1,6 +1,5 @@
 #include "evaluate/inputs.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/blas.h"
+#include "common/json.h"
 #include "methods/grid.h"
 #include "model/model_info.h"
 #include "model/model_text.h"
@@ -351,13 +351,10 @@ int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err 
     const kvd_common_options *const o = &in->cfg->common;
     if (!o->quiet)
         fprintf(stderr, "%s: '%s' is complete: nothing to do\n", program, o->output);
-    json_t *const said = o->json ? json_pack("{s:s, s:s, s:b}", "program", program, "output",
-                                             o->output, "complete", 1)
-                                 : NULL;
-    const int failed =
-        o->json && (!said || json_dumpf(said, stdout, JSON_INDENT(2)) || puts("") < 0);
-    json_decref(said);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return o->json ? kvd_json_print(json_pack("{s:s, s:s, s:b}", "program", program, "output",
+                                              o->output, "complete", 1),
+                                    err)
+                   : 0;
 }
 
 void kvd_inputs_release(kvd_inputs *in)

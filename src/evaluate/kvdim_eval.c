@@ -4,13 +4,13 @@
  * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table, kvdim/activations,
  * kvdim/fisher. Writes kvdim/accuracy; with --scan-errors kvdim/error-table instead.
  */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/device.h"
+#include "common/json.h"
 #include "common/progress.h"
 #include "common/run.h"
 #include "common/stats.h"
@@ -126,10 +126,7 @@ static int print_json(const kvd_eval_run *v, kvd_err *err)
                   cfg->in.common.output, "model", v->in.info.name, "label", v->in.label, "engine",
                   v->runner->describe(v->runner), "calibrated_on_same_text", v->in.same_text,
                   "rows", kvd_rows_json(v->accuracy.rows), "target", targets);
-    const int failed =
-        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
-    json_decref(all);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return kvd_json_print(all, err);
 }
 
 static int describe_gpu(kvd_eval_run *v, kvd_err *err)

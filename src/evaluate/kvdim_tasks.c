@@ -5,11 +5,11 @@
  * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table, kvdim/activations,
  * kvdim/fisher. Writes kvdim/tasks.
  */
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/json.h"
 #include "evaluate/tasks/benchmark_table.h"
 #include "evaluate/tasks/task_options.h"
 #include "evaluate/tasks/task_table.h"
@@ -432,10 +432,7 @@ static int print_json(const tasks_run *v, kvd_err *err)
                                   "calibrated_on_same_text", v->in.same_text, "rows",
                                   kvd_rows_json(v->scores ? kvd_benchmark_table_rows(v->scores)
                                                           : kvd_task_table_rows(v->table)));
-    const int failed =
-        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
-    json_decref(all);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return kvd_json_print(all, err);
 }
 
 static int open_journal(tasks_run *v, kvd_err *err)

@@ -5,13 +5,13 @@
  * Reads a checkpoint, kvdim/spectrum, kvdim/rates and kvdim/error-table. Writes a folder with
  * safetensors and JSON as the Hugging Face library reads them, and rates.json.
  */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/json.h"
 #include "export/checkpoint_out.h"
 #include "export/export_options.h"
 #include "export/rates_note.h"
@@ -326,9 +326,7 @@ static int print_json(const exporting *x, kvd_err *err)
                   x->point.overall_p, "folded_p", kvd_rates_note_folded_p(&x->note), "folded",
                   folded, "tensors_folded", (json_int_t)x->list.n, "bytes", (json_int_t)x->bytes,
                   "predicted_by", x->cfg->rotations ? json_null() : json_string(method));
-    const int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2)) || puts("") < 0;
-    json_decref(all);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return kvd_json_print(all, err);
 }
 
 static void print_summary(const exporting *x)

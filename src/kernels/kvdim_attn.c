@@ -3,7 +3,6 @@
  * with the peak rates of the machine. Reads kvdim/rates, CSV lists of widths and CSV lists of
  * lengths. Writes kvdim/kernels.
  */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "common/device.h"
 #include "common/files/csv.h"
+#include "common/json.h"
 #include "common/progress.h"
 #include "common/run.h"
 #include "formats/rows.h"
@@ -391,10 +391,7 @@ static int print_json(const sweep *s, kvd_err *err)
                   s->cfg->common.output, "cases", (json_int_t)s->cases, "cases_done",
                   (json_int_t)s->done, "wrong", (json_int_t)s->wrong, "cpu", rates_json(s, 0),
                   "gpu", rates_json(s, 1), "rows", kvd_rows_json(s->out));
-    const int failed =
-        !all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) || puts("") < 0;
-    json_decref(all);
-    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+    return kvd_json_print(all, err);
 }
 
 static int work(sweep *s, kvd_err *err)
