@@ -73,7 +73,7 @@ static cudaError_t run_copy(kvd_dtype type)
 
 static cudaError_t run_embed(kvd_dtype type)
 {
-    return kvd_gpu_embed(type, scratch[0], ids, NULL, NULL, TOKENS, MODEL, scratch[1], NULL);
+    return kvd_gpu_embed(type, scratch[0], 0, ids, NULL, NULL, TOKENS, MODEL, scratch[1], NULL);
 }
 
 static cudaError_t run_rms(kvd_dtype type)
@@ -144,13 +144,15 @@ static cudaError_t run_gelu_tanh(kvd_dtype type)
 
 static cudaError_t run_softmax(kvd_dtype type)
 {
-    return kvd_gpu_softmax(type, scratch[0], 16, 512, 4096, 3584, 4096, 0, 0.1F,
+    return kvd_gpu_softmax(type, scratch[0], 16, 512, 4096, 3584, 4096, 0,
+                           &(kvd_gpu_scores){.scale = 0.1F},
                            type == KVD_F32 ? scratch[0] : scratch[1], NULL);
 }
 
 static cudaError_t run_softmax_short(kvd_dtype type)
 {
-    return kvd_gpu_softmax(type, scratch[0], 256, 512, 512, 0, 512, 0, 0.1F,
+    return kvd_gpu_softmax(type, scratch[0], 256, 512, 512, 0, 512, 0,
+                           &(kvd_gpu_scores){.scale = 0.1F},
                            type == KVD_F32 ? scratch[0] : scratch[1], NULL);
 }
 

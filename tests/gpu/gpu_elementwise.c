@@ -115,7 +115,8 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     const double scale = 0.125;
     reference_softmax(c, scores.host, scale, want);
     check(kvd_gpu_softmax(type, scores.dev, c->heads, c->rows, c->ld, c->first, c->n_keys,
-                          c->window, (float)scale, in_place ? scores.dev : prob.dev, NULL),
+                          c->window, &(kvd_gpu_scores){.scale = (float)scale},
+                          in_place ? scores.dev : prob.dev, NULL),
           name);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
@@ -140,7 +141,9 @@ static void test_softmax_nan(void)
     s.host[7] = NAN;
     s.host[KEYS + 7] = INFINITY;
     send(&s);
-    check(kvd_gpu_softmax(KVD_F32, s.dev, 1, 2, KEYS, 20, KEYS, 0, 1, s.dev, NULL), "softmax");
+    check(kvd_gpu_softmax(KVD_F32, s.dev, 1, 2, KEYS, 20, KEYS, 0, &(kvd_gpu_scores){.scale = 1},
+                          s.dev, NULL),
+          "softmax");
     (void)fetch(&s);
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < KEYS; j++)

@@ -328,7 +328,7 @@ static void test_families(const request *r, const setting *first, const setting 
         kvd_checkpoint *const c = open_or_end(path);
         load l = load_make(c, r, 6, 12 + i);
         kvd_gpu_share share;
-        if (kvd_gpu_share_of(kvd_checkpoint_config(c), 0, n_gpus, &share, &err))
+        if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err))
             printf("# %s: %s\n", name[i], err.msg);
         else if (expect(&l, c, NULL, &err)) {
             report(0, name[i], err.msg);

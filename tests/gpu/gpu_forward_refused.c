@@ -1,5 +1,5 @@
 /*
- * Tests of model/pass/cuda/forward on one GPU: batches and specifications that are refused,
+ * Tests of model/pass/cuda/forward on one GPU: batches, specifications and models that are refused,
  * activations that are not finite, both with the messages of the CPU's pass; and hooks that fail.
  */
 #include <math.h>
@@ -90,6 +90,35 @@ static void test_bad_batches(void)
     }
     kvd_checkpoint_close(c);
 }
+
+/* ---- models ---- */
+
+/* A model that `use` on `count` GPUs refuses, with a message that contains `part`. */
+static void test_refusal(const char *name, kvd_gpu_use use, int count, const char *part)
+{
+    kvd_err err = {""};
+    kvd_gpu_share share;
+    kvd_checkpoint *c = family_or_end(name);
+    const int status = kvd_gpu_share_of(kvd_checkpoint_config(c), use, 0, count, &share, &err);
+    const int ok = status && strstr(err.msg, part);
+    report(ok, name, "message", err.msg);
+    kvd_checkpoint_close(c);
+}
+
+static void test_refusals(void)
+{
+    test_refusal("deepseek-v2", KVD_GPU_PASS, 1,
+                 "has latent attention, which the forward pass on GPUs does not compute: use "
+                 "--device cpu");
+    test_refusal("gemma2-caps", KVD_GPU_GRADIENTS, 1,
+                 "has capped scores or logits, which the backward pass on GPUs does not compute");
+    test_refusal("llama-yarn", KVD_GPU_SERVING, 1,
+                 "has RoPE scaling 'yarn', which the serving engine on GPUs does not compute");
+    test_refusal("olmo2-gqa", KVD_GPU_PASS, 2,
+                 "has norms over all heads of Q and K, which 2 GPUs cannot share: use --gpus 1");
+}
+
+/* ---- activations that are not finite ---- */
 
 /* With one bad weight, both passes name the same place. Tokens 0 .. 29 are two sequences. */
 static void test_nonfinite(kvd_dtype type, int last_layer)
@@ -193,6 +222,7 @@ int main(void)
         return 0;
     }
     test_bad_batches();
+    test_refusals();
     for (size_t t = 0; t < 2; t++) {
         test_nonfinite(types[t], -1);
         test_nonfinite(types[t], 2);

@@ -78,7 +78,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
         report(0, name, n_gpus, type, err.msg);
         return;
     }
-    if (kvd_gpu_share_of(kvd_checkpoint_config(c), 0, n_gpus, &share, &err)) {
+    if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_PASS, 0, n_gpus, &share, &err)) {
         kvd_checkpoint_close(c);
         return;
     }

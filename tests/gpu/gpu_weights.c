@@ -96,7 +96,9 @@ static void compare_layer(comparison *to, const kvd_gpu_weights *w, int l)
     const slice o = {KVD_PART_O, 1, s->first_head * head, s->n_heads * head};
     const slice down = {KVD_PART_DOWN, 1, s->first_ffn, s->n_ffn};
     const slice norm[] = {{KVD_PART_NORM_ATTENTION, 0, 0, 0}, {KVD_PART_NORM_FFN, 0, 0, 0}};
+    const slice branch[] = {{KVD_PART_NORM_O, 0, 0, 0}, {KVD_PART_NORM_DOWN, 0, 0, 0}};
     const slice norm_q = {KVD_PART_NORM_Q, 0, 0, 0}, norm_k = {KVD_PART_NORM_K, 0, 0, 0};
+    const slice sinks = {KVD_PART_SINKS, 0, s->first_head, s->n_heads};
     const slice all_o = {KVD_PART_O, 0, 0, 0}, all_down = {KVD_PART_DOWN, 0, 0, 0};
     compare(to, "Q, K, V", l, false, qkv, 3, to->type, d->qkv);
     compare(to, "bias of Q, K, V", l, true, qkv, 3, KVD_F32, d->bias_qkv);
@@ -108,9 +110,12 @@ static void compare_layer(comparison *to, const kvd_gpu_weights *w, int l)
     compare(to, "bias of down", l, true, &all_down, 1, KVD_F32, d->bias_down);
     compare(to, "norm of Q", l, false, &norm_q, 1, KVD_F32, d->norm_q);
     compare(to, "norm of K", l, false, &norm_k, 1, KVD_F32, d->norm_k);
+    compare(to, "sinks", l, false, &sinks, 1, KVD_F32, d->sinks);
     for (int i = 0; i < 2; i++) {
         compare(to, "a norm", l, false, &norm[i], 1, KVD_F32, d->norm[i]);
         compare(to, "bias of a norm", l, true, &norm[i], 1, KVD_F32, d->norm_bias[i]);
+        compare(to, "norm of a branch", l, false, &branch[i], 1, KVD_F32, d->branch[i]);
+        compare(to, "its bias", l, true, &branch[i], 1, KVD_F32, d->branch_bias[i]);
     }
 }
 
@@ -142,7 +147,7 @@ static void test_share(const char *name, const kvd_checkpoint *c, kvd_dtype type
     kvd_gpu_share share;
     kvd_gpu_weights w;
     comparison to = {.name = name, .c = c, .type = type};
-    if (kvd_gpu_share_of(kvd_checkpoint_config(c), index, count, &share, &err))
+    if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_PASS, index, count, &share, &err))
         return;
     if (kvd_gpu_weights_load(&w, c, type, &share, &err)) {
         printf("not ok weights, %s, %s: %s\n", name, kvd_dtype_name(type), err.msg);
@@ -200,9 +205,9 @@ static void test_refusals(void)
     kvd_err err = {""};
     kvd_gpu_share share;
     const kvd_config c = {.n_heads = 6, .n_kv_heads = 3, .d_ffn = 40};
-    const int heads = kvd_gpu_share_of(&c, 0, 2, &share, &err) &&
+    const int heads = kvd_gpu_share_of(&c, KVD_GPU_PASS, 0, 2, &share, &err) &&
                       !strcmp(err.msg, "3 KV heads do not divide by 2 GPUs");
-    const int ffn = kvd_gpu_share_of(&c, 0, 3, &share, &err) &&
+    const int ffn = kvd_gpu_share_of(&c, KVD_GPU_PASS, 0, 3, &share, &err) &&
                     !strcmp(err.msg, "a feed-forward block of width 40 does not divide by 3 GPUs");
     printf("%s weights, shares that do not divide: '%s'\n", heads && ffn ? "ok" : "not ok",
            err.msg);
@@ -213,7 +218,7 @@ static void test_refusals(void)
 int main(int argc, char **argv)
 {
 #define NAME(name) "tests/data/families/" name
-    static const char *const path[] = {GPU_FAMILIES(NAME),
+    static const char *const path[] = {FAMILIES(NAME),
                                        "tests/data/gguf/falcon-40b.gguf",
                                        "tests/data/gguf/gqa.gguf",
                                        "tests/data/gguf/phi3-long.gguf",

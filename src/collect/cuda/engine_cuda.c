@@ -342,8 +342,8 @@ static int open_all(cuda *c, kvd_err *err)
     const kvd_collect_spec *s = &c->spec;
     const kvd_gpu_forward_spec pass = pass_of(s);
     for (int g = 0; g < s->n_gpus; g++)
-        if (kvd_gpu_share_of(kvd_checkpoint_config(s->checkpoint), g, s->n_gpus, &c->gpu[g].share,
-                             err) ||
+        if (kvd_gpu_share_of(kvd_checkpoint_config(s->checkpoint), KVD_GPU_PASS, g, s->n_gpus,
+                             &c->gpu[g].share, err) ||
             check_memory(c, g, err))
             return -1;
     if (!(c->forward = kvd_gpu_forward_new(s->checkpoint, &pass, err)))

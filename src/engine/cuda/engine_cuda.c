@@ -481,8 +481,8 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     e->cache.attention = s->attention;
     if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
         kvd_batch_limits(c, tokens, s->max_len, err) ||
-        kvd_gpu_share_of(kvd_checkpoint_config(c), e->device - s->first_gpu, s->n_gpus, &share,
-                         err) ||
+        kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, e->device - s->first_gpu,
+                         s->n_gpus, &share, err) ||
         kvd_gpu_worker_open(&e->w, c, &pass, &share, false, err))
         return -1;
     if ((e->w.sum = sum))

@@ -111,7 +111,7 @@ static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
     size_t pages;
     kvd_gpu_share share;
     if (kvd_cuda_engine_check_several(plan, s, err) ||
-        kvd_gpu_share_of(kvd_checkpoint_config(c), 0, s->n_gpus, &share, err))
+        kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, s->n_gpus, &share, err))
         return -1;
     for (; p->n < s->n_gpus; p->n++)
         if (!(p->gpu[p->n] = kvd_cuda_engine_new(s, p->n, err)))

@@ -242,7 +242,7 @@ static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
                                        .max_tokens = tokens,
                                        .max_len = e->spec.max_len};
     kvd_gpu_share all;
-    if (kvd_gpu_share_of(kvd_checkpoint_config(q->checkpoint), 0, 1, &all, err) ||
+    if (kvd_gpu_share_of(kvd_checkpoint_config(q->checkpoint), KVD_GPU_SERVING, 0, 1, &all, err) ||
         kvd_gpu_worker_open(&e->w, q->checkpoint, &pass, &all, false, err) ||
         kvd_step_batch_init(&e->batch, 1, tokens, err) ||
         kvd_clock_init(&e->clock, e->spec.phases, 64 + 18 * (size_t)e->w.config.n_layers, err))
@@ -259,7 +259,8 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
     const kvd_sequence *const q = r->all;
     kvd_cuda_engine *const e = r->slice;
     r->of_share = e->w;
-    return kvd_gpu_share_of(&e->w.config, r->gpu, q->n, &r->of_share.weights.share, err) ||
+    return kvd_gpu_share_of(&e->w.config, KVD_GPU_SERVING, r->gpu, q->n, &r->of_share.weights.share,
+                            err) ||
                    kvd_step_batch_init(&r->batch, 1, q->max_pages * KVD_PAGE_TOKENS, err) ||
                    kvd_paged_cache_init(&r->own, &r->of_share, q->plan, &r->batch, &r->own_pages,
                                         &e->clock, err)
@@ -382,7 +383,7 @@ static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
     if (kvd_cuda_engine_check_several(q->plan, s, err) || check_sets(q->plan, err) ||
         check_limits(&s->limits, err) || kvd_cuda_engine_check(c, s, err) ||
         kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
-        kvd_gpu_share_of(c, 0, s->n_gpus, &share, err))
+        kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, s->n_gpus, &share, err))
         return -1;
     if (!(q->rank = calloc((size_t)s->n_gpus, sizeof *q->rank)))
         return kvd_no_memory(err, what, (size_t)s->n_gpus * sizeof *q->rank);

@@ -136,13 +136,16 @@ int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in
     *v = (kvd_head_rows){l->read + width, 2 * width};
     if (!l->cosine)
         return 0;
+    const size_t tables =
+        kvd_batch_rope_layer(in->config, p->max_len, in->layer) * ((size_t)in->config->d_head / 2);
     const kvd_gpu_qkv turn = {.type = KVD_F32,
                               .n_kv_heads = in->share->n_kv_heads,
                               .d_head = in->config->d_head,
-                              .cosine = l->cosine,
-                              .sine = l->sine,
+                              .cosine = l->cosine + tables,
+                              .sine = l->sine + tables,
                               .rope_row = l->rope_row,
                               .layout = in->config->rope_layout,
+                              .rope_dims = in->config->rope_dims,
                               .qkv = l->read};
     return resolve_rows(l, in, p->max_len, err) ||
                    kvd_cuda_check(kvd_gpu_qkv_finish(&turn, in->n_tokens, 0, l->bad, in->stream),

@@ -17,11 +17,13 @@ enum {
     BUFFERS = 2,
 };
 
-/* Returns the first feature of a model that GPUs do not compute, or NULL if they compute all. */
-static const char *not_computed(const kvd_config *c)
+/*
+ * Returns the first feature of a model that only the forward pass of model/pass/cuda computes, or
+ * NULL if the model has none.
+ */
+static const char *only_in_pass(const kvd_config *c)
 {
-    return c->latent > 0                                  ? "latent attention"
-           : c->n_experts > 0                             ? "routed experts"
+    return c->sinks                                       ? "attention sinks"
            : c->score_softcap > 0 || c->logit_softcap > 0 ? "capped scores or logits"
            : c->score_scale > 0                           ? "a scale of scores of its own"
            : c->embed_scale > 0                           ? "a scaled embedding"
@@ -30,16 +32,36 @@ static const char *not_computed(const kvd_config *c)
            : c->rope_local_theta > 0                      ? "two RoPE bases"
            : c->rope_scaling == KVD_ROPE_YARN             ? "RoPE scaling 'yarn'"
            : c->rope_dims && c->rope_dims < c->d_head     ? "partial RoPE"
+           : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"
                                                           : NULL;
 }
 
-int kvd_gpu_share_of(const kvd_config *c, int index, int count, kvd_gpu_share *out, kvd_err *err)
+/* Returns the first feature of a model that `use` does not compute, or NULL if it computes all. */
+static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
-    const char *const missing = not_computed(c);
+    return c->latent > 0         ? "latent attention"
+           : c->n_experts > 0    ? "routed experts"
+           : use == KVD_GPU_PASS ? NULL
+                                 : only_in_pass(c);
+}
+
+int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
+                     kvd_err *err)
+{
+    static const char *const name[] = {[KVD_GPU_PASS] = "forward pass",
+                                       [KVD_GPU_GRADIENTS] = "backward pass",
+                                       [KVD_GPU_SERVING] = "serving engine"};
+    const char *const missing = not_computed(c, use);
     if (missing)
-        return kvd_fail(
-            err, "a %s model has %s, which the GPU engine does not compute: use --device cpu",
-            c->family, missing);
+        return kvd_fail(err,
+                        "a %s model has %s, which the %s on GPUs does not compute: use "
+                        "--device cpu",
+                        c->family, missing, name[use]);
+    if (c->qk_norm_whole && count > 1)
+        return kvd_fail(err,
+                        "a %s model has norms over all heads of Q and K, which %d GPUs cannot "
+                        "share: use --gpus 1",
+                        c->family, count);
     if (c->n_kv_heads % count)
         return kvd_fail(err, "%d KV heads do not divide by %d GPUs", c->n_kv_heads, count);
     if (c->d_ffn % count)
@@ -266,14 +288,19 @@ static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
     const piece down = {KVD_PART_DOWN, COLUMNS, s->first_ffn, s->n_ffn};
     const piece all_o = {KVD_PART_O, WHOLE, 0, 0}, all_down = {KVD_PART_DOWN, WHOLE, 0, 0};
     const piece norm[] = {{KVD_PART_NORM_ATTENTION, WHOLE, 0, 0}, {KVD_PART_NORM_FFN, WHOLE, 0, 0}};
+    const piece branch[] = {{KVD_PART_NORM_O, WHOLE, 0, 0}, {KVD_PART_NORM_DOWN, WHOLE, 0, 0}};
     const piece norm_q = {KVD_PART_NORM_Q, WHOLE, 0, 0}, norm_k = {KVD_PART_NORM_K, WHOLE, 0, 0};
+    const piece sinks = {KVD_PART_SINKS, ROWS, s->first_head, s->n_heads};
     for (int i = 0; i < 2; i++)
         if (vector(w, l, false, &norm[i], 1, &to->norm[i], err) ||
-            vector(w, l, true, &norm[i], 1, &to->norm_bias[i], err))
+            vector(w, l, true, &norm[i], 1, &to->norm_bias[i], err) ||
+            vector(w, l, false, &branch[i], 1, &to->branch[i], err) ||
+            vector(w, l, true, &branch[i], 1, &to->branch_bias[i], err))
             return -1;
     return matrix(w, l, qkv, 3, &to->qkv, err) || vector(w, l, true, qkv, 3, &to->bias_qkv, err) ||
                    vector(w, l, false, &norm_q, 1, &to->norm_q, err) ||
                    vector(w, l, false, &norm_k, 1, &to->norm_k, err) ||
+                   vector(w, l, false, &sinks, 1, &to->sinks, err) ||
                    matrix(w, l, &o, 1, &to->o, err) ||
                    vector(w, l, true, &all_o, 1, &to->bias_o, err) ||
                    matrix(w, l, gate_up, 2, &to->gate_up, err) ||

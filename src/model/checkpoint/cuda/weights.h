@@ -16,6 +16,9 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/family.h"
 
+/* Computations on a GPU. Each refuses, by name, models that it does not compute. */
+typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
+
 /* Heads and feed-forward columns of one share of the model. */
 typedef struct {
     int index, count;        /* index of this share, and number of shares */
@@ -25,10 +28,11 @@ typedef struct {
 } kvd_gpu_share;
 
 /*
- * Fills *out with share `index` of `count`. Fails, naming the numbers, if heads or ffn are not
- * multiples of count.
+ * Fills *out with share `index` of `count`. Fails if `use` does not compute such a model, naming
+ * the feature, or if heads or ffn are not multiples of count, naming the numbers.
  */
-int kvd_gpu_share_of(const kvd_config *c, int index, int count, kvd_gpu_share *out, kvd_err *err);
+int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
+                     kvd_err *err);
 
 /*
  * Weights of one layer. Matrices are [out][in] row-major, as checkpoints store them. A pointer is
@@ -43,7 +47,11 @@ typedef struct {
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
     /* norms of attention and of the feed-forward block, with their biases */
     float *norm[2], *norm_bias[2];
-    float *norm_q, *norm_k; /* [d_head] */
+    /* norms of the output of attention's branch and of the feed-forward branch, with biases */
+    float *branch[2], *branch_bias[2];
+    /* [d_head]; with qk_norm_whole [n_heads * d_head] and [n_kv_heads * d_head] */
+    float *norm_q, *norm_k;
+    float *sinks; /* [n_heads] of the share */
     /*
      * Number of rows of qkv and of columns of o: as above, or fewer if V is cut
      * (methods/cuda/fold.h).

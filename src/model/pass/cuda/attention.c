@@ -1,7 +1,6 @@
 #include "model/pass/cuda/attention.h"
 
 #include <limits.h>
-#include <math.h>
 
 #include "model/pass/cuda/attention_units.h"
 #include "model/pass/cuda/blocks.h"
@@ -90,13 +89,19 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
     const product pv = {CUBLAS_OP_N, x->d,   b->rows, b->keys, KVD_AT_V,    KVD_AT_PROB,
                         KVD_AT_OUT,  x->ldv, b->ld,   x->ldo,  x->cuda_type};
     const cudaStream_t stream = x->in->stream;
+    const kvd_scores model = kvd_config_scores(x->in->config);
+    const kvd_gpu_scores scores = {.scale = model.scale,
+                                   .softcap = model.softcap,
+                                   .sinks = x->in->sinks,
+                                   .first = units->first,
+                                   .n_heads = units->n_heads};
     if (x->aligned &&
         kvd_cuda_check(kvd_attention_pointers(units, n, x->pointers, stream), what, err))
         return -1;
     return multiply(x, &qk, units, n, err) ||
                    kvd_cuda_check(kvd_gpu_softmax(x->type, x->scores, n, b->rows, b->ld,
                                                   b->first - b->from, b->keys, x->in->window,
-                                                  (float)(1 / sqrt((double)x->d)), x->prob, stream),
+                                                  &scores, x->prob, stream),
                                   what, err) ||
                    multiply(x, &pv, units, n, err)
                ? -1

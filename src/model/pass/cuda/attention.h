@@ -36,7 +36,8 @@ typedef struct {
      */
     const void *q_pre, *k_pre;
     size_t ld_pre;
-    size_t window; /* sliding window of this layer; 0: none */
+    size_t window;      /* sliding window of this layer; 0: none */
+    const float *sinks; /* device [share's n_heads] sink of each head; NULL: the model has none */
     cudaStream_t stream;
     const kvd_cublas *lib;
     cublasHandle_t blas; /* handle that queues on `stream` */
@@ -61,11 +62,11 @@ struct kvd_gpu_attention {
 /*
  * Exact attention, computed in one of two ways. The first is the kernels of kernels/cuda (a Hopper
  * kernel, or mma.sync on other GPUs). They require bf16, d_head a multiple of 16 up to 128, at most
- * KVD_HEADS_MAX heads, and no window shorter than max_len. They also require Q, K and V of a token
- * next to each other, as one product leaves them. In all other cases cuBLAS computes a product, a
- * softmax and a product per block of queries and some heads, with scores and softmax in float32 and
- * probabilities rounded to the type of the pass. The scratch of this second way is allocated on
- * first use.
+ * KVD_HEADS_MAX heads, scores without cap and sinks, and no window shorter than max_len. They also
+ * require Q, K and V of a token next to each other, as one product leaves them. In all other cases
+ * cuBLAS computes a product, a softmax and a product per block of queries and some heads, with
+ * scores and softmax in float32 and probabilities rounded to the type of the pass. The scratch of
+ * this second way is allocated on first use.
  *
  * Create and use it with one device current, on one stream. run() does not wait for the device,
  * except for the copy of an earlier batch's lengths if the lengths of this batch differ.

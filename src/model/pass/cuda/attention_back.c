@@ -92,13 +92,14 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
         dk = {N, T, d, keys, rows, KVD_BACK_Q, KVD_BACK_DS, KVD_BACK_DK, ld, b->ld, in->ld_d, 1},
         dv = {N, T, d, keys, rows, KVD_BACK_DO, KVD_BACK_P, KVD_BACK_DV, ldo, b->ld, in->ld_d, 1};
     const float scale = (float)(1 / sqrt((double)d));
+    const kvd_gpu_scores scores = {.scale = scale};
     float *const prob = (float *)(void *)x->score[0], *const d_prob = (float *)(void *)x->score[1];
     if (x->aligned &&
         kvd_cuda_check(kvd_back_pointers(units, n, x->pointers, in->stream), what, err))
         return -1;
     return multiply(x, &qk, units, n, err) || multiply(x, &ov, units, n, err) ||
                    kvd_cuda_check(kvd_gpu_softmax(KVD_F32, prob, n, rows, b->ld, b->first - b->from,
-                                                  keys, in->window, scale, prob, in->stream),
+                                                  keys, in->window, &scores, prob, in->stream),
                                   what, err) ||
                    kvd_cuda_check(kvd_gpu_softmax_back(in->type, prob, d_prob, n * rows, b->ld,
                                                        keys, scale, x->score[3], x->score[2],

@@ -102,7 +102,7 @@ kvd_gpu_backward *kvd_gpu_backward_new(const kvd_checkpoint *c, kvd_dtype type, 
         return NULL;
     }
     if (kvd_batch_limits(c, max_tokens, max_len, err) ||
-        kvd_gpu_share_of(config, 0, 1, &share, err))
+        kvd_gpu_share_of(config, KVD_GPU_GRADIENTS, 0, 1, &share, err))
         return NULL;
     kvd_gpu_backward *w = calloc(1, sizeof *w);
     if (!w) {

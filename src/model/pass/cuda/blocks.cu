@@ -22,7 +22,7 @@ enum { EMBED_THREADS = 128, PIECES = 4, THREADS_MAX = 1024, NORM_KEPT = 4 * PIEC
 
 template <class T, int N>
 __global__ void __launch_bounds__(EMBED_THREADS)
-    embed_kernel(const void *table, const uint32_t *id, const float *positions,
+    embed_kernel(const void *table, float scale, const uint32_t *id, const float *positions,
                  const uint32_t *position, size_t width, float *x)
 {
     const size_t token = blockIdx.x, from = (size_t)id[token] * width;
@@ -30,6 +30,10 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     for (size_t j = (size_t)threadIdx.x * N; j < width; j += EMBED_THREADS * N) {
         float v[N];
         load<T, N>(table, from + j, v);
+        if (scale > 0)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                v[i] = __fmul_rn(v[i], scale);
         if (positions) {
             float p[N];
             load<f32, N>(positions, place + j, p);
@@ -45,7 +49,9 @@ __global__ void __launch_bounds__(EMBED_THREADS)
 
 struct norm_args {
     float *x;
-    const float *add, *gain, *bias;
+    const float *add;
+    size_t add_ld;
+    const float *gain, *bias;
     double eps;
     size_t first, d;
     void *y;
@@ -63,15 +69,16 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/* Reads elements at .. at + N - 1 of row x plus the added vector; stores the sum. */
+/* Reads elements at .. at + N - 1 of a row plus the values added to it; stores the sum. */
 template <int N>
-__device__ __forceinline__ void take(const norm_args &a, float *x, size_t at, float (&v)[N],
+__device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
 {
+    float *const x = a.x + row * a.d;
     load<f32, N>(x, at, v);
     if (a.add) {
         float add[N];
-        load<f32, N>(a.add, at, add);
+        load<f32, N>(a.add, row * a.add_ld + at, add);
 #pragma unroll
         for (int i = 0; i < N; i++)
             v[i] += add[i];
@@ -113,14 +120,13 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
 {
     __shared__ double sums[32], squares[32];
     const size_t row = a.first + blockIdx.x;
-    float *const x = a.x + row * a.d;
     float v[PIECES][4];
     bool wrong = false;
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         const size_t at = 4 * ((size_t)p * blockDim.x + threadIdx.x);
         if (at < a.d)
-            take<4>(a, x, at, v[p], wrong);
+            take<4>(a, row, at, v[p], wrong);
         else
             v[p][0] = v[p][1] = v[p][2] = v[p][3] = 0;
     }
@@ -169,12 +175,12 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 {
     __shared__ double sums[32], squares[32];
     const size_t row = a.first + blockIdx.x;
-    float *const x = a.x + row * a.d;
+    const float *const x = a.x + row * a.d;
     double s = 0, square = 0;
     bool wrong = false;
     for (size_t at = threadIdx.x; at < a.d; at += blockDim.x) {
         float v[1];
-        take<1>(a, x, at, v, wrong);
+        take<1>(a, row, at, v, wrong);
         s += (double)v[0];
         square += square_of(v);
     }
@@ -205,8 +211,8 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 template <class T, bool LAYER>
 cudaError_t launch_norm(const norm_args &a, size_t n, cudaStream_t stream)
 {
-    const bool kept = a.d % 4 == 0 && a.d <= NORM_KEPT && aligned16(a.x) && aligned16(a.add) &&
-                      aligned16(a.gain) && aligned16(a.bias) && aligned16(a.y);
+    const bool kept = a.d % 4 == 0 && a.add_ld % 4 == 0 && a.d <= NORM_KEPT && aligned16(a.x) &&
+                      aligned16(a.add) && aligned16(a.gain) && aligned16(a.bias) && aligned16(a.y);
     if (kept) {
         const size_t threads = ceil_div(a.d, 4 * PIECES * 32) * 32;
         norm_kept<T, LAYER><<<(unsigned)n, (unsigned)threads, 0, stream>>>(a);
@@ -218,42 +224,43 @@ cudaError_t launch_norm(const norm_args &a, size_t n, cudaStream_t stream)
 }
 
 template <class T>
-cudaError_t launch_embed(const void *table, const uint32_t *id, const float *positions,
+cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, const float *positions,
                          const uint32_t *position, size_t n, size_t width, float *x,
                          cudaStream_t stream)
 {
     /* elements per thread: neighbouring threads must write neighbouring addresses */
     enum { N = 4 };
     if (width % N == 0 && aligned16(table) && aligned16(positions) && aligned16(x))
-        embed_kernel<T, N>
-            <<<(unsigned)n, EMBED_THREADS, 0, stream>>>(table, id, positions, position, width, x);
+        embed_kernel<T, N><<<(unsigned)n, EMBED_THREADS, 0, stream>>>(table, scale, id, positions,
+                                                                      position, width, x);
     else
-        embed_kernel<T, 1>
-            <<<(unsigned)n, EMBED_THREADS, 0, stream>>>(table, id, positions, position, width, x);
+        embed_kernel<T, 1><<<(unsigned)n, EMBED_THREADS, 0, stream>>>(table, scale, id, positions,
+                                                                      position, width, x);
     return cudaGetLastError();
 }
 
 } // namespace
 
-extern "C" cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, const uint32_t *id,
-                                     const float *positions, const uint32_t *position, size_t n,
-                                     size_t width, float *x, cudaStream_t stream)
+extern "C" cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale,
+                                     const uint32_t *id, const float *positions,
+                                     const uint32_t *position, size_t n, size_t width, float *x,
+                                     cudaStream_t stream)
 {
     if (n == 0)
         return cudaSuccess;
     return type == KVD_F32
-               ? launch_embed<f32>(table, id, positions, position, n, width, x, stream)
-               : launch_embed<bf16>(table, id, positions, position, n, width, x, stream);
+               ? launch_embed<f32>(table, scale, id, positions, position, n, width, x, stream)
+               : launch_embed<bf16>(table, scale, id, positions, position, n, width, x, stream);
 }
 
 extern "C" cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
-                                         const float *gain, const float *bias, double eps,
-                                         size_t first, size_t n, size_t d, void *y, unsigned stage,
-                                         kvd_gpu_bad *bad, cudaStream_t stream)
+                                         size_t add_ld, const float *gain, const float *bias,
+                                         double eps, size_t first, size_t n, size_t d, void *y,
+                                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream)
 {
     if (n == 0)
         return cudaSuccess;
-    const norm_args a = {x, add, gain, bias, eps, first, d, y, stage, bad};
+    const norm_args a = {x, add, add_ld, gain, bias, eps, first, d, y, stage, bad};
     if (kind == KVD_NORM_LAYER)
         return type == KVD_F32 ? launch_norm<f32, true>(a, n, stream)
                                : launch_norm<bf16, true>(a, n, stream);
@@ -266,7 +273,8 @@ extern "C" cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, con
                                     size_t d, void *y, unsigned stage, kvd_gpu_bad *bad,
                                     cudaStream_t stream)
 {
-    return kvd_gpu_norm_rows(kind, type, x, add, gain, bias, eps, 0, n, d, y, stage, bad, stream);
+    return kvd_gpu_norm_rows(kind, type, x, add, 0, gain, bias, eps, 0, n, d, y, stage, bad,
+                             stream);
 }
 
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,

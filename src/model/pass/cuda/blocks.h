@@ -33,10 +33,10 @@ static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 }
 
 /*
- * Writes x [n][width] = table[id]. If `positions` (a learned table, width d) is not NULL, adds
- * positions[position + 2].
+ * Writes x [n][width] = scale * table[id]; scale 0 is taken as 1. If `positions` (a learned table,
+ * width d) is not NULL, adds positions[position + 2].
  */
-cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, const uint32_t *id,
+cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
                           float *x, cudaStream_t stream);
 
@@ -49,11 +49,14 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, const uint32_t *id,
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
-/* Runs kvd_gpu_norm on rows first .. first + n - 1 only; x, y and *bad count from row 0. */
+/*
+ * Runs kvd_gpu_norm on rows first .. first + n - 1 only; x, y and *bad count from row 0. Row i of x
+ * receives the d values at add + i * add_ld; with add_ld 0 all rows receive the same.
+ */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
-                              const float *gain, const float *bias, double eps, size_t first,
-                              size_t n, size_t d, void *y, unsigned stage, kvd_gpu_bad *bad,
-                              cudaStream_t stream);
+                              size_t add_ld, const float *gain, const float *bias, double eps,
+                              size_t first, size_t n, size_t d, void *y, unsigned stage,
+                              kvd_gpu_bad *bad, cudaStream_t stream);
 
 /*
  * The input of kvd_gpu_qkv_finish: Q, K and V as they come out of one product, one row per token:
@@ -65,31 +68,51 @@ typedef struct {
     const float *bias;            /* [(n_heads + 2 n_kv_heads) * d_head], or NULL */
     const float *gain_q, *gain_k; /* [d_head] RMS norm of every head, or NULL */
     double eps;                   /* epsilon of the norms of Q and K */
-    const float *cosine, *sine;   /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
-    const uint32_t *rope_row;     /* [n] row of the RoPE tables for each token */
+    /*
+     * [n][2] scratch, or NULL. If it is set, a norm is over all heads of Q or of K together, and
+     * gain_q and gain_k have a value for each of their dimensions.
+     */
+    float *factor;
+    const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
+    const uint32_t *rope_row;   /* [n] row of the RoPE tables for each token */
     kvd_rope_layout layout;
-    void *qkv; /* in and out: [n][(n_heads + 2 n_kv_heads) * d_head] */
-    void *pre; /* out: [n][(n_heads + n_kv_heads) * d_head], Q and K before RoPE; or NULL */
+    int rope_dims; /* leading dimensions of a head that are rotated; 0: all */
+    void *qkv;     /* in and out: [n][(n_heads + 2 n_kv_heads) * d_head] */
+    void *pre;     /* out: [n][(n_heads + n_kv_heads) * d_head], Q and K before RoPE; or NULL */
 } kvd_gpu_qkv;
 cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage, kvd_gpu_bad *bad,
                                cudaStream_t stream);
 
 /*
- * Computes y [n][ffn] = activation of `in`: [n][2 ffn] for KVD_SWIGLU (gate, then up), else
- * [n][ffn]. bias [2 ffn or ffn] or NULL.
+ * Computes y [n][ffn] = activation of `in`: [n][2 ffn] for an activation with a gate (gate, then
+ * up), else [n][ffn]. bias [2 ffn or ffn] or NULL.
  */
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
 
+/* Scores of a block of attention (kvd_scores), with the sinks of its units. */
+typedef struct {
+    float scale, softcap;  /* softcap 0: none */
+    const float *sinks;    /* [n_heads], or NULL */
+    size_t first, n_heads; /* unit i of the block is head (first + i) % n_heads of the sinks */
+} kvd_gpu_scores;
+
 /*
- * Computes the softmax of scale * scores in place for a float32 block of scores [n_heads][rows][ld]
- * of one sequence. Row i is query first + i and sees columns max(0, first + i - window + 1) ..
- * first + i (window 0: from 0). The other columns below n_keys become 0. prob has `type` and the
- * same layout; it may be the scores if `type` is KVD_F32.
+ * Computes the softmax of the scores of products q . k for a float32 block of products
+ * [units][rows][ld]; a unit is one head of one sequence. Row i of a unit is query first + i and
+ * sees columns max(0, first + i - window + 1) .. first + i (window 0: from 0). The other columns
+ * below n_keys become 0. prob has `type` and the same layout; it may be the products if `type` is
+ * KVD_F32.
  */
-cudaError_t kvd_gpu_softmax(kvd_dtype type, float *scores, size_t n_heads, size_t rows, size_t ld,
-                            size_t first, size_t n_keys, size_t window, float scale, void *prob,
-                            cudaStream_t stream);
+cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows, size_t ld,
+                            size_t first, size_t n_keys, size_t window,
+                            const kvd_gpu_scores *scores, void *prob, cudaStream_t stream);
+
+/*
+ * Computes x [n] = softcap * tanh(x / softcap) in place. Values that are not finite become NaN, so
+ * that later checks find them.
+ */
+cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stream);
 
 /* Converts from [n] to another type (KVD_F32, KVD_F16, KVD_BF16) in to [n], rounded to nearest. */
 cudaError_t kvd_gpu_convert(kvd_dtype from_type, const void *from, kvd_dtype to_type, void *to,

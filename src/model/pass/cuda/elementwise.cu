@@ -7,6 +7,8 @@
  */
 #include "model/pass/cuda/blocks.h"
 
+#include <math.h>
+
 #include "model/pass/cuda/rows.cuh"
 
 namespace
@@ -27,7 +29,7 @@ template <kvd_activation KIND> __device__ __forceinline__ float activation(float
 {
     if (KIND == KVD_GELU)
         return x * (0.5f * (1.0f + erff(x * 0.70710678f)));
-    if (KIND == KVD_GELU_TANH)
+    if (KIND == KVD_GELU_TANH || KIND == KVD_GEGLU_TANH)
         return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
     if (KIND == KVD_RELU)
         return x < 0.0f ? 0.0f : x;
@@ -38,7 +40,7 @@ template <kvd_activation KIND, class T, int N>
 __global__ void __launch_bounds__(THREADS)
     activate_kernel(const void *in, const float *bias, size_t n, size_t ffn, void *y)
 {
-    constexpr bool GATE = KIND == KVD_SWIGLU;
+    constexpr bool GATE = KIND == KVD_SWIGLU || KIND == KVD_GEGLU_TANH;
     const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * N,
                  pitch = GATE ? 2 * ffn : ffn;
     if (at >= ffn)
@@ -98,6 +100,8 @@ cudaError_t choose_activation(kvd_activation kind, const void *in, const float *
     switch (kind) {
     case KVD_SWIGLU:
         return launch_activate<KVD_SWIGLU, T>(in, bias, n, ffn, y, stream);
+    case KVD_GEGLU_TANH:
+        return launch_activate<KVD_GEGLU_TANH, T>(in, bias, n, ffn, y, stream);
     case KVD_GELU:
         return launch_activate<KVD_GELU, T>(in, bias, n, ffn, y, stream);
     case KVD_GELU_TANH:
@@ -105,6 +109,17 @@ cudaError_t choose_activation(kvd_activation kind, const void *in, const float *
     default:
         return launch_activate<KVD_RELU, T>(in, bias, n, ffn, y, stream);
     }
+}
+
+/* ---- softcap --------------------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__(THREADS) softcap_kernel(float *x, size_t n, float softcap)
+{
+    const size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= n)
+        return;
+    const float v[1] = {x[at]};
+    x[at] = any_not_finite(v) ? NAN : softcap * tanhf(v[0] / softcap);
 }
 
 /* ---- conversion ------------------------------------------------------------------------------ */
@@ -158,6 +173,14 @@ extern "C" cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, con
         return cudaSuccess;
     return type == KVD_F32 ? choose_activation<f32>(kind, in, bias, n, ffn, y, stream)
                            : choose_activation<bf16>(kind, in, bias, n, ffn, y, stream);
+}
+
+extern "C" cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stream)
+{
+    if (n == 0)
+        return cudaSuccess;
+    softcap_kernel<<<(unsigned)ceil_div(n, THREADS), THREADS, 0, stream>>>(x, n, softcap);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t kvd_gpu_convert(kvd_dtype from_type, const void *from, kvd_dtype to_type,

@@ -23,7 +23,7 @@ size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s)
 {
     kvd_gpu_share share;
     kvd_err unused;
-    return kvd_gpu_share_of(c, 0, s->n_gpus, &share, &unused)
+    return kvd_gpu_share_of(c, KVD_GPU_PASS, 0, s->n_gpus, &share, &unused)
                ? 0
                : kvd_gpu_worker_bytes(c, s, &share, true);
 }
@@ -87,7 +87,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     /* in descending order, so that the first GPU is current at the end */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
-        if (kvd_gpu_share_of(&f->config, g, s->n_gpus, &share, err) ||
+        if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
             kvd_gpu_worker_open(&f->worker[g], c, s, &share, true, err))
             return -1;
     }

@@ -63,7 +63,14 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                                    .v = h->v,
                                    .q_pre = h->q_pre,
                                    .k_pre = h->k_pre,
-                                   .window = in->window};
+                                   .window = in->window,
+                                   .sinks = in->sinks ? h->sinks : NULL};
+    /* The copies of rows that follow wait for the stream. */
+    if (in->sinks && kvd_cuda_check(cudaMemcpyAsync(h->sinks, in->sinks,
+                                                    (size_t)in->config->n_heads * sizeof *h->sinks,
+                                                    cudaMemcpyDeviceToHost, in->stream),
+                                    what, err))
+        return -1;
     return fetch(h, in, in->q, in->ld, width_q, h->q, err) ||
                    fetch(h, in, in->k, in->ld, width_k, h->k, err) ||
                    fetch(h, in, in->v, in->ld, width_k, h->v, err) ||
@@ -90,6 +97,7 @@ int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_shar
     return (h->q = floats(n, width_q, err)) && (h->k = floats(n, width_k, err)) &&
                    (h->v = floats(n, width_k, err)) && (h->out = floats(n, width_q, err)) &&
                    (pass == KVD_F32 || (h->narrow = floats(n, width_q, err))) &&
+                   (!c->sinks || (h->sinks = floats(1, (size_t)c->n_heads, err))) &&
                    (!inner->wants_pre ||
                     ((h->q_pre = floats(n, width_q, err)) && (h->k_pre = floats(n, width_k, err))))
                ? 0
@@ -98,7 +106,7 @@ int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_shar
 
 void kvd_host_hook_release(kvd_host_hook *h)
 {
-    void *const all[] = {h->q, h->k, h->v, h->q_pre, h->k_pre, h->out, h->narrow};
+    void *const all[] = {h->q, h->k, h->v, h->q_pre, h->k_pre, h->out, h->narrow, h->sinks};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     memset(h, 0, sizeof *h);

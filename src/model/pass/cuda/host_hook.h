@@ -14,6 +14,7 @@ typedef struct {
     /* private members */
     kvd_attention *inner;
     float *q, *k, *v, *q_pre, *k_pre, *out; /* [max_tokens] rows each */
+    float *sinks;                           /* [n_heads] */
     void *narrow;                           /* rows of a bf16 pass */
 } kvd_host_hook;
 

@@ -165,8 +165,8 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
 }
 
 /*
- * Computes y = the norm of the residual, after adding the pending bias; without a gain y is the
- * residual itself.
+ * Computes y = the norm of the residual, after adding the pending bias or branch; without a gain y
+ * is the residual itself.
  */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
@@ -174,9 +174,9 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const kvd_config *c = &w->config;
     if (join(w, r.half, err))
         return -1;
-    const cudaError_t e =
-        kvd_gpu_norm_rows(c->norm, type, w->x, w->pending, gain, bias, c->norm_eps, r.first, r.n,
-                          (size_t)c->d_model, y, w->stage, w->bad, w->stream);
+    const cudaError_t e = kvd_gpu_norm_rows(
+        c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
+        c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
     if (r.half != 0) /* the second half needs the pending bias as well */
         w->pending = NULL;
     return launched(w, e, KVD_GPU_NORM, err);
@@ -198,12 +198,12 @@ static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t d = (size_t)w->config.d_model, narrow = (size_t)kvd_config_d_embed(&w->config);
     const kvd_dtype type = w->weights.type;
-    cudaError_t e =
-        kvd_gpu_embed(type, w->weights.embedding, w->id, NULL, NULL, n, narrow, w->wide, w->stream);
+    cudaError_t e = kvd_gpu_embed(type, w->weights.embedding, (float)w->config.embed_scale, w->id,
+                                  NULL, NULL, n, narrow, w->wide, w->stream);
     if (!e)
         e = kvd_gpu_convert(KVD_F32, w->wide, type, w->narrow, n * narrow, w->stream);
     if (!e && w->weights.positions) /* position t reads row t + 2 of the table */
-        e = kvd_gpu_embed(KVD_F32, w->weights.positions + 2 * d, w->position, NULL, NULL, n, d,
+        e = kvd_gpu_embed(KVD_F32, w->weights.positions + 2 * d, 0, w->position, NULL, NULL, n, d,
                           w->x, w->stream);
     if (e)
         return kvd_cuda_check(e, kvd_gpu_phase_name(KVD_GPU_EMBED), err);
@@ -218,9 +218,9 @@ int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err)
     if (w->weights.project_in)
         return project_in(w, n, err);
     return launched(w,
-                    kvd_gpu_embed(w->weights.type, w->weights.embedding, w->id,
-                                  w->weights.positions, w->position, n, (size_t)w->config.d_model,
-                                  w->x, w->stream),
+                    kvd_gpu_embed(w->weights.type, w->weights.embedding,
+                                  (float)w->config.embed_scale, w->id, w->weights.positions,
+                                  w->position, n, (size_t)w->config.d_model, w->x, w->stream),
                     KVD_GPU_EMBED, err);
 }
 
@@ -251,7 +251,7 @@ static int rotates(const kvd_gpu_worker *w)
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
-    if (w->config.order == KVD_ORDER_AFTER)
+    if (!kvd_config_norms_inputs(&w->config))
         return norm(w, NULL, NULL, r, w->normed, type, err);
     if (layer_norm(w, l, 0, r, w->normed, type, err))
         return -1;
@@ -262,6 +262,8 @@ static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                                const kvd_gpu_attention *hook, kvd_err *err)
 {
     const kvd_gpu_share *s = &w->weights.share;
+    const size_t tables =
+        kvd_batch_rope_layer(&w->config, w->max_len, layer) * ((size_t)w->config.d_head / 2);
     const kvd_gpu_qkv a = {.type = w->weights.type,
                            .n_heads = s->n_heads,
                            .n_kv_heads = s->n_kv_heads,
@@ -270,10 +272,12 @@ static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                            .gain_q = l->norm_q,
                            .gain_k = l->norm_k,
                            .eps = w->config.norm_eps,
-                           .cosine = w->cosine,
-                           .sine = w->sine,
+                           .factor = w->factor,
+                           .cosine = rotates(w) ? w->cosine + tables : NULL,
+                           .sine = rotates(w) ? w->sine + tables : NULL,
                            .rope_row = w->rope_row,
                            .layout = w->config.rope_layout,
+                           .rope_dims = w->config.rope_dims,
                            .qkv = w->qkv,
                            .pre = hook->wants_pre && rotates(w) ? w->wide : NULL};
     if (hook->wants_raw)
@@ -320,6 +324,7 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                                      .k_pre = hook->wants_pre ? pre + q * bytes : NULL,
                                      .ld_pre = rotates(w) ? q + k : q + 2 * k,
                                      .window = kvd_config_window(&w->config, layer),
+                                     .sinks = w->weights.layer[layer].sinks,
                                      .stream = w->stream,
                                      .lib = w->lib,
                                      .blas = w->blas};
@@ -340,16 +345,12 @@ static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
     return kvd_cuda_check(e, kvd_gpu_phase_name(KVD_GPU_ATTENTION), err);
 }
 
-/*
- * Computes gate and up of `in` and their activation, and adds its product with down to the
- * residual. The bias of down becomes the pending bias.
- */
-static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
-                        int earlier, kvd_err *err)
+/* Computes gate and up of `in`, and their activation into `narrow`. */
+static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
+                       kvd_err *err)
 {
     const kvd_config *c = &w->config;
-    const size_t ffn = (size_t)w->weights.share.n_ffn,
-                 width = c->activation == KVD_SWIGLU ? 2 * ffn : ffn;
+    const size_t ffn = (size_t)w->weights.share.n_ffn, width = kvd_config_gated(c) ? 2 * ffn : ffn;
     const kvd_dtype type = w->weights.type;
     return product(w, in, l->gate_up, r, (size_t)c->d_model, width, w->wide, type, 0,
                    KVD_GPU_GATE_UP, err) ||
@@ -358,8 +359,21 @@ static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *i
                                              row_at(w->wide, r.first, width, type), l->bias_gate_up,
                                              r.n, ffn, row_at(w->narrow, r.first, ffn, type),
                                              w->stream),
-                            KVD_GPU_ACTIVATION, err) ||
-                   into_residual(w, w->narrow, l->down, r, ffn, earlier, KVD_GPU_DOWN, err) ||
+                            KVD_GPU_ACTIVATION, err)
+               ? -1
+               : 0;
+}
+
+/*
+ * Computes gate and up of `in` and their activation, and adds its product with down to the
+ * residual. The bias of down becomes the pending bias.
+ */
+static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
+                        int earlier, kvd_err *err)
+{
+    return gate_and_up(w, l, in, r, err) ||
+                   into_residual(w, w->narrow, l->down, r, (size_t)w->weights.share.n_ffn, earlier,
+                                 KVD_GPU_DOWN, err) ||
                    residual_sum(w, r, err)
                ? -1
                : 0;
@@ -418,8 +432,49 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
     return layer_norm(w, l, 1, r, w->x, KVD_F32, err);
 }
 
+/*
+ * Computes the output of branch `which` (0: attention's, 1: the feed-forward branch) in w->branch:
+ * the norm of narrow [n][in] times `matrix`, plus `bias`. The next norm of the residual adds it.
+ */
+static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
+                      const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
+                      kvd_err *err)
+{
+    const kvd_config *c = &w->config;
+    const size_t d = (size_t)c->d_model;
+    if (product(w, w->narrow, matrix, all_rows(n), in, d, w->branch, KVD_F32, 0, p, err))
+        return -1;
+    if (w->sum &&
+        (kvd_gpu_sum_add(w->sum, w->weights.share.index, w->branch, n * d, w->stream, err) ||
+         launched(w, cudaSuccess, KVD_GPU_SUM, err)))
+        return -1;
+    w->pending = w->branch;
+    return launched(w,
+                    kvd_gpu_norm(c->norm, KVD_F32, w->branch, bias, l->branch[which],
+                                 l->branch_bias[which], c->norm_eps, n, d, w->branch, w->stage,
+                                 w->bad, w->stream),
+                    KVD_GPU_NORM, err);
+}
+
+/* Runs the part after attention in the orders that have a norm after each branch. */
+static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    const rows r = all_rows(n);
+    const int around = w->config.order == KVD_ORDER_AROUND;
+    return end_branch(w, l, 0, n, l->o, (size_t)l->n_o, l->bias_o, KVD_GPU_O, err) ||
+                   norm(w, around ? l->norm[1] : NULL, around ? l->norm_bias[1] : NULL, r,
+                        w->normed, w->weights.type, err) ||
+                   gate_and_up(w, l, w->normed, r, err) ||
+                   end_branch(w, l, 1, n, l->down, (size_t)w->weights.share.n_ffn, l->bias_down,
+                              KVD_GPU_DOWN, err)
+               ? -1
+               : 0;
+}
+
 static int behind_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
+    if (kvd_config_norms_branches(&w->config))
+        return behind_branches(w, l, n, err);
     if (w->config.order == KVD_ORDER_AFTER)
         return behind_after(w, l, n, err);
     if (w->config.order == KVD_ORDER_PARALLEL ? behind_parallel(w, l, n, err)
@@ -485,6 +540,14 @@ int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, 
             return -1;
         in = w->narrow;
     }
-    return product(w, in, w->weights.head, all_rows(n), width, (size_t)w->config.vocab_size, logits,
-                   KVD_F32, 0, KVD_GPU_FINAL, err);
+    const size_t vocab = (size_t)w->config.vocab_size;
+    if (product(w, in, w->weights.head, all_rows(n), width, vocab, logits, KVD_F32, 0,
+                KVD_GPU_FINAL, err))
+        return -1;
+    return w->config.logit_softcap > 0
+               ? launched(
+                     w,
+                     kvd_gpu_softcap(logits, n * vocab, (float)w->config.logit_softcap, w->stream),
+                     KVD_GPU_FINAL, err)
+               : 0;
 }

@@ -43,7 +43,10 @@ typedef struct {
      * else NULL
      */
     void *second;
-    void *qkv; /* [max_tokens][(n_heads + 2 n_kv_heads) * d_head] of the share */
+    /* [max_tokens][d_model] float32, output of a branch that has a norm; else NULL */
+    float *branch;
+    float *factor; /* [max_tokens][2] of norms over all heads of Q and K (kvd_gpu_qkv); else NULL */
+    void *qkv;     /* [max_tokens][(n_heads + 2 n_kv_heads) * d_head] of the share */
     /* gate and up; earlier in a layer Q and K before RoPE, or the embedding after a projection */
     void *wide;
     void *narrow; /* output of the activation; earlier in a layer the attention output */
@@ -52,8 +55,12 @@ typedef struct {
     kvd_gpu_bad *bad; /* position of the first row that is not finite */
 
     /* state of the running batch */
-    const float *pending; /* bias that must still be added to the residual, or NULL */
-    unsigned stage;       /* stage recorded for a row of the residual that is not finite now */
+    /*
+     * bias that must still be added to every row of the residual, or `branch`, whose rows must
+     * still be added; or NULL
+     */
+    const float *pending;
+    unsigned stage; /* stage recorded for a row of the residual that is not finite now */
     /* bit i is set until `stream` has waited for the sum of half i of the rows */
     unsigned under_way;
 } kvd_gpu_worker;

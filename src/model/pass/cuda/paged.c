@@ -40,13 +40,19 @@ int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int
 {
     kvd_attn_heads heads = {
         .n_heads = share->n_heads, .n_kv_heads = share->n_kv_heads, .d_head = c->d_head};
-    if (share->n_heads > KVD_HEADS_MAX || c->d_head % KVD_WIDTH_STEP)
+    const kvd_scores scores = kvd_config_scores(c);
+    if (share->n_heads > KVD_HEADS_MAX || c->d_head % KVD_WIDTH_STEP || scores.softcap > 0 ||
+        c->sinks)
         return -1;
     for (int g = 0; g < share->n_kv_heads; g++) {
         heads.d_qk[g] = d_qk ? d_qk[g] : c->d_head;
         heads.d_v[g] = d_v ? d_v[g] : c->d_head;
     }
-    return kvd_attn_map_make(&heads, map);
+    if (kvd_attn_map_make(&heads, map))
+        return -1;
+    if (c->score_scale > 0)
+        map->scale = scores.scale;
+    return 0;
 }
 
 /* Bytes of the kernels' arrays. */

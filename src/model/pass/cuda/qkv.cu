@@ -26,9 +26,25 @@ struct geometry {
     int heads;         /* number of heads of Q, K and V together */
 };
 
+/* Returns the gains of a head of Q or K, or NULL for a head without a norm. */
 __device__ __forceinline__ const float *gain_of(const kvd_gpu_qkv &a, int head)
 {
-    return head < a.n_heads ? a.gain_q : head < a.n_heads + a.n_kv_heads ? a.gain_k : NULL;
+    const bool of_q = head < a.n_heads;
+    const float *const gain = of_q ? a.gain_q : head < a.n_heads + a.n_kv_heads ? a.gain_k : NULL;
+    return gain && a.factor ? gain + (size_t)(of_q ? head : head - a.n_heads) * (size_t)a.d_head
+                            : gain;
+}
+
+/* Returns the factor of a norm over all heads of Q or K. */
+__device__ __forceinline__ float whole_factor(const kvd_gpu_qkv &a, size_t token, int head)
+{
+    return a.factor[2 * token + (head < a.n_heads ? 0 : 1)];
+}
+
+/* Returns the number of leading dimensions of a head that are rotated. */
+__host__ __device__ __forceinline__ int dims_rotated(const kvd_gpu_qkv &a)
+{
+    return a.rope_dims ? a.rope_dims : a.d_head - a.d_head % 2;
 }
 
 __device__ __forceinline__ void apply_rope(float &x, float &y, float c, float s)
@@ -126,7 +142,8 @@ __global__ void __launch_bounds__(THREADS)
             for (int step = TEAM / 2; step; step /= 2)
                 sum += __shfl_xor_sync(0xffffffffu, sum, step);
             if (there && gain) {
-                const float scale = 1.0f / sqrtf(sum / (float)a.d_head + (float)a.eps);
+                const float scale = a.factor ? whole_factor(a, token, head)
+                                             : 1.0f / sqrtf(sum / (float)a.d_head + (float)a.eps);
                 multiply<N>(gain, at[0], scale, x);
                 multiply<N>(gain, at[1], scale, y);
             }
@@ -173,14 +190,34 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
 }
 
 /*
- * Handles any d_head. A lane reads only elements that it writes itself, except for the sum, which
- * is finished before.
+ * Computes the factors of norms over all heads: block (t, 0) that of Q of token t, block (t, 1)
+ * that of K.
+ */
+template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
+{
+    __shared__ double part[32];
+    const size_t d = (size_t)a.d_head, q = (size_t)a.n_heads * d, k = (size_t)a.n_kv_heads * d;
+    const size_t token = blockIdx.x, first = blockIdx.y ? q : 0, width = blockIdx.y ? k : q;
+    double sum = 0;
+    for (size_t i = threadIdx.x; i < width; i += THREADS) {
+        const double x = (double)element<T>(a, token * (q + 2 * k) + first, first, (int)i);
+        sum += x * x;
+    }
+    sum = block_sum(sum, part);
+    if (threadIdx.x == 0)
+        a.factor[2 * token + blockIdx.y] = (float)(1.0 / sqrt(sum / (double)width + a.eps));
+}
+
+/*
+ * Handles any d_head and any number of rotated dimensions. A lane reads only elements that it
+ * writes itself, except for the sum, which is finished before.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     finish_any(const kvd_gpu_qkv a, size_t n, unsigned stage, kvd_gpu_bad *bad)
 {
-    const int lane = (int)threadIdx.x % 32, half = a.d_head / 2, d = a.d_head;
+    const int lane = (int)threadIdx.x % 32, half = a.d_head / 2, d = a.d_head,
+              pairs = dims_rotated(a) / 2;
     const int turned = a.n_heads + a.n_kv_heads, heads = turned + a.n_kv_heads;
     const size_t unit = ((size_t)blockIdx.x * THREADS + threadIdx.x) / 32,
                  token = unit / (size_t)heads;
@@ -191,7 +228,9 @@ __global__ void __launch_bounds__(THREADS)
     const size_t pre_at = (token * (size_t)turned + (size_t)head) * (size_t)d;
     const float *const gain = gain_of(a, head);
     float scale = 0;
-    if (gain) {
+    if (gain && a.factor) {
+        scale = whole_factor(a, token, head);
+    } else if (gain) {
         double sum = 0;
         for (int i = lane; i < d; i += 32) {
             const double x = (double)element<T>(a, x_at, before, i);
@@ -201,11 +240,11 @@ __global__ void __launch_bounds__(THREADS)
         __syncwarp();
     }
     bool wrong = false;
-    /* the last element of an odd number has no partner */
+    /* Dimensions that are not rotated are neighbours; the last of an odd number has no partner. */
     for (int p = lane; p < half + d % 2; p += 32) {
-        const bool pair = p < half, turns = pair && a.cosine && head < turned;
-        const int i = !pair ? d - 1 : a.layout == KVD_ROPE_HALF ? p : 2 * p;
-        const int j = !pair ? d - 1 : a.layout == KVD_ROPE_HALF ? p + half : 2 * p + 1;
+        const bool pair = p < pairs, turns = pair && a.cosine && head < turned;
+        const int i = pair && a.layout == KVD_ROPE_HALF ? p : 2 * p;
+        const int j = pair && a.layout == KVD_ROPE_HALF ? p + pairs : i + 1 < d ? i + 1 : i;
         float x[1] = {element<T>(a, x_at, before, i)}, y[1] = {element<T>(a, x_at, before, j)};
         if (gain) {
             x[0] = x[0] * scale * gain[i];
@@ -248,7 +287,9 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
 {
     enum { N = 16 / sizeof(typename T::raw) };
     const int pieces = a.d_head / 2 / N;
-    if (a.d_head % (2 * N) == 0 && pieces <= 32 && aligned16(a.qkv) && aligned16(a.pre) &&
+    /* Interleaved pairs beyond the rotated ones have cosine 1 and sine 0 in the tables. */
+    const bool usual = dims_rotated(a) == a.d_head || a.layout == KVD_ROPE_INTERLEAVED;
+    if (usual && a.d_head % (2 * N) == 0 && pieces <= 32 && aligned16(a.qkv) && aligned16(a.pre) &&
         aligned16(a.bias) && aligned16(a.gain_q) && aligned16(a.gain_k) && aligned16(a.cosine) &&
         aligned16(a.sine))
         return pieces == 1    ? launch_pieces<T, 1>(a, n, stage, bad, stream)
@@ -270,6 +311,16 @@ extern "C" cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsign
 {
     if (n == 0)
         return cudaSuccess;
+    if (a->factor) {
+        const dim3 grid((unsigned)n, 2);
+        if (a->type == KVD_F32)
+            whole_factors<f32><<<grid, THREADS, 0, stream>>>(*a);
+        else
+            whole_factors<bf16><<<grid, THREADS, 0, stream>>>(*a);
+        const cudaError_t e = cudaGetLastError();
+        if (e)
+            return e;
+    }
     return a->type == KVD_F32 ? launch<f32>(*a, n, stage, bad, stream)
                               : launch<bf16>(*a, n, stage, bad, stream);
 }

@@ -1,6 +1,6 @@
 /*
- * Softmax of blocks of scores with the causal mask and a window (kvd_gpu_softmax). Bound by memory:
- * 4 bytes read and 2 or 4 written per score.
+ * Softmax of blocks of scores with the causal mask, a window, a cap and sinks (kvd_gpu_softmax).
+ * Bound by memory: 4 bytes read and 2 or 4 written per score.
  *
  * A row is handled by a warp or, beyond WARP_KEYS keys, by a block. Up to BLOCK_KEYS keys it is
  * kept in registers: maximum, exponentials, sum, result. A longer row is read twice: first for its
@@ -30,6 +30,9 @@ struct softmax_args {
     size_t ld;
     uint32_t n_rows, rows, first, n_keys, window; /* n_rows: rows of all heads */
     float scale, scale_log2;                      /* scale log2(e) */
+    float softcap, inner; /* scores are softcap * tanh(inner * product), if CAPPED */
+    const float *sinks;   /* [n_heads], or NULL */
+    uint32_t first_head, n_heads;
 };
 
 /* The row of a thread's team, and the keys from .. to - 1 that the row sees. */
@@ -70,12 +73,24 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
 }
 
 /* Reads N scores from column j on; columns that the row does not see may receive any value. */
-template <int N>
+template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])
 {
-    if (j + N > r.from && j < r.to)
+    if (j + N > r.from && j < r.to) {
         load<f32, N>(a.scores, r.at + j, x);
+        if (CAPPED)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x[i] = a.softcap * tanhf(x[i] * a.inner);
+    }
+}
+
+/* Returns what the sink of a row's head adds to the sum of exponentials relative to `top`. */
+__device__ __forceinline__ float sink_term(const softmax_args &a, uint32_t row, float top)
+{
+    return a.sinks ? expf(a.sinks[(a.first_head + row / a.rows) % a.n_heads] - top * a.scale)
+                   : 0.0f;
 }
 
 /* Replaces the scores of columns that the row does not see by -infinity. */
@@ -135,7 +150,7 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
 }
 
 /* Handles rows of up to 4 PIECES THREADS keys; with THREADS = 32 a warp handles a row. */
-template <class T, int THREADS, int PIECES>
+template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
 {
     __shared__ float tops[32], sums[32];
@@ -147,7 +162,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     float x[PIECES][4], top = -FLT_MAX, sum = 0;
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
-        scores_at<4>(a, r, first + p * THREADS * 4, x[p]);
+        scores_at<CAPPED, 4>(a, r, first + p * THREADS * 4, x[p]);
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         hide<4>(r, first + p * THREADS * 4, x[p]);
@@ -166,7 +181,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
         }
         sum += s;
     }
-    const float inverse = 1.0f / team_sum<THREADS>(sum, sums);
+    const float inverse = 1.0f / (team_sum<THREADS>(sum, sums) + sink_term(a, row, top));
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         const uint32_t j = first + p * THREADS * 4;
@@ -189,7 +204,8 @@ __device__ __forceinline__ void join(float &top, float &sum, float other_top, fl
 }
 
 /* Handles rows of any length and alignment; a block handles a row. */
-template <class T, int N> __global__ void __launch_bounds__(TEAM) softmax_long(const softmax_args a)
+template <class T, bool CAPPED, int N>
+__global__ void __launch_bounds__(TEAM) softmax_long(const softmax_args a)
 {
     __shared__ float tops[TEAM / 32], sums[TEAM / 32];
     const row_place r = place_of(a, blockIdx.x);
@@ -199,7 +215,7 @@ template <class T, int N> __global__ void __launch_bounds__(TEAM) softmax_long(c
         float x[CHUNK][N], t = top, s = 0;
 #pragma unroll
         for (int p = 0; p < CHUNK; p++)
-            scores_at<N>(a, r, j + p * step, x[p]);
+            scores_at<CAPPED, N>(a, r, j + p * step, x[p]);
 #pragma unroll
         for (int p = 0; p < CHUNK; p++) {
             hide<N>(r, j + p * step, x[p]);
@@ -227,10 +243,10 @@ template <class T, int N> __global__ void __launch_bounds__(TEAM) softmax_long(c
     sum = sums[0];
     for (int w = 1; w < TEAM / 32; w++)
         join(top, sum, tops[w], sums[w], a.scale);
-    const float inverse = 1.0f / sum;
+    const float inverse = 1.0f / (sum + sink_term(a, blockIdx.x, top));
     for (uint32_t j = first; j < a.n_keys; j += step) {
         float x[N];
-        scores_at<N>(a, r, j, x);
+        scores_at<CAPPED, N>(a, r, j, x);
         hide<N>(r, j, x);
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -239,43 +255,56 @@ template <class T, int N> __global__ void __launch_bounds__(TEAM) softmax_long(c
     }
 }
 
-template <class T> cudaError_t launch(const softmax_args &a, cudaStream_t stream)
+template <class T, bool CAPPED> cudaError_t launch(const softmax_args &a, cudaStream_t stream)
 {
     const unsigned by_warp = (unsigned)ceil_div(a.n_rows, TEAM / 32), by_block = (unsigned)a.n_rows;
     if (a.ld % 4 || !aligned16(a.scores) || !aligned16(a.prob))
-        softmax_long<T, 1><<<by_block, TEAM, 0, stream>>>(a);
+        softmax_long<T, CAPPED, 1><<<by_block, TEAM, 0, stream>>>(a);
     else if (a.n_keys <= WARP_KEYS / 4)
-        softmax_kept<T, 32, 2><<<by_warp, TEAM, 0, stream>>>(a);
+        softmax_kept<T, CAPPED, 32, 2><<<by_warp, TEAM, 0, stream>>>(a);
     else if (a.n_keys <= WARP_KEYS / 2)
-        softmax_kept<T, 32, 4><<<by_warp, TEAM, 0, stream>>>(a);
+        softmax_kept<T, CAPPED, 32, 4><<<by_warp, TEAM, 0, stream>>>(a);
     else if (a.n_keys <= WARP_KEYS)
-        softmax_kept<T, 32, 8><<<by_warp, TEAM, 0, stream>>>(a);
+        softmax_kept<T, CAPPED, 32, 8><<<by_warp, TEAM, 0, stream>>>(a);
     else if (a.n_keys <= BLOCK_KEYS / 2)
-        softmax_kept<T, TEAM, 4><<<by_block, TEAM, 0, stream>>>(a);
+        softmax_kept<T, CAPPED, TEAM, 4><<<by_block, TEAM, 0, stream>>>(a);
     else if (a.n_keys <= BLOCK_KEYS)
-        softmax_kept<T, TEAM, 8><<<by_block, TEAM, 0, stream>>>(a);
+        softmax_kept<T, CAPPED, TEAM, 8><<<by_block, TEAM, 0, stream>>>(a);
     else
-        softmax_long<T, 4><<<by_block, TEAM, 0, stream>>>(a);
+        softmax_long<T, CAPPED, 4><<<by_block, TEAM, 0, stream>>>(a);
     return cudaGetLastError();
+}
+
+template <class T> cudaError_t choose_cap(const softmax_args &a, cudaStream_t stream)
+{
+    return a.softcap > 0 ? launch<T, true>(a, stream) : launch<T, false>(a, stream);
 }
 
 } // namespace
 
-extern "C" cudaError_t kvd_gpu_softmax(kvd_dtype type, float *scores, size_t n_heads, size_t rows,
+extern "C" cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows,
                                        size_t ld, size_t first, size_t n_keys, size_t window,
-                                       float scale, void *prob, cudaStream_t stream)
+                                       const kvd_gpu_scores *scores, void *prob,
+                                       cudaStream_t stream)
 {
-    if (n_heads == 0 || rows == 0)
+    if (units == 0 || rows == 0)
         return cudaSuccess;
-    const softmax_args a = {scores,
+    const bool capped = scores->softcap > 0;
+    const float scale = capped ? 1.0f : scores->scale;
+    const softmax_args a = {products,
                             prob,
                             ld,
-                            (uint32_t)(n_heads * rows),
+                            (uint32_t)(units * rows),
                             (uint32_t)rows,
                             (uint32_t)first,
                             (uint32_t)n_keys,
                             (uint32_t)window,
                             scale,
-                            scale * 1.44269504f};
-    return type == KVD_F32 ? launch<f32>(a, stream) : launch<bf16>(a, stream);
+                            scale * 1.44269504f,
+                            scores->softcap,
+                            capped ? scores->scale / scores->softcap : 0.0f,
+                            scores->sinks,
+                            scores->sinks ? (uint32_t)(scores->first % scores->n_heads) : 0,
+                            (uint32_t)scores->n_heads};
+    return type == KVD_F32 ? choose_cap<f32>(a, stream) : choose_cap<bf16>(a, stream);
 }

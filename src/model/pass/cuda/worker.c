@@ -37,7 +37,7 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
     const size_t d = (size_t)c->d_model, d_embed = (size_t)kvd_config_d_embed(c),
                  ffn = (size_t)share->n_ffn;
     const size_t q = (size_t)share->n_heads * head, k = (size_t)share->n_kv_heads * head;
-    const size_t gate_up = c->activation == KVD_SWIGLU ? 2 * ffn : ffn,
+    const size_t gate_up = kvd_config_gated(c) ? 2 * ffn : ffn,
                  tables = kvd_batch_rope_rows(c, s->max_len);
     const bool two_norms = c->order == KVD_ORDER_PARALLEL && !c->shared_norm;
     const bool projected = d_embed != d;
@@ -52,6 +52,9 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
     if (take(t, &w->x, n, d * sizeof(float), "the residual stream", err) ||
         take(t, &w->normed, n, d * bytes, "activations", err) ||
         (two_norms && take(t, &w->second, n, d * bytes, "activations", err)) ||
+        (kvd_config_norms_branches(c) &&
+         take(t, &w->branch, n, d * sizeof(float), "the output of a branch", err)) ||
+        (c->qk_norm_whole && take(t, &w->factor, n, 2 * sizeof(float), "factors of norms", err)) ||
         take(t, &w->qkv, n, (q + 2 * k) * bytes, "queries, keys and values", err) ||
         take(t, &w->wide, n, wide, "activations of the feed-forward block", err) ||
         take(t, &w->narrow, n, narrow, "activations of the feed-forward block", err) ||
