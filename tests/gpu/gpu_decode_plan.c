@@ -21,7 +21,19 @@
 
 enum { N_KV = 8, GROUP = 4, LAYERS = 4 };
 
-static const char *const schedule_name[] = {"none", "papers", "ours"};
+/* Schedules, and variants of the third. */
+static const struct {
+    const char *name;
+    kvd_schedule schedule;
+    uint32_t variant;
+    int32_t segment_cost;
+} way[] = {{"none", KVD_SCHEDULE_NONE, 0, 0},
+           {"papers", KVD_SCHEDULE_PAPERS, 0, 0},
+           {"ours", KVD_SCHEDULE_OURS, 0, 0},
+           {"ours, aligned", KVD_SCHEDULE_OURS, KVD_DECODE_ALIGNED, 0},
+           {"ours, segments cost 2048", KVD_SCHEDULE_OURS, KVD_DECODE_ALIGNED, 2048}};
+enum { N_WAYS = sizeof way / sizeof *way };
+
 static int failed;
 
 /* lengths; repeated over the batch */
@@ -38,7 +50,8 @@ typedef struct {
     char *host;
 } plan;
 
-static void plan_make(plan *p, const int (*width)[2], const test_case *c, const int32_t *kv_len)
+static void plan_make(plan *p, const int (*width)[2], const test_case *c, const int32_t *kv_len,
+                      int w)
 {
     memset(p, 0, sizeof *p);
     kvd_attn_heads heads = {GROUP * N_KV, N_KV, 128, {0}, {0}};
@@ -54,6 +67,8 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     p->args.batch = c->batch;
     p->args.max_pages = 1; /* a plan does not read pages */
     p->args.n_ctas = c->n_ctas;
+    p->args.variant = way[w].variant;
+    p->args.segment_cost = way[w].segment_cost;
     p->args.kv_len = kv_len;
     kvd_decode_work_lay(&p->args.map, c->batch, c->n_ctas, NULL, &p->work);
     p->host = need(p->work.bytes);
@@ -145,6 +160,23 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     return why;
 }
 
+/* Counts the most pages and segments of a CTA, and the intervals that are split. */
+static void measure(const plan *p, int *pages, int *segments, int *split)
+{
+    for (int c = 0; c < p->args.n_ctas; c++) {
+        const kvd_decode_cta *cta = &p->work.cta[c];
+        int n = 0;
+        for (int k = 0; k < cta->count; k++) {
+            const kvd_decode_segment *s =
+                k ? &p->work.list[cta->next + k - 1] : &cta->first_segment;
+            n += (s->n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+            *split += s->live > 1 && s->first_cta == c;
+        }
+        *pages = n > *pages ? n : *pages;
+        *segments = cta->count > *segments ? cta->count : *segments;
+    }
+}
+
 static int same(const plan *a, const plan *b)
 {
     const size_t n = (size_t)a->args.n_ctas, tasks = (size_t)a->args.batch * N_KV;
@@ -158,8 +190,9 @@ static int same(const plan *a, const plan *b)
  * Compares the plan of a batch of which only the first requests are active with the plan of these
  * requests alone.
  */
-static void run_live(const test_case *c, kvd_schedule schedule)
+static void run_live(const test_case *c, int w)
 {
+    const kvd_schedule schedule = way[w].schedule;
     static const int width[N_KV][2] = {{80, 64}, {64, 48}, {64, 64},   {96, 80},
                                        {48, 32}, {64, 48}, {128, 112}, {16, 16}};
     int32_t *len = need((size_t)c->batch * sizeof *len);
@@ -172,8 +205,8 @@ static void run_live(const test_case *c, kvd_schedule schedule)
         test_case first = *c;
         plan alone, all;
         first.batch = live[i];
-        plan_make(&alone, width, &first, kv_len);
-        plan_make(&all, width, c, kv_len);
+        plan_make(&alone, width, &first, kv_len, w);
+        plan_make(&all, width, c, kv_len, w);
         int32_t *n = on_device(&live[i], sizeof *live);
         all.args.live = n;
         check(kvd_decode_plan(&alone.args, schedule, 0), "plan");
@@ -189,15 +222,16 @@ static void run_live(const test_case *c, kvd_schedule schedule)
         plan_release(&all);
     }
     printf("%s decode_plan %s, %s, some take part%s%s\n", why ? "not ok" : "ok", c->name,
-           schedule_name[schedule], why ? ": " : "", why ? why : "");
+           way[w].name, why ? ": " : "", why ? why : "");
     failed |= why != NULL;
     check(cudaFree(kv_len), "cudaFree");
     free(len);
 }
 
 /* Compares layers of different widths and equal lengths. */
-static void run(const test_case *c, kvd_schedule schedule)
+static void run(const test_case *c, int w)
 {
+    const kvd_schedule schedule = way[w].schedule;
     static const int width[LAYERS][N_KV][2] = {
         {{80, 64}, {64, 48}, {64, 64}, {96, 80}, {48, 32}, {64, 48}, {128, 112}, {16, 16}},
         {{16, 128}, {32, 112}, {48, 96}, {64, 80}, {80, 64}, {96, 48}, {112, 32}, {128, 16}},
@@ -219,7 +253,7 @@ static void run(const test_case *c, kvd_schedule schedule)
     char *described = need(LAYERS * each);
     plan together[LAYERS];
     for (int i = 0; i < LAYERS; i++) {
-        plan_make(&together[i], width[i], c, kv_len);
+        plan_make(&together[i], width[i], c, kv_len, w);
         check(kvd_decode_plan_describe(&together[i].args, schedule, described + (size_t)i * each),
               "describe");
     }
@@ -228,10 +262,10 @@ static void run(const test_case *c, kvd_schedule schedule)
           "plan of layers");
     check(cudaDeviceSynchronize(), "plan of layers");
     const char *why = NULL;
-    int at = 0;
+    int at = 0, most_pages = 0, most_segments = 0, n_split = 0;
     for (int i = 0; i < LAYERS && !why; i++) {
         plan alone;
-        plan_make(&alone, width[i], c, kv_len);
+        plan_make(&alone, width[i], c, kv_len, w);
         check(kvd_decode_plan(&alone.args, schedule, 0), "plan");
         check(cudaDeviceSynchronize(), "plan");
         plan_read(&alone);
@@ -240,14 +274,17 @@ static void run(const test_case *c, kvd_schedule schedule)
         why = wrong(&alone, len, schedule);
         if (!why && !same(&alone, &together[i]))
             why = "another plan in the launch of many layers";
+        if (i == 2 && !why)
+            measure(&alone, &most_pages, &most_segments, &n_split);
         plan_release(&alone);
     }
     if (why)
-        printf("not ok decode_plan %s, %s, layer %d: %s\n", c->name, schedule_name[schedule], at,
-               why);
+        printf("not ok decode_plan %s, %s, layer %d: %s\n", c->name, way[w].name, at, why);
     else
-        printf("ok decode_plan %s, %s, %d CTAs, %d layers\n", c->name, schedule_name[schedule],
-               c->n_ctas, (int)LAYERS);
+        printf(
+            "ok decode_plan %s, %s, %d CTAs, %d layers; layer 2: at most %d pages and %d segments "
+            "per CTA, %d split intervals\n",
+            c->name, way[w].name, c->n_ctas, (int)LAYERS, most_pages, most_segments, n_split);
     failed |= why != NULL;
     for (int i = 0; i < LAYERS; i++)
         plan_release(&together[i]);
@@ -264,6 +301,10 @@ int main(int argc, char **argv)
         {"one long", 1, 1, 132, {131072}},
         {"one CTA", 3, 3, 1, {100, 64, 1000}},
         {"equal", 64, 1, 132, {8192}},
+        {"one of 8192", 1, 1, 132, {8192}},
+        {"one of 1000", 1, 1, 132, {1000}},
+        {"16 of 1024", 16, 1, 132, {1024}},
+        {"7 of about 3000", 7, 7, 132, {3000, 2900, 3100, 3050, 2950, 3001, 2999}},
         {"ragged", 50, 8, 132, {9000, 17, 130, 5, 64, 300, 12, 99}},
         {"many", 3000, 7, 108, {1, 64, 65, 700, 63, 128, 2049}},
         {"more CTAs than pages", 2, 2, 1000, {200, 4100}},
@@ -274,9 +315,9 @@ int main(int argc, char **argv)
         return 0;
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int s = 0; s < 3 && (argc < 2 || strstr(cases[i].name, argv[1])); s++) {
-            run(&cases[i], (kvd_schedule)s);
-            run_live(&cases[i], (kvd_schedule)s);
+        for (int w = 0; w < N_WAYS && (argc < 2 || strstr(cases[i].name, argv[1])); w++) {
+            run(&cases[i], w);
+            run_live(&cases[i], w);
         }
     return failed;
 }

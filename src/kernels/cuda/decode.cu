@@ -49,6 +49,29 @@ typedef struct {
     int32_t d_v_max, o_pitch, ring_bytes;
 } params;
 
+/* Stamps of a CTA's time line, args.stamps [CTA][KVD_DECODE_STAMPS]. */
+enum {
+    AT_ENTRY,        /* first instruction */
+    AT_WORK,         /* the producer has its first segment */
+    AT_TABLE,        /* and the first page numbers */
+    AT_FIRST_COPY,   /* and has started the first copy */
+    AT_LAST_COPY,    /* and the last one */
+    AT_WARM,         /* the first warp starts to compute arbitrary data */
+    AT_FIRST_PAGE,   /* the first page has arrived */
+    AT_FIRST_DONE,   /* its first unit is computed */
+    AT_LAST_DONE,    /* the first warp has computed its last unit */
+    AT_WARPS_MERGED, /* the results of the CTA's warps are merged */
+    AT_ARRIVED,      /* the slot is written and the arrival counted */
+    AT_SLOTS_READ,   /* the last CTA of an interval has read the slots */
+    AT_END,          /* the first warp ends */
+};
+
+static __device__ __forceinline__ void stamp(const params &p, int i)
+{
+    if (p.args.stamps)
+        p.args.stamps[blockIdx.x * KVD_DECODE_STAMPS + (unsigned)i] = now_ns();
+}
+
 /* ---- the producer ---- */
 
 typedef struct {
@@ -126,7 +149,11 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
     int head = 0, tail = 0;
     if (n_segments > 1)
         s1 = load_segment(list);
+    if (lane == 0 && s.n_tokens)
+        stamp(p, AT_WORK);
     int32_t pages = load_pages(p, s, 0, lane);
+    if (lane == 0 && pages >= 0)
+        stamp(p, AT_TABLE);
     for (int k = 0; k < n_segments; k++) {
         /*
          * The list and the page table are two dependent reads, so each is started one segment
@@ -184,6 +211,8 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
                 pipe.offset[mine] = (uint32_t)at;
             copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, (tokens + 7) / 8,
                        pipe.full + 8 * mine, policy, lane, now);
+            if (lane == 0 && n == 0)
+                stamp(p, AT_FIRST_COPY);
             n += (uint32_t)now;
             head = fit == now ? head + now * bytes : (now - fit) * bytes;
         }
@@ -191,6 +220,8 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
         s1 = s2;
         pages = pages1;
     }
+    if (lane == 0)
+        stamp(p, AT_LAST_COPY);
 }
 
 /* ---- the consumers ---- */
@@ -231,28 +262,44 @@ template <int HALVES> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][8][4];
 };
 
-template <typename T, int HALVES>
-static __device__ __forceinline__ void
-consume_page(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t page, int d_qk,
-             int d_v, int n_tokens, float scale_log2, int lane)
+template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES> &st)
 {
-    const uint32_t v = page + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
-    float s[8][2 * HALVES];
-#define CALL(n) scores<T, HALVES, n>(s, q, page, lane)
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        st.max[h] = -INFINITY;
+        st.sum[h] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                st.o[h][i][e] = 0;
+    }
+}
+
+/*
+ * Adds a unit of 8 GROUPS tokens to the state, K at shared-memory address `k`, V at `v`. Tokens
+ * from n_tokens on do not count; n_tokens is at least 1.
+ */
+template <typename T, int HALVES, int GROUPS>
+static __device__ __forceinline__ void
+consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, uint32_t v,
+             int d_qk, int d_v, int n_tokens, float scale_log2, int lane)
+{
+    float s[GROUPS][2 * HALVES];
+#define CALL(n) scores<T, HALVES, GROUPS, n>(s, q, k, lane)
     EACH_WIDTH(d_qk, CALL)
 #undef CALL
-    if (n_tokens < KVD_PAGE_TOKENS) {
+    if (n_tokens < 8 * GROUPS) {
         /*
          * After the last group of tokens the ring holds arbitrary data. Its scores are dropped, and
          * V is set to zero, because 0 * NaN is not 0.
          */
-        for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 2 * KVD_PAGE_TOKENS * d_v;
-             i += 512)
+        for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
                          : "memory");
         __syncwarp();
 #pragma unroll
-        for (int j = 0; j < 8; j++)
+        for (int j = 0; j < GROUPS; j++)
 #pragma unroll
             for (int e = 0; e < 2 * HALVES; e++)
                 if (8 * j + lane % 4 * 2 + e % 2 >= n_tokens)
@@ -265,7 +312,7 @@ consume_page(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t pag
     for (int h = 0; h < HALVES; h++) {
         float m = fmaxf(s[0][2 * h], s[0][2 * h + 1]);
 #pragma unroll
-        for (int j = 1; j < 8; j++)
+        for (int j = 1; j < GROUPS; j++)
             m = fmaxf(m, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
         top[h] = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
@@ -291,13 +338,13 @@ consume_page(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t pag
         }
     }
 
-    uint32_t packed[HALVES][8];
+    uint32_t packed[HALVES][GROUPS];
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         const float shift = st.max[h] * scale_log2;
         float sum0 = 0, sum1 = 0;
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < GROUPS; j++) {
             const float p0 = exp2_fast(fmaf(s[j][2 * h], scale_log2, -shift));
             const float p1 = exp2_fast(fmaf(s[j][2 * h + 1], scale_log2, -shift));
             sum0 += p0;
@@ -306,7 +353,7 @@ consume_page(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t pag
         }
         st.sum[h] += sum0 + sum1;
     }
-#define CALL(n) values<T, HALVES, n>(st.o, packed, v, lane)
+#define CALL(n) values<T, HALVES, GROUPS, n>(st.o, packed, v, lane)
     EACH_WIDTH(d_v, CALL)
 #undef CALL
 }
@@ -426,7 +473,7 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
  * Each warp loads one head and every `split`-th slot, each lane 4 dims. Returns split, the number
  * of places that remain to be merged.
  */
-template <int WARPS>
+template <int WARPS, int AT_ONCE>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
                                                   const kvd_decode_segment &s, int warp, int lane)
 {
@@ -437,11 +484,11 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
          row += WARPS / split) {
         float max = -INFINITY, sum = 0;
         float4 o = make_float4(0, 0, 0, 0);
-        for (int k0 = sub; k0 < s.span; k0 += 4 * split) {
-            float2 ml[4];
-            float4 x[4];
+        for (int k0 = sub; k0 < s.span; k0 += AT_ONCE * split) {
+            float2 ml[AT_ONCE];
+            float4 x[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < AT_ONCE; i++) {
                 const int k = k0 + i * split;
                 const size_t at =
                     (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
@@ -453,7 +500,7 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
                            : make_float4(0, 0, 0, 0);
             }
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < AT_ONCE; i++)
                 /*
                  * A CTA without work has max = -inf, and the rest of its slot holds arbitrary data.
                  */
@@ -541,11 +588,12 @@ static __device__ __forceinline__ void put_short(const state<HALVES> &st, const 
     }
 }
 
-template <typename T, int HALVES>
+template <typename T, int HALVES, int GROUPS>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
                                int lane)
 {
     constexpr uint32_t WARPS = n_warps<HALVES>;
+    constexpr uint32_t UNITS = 8 / GROUPS; /* units of a page */
     const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
     int32_t word = load_segment_word(&cta->first_segment, lane), word1 = 0;
     /* number of segments left; index of the next one in the list */
@@ -553,7 +601,12 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     if (!list.x)
         return;
     uint32_t q[8][2 * HALVES];
-    uint32_t n0 = 0, n1; /* number of pages of the CTA before this segment, and including it */
+    uint32_t n0 = 0, n1; /* number of units of the CTA before this segment, and including it */
+    /*
+     * True until the warp has computed one unit of arbitrary data, which brings the code of the
+     * loop into the instruction cache while the first page is on its way.
+     */
+    bool warm = p.args.variant & KVD_DECODE_WARM;
     /*
      * Bit 0 is the parity of the merge area, which is free for its first user. The bits above count
      * the intervals that one warp computed alone.
@@ -565,7 +618,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             word1 = load_segment_word(p.work.list + list.y, lane);
         const int head = __shfl_sync(~0u, word, 1), n_tokens = __shfl_sync(~0u, word, 3);
         const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
-        n1 = n0 + (uint32_t)pages_of(n_tokens);
+        n1 = n0 + UNITS * (uint32_t)pages_of(n_tokens);
         /*
          * If there are many short intervals and the ring holds a few of them at once, each warp
          * computes whole intervals, in parallel with the other warps.
@@ -576,35 +629,46 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
         /*
-         * Index of this warp's first page, counted from the segment's first page: its place in the
+         * Index of this warp's first unit, counted from the segment's first unit: its place in the
          * merge.
          */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES> st;
-#pragma unroll
-        for (int h = 0; h < HALVES; h++) {
-            st.max[h] = -INFINITY;
-            st.sum[h] = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    st.o[h][i][e] = 0;
-        }
-        for (uint32_t n = mine ? n0 + place : n1; n < n1; n += is_short ? 1 : WARPS) {
-            const uint32_t at = n % PAGES_IN_FLIGHT;
-            pipe_wait(pipe.full + 8 * at, n / PAGES_IN_FLIGHT & 1);
-            const int tokens = n_tokens - KVD_PAGE_TOKENS * (int)(n - n0);
-            consume_page<T, HALVES>(st, q, pipe.ring + pipe.offset[at], d_qk, d_v, tokens,
-                                    p.scale_log2, lane);
+        clear(st);
+        const uint32_t step = is_short ? 1 : WARPS;
+        for (uint32_t n = mine ? n0 + place : n1; n < n1; n += step) {
+            const uint32_t page = n / UNITS, at = page % PAGES_IN_FLIGHT;
+            if (!warm)
+                pipe_wait(pipe.full + 8 * at, page / PAGES_IN_FLIGHT & 1);
+            if (warp == 0 && lane == 0 && n == 0)
+                stamp(p, warm ? AT_WARM : AT_FIRST_PAGE);
+            const int tokens = warm ? 8 * GROUPS : n_tokens - 8 * GROUPS * (int)(n - n0);
+            /* The last page of a request may have units without tokens. */
+            if (tokens > 0) {
+                const uint32_t k = pipe.ring + (warm ? 0 : pipe.offset[at]);
+                const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
+                const uint32_t skip = n % UNITS * (16 * GROUPS);
+                consume_unit<T, HALVES, GROUPS>(st, q, k + skip * (uint32_t)d_qk,
+                                                v + skip * (uint32_t)d_v, d_qk, d_v, tokens,
+                                                p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-            /* orders the stores that cleared V before the next copy to this part of the ring */
-            if (tokens < KVD_PAGE_TOKENS)
-                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                /* orders the stores that cleared V before the next copy to this part of the ring */
+                if (tokens < 8 * GROUPS)
+                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
+            }
+            if (warm) {
+                warm = false;
+                clear(st);
+                n -= step;
+                continue;
+            }
+            if (warp == 0 && lane == 0 && n == 0)
+                stamp(p, AT_FIRST_DONE);
             /* all lanes arrive, because each orders its own reads before the next copy */
             pipe_arrive(pipe.empty + 8 * at);
         }
+        warm = false;
         if (is_short) {
             if (mine)
                 put_short<T, HALVES>(st, p, __shfl_sync(~0u, word, 0), head, d_v, lane);
@@ -615,6 +679,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         }
         pipe_wait(area.free, turn & 1); /* the result of the preceding segment has been read */
         turn ^= 1;
+        if (warp == 0 && lane == 0)
+            stamp(p, AT_LAST_DONE);
         if (place < n1 - n0)
             put_state<HALVES>(st, p, area, (int)place, d_v, lane);
         const kvd_decode_segment s = whole_segment(word);
@@ -624,20 +690,37 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         consumers_sync<WARPS>();
         const int tid = 32 * warp + lane;
         merge_warps<T, WARPS>(p, area, s, (int)min(n1 - n0, WARPS), s.live == 1, tid);
+        if (tid == 0)
+            stamp(p, AT_WARPS_MERGED);
         if (s.live > 1) {
+            const bool one_round = p.args.variant & KVD_DECODE_ONE_ROUND;
             consumers_sync<WARPS>();
-            if (tid == 0) {
+            if (tid == 0 && one_round) {
+                uint32_t before;
+                asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                             : "=r"(before)
+                             : "l"(p.work.arrived + s.first_cta)
+                             : "memory");
+                *area.is_last = before + 1 == (uint32_t)s.live;
+                if (*area.is_last)
+                    p.work.arrived[s.first_cta] = 0; /* reset for the next launch */
+                stamp(p, AT_ARRIVED);
+            } else if (tid == 0) {
                 __threadfence();
                 const uint32_t before = atomicAdd(p.work.arrived + s.first_cta, 1u);
                 *area.is_last = before + 1 == (uint32_t)s.live;
                 if (*area.is_last)
                     p.work.arrived[s.first_cta] = 0; /* reset for the next launch */
                 __threadfence();
+                stamp(p, AT_ARRIVED);
             }
             consumers_sync<WARPS>();
             if (*area.is_last) {
-                const int places = merge_slots<WARPS>(p, area, s, warp, lane);
+                const int places = one_round ? merge_slots<WARPS, 10>(p, area, s, warp, lane)
+                                             : merge_slots<WARPS, 4>(p, area, s, warp, lane);
                 consumers_sync<WARPS>();
+                if (tid == 0)
+                    stamp(p, AT_SLOTS_READ);
                 merge_warps<T, WARPS>(p, area, s, places, true, tid);
             }
         }
@@ -662,13 +745,48 @@ static constexpr size_t small_bytes(int warps)
            (PAGES_IN_FLIGHT + 4) * 4;
 }
 
-template <typename T, int HALVES>
+/*
+ * Starts loading into the L2 cache what every CTA reads before its first page: its work, and the
+ * page table and Q, of which each thread of the grid prefetches 32 bytes.
+ */
+static __device__ __forceinline__ void prefetch(const params &p, int warp, int lane)
+{
+    const size_t table = (size_t)p.args.batch * (size_t)p.args.max_pages * sizeof(int32_t);
+    const size_t q = (size_t)p.args.batch * (size_t)p.args.map.q_pitch * sizeof(uint16_t);
+    const size_t mine = 32 * ((size_t)blockIdx.x * blockDim.x + threadIdx.x);
+    if (warp == 0 && lane < 2)
+        prefetch_l2((const char *)(p.work.cta + blockIdx.x) + 32 * lane);
+    if (mine < table)
+        prefetch_l2((const char *)p.args.page_table + mine);
+    if (mine < q)
+        prefetch_l2((const char *)p.args.q + mine);
+}
+
+/*
+ * Reads a word of every 64 bytes of the kernel's parameters, which brings them into the constant
+ * cache. The sum is stored so that the compiler keeps the reads.
+ */
+static __device__ __forceinline__ void read_parameters(const params &p, uint32_t *sum)
+{
+    const uint32_t *words = reinterpret_cast<const uint32_t *>(&p);
+    uint32_t all = 0;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof p / 4); i += 16)
+        all += words[i];
+    *sum = all;
+}
+
+template <typename T, int HALVES, int GROUPS>
 static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     decode_kernel(const __grid_constant__ params p)
 {
     constexpr int WARPS = n_warps<HALVES>;
     extern __shared__ __align__(128) char smem[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (threadIdx.x == 0)
+        stamp(p, AT_ENTRY);
+    if (p.args.variant & KVD_DECODE_PREFETCH)
+        prefetch(p, warp, lane);
     merge_area area;
     pipes pipe;
     pipe.ring = smem_address(smem);
@@ -684,7 +802,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     /* The lanes of a warp initialise barriers one after another, so every warp initialises some. */
     for (int i = lane * (WARPS + 1) + warp; i < N_BARRIERS; i += 32 * (WARPS + 1))
         pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? (int)FULL_ARRIVALS
-                                             : i < 2 * PAGES_IN_FLIGHT ? 32
+                                             : i < 2 * PAGES_IN_FLIGHT ? 32 * (8 / GROUPS)
                                                                        : 32 * WARPS);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -695,10 +813,14 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
     __syncthreads();
+    if ((p.args.variant & KVD_DECODE_CONSTANTS) && threadIdx.x == 32 * (WARPS - 1))
+        read_parameters(p, area.is_last + 1);
     if (warp == WARPS)
         produce(p, pipe, lane);
     else
-        consume<T, HALVES>(p, pipe, area, warp, lane);
+        consume<T, HALVES, GROUPS>(p, pipe, area, warp, lane);
+    if (threadIdx.x == 0)
+        stamp(p, AT_END);
     if (p.args.busy) {
         __syncthreads();
         if (threadIdx.x == 0)
@@ -735,7 +857,8 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
     return cudaSuccess;
 }
 
-template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStream_t stream)
+template <typename T, int HALVES, int GROUPS>
+static cudaError_t launch(params *p, cudaStream_t stream)
 {
     int device, most, major;
     cudaError_t e = cudaGetDevice(&device);
@@ -755,8 +878,8 @@ template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStrea
     if (p->ring_bytes < 2 * widest)
         return cudaErrorInvalidConfiguration;
     const int bytes = p->ring_bytes + rest;
-    e = cudaFuncSetAttribute(decode_kernel<T, HALVES>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             bytes);
+    e = cudaFuncSetAttribute(decode_kernel<T, HALVES, GROUPS>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
     /* On Hopper the launch overlaps the end of the preceding kernel. */
@@ -770,7 +893,16 @@ template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStrea
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES>, *p);
+    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES, GROUPS>, *p);
+}
+
+template <int GROUPS> static cudaError_t launch_groups(params *p, cudaStream_t stream)
+{
+    if (p->args.map.group > 8)
+        return p->args.dtype == KVD_BF16 ? launch<__nv_bfloat16, 2, GROUPS>(p, stream)
+                                         : launch<__half, 2, GROUPS>(p, stream);
+    return p->args.dtype == KVD_BF16 ? launch<__nv_bfloat16, 1, GROUPS>(p, stream)
+                                     : launch<__half, 1, GROUPS>(p, stream);
 }
 
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
@@ -787,9 +919,8 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     p.d_v_max = kvd_decode_d_v_max(&args->map);
     /* + 4 puts the columns of O^T that a warp writes at once into different banks */
     p.o_pitch = p.d_v_max + 4;
-    if (args->map.group > 8)
-        return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 2>(&p, stream)
-                                       : launch<__half, 2>(&p, stream);
-    return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 1>(&p, stream)
-                                   : launch<__half, 1>(&p, stream);
+    if (args->variant & KVD_DECODE_UNIT_16)
+        return launch_groups<2>(&p, stream);
+    return args->variant & KVD_DECODE_UNIT_32 ? launch_groups<4>(&p, stream)
+                                              : launch_groups<8>(&p, stream);
 }

@@ -16,6 +16,19 @@
 extern "C" {
 #endif
 
+/* Variants of the kernel and of the plan that are compared with each other. */
+typedef enum {
+    KVD_DECODE_PREFETCH = 1,   /* work, page table and Q are prefetched into L2 */
+    KVD_DECODE_ONE_ROUND = 2,  /* slots of an interval are read in one round */
+    KVD_DECODE_WARM = 4,       /* the first unit is computed once on arbitrary data */
+    KVD_DECODE_UNIT_32 = 8,    /* warps compute 32 tokens at a time */
+    KVD_DECODE_UNIT_16 = 16,   /* warps compute 16 tokens at a time */
+    KVD_DECODE_CONSTANTS = 64, /* the kernel's parameters are read once before they are needed */
+    KVD_DECODE_ALIGNED = 32,   /* plan: each interval has CTAs of its own if it costs little */
+} kvd_decode_variant;
+
+enum { KVD_DECODE_STAMPS = 16 };
+
 typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_attn_map map;
@@ -39,7 +52,11 @@ typedef struct {
     float *lse;       /* output, device [batch][n_heads], natural logarithm, or NULL */
     /* output, device [n_ctas], nanoseconds that each CTA worked, or NULL */
     unsigned long long *busy;
-    int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
+    /* output, device [n_ctas][KVD_DECODE_STAMPS], nanoseconds (decode.cu names them), or NULL */
+    unsigned long long *stamps;
+    uint32_t variant;     /* bits of kvd_decode_variant */
+    int32_t segment_cost; /* of a plan of schedule OURS; 0: the default of decode_plan.cu */
+    int32_t n_ctas;       /* kvd_decode_ctas(), or any number up to 1024 */
     /*
      * device, kvd_decode_workspace_bytes() bytes: the plan and the partial results. Must be kept
      * from plan to run.

@@ -45,6 +45,7 @@ typedef struct {
     int32_t batch, n_kv_heads, n_ctas, group;
     /* number of KV heads whose token count is kv_len; the others have second_len */
     int32_t n_first;
+    int32_t segment_cost, aligned;
     /* [n_kv_heads + 1] sum of d_qk + d_v + GROUP_COST over the KV heads before head g */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
@@ -244,7 +245,7 @@ static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *
                (u64)(p.cost_before[end] - p.cost_before[first]) +
-           (u64)(end - first) * SEGMENT_COST;
+           (u64)(end - first) * (u64)p.segment_cost;
 }
 
 static __device__ u64 request_cost(const params &p, int b)
@@ -319,9 +320,60 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
     }
     at -= heads_cost(p, low, first, g);
     const u64 page = 8 * (u64)(p.cost_before[g + 1] - p.cost_before[g]);
-    const u64 rounded = at < SEGMENT_COST ? 0 : (at - SEGMENT_COST + page / 2) / page;
+    const u64 segment = (u64)p.segment_cost;
+    const u64 rounded = at < segment ? 0 : (at - segment + page / 2) / page;
     const int task = low * n_kv + g;
     return rounded >= (u64)pages ? make_int2(task + 1, 0) : make_int2(task, (int)rounded);
+}
+
+/* Returns the cost of all intervals before interval `task`. */
+static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task)
+{
+    const int b = task / p.n_kv_heads, g = task % p.n_kv_heads;
+    if (g == 0)
+        return sum[b];
+    return sum[b] + heads_cost(p, b, 0, min(g, p.n_first)) +
+           (g > p.n_first ? heads_cost(p, b, p.n_first, g) : 0);
+}
+
+/*
+ * Gives every interval CTAs of its own: those between its ends, in parts of a CTA, rounded. Fills
+ * start[0 .. n_ctas] as cut() does and returns 1 in all threads. Returns 0 if an interval would
+ * have no CTA, or if a CTA would have more than 1/16 above an equal share. A CTA then has one
+ * segment, and an interval with one CTA needs no merge.
+ */
+static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
+                            int2 *start)
+{
+    const int n = p.n_ctas, tasks = batch * p.n_kv_heads;
+    const u64 total = sum[batch];
+    for (int t = (int)threadIdx.x; t <= tasks; t += N_THREADS)
+        first_cta[t] = (int32_t)((2 * cost_before_task(p, sum, t) * (u64)n + total) / (2 * total));
+    __syncthreads();
+    int fits = 1;
+    for (int t = (int)threadIdx.x; t < tasks; t += N_THREADS) {
+        const int ctas = first_cta[t + 1] - first_cta[t];
+        const u64 cost = cost_before_task(p, sum, t + 1) - cost_before_task(p, sum, t);
+        fits = fits && ctas > 0 && 16 * cost * (u64)n <= 17 * total * (u64)ctas;
+    }
+    if (!__syncthreads_and(fits))
+        return 0;
+    for (int c = (int)threadIdx.x; c <= n; c += N_THREADS) {
+        int t = 0, above = tasks + 1; /* invariant: first_cta[t] <= c < first_cta[above] */
+        while (above - t > 1) {
+            const int mid = (t + above) / 2;
+            if (first_cta[mid] <= c)
+                t = mid;
+            else
+                above = mid;
+        }
+        start[c] = make_int2(t, 0);
+        if (t < tasks)
+            start[c].y = (int)((u64)(c - first_cta[t]) *
+                               (u64)pages_of(tokens_of(p, t / p.n_kv_heads, t % p.n_kv_heads)) /
+                               (u64)(first_cta[t + 1] - first_cta[t]));
+    }
+    return 1;
 }
 
 /*
@@ -349,8 +401,10 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     const int n = p.n_ctas, tid = (int)threadIdx.x, tasks = batch * p.n_kv_heads;
     u64 *sum = p.batch + 1 <= SMEM_KEYS ? smem_keys : p.work.scratch;
     sum_costs(p, batch, sum);
-    for (int c = tid; c <= n; c += N_THREADS)
-        start[c] = cut(p, batch, sum, c);
+    __shared__ int32_t first_cta[CTAS_MAX + 1];
+    if (!p.aligned || tasks > n || !align(p, batch, sum, first_cta, start))
+        for (int c = tid; c <= n; c += N_THREADS)
+            start[c] = cut(p, batch, sum, c);
     __syncthreads();
     {
         const int c = tid;
@@ -472,6 +526,8 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     p.n_first = args->second_len ? map->n_kv_heads / 2 : map->n_kv_heads;
     p.n_ctas = args->n_ctas;
     p.group = map->group;
+    p.segment_cost = args->segment_cost ? args->segment_cost : (int)SEGMENT_COST;
+    p.aligned = (args->variant & KVD_DECODE_ALIGNED) != 0;
     const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;
     for (int g = 0; g < map->n_kv_heads; g++)
         p.cost_before[g + 1] = p.cost_before[g] + map->d_qk[g] + map->d_v[g] + per_group;

@@ -138,6 +138,11 @@ static __device__ __forceinline__ uint64_t read_once_policy()
     return policy;
 }
 
+static __device__ __forceinline__ void prefetch_l2(const void *at)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 template <int WARPS> static __device__ __forceinline__ void consumers_sync()
 {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
@@ -210,22 +215,22 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t addr
 }
 
 /*
- * Computes S [16 heads][64 tokens] = Q K^T, d_qk = 16 STEPS. The address of lanes 0-15 is that of
- * the 256 bytes of 16 dims of a group of 8 tokens, and the address of lanes 16-31 is that of the
- * next group. If HALVES is 1, rows 8-15 of Q are zero and those of S are dropped.
+ * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. The address of lanes 0-15 is
+ * that of the 256 bytes of 16 dims of a group of 8 tokens, and the address of lanes 16-31 is that
+ * of the next group. If HALVES is 1, rows 8-15 of Q are zero and those of S are dropped.
  */
-template <typename T, int HALVES, int STEPS>
+template <typename T, int HALVES, int GROUPS, int STEPS>
 static __device__ __forceinline__ void
-scores(float (&s)[8][2 * HALVES], const uint32_t (&q)[8][2 * HALVES], uint32_t k, int lane)
+scores(float (&s)[GROUPS][2 * HALVES], const uint32_t (&q)[8][2 * HALVES], uint32_t k, int lane)
 {
     const uint32_t at = k + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * STEPS);
-    float c[8][4] = {};
+    float c[GROUPS][4] = {};
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         const uint32_t a[4] = {q[i][0], HALVES == 2 ? q[i][HALVES * 2 - 2] : 0, q[i][1],
                                HALVES == 2 ? q[i][HALVES * 2 - 1] : 0};
 #pragma unroll
-        for (int j = 0; j < 8; j += 2) {
+        for (int j = 0; j < GROUPS; j += 2) {
             uint32_t b[4];
             ldmatrix(b, at + (uint32_t)(j * 256 * STEPS + i * 256));
             mma<T>(c[j], a, b[0], b[1]);
@@ -233,20 +238,20 @@ scores(float (&s)[8][2 * HALVES], const uint32_t (&q)[8][2 * HALVES], uint32_t k
         }
     }
 #pragma unroll
-    for (int j = 0; j < 8; j++)
+    for (int j = 0; j < GROUPS; j++)
 #pragma unroll
         for (int e = 0; e < 2 * HALVES; e++)
             s[j][e] = c[j][e];
 }
 
 /* Computes O^T [d_v][8 heads] += V^T P^T for each half of the heads, d_v = 16 TILES. */
-template <typename T, int HALVES, int TILES>
-static __device__ __forceinline__ void values(float (&o)[HALVES][8][4],
-                                              const uint32_t (&p)[HALVES][8], uint32_t v, int lane)
+template <typename T, int HALVES, int GROUPS, int TILES>
+static __device__ __forceinline__ void
+values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)
 {
     const uint32_t at = v + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * TILES);
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < GROUPS / 2; k++)
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             uint32_t a[4];

@@ -23,7 +23,10 @@ static const kvd_impl *const all[] = {
     &kvd_impl_ref,          &kvd_impl_cpu,
 #ifdef KVD_CUDA
     &kvd_impl_cuda,         &kvd_impl_cuda_mma,      &kvd_impl_cuda_dense, &kvd_impl_cudnn,
-    &kvd_impl_cudnn_padded, &kvd_impl_cudnn_grouped, &kvd_impl_palu,
+    &kvd_impl_cudnn_padded, &kvd_impl_cudnn_grouped, &kvd_impl_palu,       &kvd_impl_cuda_v0,
+    &kvd_impl_cuda_v1,      &kvd_impl_cuda_v2,       &kvd_impl_cuda_v3,    &kvd_impl_cuda_v4,
+    &kvd_impl_cuda_v5,      &kvd_impl_cuda_v6,       &kvd_impl_cuda_v7,    &kvd_impl_cuda_v8,
+    &kvd_impl_cuda_v9,
 #endif
 };
 enum { N = sizeof all / sizeof *all };
@@ -40,7 +43,7 @@ const kvd_impl *kvd_impl_at(int i)
 
 const kvd_impl *kvd_impl_find(const char *name, kvd_err *err)
 {
-    char names[256] = "";
+    char names[512] = "";
     for (int i = 0; i < N; i++) {
         const size_t used = strlen(names);
         if (!strcmp(all[i]->name, name))

@@ -42,7 +42,7 @@ extern const char *const kvd_width_use_name[KVD_N_RUNS]; /* "own", "padded", "de
 
 typedef struct {
     /*
-     * [n] microseconds that each worker (SM or CTA) was busy in the last launch; owned by the
+     * [n] microseconds that each worker (SM or CTA) was busy in one launch; owned by the
      * implementation
      */
     const double *us;
@@ -99,7 +99,7 @@ typedef struct {
      * complete on return.
      */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Fills the output (and the busy times) with NaN. */
+    /* Fills the output with NaN. */
     int (*poison)(void *self, void *stream, kvd_err *err);
     /*
      * Copies the output to the host. The caller must have waited for the stream. `row` may be
@@ -109,10 +109,10 @@ typedef struct {
     /* Copies one row of the fetched output to `row`; a kvd_row_source. */
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
     /*
-     * Fills *out with the busy times of the last launch. The caller must have waited for the
-     * stream. NULL if not measured.
+     * Computes attention once more with clocks in the kernel, waits for the stream and fills *out
+     * with the busy times. NULL if not measured.
      */
-    int (*busy)(void *self, kvd_busy *out, kvd_err *err);
+    int (*busy)(void *self, void *stream, kvd_busy *out, kvd_err *err);
     /*
      * Returns a description of the code that ran, such as "sm_90a", "cuDNN 9.19.0 ..." or "avx512,
      * 16 threads". Valid until close.
@@ -124,6 +124,9 @@ typedef struct {
 extern const kvd_impl kvd_impl_ref, kvd_impl_cpu;
 #ifdef KVD_CUDA
 extern const kvd_impl kvd_impl_cuda, kvd_impl_cuda_mma, kvd_impl_cuda_dense;
+extern const kvd_impl kvd_impl_cuda_v0, kvd_impl_cuda_v1, kvd_impl_cuda_v2, kvd_impl_cuda_v3,
+    kvd_impl_cuda_v4, kvd_impl_cuda_v5, kvd_impl_cuda_v6, kvd_impl_cuda_v7, kvd_impl_cuda_v8,
+    kvd_impl_cuda_v9;
 extern const kvd_impl kvd_impl_cudnn, kvd_impl_cudnn_padded, kvd_impl_cudnn_grouped;
 extern const kvd_impl kvd_impl_palu;
 #endif

@@ -21,6 +21,13 @@
  */
 enum { LAYERS = 32 };
 
+/* A variant of decode that is compared with the others. */
+typedef struct {
+    uint32_t bits;        /* of kvd_decode_variant */
+    int32_t segment_cost; /* 0: the default */
+    bool always_busy;     /* timed launches write busy times */
+} variant;
+
 typedef struct {
     const kvd_problem *p;
     bool mma;
@@ -41,6 +48,7 @@ typedef struct {
     void *layers; /* device, descriptions of all layers' plans */
     kvd_decode_args decode;
     char engine[64];
+    variant v;
 } state;
 
 /* ---- what it takes ---- */
@@ -255,11 +263,13 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
                                   .pool = pool,
                                   .o = s->o,
                                   .n_ctas = s->n_ctas,
+                                  .variant = s->v.bits,
+                                  .segment_cost = s->v.segment_cost,
                                   .workspace = workspace};
     return describe_decode_plans(s, bytes, stream, err);
 }
 
-static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
+static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma, variant v,
                     kvd_scheduler scheduler, void *stream, void **self, kvd_err *err)
 {
     kvd_fill_args fill;
@@ -269,6 +279,7 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
         return kvd_no_memory(err, "an implementation", sizeof *s);
     s->p = p;
     s->mma = mma;
+    s->v = v;
     s->schedule = (kvd_schedule)scheduler;
     s->batch = kvd_problem_batch(p);
     if (kvd_attn_map_make(heads, &s->map)) {
@@ -299,7 +310,6 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
             kvd_no_memory(err, "busy times", (unsigned long long)n * 2 * sizeof *s->busy_us);
         goto fail;
     }
-    s->prefill.busy = s->decode.busy = s->busy;
     snprintf(s->engine, sizeof s->engine, "%s, %d CTAs",
              p->phase == KVD_DECODE ? "kvd_decode"
              : mma                  ? "kvd_prefill_mma"
@@ -315,20 +325,20 @@ fail:
 static int open_cuda(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                      kvd_err *err)
 {
-    return open_any(p, &p->heads, false, scheduler, stream, self, err);
+    return open_any(p, &p->heads, false, (variant){0}, scheduler, stream, self, err);
 }
 
 static int open_mma(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                     kvd_err *err)
 {
-    return open_any(p, &p->heads, true, scheduler, stream, self, err);
+    return open_any(p, &p->heads, true, (variant){0}, scheduler, stream, self, err);
 }
 
 static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                       kvd_err *err)
 {
     const kvd_attn_heads dense = kvd_heads_dense(&p->heads);
-    return open_any(p, &dense, false, scheduler, stream, self, err);
+    return open_any(p, &dense, false, (variant){0}, scheduler, stream, self, err);
 }
 
 /* ---- running ---- */
@@ -358,6 +368,8 @@ static int prepare(void *self, void *stream, kvd_err *err)
 static int launch(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
+    if (s->v.always_busy)
+        s->prefill.busy = s->decode.busy = s->busy;
     if (s->p->phase == KVD_DECODE)
         return kvd_cuda_check(kvd_decode(&s->decode, stream), "decode", err);
     return kvd_cuda_check((s->mma ? kvd_prefill_mma : kvd_prefill_sm90)(&s->prefill, stream),
@@ -367,10 +379,7 @@ static int launch(void *self, void *stream, kvd_err *err)
 static int poison(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
-    cudaError_t e = cudaMemsetAsync(s->o, 0xff, s->o_bytes, stream);
-    if (!e)
-        e = cudaMemsetAsync(s->busy, 0, (size_t)s->n_ctas * sizeof *s->busy, stream);
-    return kvd_cuda_check(e, "O", err);
+    return kvd_cuda_check(cudaMemsetAsync(s->o, 0xff, s->o_bytes, stream), "O", err);
 }
 
 static int fetch(void *self, kvd_err *err)
@@ -390,13 +399,18 @@ static void row(const void *self, int request, int head, size_t t, int d_v, floa
                out, (size_t)d_v);
 }
 
-static int busy(void *self, kvd_busy *out, kvd_err *err)
+static int busy(void *self, void *stream, kvd_busy *out, kvd_err *err)
 {
     state *const s = self;
     const size_t n = (size_t)s->n_ctas;
-    if (kvd_cuda_check(
-            cudaMemcpy(s->busy_host, s->busy, n * sizeof *s->busy, cudaMemcpyDeviceToHost),
-            "busy times", err))
+    s->prefill.busy = s->decode.busy = s->busy;
+    const int failed = prepare(self, stream, err) || launch(self, stream, err);
+    s->prefill.busy = s->decode.busy = NULL;
+    if (failed ||
+        kvd_cuda_check(cudaMemcpyAsync(s->busy_host, s->busy, n * sizeof *s->busy,
+                                       cudaMemcpyDeviceToHost, stream),
+                       "busy times", err) ||
+        kvd_cuda_check(cudaStreamSynchronize(stream), "busy times", err))
         return -1;
     for (size_t i = 0; i < n; i++)
         s->busy_us[i] = (double)s->busy_host[i] * 1e-3;
@@ -451,6 +465,44 @@ const kvd_impl kvd_impl_cuda_dense = {.name = "cuda-dense",
                                       .can = can_dense,
                                       .open = open_dense,
                                       REST};
+
+/* Variants of decode that are timed beside each other. */
+#define VARIANT(N, NAME, BITS, COST, BUSY)                                                         \
+    static int open_v##N(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, \
+                         kvd_err *err)                                                             \
+    {                                                                                              \
+        return open_any(p, &p->heads, false, (variant){BITS, COST, BUSY}, scheduler, stream, self, \
+                        err);                                                                      \
+    }                                                                                              \
+    const kvd_impl kvd_impl_cuda_v##N = {.name = NAME,                                             \
+                                         .summary = "a variant of decode",                         \
+                                         .cuda = true,                                             \
+                                         .phases = 1 << KVD_DECODE,                                \
+                                         .dtypes = TYPES,                                          \
+                                         .schedulers = SCHEDULERS,                                 \
+                                         .runs = KVD_WIDTH_USE_OWN,                                \
+                                         .can = can_cuda,                                          \
+                                         .open = open_v##N,                                        \
+                                         REST}
+enum {
+    P = KVD_DECODE_PREFETCH,
+    C = P | KVD_DECODE_CONSTANTS,
+    M = C | KVD_DECODE_ONE_ROUND,
+    U = M | KVD_DECODE_UNIT_32,
+    W = U | KVD_DECODE_WARM,
+    A = W | KVD_DECODE_ALIGNED,
+    A16 = (A & ~KVD_DECODE_UNIT_32) | KVD_DECODE_UNIT_16
+};
+VARIANT(0, "cuda-busy", 0, 0, true);
+VARIANT(1, "cuda-p", P, 0, false);
+VARIANT(2, "cuda-c", C, 0, false);
+VARIANT(3, "cuda-m", M, 0, false);
+VARIANT(4, "cuda-u", U, 0, false);
+VARIANT(5, "cuda-w", W, 0, false);
+VARIANT(6, "cuda-a", A, 0, false);
+VARIANT(7, "cuda-a16", A16, 0, false);
+VARIANT(8, "cuda-a2048", A, 2048, false);
+VARIANT(9, "cuda-2048", 0, 2048, false);
 
 #else
 typedef int kvd_no_impl_cuda; /* a file needs a declaration */

@@ -1,0 +1,206 @@
+/*
+ * Prints where the time of one decode launch goes, with a cold L2 cache. Each CTA stamps the steps
+ * of its work with the GPU's clock; a line per step has the minimum, median and maximum over the
+ * CTAs in microseconds since the first CTA started, each the median of several launches. The last
+ * lines of a case are the times between events around the launch: with stamps, without, and of a
+ * launch whose CTAs have no work, which is the cost of launching.
+ *
+ * bench_gpu_decode_timeline [CASE]: only cases whose name contains CASE
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/half.h"
+#include "common/stats.h"
+#include "kernels/cuda/decode.h"
+#include "kernels/cuda/fill.h"
+
+#include "gpu_case.h"
+
+enum { N_KV = 8, N_HEADS = 32, RUNS = 21, STEPS = 13, FLUSH_MIB = 256 };
+
+static const char *const step_name[STEPS] = {
+    "CTA starts",
+    "work read",
+    "page numbers read",
+    "first copy started",
+    "last copy started",
+    "arbitrary unit started",
+    "first page arrived",
+    "first unit computed",
+    "warp 0 computed its last unit",
+    "warps of the CTA merged",
+    "slot written, arrival counted",
+    "slots of the interval read",
+    "warp 0 ends",
+};
+
+static const struct {
+    const char *name;
+    int len, width[N_KV][2];
+} cases[] = {
+#define FULL                                                                                       \
+    {                                                                                              \
+        {128, 128}, {128, 128}, {128, 128}, {128, 128}, {128, 128}, {128, 128}, {128, 128},        \
+        {                                                                                          \
+            128, 128                                                                               \
+        }                                                                                          \
+    }
+#define HALF                                                                                       \
+    {                                                                                              \
+        {64, 48}, {80, 64}, {64, 48}, {64, 48}, {64, 64}, {64, 64}, {80, 64},                      \
+        {                                                                                          \
+            80, 64                                                                                 \
+        }                                                                                          \
+    }
+    {"1x1024 p=0", 1024, FULL},
+    {"1x8192 p=0", 8192, FULL},
+    {"1x8192 p=0.5", 8192, HALF},
+    {"1x32768 p=0", 32768, FULL},
+};
+
+static const struct {
+    const char *name;
+    uint32_t bits;
+} variants[] = {
+    {"as it was", 0},
+    {"all, units of 32 tokens", KVD_DECODE_PREFETCH | KVD_DECODE_CONSTANTS | KVD_DECODE_ONE_ROUND |
+                                    KVD_DECODE_UNIT_32 | KVD_DECODE_WARM | KVD_DECODE_ALIGNED},
+};
+
+static double median(double *x, size_t n)
+{
+    kvd_sort(x, n);
+    return x[n / 2];
+}
+
+static cudaStream_t stream;
+static cudaEvent_t from, to;
+static void *flush;
+
+/* Returns the microseconds between events around one launch with a cold cache. */
+static double timed(const kvd_decode_args *args)
+{
+    float ms;
+    check(kvd_l2_flush(flush, (size_t)FLUSH_MIB << 20, stream), "flush");
+    check(cudaEventRecord(from, stream), "event");
+    check(kvd_decode(args, stream), "decode");
+    check(cudaEventRecord(to, stream), "event");
+    check(cudaEventSynchronize(to), "run");
+    check(cudaEventElapsedTime(&ms, from, to), "event");
+    return 1e3 * (double)ms;
+}
+
+static double timed_median(const kvd_decode_args *args)
+{
+    double us[RUNS];
+    for (int i = 0; i < RUNS; i++)
+        us[i] = timed(args);
+    return median(us, RUNS);
+}
+
+static void run(int at, int which)
+{
+    kvd_attn_heads heads = {N_HEADS, N_KV, 128, {0}, {0}};
+    for (int g = 0; g < N_KV; g++) {
+        heads.d_qk[g] = cases[at].width[g][0];
+        heads.d_v[g] = cases[at].width[g][1];
+    }
+    kvd_decode_args args = {
+        .dtype = KVD_BF16, .batch = 1, .max_pages = cases[at].len / KVD_PAGE_TOKENS};
+    if (kvd_attn_map_make(&heads, &args.map)) {
+        printf("not ok decode_timeline: heads refused\n");
+        exit(1);
+    }
+    const size_t n_pages = (size_t)args.max_pages;
+    int32_t *table = need(n_pages * sizeof *table);
+    for (size_t i = 0; i < n_pages; i++)
+        table[i] = (int32_t)(i * 77 % n_pages); /* 77 is odd, n_pages a power of 2 */
+    const int32_t len = cases[at].len;
+    args.kv_len = on_device(&len, sizeof len);
+    args.page_table = on_device(table, n_pages * sizeof *table);
+    const size_t pool_bytes = n_pages * (size_t)args.map.page_elements * 2;
+    void *pool = on_device(NULL, pool_bytes), *q = on_device(NULL, (size_t)args.map.q_pitch * 2);
+    fill_bytes(pool, 0x3c, pool_bytes);
+    fill_bytes(q, 0x3c, (size_t)args.map.q_pitch * 2);
+    args.pool = pool;
+    args.q = q;
+    args.o = on_device(NULL, (size_t)args.map.o_pitch * 2);
+    args.n_ctas = kvd_decode_ctas(&args.map);
+    args.variant = variants[which].bits;
+    const size_t n = (size_t)args.n_ctas,
+                 bytes = kvd_decode_workspace_bytes(&args.map, 1, len, args.n_ctas),
+                 stamp_bytes = n * KVD_DECODE_STAMPS * sizeof(unsigned long long);
+    args.workspace = on_device(NULL, bytes);
+    unsigned long long *stamps = on_device(NULL, stamp_bytes), *host = need(stamp_bytes);
+    double *all = need(n * sizeof *all), us[STEPS][3][RUNS], with[RUNS];
+    int count[STEPS] = {0};
+    check(kvd_decode_plan(&args, KVD_SCHEDULE_OURS, stream), "plan");
+    for (int i = -3; i < RUNS; i++) {
+        fill_bytes(stamps, 0, stamp_bytes);
+        args.stamps = stamps;
+        const double elapsed = timed(&args);
+        check(cudaMemcpy(host, stamps, stamp_bytes, cudaMemcpyDeviceToHost), "stamps");
+        if (i < 0)
+            continue;
+        with[i] = elapsed;
+        unsigned long long first = ~0ull;
+        for (size_t c = 0; c < n; c++)
+            if (host[c * KVD_DECODE_STAMPS] < first)
+                first = host[c * KVD_DECODE_STAMPS];
+        for (int s = 0; s < STEPS; s++) {
+            size_t some = 0;
+            for (size_t c = 0; c < n; c++)
+                if (host[c * KVD_DECODE_STAMPS + (size_t)s])
+                    all[some++] = (double)(host[c * KVD_DECODE_STAMPS + (size_t)s] - first) * 1e-3;
+            count[s] = (int)some;
+            kvd_sort(all, some);
+            us[s][0][i] = some ? all[0] : 0;
+            us[s][1][i] = some ? all[some / 2] : 0;
+            us[s][2][i] = some ? all[some - 1] : 0;
+        }
+    }
+    args.stamps = NULL;
+    const double without = timed_median(&args);
+    check(cudaMemset(args.workspace, 0, bytes), "no work");
+    const double idle = timed_median(&args);
+    printf("== %s, %s, %d CTAs\n%-32s %5s %7s %7s %7s\n", cases[at].name, variants[which].name,
+           args.n_ctas, "step", "CTAs", "min", "median", "max");
+    for (int s = 0; s < STEPS; s++)
+        if (count[s])
+            printf("%-32s %5d %7.2f %7.2f %7.2f\n", step_name[s], count[s], median(us[s][0], RUNS),
+                   median(us[s][1], RUNS), median(us[s][2], RUNS));
+    printf("between events: %.2f us with stamps, %.2f without, %.2f of a launch without work\n",
+           median(with, RUNS), without, idle);
+    fflush(stdout);
+    check(cudaFree((void *)(uintptr_t)args.kv_len), "free");
+    check(cudaFree((void *)(uintptr_t)args.page_table), "free");
+    check(cudaFree(pool), "free");
+    check(cudaFree(q), "free");
+    check(cudaFree(args.o), "free");
+    check(cudaFree(args.workspace), "free");
+    check(cudaFree(stamps), "free");
+    free(table);
+    free(host);
+    free(all);
+}
+
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip decode_timeline: no CUDA device\n");
+        return 0;
+    }
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+    check(cudaEventCreate(&from), "event");
+    check(cudaEventCreate(&to), "event");
+    flush = on_device(NULL, (size_t)FLUSH_MIB << 20);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
+            if (argc < 2 || strstr(cases[i].name, argv[1]))
+                run((int)i, (int)v);
+    return 0;
+}
