@@ -67,7 +67,8 @@ static const struct {
 } variants[] = {
     {"as it was", 0},
     {"all, units of 32 tokens", KVD_DECODE_PREFETCH | KVD_DECODE_CONSTANTS | KVD_DECODE_ONE_ROUND |
-                                    KVD_DECODE_UNIT_32 | KVD_DECODE_WARM | KVD_DECODE_ALIGNED},
+                                    KVD_DECODE_UNIT_32 | KVD_DECODE_WARM | KVD_DECODE_ALIGNED |
+                                    KVD_DECODE_FINE},
 };
 
 static double median(double *x, size_t n)

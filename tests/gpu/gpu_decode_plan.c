@@ -19,7 +19,7 @@
 
 #include "gpu_case.h"
 
-enum { N_KV = 8, GROUP = 4, LAYERS = 4 };
+enum { N_KV = 8, GROUP = 4, LAYERS = 4, CUT = 32 };
 
 /* Schedules, and variants of the third. */
 static const struct {
@@ -31,6 +31,9 @@ static const struct {
            {"papers", KVD_SCHEDULE_PAPERS, 0, 0},
            {"ours", KVD_SCHEDULE_OURS, 0, 0},
            {"ours, aligned", KVD_SCHEDULE_OURS, KVD_DECODE_ALIGNED, 0},
+           {"ours, half pages", KVD_SCHEDULE_OURS, KVD_DECODE_FINE | KVD_DECODE_UNIT_32, 0},
+           {"ours, aligned half pages", KVD_SCHEDULE_OURS,
+            KVD_DECODE_FINE | KVD_DECODE_UNIT_32 | KVD_DECODE_ALIGNED, 0},
            {"ours, segments cost 2048", KVD_SCHEDULE_OURS, KVD_DECODE_ALIGNED, 2048}};
 enum { N_WAYS = sizeof way / sizeof *way };
 
@@ -95,9 +98,9 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     size_t n_pages = 0;
     int *begin = need((size_t)(tasks + 1) * sizeof *begin);
     for (int t = 0; t < tasks; t++)
-        begin[t + 1] = begin[t] + (len[t / N_KV] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+        begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
-    int *owner = need(n_pages * sizeof *owner); /* 1 + CTA of each page; 0: none */
+    int *owner = need(n_pages * sizeof *owner); /* 1 + CTA of each half page; 0: none */
     const char *why = NULL;
     for (int c = 0; c < n_ctas && !why; c++) {
         const kvd_decode_cta *cta = &p->work.cta[c];
@@ -116,18 +119,19 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
             }
             const int t = s->request * N_KV + s->head, all = len[s->request],
                       end = s->page * KVD_PAGE_TOKENS + s->n_tokens;
-            if (s->page < 0 || s->n_tokens < 1 || end > all ||
-                (end < all && end % KVD_PAGE_TOKENS)) {
+            const int cut = p->args.variant & KVD_DECODE_FINE ? CUT : KVD_PAGE_TOKENS;
+            if (s->page < 0 || s->skip < 0 || s->skip % cut || s->skip >= KVD_PAGE_TOKENS ||
+                s->n_tokens <= s->skip || end > all || (end < all && end % cut)) {
                 why = "a segment that is not whole pages of its interval";
                 break;
             }
-            if (s->live == 1 ? s->n_tokens != all : k > 0 && k < cta->count - 1)
+            if (s->live == 1 ? s->n_tokens != all || s->skip : k > 0 && k < cta->count - 1)
                 why = "a cut that its neighbours do not share";
             if (s->live > 1 &&
                 (schedule != KVD_SCHEDULE_OURS || s->first_cta > c || s->first_cta + s->span <= c))
                 why = "a cut interval that does not span its CTA";
-            for (int j = begin[t] + s->page;
-                 j < begin[t] + (end + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++) {
+            for (int j = begin[t] + (s->page * KVD_PAGE_TOKENS + s->skip) / CUT;
+                 j < begin[t] + (end + CUT - 1) / CUT; j++) {
                 if (owner[j])
                     why = "a page in two segments";
                 owner[j] = c + 1;
@@ -169,7 +173,7 @@ static void measure(const plan *p, int *pages, int *segments, int *split)
         for (int k = 0; k < cta->count; k++) {
             const kvd_decode_segment *s =
                 k ? &p->work.list[cta->next + k - 1] : &cta->first_segment;
-            n += (s->n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+            n += (s->n_tokens + CUT - 1) / CUT - s->skip / CUT;
             *split += s->live > 1 && s->first_cta == c;
         }
         *pages = n > *pages ? n : *pages;
@@ -282,7 +286,7 @@ static void run(const test_case *c, int w)
         printf("not ok decode_plan %s, %s, layer %d: %s\n", c->name, way[w].name, at, why);
     else
         printf(
-            "ok decode_plan %s, %s, %d CTAs, %d layers; layer 2: at most %d pages and %d segments "
+            "ok decode_plan %s, %s, %d CTAs, %d layers; layer 2: at most %d half pages and %d segments "
             "per CTA, %d split intervals\n",
             c->name, way[w].name, c->n_ctas, (int)LAYERS, most_pages, most_segments, n_split);
     failed |= why != NULL;

@@ -209,8 +209,9 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
             const char *from = pool + 2 * (size_t)page * (size_t)p.args.map.page_elements;
             if (lane < now)
                 pipe.offset[mine] = (uint32_t)at;
-            copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, (tokens + 7) / 8,
-                       pipe.full + 8 * mine, policy, lane, now);
+            const int group = j0 + lane ? 0 : s.skip / 8;
+            copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, group,
+                       (tokens + 7) / 8 - group, pipe.full + 8 * mine, policy, lane, now);
             if (lane == 0 && n == 0)
                 stamp(p, AT_FIRST_COPY);
             n += (uint32_t)now;
@@ -544,7 +545,7 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
     s.first_cta = __shfl_sync(~0u, word, 4);
     s.span = __shfl_sync(~0u, word, 5);
     s.live = __shfl_sync(~0u, word, 6);
-    s.unused = 0;
+    s.skip = __shfl_sync(~0u, word, 7);
     return s;
 }
 
@@ -618,6 +619,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             word1 = load_segment_word(p.work.list + list.y, lane);
         const int head = __shfl_sync(~0u, word, 1), n_tokens = __shfl_sync(~0u, word, 3);
         const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
+        const int skip = GROUPS < 8 ? __shfl_sync(~0u, word, 7) : 0;
         n1 = n0 + UNITS * (uint32_t)pages_of(n_tokens);
         /*
          * If there are many short intervals and the ring holds a few of them at once, each warp
@@ -642,14 +644,15 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 pipe_wait(pipe.full + 8 * at, page / PAGES_IN_FLIGHT & 1);
             if (warp == 0 && lane == 0 && n == 0)
                 stamp(p, warm ? AT_WARM : AT_FIRST_PAGE);
-            const int tokens = warm ? 8 * GROUPS : n_tokens - 8 * GROUPS * (int)(n - n0);
-            /* The last page of a request may have units without tokens. */
-            if (tokens > 0) {
+            const int first = 8 * GROUPS * (int)(n - n0);
+            const int tokens = warm ? 8 * GROUPS : n_tokens - first;
+            /* The first and the last page of a segment may have units without tokens. */
+            if (tokens > 0 && (warm || first >= skip)) {
                 const uint32_t k = pipe.ring + (warm ? 0 : pipe.offset[at]);
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
-                const uint32_t skip = n % UNITS * (16 * GROUPS);
-                consume_unit<T, HALVES, GROUPS>(st, q, k + skip * (uint32_t)d_qk,
-                                                v + skip * (uint32_t)d_v, d_qk, d_v, tokens,
+                const uint32_t unit = n % UNITS * (16 * GROUPS);
+                consume_unit<T, HALVES, GROUPS>(st, q, k + unit * (uint32_t)d_qk,
+                                                v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
                                                 p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
                 /* orders the stores that cleared V before the next copy to this part of the ring */
@@ -851,7 +854,10 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
     const kvd_attn_map *map = &args->map;
     if ((args->dtype != KVD_BF16 && args->dtype != KVD_F16) || args->batch < 1 ||
         args->max_pages < 1 || args->n_ctas < 1 || args->n_ctas > 1024 || !args->kv_len ||
-        !args->workspace || map->n_kv_heads < 1 || map->n_heads > KVD_HEADS_MAX || map->group < 1 ||
+        !args->workspace ||
+        ((args->variant & KVD_DECODE_FINE) &&
+         !(args->variant & (KVD_DECODE_UNIT_32 | KVD_DECODE_UNIT_16))) ||
+        map->n_kv_heads < 1 || map->n_heads > KVD_HEADS_MAX || map->group < 1 ||
         map->group > KVD_GROUP_MAX || (args->second_len && map->n_kv_heads % 2))
         return cudaErrorInvalidValue;
     return cudaSuccess;
@@ -877,7 +883,10 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     p->ring_bytes = (most - rest) / 128 * 128;
     if (p->ring_bytes < 2 * widest)
         return cudaErrorInvalidConfiguration;
+    /* A smaller ring leaves memory unused, so that no two CTAs are on one SM. */
     const int bytes = p->ring_bytes + rest;
+    if (p->args.ring_bytes)
+        p->ring_bytes = max(2 * widest, min(p->ring_bytes, p->args.ring_bytes));
     e = cudaFuncSetAttribute(decode_kernel<T, HALVES, GROUPS>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)

@@ -24,6 +24,7 @@ typedef enum {
     KVD_DECODE_UNIT_32 = 8,    /* warps compute 32 tokens at a time */
     KVD_DECODE_UNIT_16 = 16,   /* warps compute 16 tokens at a time */
     KVD_DECODE_CONSTANTS = 64, /* the kernel's parameters are read once before they are needed */
+    KVD_DECODE_FINE = 128,     /* plan: cuts at half pages; requires units of 32 or 16 tokens */
     KVD_DECODE_ALIGNED = 32,   /* plan: each interval has CTAs of its own if it costs little */
 } kvd_decode_variant;
 
@@ -55,6 +56,7 @@ typedef struct {
     /* output, device [n_ctas][KVD_DECODE_STAMPS], nanoseconds (decode.cu names them), or NULL */
     unsigned long long *stamps;
     uint32_t variant;     /* bits of kvd_decode_variant */
+    int32_t ring_bytes;   /* most bytes of pages in flight per CTA; 0: what shared memory holds */
     int32_t segment_cost; /* of a plan of schedule OURS; 0: the default of decode_plan.cu */
     int32_t n_ctas;       /* kvd_decode_ctas(), or any number up to 1024 */
     /*

@@ -17,7 +17,7 @@
  * request b and KV head g costs
  *   SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST)
  * in units of 16 bytes, where groups8 is the number of groups of 8 tokens that are read. Cuts are
- * rounded to pages.
+ * rounded to pages or half pages.
  */
 #include <string.h>
 
@@ -46,6 +46,7 @@ typedef struct {
     /* number of KV heads whose token count is kv_len; the others have second_len */
     int32_t n_first;
     int32_t segment_cost, aligned;
+    int32_t cut_tokens; /* intervals are cut at multiples of this number of tokens */
     /* [n_kv_heads + 1] sum of d_qk + d_v + GROUP_COST over the KV heads before head g */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
@@ -53,6 +54,12 @@ typedef struct {
 static __device__ int pages_of(int tokens)
 {
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+}
+
+/* Returns the number of pieces between which an interval may be cut. */
+static __device__ int pieces_of(const params &p, int tokens)
+{
+    return (tokens + p.cut_tokens - 1) / p.cut_tokens;
 }
 
 /* Returns the number of pages of a request that come before those of the first KV heads. */
@@ -75,7 +82,7 @@ static __device__ kvd_decode_segment whole(const params &p, int task)
     s.n_tokens = tokens_of(p, s.request, s.head);
     s.first_cta = 0;
     s.span = s.live = 1;
-    s.unused = 0;
+    s.skip = 0;
     return s;
 }
 
@@ -83,7 +90,7 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
 {
     int4 *at = reinterpret_cast<int4 *>(to);
     at[0] = make_int4(s.request, s.head, s.page, s.n_tokens);
-    at[1] = make_int4(s.first_cta, s.span, s.live, 0);
+    at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
 /*
@@ -287,7 +294,7 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns the interval and the page at which CTA c starts. */
+/* Returns the interval and the piece at which CTA c starts. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -309,7 +316,7 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
         first = above;
         above = n_kv;
     }
-    const int pages = pages_of(tokens_of(p, low, first));
+    const int pieces = pieces_of(p, tokens_of(p, low, first));
     int g = first;
     while (above - g > 1) {
         const int mid = (g + above) / 2;
@@ -319,11 +326,11 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
             above = mid;
     }
     at -= heads_cost(p, low, first, g);
-    const u64 page = 8 * (u64)(p.cost_before[g + 1] - p.cost_before[g]);
+    const u64 piece = (u64)(p.cut_tokens / 8) * (u64)(p.cost_before[g + 1] - p.cost_before[g]);
     const u64 segment = (u64)p.segment_cost;
-    const u64 rounded = at < segment ? 0 : (at - segment + page / 2) / page;
+    const u64 rounded = at < segment ? 0 : (at - segment + piece / 2) / piece;
     const int task = low * n_kv + g;
-    return rounded >= (u64)pages ? make_int2(task + 1, 0) : make_int2(task, (int)rounded);
+    return rounded >= (u64)pieces ? make_int2(task + 1, 0) : make_int2(task, (int)rounded);
 }
 
 /* Returns the cost of all intervals before interval `task`. */
@@ -370,7 +377,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
         start[c] = make_int2(t, 0);
         if (t < tasks)
             start[c].y = (int)((u64)(c - first_cta[t]) *
-                               (u64)pages_of(tokens_of(p, t / p.n_kv_heads, t % p.n_kv_heads)) /
+                               (u64)pieces_of(p, tokens_of(p, t / p.n_kv_heads, t % p.n_kv_heads)) /
                                (u64)(first_cta[t + 1] - first_cta[t]));
     }
     return 1;
@@ -446,12 +453,14 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        const int pages = pages_of(s.n_tokens);
-        const int page0 = task == from.x ? from.y : 0, page1 = task == to.x ? to.y : pages;
+        const int pieces = pieces_of(p, s.n_tokens);
+        const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;
+        const int page0 = piece0 * p.cut_tokens / KVD_PAGE_TOKENS;
         s.page += page0;
+        s.skip = piece0 * p.cut_tokens % KVD_PAGE_TOKENS;
         s.n_tokens =
-            (page1 < pages ? page1 * KVD_PAGE_TOKENS : s.n_tokens) - page0 * KVD_PAGE_TOKENS;
-        if (page0 > 0 || page1 < pages) {
+            (piece1 < pieces ? piece1 * p.cut_tokens : s.n_tokens) - page0 * KVD_PAGE_TOKENS;
+        if (piece0 > 0 || piece1 < pieces) {
             const int first = first_at(start, n, task, 1) - 1,
                       end = first_at(start, n, task + 1, 0);
             int live = 0;
@@ -527,6 +536,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     p.n_ctas = args->n_ctas;
     p.group = map->group;
     p.segment_cost = args->segment_cost ? args->segment_cost : (int)SEGMENT_COST;
+    p.cut_tokens = args->variant & KVD_DECODE_FINE ? 32 : KVD_PAGE_TOKENS;
     p.aligned = (args->variant & KVD_DECODE_ALIGNED) != 0;
     const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;
     for (int g = 0; g < map->n_kv_heads; g++)

@@ -77,24 +77,25 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
 }
 
 /*
- * Copies one page for each of the lanes 0 .. now - 1. A full page is one copy. Of the last page of
- * a request, only the groups that hold tokens are copied.
+ * Copies one page for each of the lanes 0 .. now - 1. A full page is one copy. Of other pages, only
+ * the groups of 8 tokens group .. group + groups - 1 are copied.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
-                                                  int v_bytes, int groups, uint32_t full,
+                                                  int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
 {
     if (lane >= now)
         return;
     const int k_part = k_bytes / 8 * groups, v_part = v_bytes / 8 * groups;
+    const int k_skip = k_bytes / 8 * group, v_skip = k_bytes + v_bytes / 8 * group;
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full),
                  "r"(k_part + v_part)
                  : "memory");
     if (groups == 8) {
         bulk_copy(to, from, k_bytes + v_bytes, full, policy);
     } else {
-        bulk_copy(to, from, k_part, full, policy);
-        bulk_copy(to + (uint32_t)k_bytes, from + k_bytes, v_part, full, policy);
+        bulk_copy(to + (uint32_t)k_skip, from + k_skip, k_part, full, policy);
+        bulk_copy(to + (uint32_t)v_skip, from + v_skip, v_part, full, policy);
     }
 }
 #else
@@ -105,16 +106,18 @@ enum { FULL_ARRIVALS = 33 };
  * page's barrier, and so does the lane that wrote the page's offset.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
-                                                  int v_bytes, int groups, uint32_t full, uint64_t,
-                                                  int lane, int now)
+                                                  int v_bytes, int group, int groups, uint32_t full,
+                                                  uint64_t, int lane, int now)
 {
     __syncwarp();
     for (int page = 0; page < now; page++) {
         const uint32_t to1 = __shfl_sync(~0u, to, page), full1 = __shfl_sync(~0u, full, page);
         const char *from1 = (const char *)__shfl_sync(~0u, (unsigned long long)from, page);
+        const int group1 = __shfl_sync(~0u, group, page);
         const int groups1 = __shfl_sync(~0u, groups, page);
         for (int part = 0; part < 2; part++) {
-            const int bytes = (part ? v_bytes : k_bytes) / 8 * groups1, skip = part ? k_bytes : 0;
+            const int each = (part ? v_bytes : k_bytes) / 8, bytes = each * groups1;
+            const int skip = (part ? k_bytes : 0) + each * group1;
             for (int i = 16 * lane; i < bytes; i += 512)
                 asm volatile(
                     "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to1 + (uint32_t)(skip + i)),

@@ -12,17 +12,19 @@ extern "C" {
 #endif
 
 /*
- * Consecutive pages of one KV head of one request that one CTA reads. An interval is all pages of
+ * Consecutive tokens of one KV head of one request that one CTA reads. An interval is all tokens of
  * one KV head of one request. If an interval is not split, `live` is 1. If it is split, the CTAs
  * first_cta .. first_cta + span - 1 share it: `live` of them have a segment of the interval, and
  * the others have no work at all.
  */
 typedef struct {
     int32_t request, head;
-    int32_t page;     /* index of the segment's first page within the request */
-    int32_t n_tokens; /* number of tokens of the segment; all pages but the last are full */
+    int32_t page; /* index of the segment's first page within the request */
+    /* number of tokens from the start of the first page to the end of the segment */
+    int32_t n_tokens;
     int32_t first_cta, span, live;
-    int32_t unused;
+    /* number of tokens of the first page that precede the segment, a multiple of 32 */
+    int32_t skip;
 } kvd_decode_segment;
 
 /*

@@ -25,6 +25,7 @@ enum { LAYERS = 32 };
 typedef struct {
     uint32_t bits;        /* of kvd_decode_variant */
     int32_t segment_cost; /* 0: the default */
+    int32_t ring_bytes;   /* 0: the default */
     bool always_busy;     /* timed launches write busy times */
 } variant;
 
@@ -265,6 +266,7 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
                                   .n_ctas = s->n_ctas,
                                   .variant = s->v.bits,
                                   .segment_cost = s->v.segment_cost,
+                                  .ring_bytes = s->v.ring_bytes,
                                   .workspace = workspace};
     return describe_decode_plans(s, bytes, stream, err);
 }
@@ -467,12 +469,12 @@ const kvd_impl kvd_impl_cuda_dense = {.name = "cuda-dense",
                                       REST};
 
 /* Variants of decode that are timed beside each other. */
-#define VARIANT(N, NAME, BITS, COST, BUSY)                                                         \
+#define VARIANT(N, NAME, BITS, COST, RING, BUSY)                                                   \
     static int open_v##N(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, \
                          kvd_err *err)                                                             \
     {                                                                                              \
-        return open_any(p, &p->heads, false, (variant){BITS, COST, BUSY}, scheduler, stream, self, \
-                        err);                                                                      \
+        return open_any(p, &p->heads, false, (variant){BITS, COST, RING, BUSY}, scheduler, stream, \
+                        self, err);                                                                \
     }                                                                                              \
     const kvd_impl kvd_impl_cuda_v##N = {.name = NAME,                                             \
                                          .summary = "a variant of decode",                         \
@@ -491,18 +493,22 @@ enum {
     U = M | KVD_DECODE_UNIT_32,
     W = U | KVD_DECODE_WARM,
     A = W | KVD_DECODE_ALIGNED,
-    A16 = (A & ~KVD_DECODE_UNIT_32) | KVD_DECODE_UNIT_16
+    F = A | KVD_DECODE_FINE,
+    F16 = (F & ~KVD_DECODE_UNIT_32) | KVD_DECODE_UNIT_16
 };
-VARIANT(0, "cuda-busy", 0, 0, true);
-VARIANT(1, "cuda-p", P, 0, false);
-VARIANT(2, "cuda-c", C, 0, false);
-VARIANT(3, "cuda-m", M, 0, false);
-VARIANT(4, "cuda-u", U, 0, false);
-VARIANT(5, "cuda-w", W, 0, false);
-VARIANT(6, "cuda-a", A, 0, false);
-VARIANT(7, "cuda-a16", A16, 0, false);
-VARIANT(8, "cuda-a2048", A, 2048, false);
-VARIANT(9, "cuda-2048", 0, 2048, false);
+VARIANT(0, "cuda-busy", 0, 0, 0, true);
+VARIANT(1, "cuda-p", P, 0, 0, false);
+VARIANT(2, "cuda-c", C, 0, 0, false);
+VARIANT(3, "cuda-m", M, 0, 0, false);
+VARIANT(4, "cuda-u", U, 0, 0, false);
+VARIANT(5, "cuda-w", W, 0, 0, false);
+VARIANT(6, "cuda-a", A, 0, 0, false);
+VARIANT(7, "cuda-f", F, 0, 0, false);
+VARIANT(8, "cuda-f16", F16, 0, 0, false);
+VARIANT(9, "cuda-f2048", F, 2048, 0, false);
+VARIANT(10, "cuda-f96K", F, 0, 96 << 10, false);
+VARIANT(11, "cuda-f128K", F, 0, 128 << 10, false);
+VARIANT(12, "cuda-2048", 0, 2048, 0, false);
 
 #else
 typedef int kvd_no_impl_cuda; /* a file needs a declaration */
