@@ -73,11 +73,14 @@ static const uint32_t variant[] = {
     KVD_DECODE_UNIT_16,
     KVD_DECODE_ALIGNED,
     KVD_DECODE_UNIT_32 | KVD_DECODE_FINE,
+    KVD_DECODE_LOOK,
     KVD_DECODE_UNIT_16 | KVD_DECODE_FINE | KVD_DECODE_ALIGNED,
     KVD_DECODE_PREFETCH | KVD_DECODE_CONSTANTS | KVD_DECODE_ONE_ROUND | KVD_DECODE_WARM |
         KVD_DECODE_UNIT_32 | KVD_DECODE_FINE | KVD_DECODE_ALIGNED,
     KVD_DECODE_PREFETCH | KVD_DECODE_CONSTANTS | KVD_DECODE_ONE_ROUND | KVD_DECODE_WARM |
         KVD_DECODE_UNIT_16 | KVD_DECODE_ALIGNED,
+    KVD_DECODE_PREFETCH | KVD_DECODE_CONSTANTS | KVD_DECODE_WARM | KVD_DECODE_UNIT_32 |
+        KVD_DECODE_FINE | KVD_DECODE_ALIGNED | KVD_DECODE_LOOK,
 };
 enum { N_VARIANTS = sizeof variant / sizeof *variant };
 
@@ -188,10 +191,15 @@ static int run_case(const test_case *c, int launches)
         const size_t bytes = kvd_decode_workspace_bytes(&args.map, c->batch, longest, args.n_ctas);
         args.workspace = on_device(NULL, bytes);
         args.busy = on_device(NULL, (size_t)args.n_ctas * sizeof *args.busy);
+        if (args.variant & KVD_DECODE_LOOK)
+            fill_bytes(args.workspace, 0x11, bytes);
         check(kvd_decode_plan(&args, schedule, 0), "plan");
         double err = 0, norm = 0, err_lse = 0;
         int same = 1;
         for (int repeat = 0; repeat < launches; repeat++) {
+            /* A second plan in the same workspace, halfway, starts from whatever launches left. */
+            if (repeat && repeat == launches / 2)
+                check(kvd_decode_plan(&args, schedule, 0), "plan");
             fill_bytes(args.o, 0xff, o_n * 2);
             fill_bytes(args.lse, 0xff, batch * n_heads * sizeof(float));
             check(kvd_decode(&args, 0), "decode");

@@ -426,6 +426,49 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
 }
 
 /*
+ * Slots are written and read without a fence between CTAs: a word that is not EMPTY is the result.
+ * EMPTY is a NaN that no instruction gives; were it a result, another NaN would be written.
+ */
+enum : uint32_t { EMPTY = 0xffffffffu, OTHER_NAN = 0x7fffffffu };
+
+static __device__ __forceinline__ uint32_t not_empty(float x)
+{
+    return __float_as_uint(x) == EMPTY ? (uint32_t)OTHER_NAN : __float_as_uint(x);
+}
+
+static __device__ __forceinline__ void put_pair(float *to, float x, float y)
+{
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(not_empty(x)),
+                 "r"(not_empty(y))
+                 : "memory");
+}
+
+static __device__ __forceinline__ float2 look_pair(const float *from)
+{
+    float2 r;
+    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(r.x), "=f"(r.y)
+                 : "l"(from)
+                 : "memory");
+    return r;
+}
+
+static __device__ __forceinline__ float4 look_four(const float *from)
+{
+    float4 r;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
+                 : "l"(from)
+                 : "memory");
+    return r;
+}
+
+static __device__ __forceinline__ bool is_empty(float x)
+{
+    return __float_as_uint(x) == EMPTY;
+}
+
+/*
  * Merges the warps' results into the segment's result. A whole interval is written to the output, a
  * part of a split interval to its slot.
  */
@@ -462,9 +505,9 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
             put_result<T>(p, s, row, pair, o, max, sum);
         } else {
             const size_t at = (size_t)slot * group + row;
-            __stcg(reinterpret_cast<float2 *>(p.work.slot_o + at * p.d_v_max) + pair, o);
+            put_pair(p.work.slot_o + at * p.d_v_max + 2 * pair, o.x, o.y);
             if (pair == 0)
-                __stcg(reinterpret_cast<float2 *>(p.work.slot_ml) + at, make_float2(max, sum));
+                put_pair(p.work.slot_ml + 2 * at, max, sum);
         }
     }
 }
@@ -474,7 +517,7 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
  * Each warp loads one head and every `split`-th slot, each lane 4 dims. Returns split, the number
  * of places that remain to be merged.
  */
-template <int WARPS, int AT_ONCE>
+template <int WARPS, int AT_ONCE, bool LOOK>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
                                                   const kvd_decode_segment &s, int warp, int lane)
 {
@@ -488,8 +531,50 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
         for (int k0 = sub; k0 < s.span; k0 += AT_ONCE * split) {
             float2 ml[AT_ONCE];
             float4 x[AT_ONCE];
+            while (LOOK) {
+                /* Reads the slots until no word is empty, then marks them as empty again. */
+                bool empty = false;
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
+                for (int i = 0; i < AT_ONCE; i++) {
+                    const int k = k0 + i * split;
+                    const size_t at =
+                        (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
+                    ml[i] = make_float2(-INFINITY, -1);
+                    x[i] = make_float4(0, 0, 0, 0);
+                    if (k < s.span) {
+                        ml[i] = look_pair(p.work.slot_ml + 2 * at);
+                        if (4 * lane < d_v)
+                            x[i] = look_four(p.work.slot_o + at * (size_t)p.d_v_max + 4 * lane);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    /* a CTA without work has sum -1 and writes no slot */
+                    empty = empty || is_empty(ml[i].x) || is_empty(ml[i].y) ||
+                            (ml[i].y != -1 && (is_empty(x[i].x) || is_empty(x[i].y) ||
+                                               is_empty(x[i].z) || is_empty(x[i].w)));
+                if (__any_sync(~0u, empty))
+                    continue;
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) {
+                    const int k = k0 + i * split;
+                    const size_t at =
+                        (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
+                    if (k < s.span && ml[i].y != -1) {
+                        if (4 * lane < d_v)
+                            __stcg(
+                                reinterpret_cast<int4 *>(p.work.slot_o + at * (size_t)p.d_v_max) +
+                                    lane,
+                                make_int4(-1, -1, -1, -1));
+                        if (lane == 0)
+                            __stcg(reinterpret_cast<int2 *>(p.work.slot_ml) + at,
+                                   make_int2(-1, -1));
+                    }
+                }
+                break;
+            }
+#pragma unroll
+            for (int i = 0; i < (LOOK ? 0 : AT_ONCE); i++) {
                 const int k = k0 + i * split;
                 const size_t at =
                     (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
@@ -608,6 +693,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
      * loop into the instruction cache while the first page is on its way.
      */
     bool warm = p.args.variant & KVD_DECODE_WARM;
+    const bool look = p.args.variant & KVD_DECODE_LOOK;
     /*
      * Bit 0 is the parity of the merge area, which is free for its first user. The bits above count
      * the intervals that one warp computed alone.
@@ -695,7 +781,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         merge_warps<T, WARPS>(p, area, s, (int)min(n1 - n0, WARPS), s.live == 1, tid);
         if (tid == 0)
             stamp(p, AT_WARPS_MERGED);
-        if (s.live > 1) {
+        if (s.live > 1 && !look) {
             const bool one_round = p.args.variant & KVD_DECODE_ONE_ROUND;
             consumers_sync<WARPS>();
             if (tid == 0 && one_round) {
@@ -719,8 +805,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             }
             consumers_sync<WARPS>();
             if (*area.is_last) {
-                const int places = one_round ? merge_slots<WARPS, 10>(p, area, s, warp, lane)
-                                             : merge_slots<WARPS, 4>(p, area, s, warp, lane);
+                const int places = one_round ? merge_slots<WARPS, 10, false>(p, area, s, warp, lane)
+                                             : merge_slots<WARPS, 4, false>(p, area, s, warp, lane);
                 consumers_sync<WARPS>();
                 if (tid == 0)
                     stamp(p, AT_SLOTS_READ);
@@ -728,6 +814,22 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             }
         }
         pipe_arrive(area.free);
+    }
+    if (look) {
+        /*
+         * The last CTA of an interval merges it. It waits for CTAs of lower index only, which have
+         * started before it, so there is no deadlock if the grid exceeds the device.
+         */
+        const kvd_decode_segment s = whole_segment(load_segment_word(&cta->first_segment, lane));
+        if (s.live > 1 && (int)blockIdx.x == s.first_cta + s.span - 1) {
+            const int tid = 32 * warp + lane;
+            consumers_sync<WARPS>();
+            const int places = merge_slots<WARPS, 10, true>(p, area, s, warp, lane);
+            consumers_sync<WARPS>();
+            if (tid == 0)
+                stamp(p, AT_SLOTS_READ);
+            merge_warps<T, WARPS>(p, area, s, places, true, tid);
+        }
     }
 }
 

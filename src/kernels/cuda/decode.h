@@ -25,6 +25,7 @@ typedef enum {
     KVD_DECODE_UNIT_16 = 16,   /* warps compute 16 tokens at a time */
     KVD_DECODE_CONSTANTS = 64, /* the kernel's parameters are read once before they are needed */
     KVD_DECODE_FINE = 128,     /* plan: cuts at half pages; requires units of 32 or 16 tokens */
+    KVD_DECODE_LOOK = 256,     /* the last CTA of an interval waits for the slots of the others */
     KVD_DECODE_ALIGNED = 32,   /* plan: each interval has CTAs of its own if it costs little */
 } kvd_decode_variant;
 

@@ -36,7 +36,9 @@ enum {
      * .. 48, but 16:16 heads next to wide ones need this value.
      */
     GROUP_COST = 16,
-    SEGMENT_COST = 512
+    SEGMENT_COST = 512,
+    /* cost of a merge: about 2 us of an SM's share of the bandwidth of an H200 */
+    MERGE_COST = 4096
 };
 
 typedef struct {
@@ -46,6 +48,7 @@ typedef struct {
     /* number of KV heads whose token count is kv_len; the others have second_len */
     int32_t n_first;
     int32_t segment_cost, aligned;
+    size_t empty_bytes; /* number of bytes from slot_ml on that are marked as empty */
     int32_t cut_tokens; /* intervals are cut at multiples of this number of tokens */
     /* [n_kv_heads + 1] sum of d_qk + d_v + GROUP_COST over the KV heads before head g */
     int32_t cost_before[KVD_HEADS_MAX + 1];
@@ -345,9 +348,10 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 
 /*
  * Gives every interval CTAs of its own: those between its ends, in parts of a CTA, rounded. Fills
- * start[0 .. n_ctas] as cut() does and returns 1 in all threads. Returns 0 if an interval would
- * have no CTA, or if a CTA would have more than 1/16 above an equal share. A CTA then has one
- * segment, and an interval with one CTA needs no merge.
+ * start[0 .. n_ctas] as cut() does and returns 1 in all threads. A CTA then has one segment, and an
+ * interval with one CTA needs no merge. Returns 0 if an interval would have no CTA, or if a CTA
+ * would cost more than 1/16 above an equal share, and more than MERGE_COST above that if it is the
+ * only one of its interval.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
@@ -361,7 +365,8 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     for (int t = (int)threadIdx.x; t < tasks; t += N_THREADS) {
         const int ctas = first_cta[t + 1] - first_cta[t];
         const u64 cost = cost_before_task(p, sum, t + 1) - cost_before_task(p, sum, t);
-        fits = fits && ctas > 0 && 16 * cost * (u64)n <= 17 * total * (u64)ctas;
+        const u64 more = ctas == 1 ? 16 * (u64)MERGE_COST * (u64)n : 0;
+        fits = fits && ctas > 0 && 16 * cost * (u64)n <= 17 * total * (u64)ctas + more;
     }
     if (!__syncthreads_and(fits))
         return 0;
@@ -407,6 +412,9 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     __shared__ uint32_t works[CTAS_MAX / 32]; /* bit c is set if CTA c has work */
     const int n = p.n_ctas, tid = (int)threadIdx.x, tasks = batch * p.n_kv_heads;
     u64 *sum = p.batch + 1 <= SMEM_KEYS ? smem_keys : p.work.scratch;
+    int4 *slots = reinterpret_cast<int4 *>(p.work.slot_ml);
+    for (size_t i = (size_t)tid; i < p.empty_bytes / sizeof(int4); i += N_THREADS)
+        slots[i] = make_int4(-1, -1, -1, -1);
     sum_costs(p, batch, sum);
     __shared__ int32_t first_cta[CTAS_MAX + 1];
     if (!p.aligned || tasks > n || !align(p, batch, sum, first_cta, start))
@@ -430,7 +438,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
                 for (int i = 0; i < p.group; i++)
                     reinterpret_cast<float2 *>(
                         p.work.slot_ml)[2 * (size_t)c * (size_t)p.group + (size_t)i] =
-                        make_float2(-INFINITY, 0);
+                        make_float2(-INFINITY, -1);
         }
     }
     __syncthreads();
@@ -537,6 +545,9 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     p.group = map->group;
     p.segment_cost = args->segment_cost ? args->segment_cost : (int)SEGMENT_COST;
     p.cut_tokens = args->variant & KVD_DECODE_FINE ? 32 : KVD_PAGE_TOKENS;
+    p.empty_bytes = args->variant & KVD_DECODE_LOOK
+                        ? (size_t)((char *)p.work.scratch - (char *)p.work.slot_ml)
+                        : 0;
     p.aligned = (args->variant & KVD_DECODE_ALIGNED) != 0;
     const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;
     for (int g = 0; g < map->n_kv_heads; g++)

@@ -27,6 +27,7 @@ static const kvd_impl *const all[] = {
     &kvd_impl_cuda_v1,      &kvd_impl_cuda_v2,       &kvd_impl_cuda_v3,    &kvd_impl_cuda_v4,
     &kvd_impl_cuda_v5,      &kvd_impl_cuda_v6,       &kvd_impl_cuda_v7,    &kvd_impl_cuda_v8,
     &kvd_impl_cuda_v9,      &kvd_impl_cuda_v10,      &kvd_impl_cuda_v11,   &kvd_impl_cuda_v12,
+    &kvd_impl_cuda_v13,     &kvd_impl_cuda_v14,      &kvd_impl_cuda_v15,
 #endif
 };
 enum { N = sizeof all / sizeof *all };

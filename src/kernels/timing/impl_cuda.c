@@ -509,6 +509,9 @@ VARIANT(9, "cuda-f2048", F, 2048, 0, false);
 VARIANT(10, "cuda-f96K", F, 0, 96 << 10, false);
 VARIANT(11, "cuda-f128K", F, 0, 128 << 10, false);
 VARIANT(12, "cuda-2048", 0, 2048, 0, false);
+VARIANT(13, "cuda-l", F | KVD_DECODE_LOOK, 0, 0, false);
+VARIANT(14, "cuda-lw", (F | KVD_DECODE_LOOK) & ~KVD_DECODE_WARM, 0, 0, false);
+VARIANT(15, "cuda-la", (F | KVD_DECODE_LOOK) & ~KVD_DECODE_ALIGNED, 0, 0, false);
 
 #else
 typedef int kvd_no_impl_cuda; /* a file needs a declaration */
