@@ -74,20 +74,42 @@ static struct {
     size_t request;
 } watched;
 
-/* The method's step, which also records the entries that it keeps. */
-static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
-                 kvd_err *err)
+/* Records the entries that a KV head keeps after a step. */
+static void record_kept(const kvd_step_attention *a, const uint8_t *level)
 {
-    const int status = watched.method->step(self, state, a, level, err);
-    if (status || !compared(watched.request, a->now + 1))
-        return status;
+    if (!compared(watched.request, a->now + 1))
+        return;
     const size_t head = watched.request * heads_of(watched.config) +
                         (size_t)a->layer * (size_t)watched.config->n_kv_heads + (size_t)a->kv_head;
     watched.to->kept[head] = 0;
     for (size_t i = 0; i < a->n; i++)
         if (level[i] != KVD_LEVEL_DROPPED)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
-    return 0;
+}
+
+/* The method's step, which also records the entries that it keeps. */
+static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
+                 kvd_err *err)
+{
+    const int status = watched.method->step(self, state, a, level, err);
+    if (!status)
+        record_kept(a, level);
+    return status;
+}
+
+static int watch_heads(const void *self, void *const *state, const kvd_step_attention *a,
+                       size_t n_heads, uint8_t *const *level, kvd_err *err)
+{
+    const int status = watched.method->step_heads(self, state, a, n_heads, level, err);
+    for (size_t g = 0; !status && g < n_heads; g++)
+        record_kept(&a[g], level[g]);
+    return status;
+}
+
+/* Returns true if the engine stores scores and positions of the entries of a method. */
+static bool notes(const kvd_tokens_method *t)
+{
+    return t && (t->step || t->step_heads) && t != &kvd_tokens_streaming;
 }
 
 static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, result *to,
@@ -99,9 +121,10 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
     const serving_order by = {.slots = 1};
     kvd_tokens_method method;
     kvd_plan mine = *plan;
-    if (plan->tokens && plan->tokens->step) {
+    if (notes(plan->tokens)) {
         method = *plan->tokens;
-        method.step = watch;
+        method.step = method.step ? watch : NULL;
+        method.step_heads = method.step_heads ? watch_heads : NULL;
         mine.tokens = &method;
     }
     kvd_engine *const e = kvd_engine_open_cpu(c, &mine, &spec, err);
@@ -160,7 +183,7 @@ typedef struct {
     const double *want; /* entries of every output, or NULL */
     double entry;       /* bytes of one entry */
     double here[MOST];  /* entries of each running request */
-    bool steps;         /* true: the method also evicts in steps */
+    bool steps;         /* true: scores and positions of entries are stored */
     result *to;
     size_t wrong;
 } counted;
@@ -205,7 +228,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         .phases = set->phases};
     const serving_order by = {.slots = set->max_batch, .beside = set->mixed};
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
-    const bool steps = plan->tokens && plan->tokens->step;
+    const bool steps = notes(plan->tokens);
     counted x = {.l = l, .config = config, .want = want, .steps = steps, .to = to};
     x.entry = e ? e->facts.bytes_per_token + (steps ? 8.0 * (double)heads_of(config) : 0) : 0;
     const int status = !e || serve(e, l, &by, count, &x, err) ? -1 : 0;
@@ -365,7 +388,7 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
     result_release(&again);
 }
 
-static void refused(const kvd_checkpoint *c)
+static void refused(const kvd_checkpoint *c, const kvd_dims *d)
 {
     kvd_err err = {""};
     kvd_plan plan;
@@ -395,6 +418,16 @@ static void refused(const kvd_checkpoint *c)
     } else {
         report(0, "refused", err.msg);
     }
+    kvd_plan keys;
+    if (plan_of("knorm,budget=48", kvd_checkpoint_config(c), &keys, &err)) {
+        report(0, "refused", err.msg);
+        return;
+    }
+    keys.dims = d;
+    e = kvd_engine_open_cuda(c, &keys, &whole, &err);
+    report(!e && strstr(err.msg, "'knorm' after a method of the dims axis"), "refused", err.msg);
+    keys.dims = NULL;
+    kvd_plan_close(&keys);
     if (plan_of("h2o,heavy=8,recent=8", kvd_checkpoint_config(c), &plan, &err)) {
         report(0, "refused", err.msg);
         return;
@@ -421,7 +454,17 @@ int main(int argc, char **argv)
                                        "keyformer",
                                        "keyformer,keys=40,recent=24",
                                        "snapkv,window=16,budget=48",
-                                       "snapkv,window=32,budget=0.2"};
+                                       "snapkv,window=32,budget=0.2",
+                                       "streaming",
+                                       "streaming,sink=4,recent=61",
+                                       "streaming,sink=0,recent=1",
+                                       "tova",
+                                       "tova,budget=64",
+                                       "tova,budget=1",
+                                       "knorm,budget=48",
+                                       "knorm",
+                                       "keydiff,budget=48",
+                                       "keydiff"};
     static const kvd_plan none = {.type = KVD_BF16};
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
     int devices = 0;
@@ -463,9 +506,12 @@ int main(int argc, char **argv)
     }
     all_stay(c, &l, "h2o,heavy=400,recent=400", NULL);
     all_stay(c, &l, "keyformer,keys=400,recent=400", quick ? NULL : &d);
-    if (!quick)
+    if (!quick) {
         with_dims(c, &l, "keyformer,keys=40,recent=24", &d);
-    refused(c);
+        with_dims(c, &l, "tova,budget=64", &d);
+        with_dims(c, &l, "streaming,sink=4,recent=60", &d);
+    }
+    refused(c, &d);
     kvd_dims_release(&d);
     kvd_widths_release(&w);
     kvd_spectrum_release(&s);

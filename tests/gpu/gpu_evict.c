@@ -3,8 +3,9 @@
  * references on the same bf16 numbers: scores of prompts with and without a temperature, over all
  * rows and over the last ones; the tokens that stay, whose rows must be unchanged; then steps in
  * sequence, each from the state that the device left. Covers prompts of one token, page borders,
- * every group size, mixed widths, and extreme budgets. If two scores differ by less than rounding
- * the device may choose either; its choice is then used as the state.
+ * every group size, mixed widths, extreme budgets, sets of a whole layer, and rankings by keys and
+ * by position. If two scores differ by less than rounding the device may choose either; its choice
+ * is then used as the state.
  */
 #include <math.h>
 #include <string.h>
@@ -47,6 +48,35 @@ static double row_of(const fixture *f, int b, int h, int t, const double *keys, 
     return high + log(fmax(plain, 1)); /* the sum contains the largest term */
 }
 
+/* Returns true if scores and positions of the entries are stored. */
+static int notes(const fixture *f)
+{
+    return f->c->steps && f->c->rule.ranking == KVD_EVICT_ATTENTION;
+}
+
+static double product(const double *a, const double *b, int d)
+{
+    double sum = 0;
+    for (int i = 0; i < d; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* Writes the scores of n tokens by their keys [n][d] to want [n]. */
+static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
+{
+    double anchor[KVD_WIDTH_MAX] = {0};
+    for (int t = 0; t < n; t++)
+        for (int i = 0; i < d; i++)
+            anchor[i] += keys[t * d + i] / sqrt(product(keys + t * d, keys + t * d, d)) / n;
+    for (int t = 0; t < n; t++) {
+        const double length = sqrt(product(keys + t * d, keys + t * d, d));
+        want[t] = f->c->rule.ranking == KVD_EVICT_SHORT_KEYS
+                      ? -length
+                      : -product(keys + t * d, anchor, d) / length;
+    }
+}
+
 /*
  * Computes a KV head of a prompt: lse [n_heads][n_q8] of its rows, and want [n_kv_heads][n_q8], the
  * mass of each token.
@@ -62,7 +92,10 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     for (int k = 0; k < n; k++)
         for (int i = 0; i < d; i++)
             keys[k * d + i] = (double)bf16_wide(*cell(f, f->pool, b, g, 0, k, i));
-    for (int h = g * f->map.group; h < (g + 1) * f->map.group; h++)
+    const int ranking = f->c->rule.ranking, attends = ranking == KVD_EVICT_ATTENTION;
+    if (!attends && ranking != KVD_EVICT_FIRST)
+        reference_keys(f, keys, n, d, want);
+    for (int h = g * f->map.group; attends && h < (g + 1) * f->map.group; h++)
         for (int t = 0; t < n; t++) {
             lse[(size_t)h * (size_t)f->n_q8 + (size_t)(f->start[b] + t)] =
                 (float)row_of(f, b, h, t, keys, s, p);
@@ -81,6 +114,13 @@ static void reference(const fixture *f, float *lse, double *want)
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < f->batch * kv; i++)
         reference_head(f, i / kv, i % kv, lse, want);
+    for (int t = 0; f->c->rule.whole_layer && t < f->n_q8; t++) {
+        double sum = 0;
+        for (int g = 0; g < kv; g++)
+            sum += want[g * f->n_q8 + t];
+        for (int g = 0; g < kv; g++)
+            want[g * f->n_q8 + t] = sum;
+    }
 }
 
 static void note(fixture *f, double got, double want)
@@ -162,10 +202,14 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     const int n = f->len[b], group = f->map.group;
     const size_t at = (size_t)g * (size_t)f->n_q8 + (size_t)f->start[b];
     double *const p = need((size_t)n * sizeof *p);
+    float *const order = need((size_t)n * sizeof *order);
     for (int t = 0; t < n; t++)
-        note(f, (double)score[at + (size_t)t], want[t]);
+        if (r->ranking == KVD_EVICT_FIRST) /* the earlier token ranks higher */
+            want[t] = (double)(order[t] = (float)-t);
+        else
+            note(f, (double)score[at + (size_t)t], want[t]);
     const int newest = n < f->c->budget.keep_new ? n : f->c->budget.keep_new, old = n - newest;
-    const float *rank = score + at;
+    const float *rank = r->ranking == KVD_EVICT_FIRST ? order : score + at;
     if (r->smooth > 1) {
         for (int t = 0; t < old; t++) {
             p[t] = 0;
@@ -181,10 +225,13 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     const int m = newest + (old < f->c->budget.keep_old ? old : f->c->budget.keep_old);
     f->n[b] = m;
     wrong += check_rows(f, after, b, g, kept + at, m);
-    for (int i = 0; i < m && f->c->steps; i++)
+    for (int i = 0; i < m && !notes(f); i++)
+        f->position[state_at(f, b, g) + (size_t)i] = (uint32_t)kept[at + (size_t)i];
+    for (int i = 0; i < m && notes(f); i++)
         wrong +=
             f->position[state_at(f, b, g) + (size_t)i] != (uint32_t)kept[at + (size_t)i] ||
             f->score[state_at(f, b, g) + (size_t)i] != score[at + (size_t)kept[at + (size_t)i]];
+    free(order);
     free(p);
     return wrong;
 }
@@ -201,7 +248,7 @@ static int on_hopper(void)
     return major == 9;
 }
 
-/* Returns the number of sums over the heads of a group in `mass` that differ from `score`. */
+/* Returns the number of sums over the heads in `mass` that differ from `score`. */
 static size_t differences(const fixture *f, const float *mass, const float *score)
 {
     size_t n = 0;
@@ -209,9 +256,9 @@ static size_t differences(const fixture *f, const float *mass, const float *scor
         for (int g = 0; g < f->map.n_kv_heads; g++)
             for (int t = 0; t < f->len[b]; t++) {
                 double sum = 0;
-                for (int j = 0; j < f->map.group; j++)
-                    sum +=
-                        (double)mass[(size_t)((g * f->map.group + j) * f->n_q8 + f->start[b] + t)];
+                for (int h = 0; h < f->map.n_heads; h++)
+                    if (f->c->rule.whole_layer || h / f->map.group == g)
+                        sum += (double)mass[(size_t)(h * f->n_q8 + f->start[b] + t)];
                 n += !(fabs(sum - (double)score[g * f->n_q8 + f->start[b] + t]) <
                        2e-4 * (sum + 1e-4));
             }
@@ -252,7 +299,9 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     kvd_evict_prompts_args other = a; /* by the mma.sync kernel, which sm_90 supports too */
     other.lse = on_device(lse, heads * rows * sizeof *lse);
     other.mass = on_device(NULL, heads * rows * sizeof *lse);
-    check(kvd_evict_score(&other, NULL), "kvd_evict_score");
+    const int attends = f->c->rule.ranking == KVD_EVICT_ATTENTION;
+    if (attends)
+        check(kvd_evict_score(&other, NULL), "kvd_evict_score");
     check(kvd_evict_prompts(&a, NULL), "kvd_evict_prompts");
     check(cudaDeviceSynchronize(), "prompts");
     float *const mass = need(heads * rows * sizeof *mass), *const score =
@@ -262,13 +311,15 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     fetch(mass, a.mass, heads * rows * sizeof *mass);
     fetch(score, a.score, kv * rows * sizeof *score);
     fetch(lse, other.mass, heads * rows * sizeof *lse);
-    wrong += (int)differences(f, lse, score);
+    wrong += attends ? (int)differences(f, lse, score) : 0;
     check(cudaFree(other.lse), "cudaFree");
     check(cudaFree(other.mass), "cudaFree");
     fetch(kept, a.kept, kv * rows * sizeof *kept);
     fetch(after, pool, f->pool_n * 2);
-    fetch(f->score, state->score, f->state_n * sizeof *f->score);
-    fetch(f->position, state->position, f->state_n * sizeof *f->position);
+    if (notes(f)) {
+        fetch(f->score, state->score, f->state_n * sizeof *f->score);
+        fetch(f->position, state->position, f->state_n * sizeof *f->position);
+    }
     for (int b = 0; b < f->batch; b++)
         for (int g = 0; g < f->map.n_kv_heads; g++)
             wrong += check_prompt(f, b, g, want + (size_t)g * rows + (size_t)f->start[b], mass,
@@ -300,7 +351,8 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
         (double)r->tau0 + ((double)r->tau1 - (double)r->tau0) * ((double)now - f->len[b]) / steps;
     double *const x = need((size_t)n * sizeof *x);
     for (int i = 0; i < n; i++)
-        want[i] = i < n - 1 ? (double)f->score[state_at(f, b, g) + (size_t)i] : 0;
+        want[i] =
+            i < n - 1 && !r->whole_layer ? (double)f->score[state_at(f, b, g) + (size_t)i] : 0;
     for (int j = 0; j < f->map.group; j++) {
         const int h = g * f->map.group + j;
         double top = -INFINITY, sum = 0;
@@ -349,15 +401,57 @@ static float *step_denominators(const fixture *f, const uint16_t *q, const int32
     return lse;
 }
 
+/*
+ * Returns the number of wrong numbers in the rows of a head that has m entries after a step. Entry
+ * `victim` must be the newest entry, of n; -1: none.
+ */
+static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
+                       const uint16_t *after)
+{
+    int wrong = 0;
+    for (int i = 0; i < m; i++)
+        for (int side = 0; side < 2; side++)
+            for (int c = 0; c < (side ? f->map.d_v[g] : f->map.d_qk[g]); c++)
+                wrong += *cell(f, (uint16_t *)after, b, g, side, i, c) !=
+                         *cell(f, f->pool, b, g, side, i == victim ? n - 1 : i, c);
+    return wrong;
+}
+
+/* Checks the rows of one head after a step that ranks by position; the positions are a model's. */
+static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
+{
+    const kvd_evict_budget *const budget = &f->c->budget;
+    uint32_t *const position = f->position + state_at(f, b, g);
+    const int evicts = n > budget->limit, m = n - evicts;
+    int victim = n - 1;
+    position[n - 1] = now;
+    for (int i = 0; i < n && evicts; i++)
+        if (position[i] >= (uint32_t)(budget->limit - budget->recent) &&
+            position[i] < position[victim])
+            victim = i;
+    const int wrong = check_moved(f, b, g, m, evicts ? victim : -1, n, after);
+    if (evicts)
+        position[victim] = now;
+    f->n[b] = g == f->map.n_kv_heads - 1 ? m : f->n[b];
+    return wrong;
+}
+
 /* Checks the state and the rows of one head of one request after a step. */
 static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
                       const float *score, const uint32_t *position, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;
     const size_t at = state_at(f, b, g);
-    double *const want = need((size_t)n * sizeof *want);
+    double *const own = need((size_t)n * sizeof *own), *const other = need((size_t)n * sizeof *own),
+                  *const want = need((size_t)n * sizeof *want);
     int wrong = 0, least = -1, victim = -1;
-    step_scores(f, b, g, q, now, n, want);
+    step_scores(f, b, g, q, now, n, own);
+    memcpy(want, own, (size_t)n * sizeof *want);
+    for (int h = 0; h < f->map.n_kv_heads && f->c->rule.whole_layer; h++) {
+        step_scores(f, b, h, q, now, n, other);
+        for (int i = 0; i < n && h != g; i++)
+            want[i] += other[i];
+    }
     f->position[at + (size_t)n - 1] = now;
     for (int i = 0; i < n; i++)
         if (f->position[at + (size_t)i] + (uint32_t)budget->recent <= now &&
@@ -375,14 +469,13 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
     const int m = n - evicts;
     for (int i = 0; i < m; i++) {
         const int from = i == victim ? n - 1 : i;
-        note(f, (double)score[at + (size_t)i], want[from]);
+        note(f, (double)score[at + (size_t)i], own[from]);
         wrong += position[at + (size_t)i] != f->position[at + (size_t)from];
-        for (int side = 0; side < 2; side++)
-            for (int c = 0; c < (side ? f->map.d_v[g] : f->map.d_qk[g]); c++)
-                wrong += *cell(f, (uint16_t *)after, b, g, side, i, c) !=
-                         *cell(f, f->pool, b, g, side, from, c);
     }
+    wrong += check_moved(f, b, g, m, victim, n, after);
     f->n[b] = g == f->map.n_kv_heads - 1 ? m : f->n[b];
+    free(own);
+    free(other);
     free(want);
     return wrong;
 }
@@ -450,15 +543,20 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
         check(kvd_evict_steps(&a, NULL), "kvd_evict_steps");
         check(cudaDeviceSynchronize(), "steps");
         fetch(after, pool, f->pool_n * 2);
-        fetch(score, state->score, f->state_n * sizeof *score);
-        fetch(position, state->position, f->state_n * sizeof *position);
+        if (notes(f)) {
+            fetch(score, state->score, f->state_n * sizeof *score);
+            fetch(position, state->position, f->state_n * sizeof *position);
+        }
         for (int b = 0; b < f->batch; b++)
             for (int g = 0; g < f->map.n_kv_heads; g++)
-                wrong += check_step(f, b, g, q + (size_t)b * (size_t)f->map.q_pitch, now[b],
-                                    kv_len[b], score, position, after);
+                wrong += !notes(f) ? check_first(f, b, g, now[b], kv_len[b], after)
+                                   : check_step(f, b, g, q + (size_t)b * (size_t)f->map.q_pitch,
+                                                now[b], kv_len[b], score, position, after);
         memcpy(f->pool, after, f->pool_n * 2);
-        memcpy(f->score, score, f->state_n * sizeof *score);
-        memcpy(f->position, position, f->state_n * sizeof *position);
+        if (notes(f)) {
+            memcpy(f->score, score, f->state_n * sizeof *score);
+            memcpy(f->position, position, f->state_n * sizeof *position);
+        }
         check(cudaFree((void *)a.kv_len), "cudaFree");
         check(cudaFree((void *)a.slot), "cudaFree");
         check(cudaFree((void *)a.at), "cudaFree");
@@ -498,8 +596,9 @@ static void test_noise(void)
  */
 static int is_quick(const char *name)
 {
-    static const char *const quick[] = {"sums, group 3", "one entry", "noise, group 10",
-                                        "last rows, all"};
+    static const char *const quick[] = {"sums, group 3",  "one entry",        "noise, group 10",
+                                        "last rows, all", "first and newest", "whole layer",
+                                        "short keys",     "odd keys"};
     for (size_t i = 0; i < sizeof quick / sizeof *quick; i++)
         if (!strcmp(name, quick[i]))
             return 1;
@@ -528,11 +627,11 @@ int main(int argc, char **argv)
         test_case c = cases[i];
         c.steps = quick && c.steps > 5 ? 5 : c.steps;
         make(&f, &c);
-        kvd_evict_state state = {.score = on_device(NULL, f.state_n * sizeof(float)),
-                                 .position = on_device(NULL, f.state_n * sizeof(uint32_t)),
-                                 .n_slots = f.batch,
-                                 .n_layers = LAYERS,
-                                 .room = f.room};
+        kvd_evict_state state = {.n_slots = f.batch, .n_layers = LAYERS, .room = f.room};
+        if (notes(&f)) {
+            state.score = on_device(NULL, f.state_n * sizeof(float));
+            state.position = on_device(NULL, f.state_n * sizeof(uint32_t));
+        }
         uint16_t *const pool = on_device(f.pool, f.pool_n * 2);
         run_prompts(&f, &state, pool);
         if (c.steps)

@@ -66,6 +66,7 @@ const kvd_tokens_method kvd_tokens_keydiff = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_evict,
         },
     .open = kvd_tokens_open_budget,
     .prompt = prompt,

@@ -59,6 +59,7 @@ const kvd_tokens_method kvd_tokens_streaming = {
             .summary = "the first tokens and the newest",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_evict,
         },
     .open = open,
     .prompt = prompt,

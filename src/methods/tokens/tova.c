@@ -79,6 +79,7 @@ const kvd_tokens_method kvd_tokens_tova = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES,
+            .gpu = &kvd_gpu_evict,
         },
     .window = window,
     .open = kvd_tokens_open_budget,

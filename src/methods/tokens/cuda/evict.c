@@ -26,6 +26,7 @@ typedef struct {
     kvd_evict_state state;
     const char *name;
     bool steps; /* entries leave after steps too, not only after the prompt */
+    bool notes; /* scores and positions of entries are stored, because steps choose by scores */
     size_t n_slots, max_len, n_q8;
     evict_slot *slot;         /* [n_slots] */
     kvd_evict_budget *budget; /* pinned [n_slots] */
@@ -52,6 +53,7 @@ static const evict *of_const(const kvd_gpu_method *m)
 /* Indices of the methods' keys, in the order in which the methods' files declare them. */
 enum { FIRST, RECENT, TAU0, TAU1 };
 enum { WINDOW = 1, KERNEL = 2 /* keys of snapkv */ };
+enum { SINK, NEWEST /* keys of streaming */ };
 
 static int32_t as_count(size_t n)
 {
@@ -66,8 +68,16 @@ static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
         return (kvd_evict_budget){.keep_new = as_count((size_t)v[WINDOW]),
                                   .keep_old = as_count(kvd_tokens_budget(v[FIRST], n)),
                                   .limit = INT32_MAX};
-    const size_t old = kvd_tokens_budget(v[FIRST], whole),
-                 recent = kvd_tokens_budget(v[RECENT], whole);
+    if (p->tokens == &kvd_tokens_knorm || p->tokens == &kvd_tokens_keydiff)
+        return (kvd_evict_budget){.keep_old = as_count(kvd_tokens_budget(v[FIRST], n)),
+                                  .limit = INT32_MAX};
+    size_t old = kvd_tokens_budget(v[FIRST], whole), recent = kvd_tokens_budget(v[RECENT], whole);
+    if (p->tokens == &kvd_tokens_streaming)
+        old = (size_t)v[SINK]; /* a number of tokens, never a fraction */
+    if (p->tokens == &kvd_tokens_tova) {
+        old = old > 0 ? old - 1 : 0;
+        recent = 1;
+    }
     return (kvd_evict_budget){.keep_new = as_count(recent),
                               .keep_old = as_count(old),
                               .limit = as_count(old + recent),
@@ -258,7 +268,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         !(e->there = kvd_device_new(&e->memory, slots * sizeof *e->there, "budgets", err)))
         return -1;
     memset(e->budget, 0, slots * sizeof *e->budget);
-    if (e->steps &&
+    if (e->notes &&
         (!(e->state.score = kvd_device_new(&e->memory, bytes, "scores of entries", err)) ||
          !(e->state.position = kvd_device_new(&e->memory, bytes, "positions of entries", err)) ||
          kvd_cuda_check(cudaMemsetAsync(e->state.score, 0, bytes, stream), what, err) ||
@@ -295,8 +305,17 @@ static void describe(evict *e, const kvd_plan *plan)
     const kvd_evict_budget most = budget_of(plan, 1, e->max_len);
     const size_t heads = (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
     e->name = plan->tokens->info.name;
-    e->steps = plan->tokens->step != NULL;
+    e->steps = plan->tokens->step || plan->tokens->step_heads;
     e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
+    e->rule.ranking = plan->tokens == &kvd_tokens_streaming ? KVD_EVICT_FIRST
+                      : plan->tokens == &kvd_tokens_knorm   ? KVD_EVICT_SHORT_KEYS
+                      : plan->tokens == &kvd_tokens_keydiff ? KVD_EVICT_ODD_KEYS
+                                                            : KVD_EVICT_ATTENTION;
+    e->notes = e->steps && e->rule.ranking == KVD_EVICT_ATTENTION;
+    if (plan->tokens == &kvd_tokens_tova) {
+        e->rule.window = 1; /* the newest row chooses */
+        e->rule.whole_layer = 1;
+    }
     if (plan->tokens == &kvd_tokens_keyformer) {
         e->rule.tau0 = (float)v[TAU0];
         e->rule.tau1 = (float)v[TAU1];
@@ -307,12 +326,12 @@ static void describe(evict *e, const kvd_plan *plan)
     }
     e->state.n_layers = c->config->n_layers;
     e->state.room = as_count(smaller(e->max_len, (size_t)most.limit) + 1);
-    if (e->steps)
+    if (e->notes)
         e->method.slot_bytes = heads * (size_t)e->state.room * (sizeof(float) + sizeof(uint32_t));
     for (int l = 0; l < c->config->n_layers; l++)
         e->entry_bytes +=
             (double)c->layer[l].map.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
-    e->entry_bytes += e->steps ? (double)heads * (sizeof(float) + sizeof(uint32_t)) : 0;
+    e->entry_bytes += e->notes ? (double)heads * (sizeof(float) + sizeof(uint32_t)) : 0;
 }
 
 /*
@@ -336,6 +355,11 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         return kvd_fail(
             err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
             plan->tokens->info.name, other_member(plan));
+    if (plan->dims && (plan->tokens == &kvd_tokens_knorm || plan->tokens == &kvd_tokens_keydiff))
+        return kvd_fail(err,
+                        "'%s' after a method of the dims axis: it ranks tokens by whole keys, the "
+                        "CUDA engine has cut keys alone",
+                        plan->tokens->info.name);
     evict *const e = calloc(1, sizeof *e);
     if (!e)
         return kvd_no_memory(err, what, sizeof *e);
@@ -356,8 +380,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     if (make_work(e, err))
         return -1;
     /* With a temperature the attention kernel writes to another array. */
-    e->method.lse = e->rule.tau0 > 0 ? NULL : e->lse;
-    e->method.lse_steps = e->rule.tau0 > 0 || !e->steps ? NULL : e->lse_steps;
+    const bool reads = e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0);
+    e->method.lse = reads ? e->lse : NULL;
+    e->method.lse_steps = reads && e->notes ? e->lse_steps : NULL;
     return 0;
 }
 

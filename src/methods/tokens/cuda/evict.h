@@ -1,12 +1,13 @@
 /*
  * Eviction on the device: chooses the cache entries of every KV head that stay after a prompt and
- * after every step (methods/tokens: h2o, keyformer, snapkv).
+ * after every step (methods/tokens: h2o, keyformer, snapkv, streaming, tova, knorm, keydiff).
  *
  * Pages hold the entries of a KV head in no particular order. RoPE is already applied to the keys,
  * so the place of an entry has no meaning. Every KV head of every layer has the same number of
  * entries, because budgets are numbers of tokens. Two arrays next to the pages hold the score and
- * the position of every entry. Launchers follow the conventions of model/pass/cuda/blocks.h. Ties
- * are broken as on the CPU: among equal scores the earlier token leaves.
+ * the position of every entry, if steps choose by scores. Launchers follow the conventions of
+ * model/pass/cuda/blocks.h. Ties are broken as on the CPU: among equal scores the earlier token
+ * leaves.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_H
 #define KVD_METHODS_TOKENS_CUDA_EVICT_H
@@ -33,6 +34,22 @@ typedef struct {
     int32_t prompt, steps;
 } kvd_evict_budget;
 
+/* Number by which a token ranks; tokens with the largest stay. */
+typedef enum {
+    KVD_EVICT_ATTENTION, /* sum of the probabilities that the token received */
+    /*
+     * The first tokens stay. A step's entry takes the place of the oldest entry that is not one of
+     * the first limit - recent; there are no scores and no state.
+     */
+    KVD_EVICT_FIRST,
+    KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key; at the end of prompts only */
+    /*
+     * Minus the cosine of the key with the mean of all keys of the prompt, each divided by its
+     * norm, times the length of that mean; at the end of prompts only.
+     */
+    KVD_EVICT_ODD_KEYS
+} kvd_evict_ranking;
+
 /*
  * Rule by which scores are computed. If the temperature is 0, attention probabilities are summed
  * unchanged. Otherwise exp((x + noise) / tau) is normalised to a new distribution, which is summed;
@@ -41,8 +58,14 @@ typedef struct {
 typedef struct {
     float tau0, tau1; /* temperature at the prompt and at the last step */
     uint64_t seed;
-    int32_t window; /* number of last rows of a prompt whose probabilities are summed; 0: all */
-    int32_t smooth; /* number of neighbouring tokens whose scores are summed; odd */
+    int32_t window;  /* number of last rows of a prompt whose probabilities are summed; 0: all */
+    int32_t smooth;  /* number of neighbouring tokens whose scores are summed; odd */
+    int32_t ranking; /* kvd_evict_ranking */
+    /*
+     * 1: all KV heads of a layer keep the same tokens, by the sum of their probabilities. A step
+     * ranks by its own probabilities alone, without those of earlier rows. Without a temperature.
+     */
+    int32_t whole_layer;
 } kvd_evict_rule;
 
 /* Scores and positions of all entries, each an array [slot][layer][kv_head][room] on the device. */
@@ -70,25 +93,30 @@ typedef struct {
      * [n_heads][n_q8]. With a temperature they are overwritten.
      */
     float *lse;
-    float *mass;  /* device [n_heads][n_q8], scratch */
-    float *score; /* output, device [n_kv_heads][n_q8]: scores of the prompts' tokens */
+    float *mass; /* device [n_heads][n_q8], scratch; used with KVD_EVICT_ATTENTION only */
+    /*
+     * Output, device [n_kv_heads][n_q8]: scores of the prompts' tokens; unused with KVD_EVICT_FIRST
+     */
+    float *score;
     /* Output, device [n_kv_heads][n_q8]: indices of the tokens that stay, in rising order. */
     int32_t *kept;
 } kvd_evict_prompts_args;
 
 /*
  * Compresses whole prompts, each of which starts at position 0: computes the scores of their tokens
- * from a second product Q K^T, chooses the tokens that stay, and moves those to the front of the
- * pages.
+ * (KVD_EVICT_ATTENTION: from a second product Q K^T), chooses the tokens that stay, and moves those
+ * to the front of the pages.
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
  * The two parts of kvd_evict_prompts. kvd_evict_score writes the scores [n_heads][n_q8] to `mass`
- * with mma.sync; kvd_evict_score_sm90 does the same with wgmma and requires sm_90. kvd_evict_choose
- * chooses the tokens and moves them.
+ * with mma.sync; kvd_evict_score_sm90 does the same with wgmma and requires sm_90.
+ * kvd_evict_score_keys writes the scores of rankings by keys to `score`. kvd_evict_choose chooses
+ * the tokens and moves them.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
+cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for one step of every row of a layer. */
@@ -109,7 +137,7 @@ typedef struct {
     void *pool;                /* device, pages of the layer */
     /*
      * Logarithms (natural) of the softmax denominators from the attention kernel, device
-     * [batch][n_heads]; unused with a temperature.
+     * [batch][n_heads]; unused with a temperature and with KVD_EVICT_FIRST.
      */
     const float *lse;
     float *work; /* device, kvd_evict_steps_bytes bytes; used with a temperature only */
@@ -117,9 +145,9 @@ typedef struct {
 
 /*
  * Handles one step of every row: adds the step's probabilities to the scores. If a head then has
- * one entry too many, one entry leaves and the newest entry takes its place. One kernel launch;
- * lengths, slots and positions are read on the device. `splits` CTAs share the entries of a head:
- * 1, 2, 4 or 8 on sm_90, and 1 on older devices.
+ * one entry too many, one entry leaves and the newest entry takes its place. One kernel launch, or
+ * two with `whole_layer`; lengths, slots and positions are read on the device. `splits` CTAs share
+ * the entries of a head: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 /*

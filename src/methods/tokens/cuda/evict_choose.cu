@@ -2,10 +2,11 @@
  * Chooses the tokens of a prompt that stay and moves their rows of K and V to the front of the
  * pages.
  *
- * choose_kernel: a CTA per KV head and prompt. Scores are summed over the query heads of the group
- * and over neighbouring tokens. The k best of the older tokens are those whose key is at least the
- * k-th largest key, which a radix select finds; a key has the score in its upper half and the
- * position in its lower half. The tokens that stay keep their order.
+ * choose_kernel: a CTA per KV head and prompt. Probabilities are summed over the query heads of the
+ * group, or of the layer, and over neighbouring tokens; other scores are used as they are. The k
+ * best of the older tokens are those whose key is at least the k-th largest key, which a radix
+ * select finds; a key has the score in its upper half and the position in its lower half. The
+ * tokens that stay keep their order.
  *
  * move_kernel: token kept[i] >= i moves to place i, in rising order of i, a run of places at a
  * time. Every row that a run overwrites was read by this run or by an earlier one. A CTA handles 32
@@ -27,21 +28,24 @@ __device__ __forceinline__ int kept_of(const kvd_evict_budget &b, int n)
 }
 
 /*
- * Returns a key that rises with the score, and with the position among equal scores. Scores must
- * not be negative.
+ * Returns a key that rises with the score, and with the position among equal scores. The bits of a
+ * negative score are inverted, so that keys rise with it as well.
  */
 __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
-    return (unsigned long long)__float_as_uint(score) << 32 | (unsigned)t;
+    const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
+    return (unsigned long long)rising << 32 | (unsigned)t;
 }
 
-__device__ void sum_heads(const kvd_evict_prompts_args &a, int g, size_t at, int n, float *to)
+/* Sums the mass of query heads from .. to - 1 of every token. */
+__device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int to, size_t at, int n,
+                          float *sum)
 {
     for (int t = (int)threadIdx.x; t < n; t += CHOOSE) {
         float s = 0;
-        for (int j = 0; j < a.map.group; j++)
-            s += a.mass[(size_t)(g * a.map.group + j) * (size_t)a.n_q8 + at + (size_t)t];
-        to[t] = s;
+        for (int h = from; h < to; h++)
+            s += a.mass[(size_t)h * (size_t)a.n_q8 + at + (size_t)t];
+        sum[t] = s;
     }
     __syncthreads();
 }
@@ -68,26 +72,29 @@ __global__ void __launch_bounds__(CHOOSE)
     const size_t at = (size_t)a.q_start[b], row = (size_t)g * (size_t)a.n_q8 + at;
     float *const score = a.score + row;
     int32_t *const kept = a.kept + row;
-    sum_heads(a, g, at, n, score);
+    const int ranking = a.rule.ranking, group = a.map.group;
+    if (ranking == KVD_EVICT_ATTENTION)
+        sum_heads(a, a.rule.whole_layer ? 0 : g * group,
+                  a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
     const float *rank = score;
     /*
      * The smoothed scores overwrite the mass of the group's first head, which is no longer needed.
      */
-    if (a.rule.smooth > 1) {
-        float *const to = a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + at;
+    if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
+        float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
         smooth(score, old, a.rule.smooth, to);
         rank = to;
     }
     const auto key = [rank](int t) { return key_of(rank[t], t); };
-    const unsigned long long least = k < old && k > 0 ? select_key<CHOOSE>(key, old, k, bin) : 0;
+    const bool by_score = ranking != KVD_EVICT_FIRST && k < old && k > 0;
+    const unsigned long long least = by_score ? select_key<CHOOSE>(key, old, k, bin) : 0;
     const size_t state =
         (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.layer) * (size_t)a.map.n_kv_heads +
          (size_t)g) *
         (size_t)a.state.room;
     for (int first = 0, place = 0; first < n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
-        const bool stays =
-            t < n && (t >= old || k == old || (k > 0 && key_of(rank[t], t) >= least));
+        const bool stays = t < n && (t >= old || (by_score ? key_of(rank[t], t) >= least : t < k));
         int all;
         const int i = place + select_place<CHOOSE>(stays, &all);
         place += all;
@@ -154,7 +161,9 @@ __global__ void __launch_bounds__(MOVE)
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0)
+    /* Smoothing overwrites mass that another CTA would still sum with `whole_layer`. */
+    if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
+        (a->rule.whole_layer && a->rule.smooth > 1))
         return cudaErrorInvalidValue;
     choose_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), CHOOSE, 0, stream>>>(*a);
     move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * (KVD_WIDTH_MAX / DIMS)),
@@ -165,6 +174,9 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
 
 extern "C" cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    const cudaError_t e = a->hopper ? kvd_evict_score_sm90(a, stream) : kvd_evict_score(a, stream);
+    const cudaError_t e = a->rule.ranking == KVD_EVICT_FIRST       ? cudaSuccess
+                          : a->rule.ranking != KVD_EVICT_ATTENTION ? kvd_evict_score_keys(a, stream)
+                          : a->hopper                              ? kvd_evict_score_sm90(a, stream)
+                                                                   : kvd_evict_score(a, stream);
     return e == cudaSuccess ? kvd_evict_choose(a, stream) : e;
 }

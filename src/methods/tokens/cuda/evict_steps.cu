@@ -15,6 +15,11 @@
  *
  * Grid: splits (one cluster) x KV heads x rows. Before sm_90 there are no clusters, and one CTA
  * handles a head.
+ *
+ * If the heads of a layer keep the same entries (whole_layer), this launch stores the step's sums
+ * of each head instead, and layer_kernel, a CTA per row, sums them over the heads and moves the
+ * newest entry. KVD_EVICT_FIRST needs no scores: first_kernel, a warp per KV head and row, moves
+ * the newest entry to the place of the oldest, which follows from the position.
  */
 #include <cooperative_groups.h>
 
@@ -31,7 +36,8 @@ enum {
     ENTRIES = 16,
     BLOCKS = KVD_WIDTH_MAX / 32,
     SPLITS = 8,
-    AHEAD = 4
+    AHEAD = 4,
+    LAYER_WARPS = 32
 };
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -86,6 +92,7 @@ struct head {
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
+    bool own; /* scores are those of this step alone */
 };
 
 /* Returns the temperature of a step, as in keyformer.c. */
@@ -234,13 +241,13 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
 }
 
 /*
- * Adds the step's probability p to the score of entry i. If the entry may leave, it becomes a
- * candidate for `least`.
+ * Adds the step's probability p to the score of entry i; w.own drops the earlier score. If the
+ * entry may leave, it becomes a candidate for `least`.
  */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
-    const float sum = score + p;
+    const float sum = w.own ? p : score + p;
     w.score[i] = sum;
     if (i == w.n - 1)
         w.position[i] = w.now;
@@ -350,24 +357,41 @@ __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
     return least;
 }
 
+/* Moves piece c of the newest entry of a KV head, 16 bytes, to `place`. */
+__device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
+                                           const int32_t *page, int newest, int place, int c)
+{
+    const int d_k = a.map.d_qk[g], d_v = a.map.d_v[g];
+    if (c >= (d_k + d_v) / 8)
+        return;
+    const int d = c < d_k / 8 ? d_k : d_v, block = c < d_k / 8 ? c : c - d_k / 8;
+    uint16_t *const x = static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
+                        (c < d_k / 8 ? 0 : KVD_PAGE_TOKENS * d_k) + block * 64;
+    const auto at = [&](int i) {
+        return reinterpret_cast<uint4 *>(
+            x + (size_t)page[i / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+            i % KVD_PAGE_TOKENS / 8 * 8 * d + i % 8 * 8);
+    };
+    *at(place) = *at(newest);
+}
+
 /* Moves the newest entry to `place`. */
 __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const head &w, int place)
 {
-    const int from = w.n - 1, d_k = a.map.d_qk[w.g], d_v = a.map.d_v[w.g], c = (int)threadIdx.x;
-    if (c < (d_k + d_v) / 8) {
-        const int d = c < d_k / 8 ? d_k : d_v, block = c < d_k / 8 ? c : c - d_k / 8;
-        uint16_t *const x = w.pool + (c < d_k / 8 ? 0 : KVD_PAGE_TOKENS * d_k) + block * 64;
-        const auto at = [&](int i) {
-            return reinterpret_cast<uint4 *>(
-                x + (size_t)w.page[i / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
-                i % KVD_PAGE_TOKENS / 8 * 8 * d + i % 8 * 8);
-        };
-        *at(place) = *at(from);
-    }
+    const int from = w.n - 1;
+    move_piece(a, w.g, w.page, from, place, (int)threadIdx.x);
     if (threadIdx.x == THREADS - 1) {
         w.score[place] = w.score[from];
         w.position[place] = w.now;
     }
+}
+
+/* Returns the first element of a head's arrays in the state. */
+__device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int slot, int g)
+{
+    return (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.layer) * (size_t)a.map.n_kv_heads +
+            (size_t)g) *
+           (size_t)a.state.room;
 }
 
 template <int HALVES, bool TEMPERED>
@@ -380,10 +404,7 @@ __global__ void __launch_bounds__(THREADS)
         return;
     const size_t number = (size_t)b * (size_t)a.map.n_kv_heads + (size_t)g,
                  room = (size_t)a.state.room;
-    const size_t state =
-        (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.layer) * (size_t)a.map.n_kv_heads +
-         (size_t)g) *
-        room;
+    const size_t state = state_of(a, slot, g);
     const int n = a.kv_len[b],
               each = ((n + (int)gridDim.x - 1) / (int)gridDim.x + ENTRIES - 1) / ENTRIES * ENTRIES;
     const int first = min(n, (int)blockIdx.x * each);
@@ -399,7 +420,8 @@ __global__ void __launch_bounds__(THREADS)
                     a.work + number * room * (size_t)wide,
                     a.state.score + state,
                     a.state.position + state,
-                    a.budget[slot]};
+                    a.budget[slot],
+                    a.rule.whole_layer != 0};
     candidate mine;
     if (TEMPERED) {
         note<HALVES>(a, w);
@@ -408,9 +430,75 @@ __global__ void __launch_bounds__(THREADS)
         mine = add_products<HALVES>(a, w);
     }
     const candidate least = least_of_head(mine, s);
-    if (blockIdx.x == 0 && n > w.budget.limit && least.place >= 0 && least.place != n - 1)
+    if (blockIdx.x == 0 && !w.own && n > w.budget.limit && least.place >= 0 && least.place != n - 1)
         replace(a, w, least.place);
     head_barrier(); /* no CTA may exit while others read its shared memory */
+}
+
+/*
+ * Finds the entry of a layer with the smallest sum over the KV heads, and moves the newest entry to
+ * its place in all of them. Positions are the same in all heads.
+ */
+__global__ void __launch_bounds__(32 * LAYER_WARPS)
+    layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
+{
+    __shared__ candidate of_warp[LAYER_WARPS];
+    const int b = (int)blockIdx.x, slot = a.slot[b], warp = (int)threadIdx.x / 32,
+              lane = (int)threadIdx.x % 32;
+    if (slot >= a.state.n_slots)
+        return;
+    const int n = a.kv_len[b], room = a.state.room;
+    const uint32_t now = a.at[b];
+    const kvd_evict_budget budget = a.budget[slot];
+    float *const score = a.state.score + state_of(a, slot, 0);
+    uint32_t *const position = a.state.position + state_of(a, slot, 0);
+    if (n <= budget.limit)
+        return;
+    candidate least = {~0ull, -1};
+    for (int i = (int)threadIdx.x; i < n - 1; i += 32 * LAYER_WARPS) {
+        const uint32_t at = position[i];
+        float sum = 0;
+        for (int g = 0; g < a.map.n_kv_heads; g++)
+            sum += score[(size_t)g * (size_t)room + (size_t)i];
+        if ((unsigned long long)at + (unsigned)budget.recent <= now)
+            take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | at, i});
+    }
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        take_less(least, {__shfl_xor_sync(0xffffffffu, least.key, step),
+                          __shfl_xor_sync(0xffffffffu, least.place, step)});
+    if (lane == 0)
+        of_warp[warp] = least;
+    __syncthreads();
+    for (int w = 0; w < LAYER_WARPS; w++)
+        take_less(least, of_warp[w]);
+    if (least.place < 0)
+        return;
+    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    for (int g = warp; g < a.map.n_kv_heads; g += LAYER_WARPS) {
+        const size_t first = (size_t)g * (size_t)room;
+        move_piece(a, g, page, n - 1, least.place, lane);
+        if (lane == 0) {
+            score[first + (size_t)least.place] = score[first + (size_t)n - 1];
+            position[first + (size_t)least.place] = now;
+        }
+    }
+}
+
+__global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_evict_steps_args a)
+{
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b];
+    if (slot >= a.state.n_slots)
+        return;
+    const int n = a.kv_len[b];
+    const kvd_evict_budget budget = a.budget[slot];
+    if (n <= budget.limit || budget.recent < 1)
+        return;
+    /* Places of the newest entries are taken in turn, from the first step beyond the limit on. */
+    const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
+              place = budget.limit - budget.recent + turns % budget.recent;
+    move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place,
+               (int)threadIdx.x);
 }
 
 /*
@@ -445,8 +533,15 @@ extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t 
 
 extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream_t stream)
 {
-    if (a->batch < 1 || a->batch > 65535 || a->splits < 1 || a->splits > SPLITS ||
-        a->map.group > KVD_GROUP_MAX || !a->state.score)
+    if (a->batch < 1 || a->batch > 65535)
+        return cudaErrorInvalidValue;
+    if (a->rule.ranking == KVD_EVICT_FIRST) {
+        first_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), 32, 0, stream>>>(*a);
+        return cudaGetLastError();
+    }
+    const int wide = width_of(&a->map), tempered = a->rule.tau0 > 0;
+    if (a->splits < 1 || a->splits > SPLITS || a->map.group > KVD_GROUP_MAX || !a->state.score ||
+        a->rule.ranking != KVD_EVICT_ATTENTION || (tempered ? a->rule.whole_layer : !a->lse))
         return cudaErrorInvalidValue;
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -458,12 +553,14 @@ extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream
     config.stream = stream;
     config.attrs = &cluster;
     config.numAttrs = a->splits > 1 ? 1 : 0;
-    const int wide = width_of(&a->map), tempered = a->rule.tau0 > 0;
-    if (!tempered && !a->lse)
-        return cudaErrorInvalidValue;
-    return a->map.group > 8
-               ? cudaLaunchKernelEx(
-                     &config, tempered ? steps_kernel<2, true> : steps_kernel<2, false>, *a, wide)
-               : cudaLaunchKernelEx(
-                     &config, tempered ? steps_kernel<1, true> : steps_kernel<1, false>, *a, wide);
+    const cudaError_t e =
+        a->map.group > 8
+            ? cudaLaunchKernelEx(&config, tempered ? steps_kernel<2, true> : steps_kernel<2, false>,
+                                 *a, wide)
+            : cudaLaunchKernelEx(&config, tempered ? steps_kernel<1, true> : steps_kernel<1, false>,
+                                 *a, wide);
+    if (e != cudaSuccess || !a->rule.whole_layer)
+        return e;
+    layer_kernel<<<(unsigned)a->batch, 32 * LAYER_WARPS, 0, stream>>>(*a);
+    return cudaGetLastError();
 }
