@@ -347,28 +347,36 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 }
 
 /*
- * Gives every interval CTAs of its own: those between its ends, in parts of a CTA, rounded. Fills
- * start[0 .. n_ctas] as cut() does and returns 1 in all threads. A CTA then has one segment, and an
- * interval with one CTA needs no merge. Returns 0 if an interval would have no CTA, or if a CTA
- * would cost more than 1/16 above an equal share, and more than MERGE_COST above that if it is the
- * only one of its interval.
+ * Gives every interval CTAs of its own and fills start[0 .. n_ctas] as cut() does. A CTA then has
+ * one segment, and an interval with one CTA needs no merge. The first attempt is one CTA per
+ * interval, the second the CTAs between an interval's ends, in parts of a CTA, rounded. An attempt
+ * fails if an interval has no CTA, or if a CTA costs more than 1/16 above an equal share (and
+ * MERGE_COST more, if it is the only one of its interval). Returns 1 in all threads, or 0 if both
+ * attempts fail.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
 {
     const int n = p.n_ctas, tasks = batch * p.n_kv_heads;
     const u64 total = sum[batch];
-    for (int t = (int)threadIdx.x; t <= tasks; t += N_THREADS)
-        first_cta[t] = (int32_t)((2 * cost_before_task(p, sum, t) * (u64)n + total) / (2 * total));
-    __syncthreads();
-    int fits = 1;
-    for (int t = (int)threadIdx.x; t < tasks; t += N_THREADS) {
-        const int ctas = first_cta[t + 1] - first_cta[t];
-        const u64 cost = cost_before_task(p, sum, t + 1) - cost_before_task(p, sum, t);
-        const u64 more = ctas == 1 ? 16 * (u64)MERGE_COST * (u64)n : 0;
-        fits = fits && ctas > 0 && 16 * cost * (u64)n <= 17 * total * (u64)ctas + more;
+    int fits = 0;
+    for (int attempt = 0; attempt < 2 && !fits; attempt++) {
+        for (int t = (int)threadIdx.x; t <= tasks; t += N_THREADS)
+            first_cta[t] =
+                attempt == 0
+                    ? t
+                    : (int32_t)((2 * cost_before_task(p, sum, t) * (u64)n + total) / (2 * total));
+        __syncthreads();
+        fits = 1;
+        for (int t = (int)threadIdx.x; t < tasks; t += N_THREADS) {
+            const int ctas = first_cta[t + 1] - first_cta[t];
+            const u64 cost = cost_before_task(p, sum, t + 1) - cost_before_task(p, sum, t);
+            const u64 more = ctas == 1 ? 16 * (u64)MERGE_COST * (u64)n : 0;
+            fits = fits && ctas > 0 && 16 * cost * (u64)n <= 17 * total * (u64)ctas + more;
+        }
+        fits = __syncthreads_and(fits);
     }
-    if (!__syncthreads_and(fits))
+    if (!fits)
         return 0;
     for (int c = (int)threadIdx.x; c <= n; c += N_THREADS) {
         int t = 0, above = tasks + 1; /* invariant: first_cta[t] <= c < first_cta[above] */
