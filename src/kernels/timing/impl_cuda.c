@@ -468,7 +468,7 @@ const kvd_impl kvd_impl_cuda_dense = {.name = "cuda-dense",
                                       .open = open_dense,
                                       REST};
 
-/* Variants of decode that are timed beside each other. */
+/* Variants of decode that are timed next to each other. */
 #define VARIANT(N, NAME, BITS, COST, RING, BUSY)                                                   \
     static int open_v##N(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, \
                          kvd_err *err)                                                             \
