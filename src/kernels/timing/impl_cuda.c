@@ -406,7 +406,9 @@ static int busy(void *self, void *stream, kvd_busy *out, kvd_err *err)
     state *const s = self;
     const size_t n = (size_t)s->n_ctas;
     s->prefill.busy = s->decode.busy = s->busy;
-    const int failed = prepare(self, stream, err) || launch(self, stream, err);
+    const int failed = kvd_cuda_check(cudaMemsetAsync(s->busy, 0, n * sizeof *s->busy, stream),
+                                      "busy times", err) ||
+                       prepare(self, stream, err) || launch(self, stream, err);
     s->prefill.busy = s->decode.busy = NULL;
     if (failed ||
         kvd_cuda_check(cudaMemcpyAsync(s->busy_host, s->busy, n * sizeof *s->busy,
