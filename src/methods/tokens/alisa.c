@@ -23,24 +23,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    const kvd_config *config;
-} alisa;
-
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    if (kvd_tokens_open_budget(v, s, self, err))
-        return -1;
-    alisa *const a = malloc(sizeof *a);
-    if (!a)
-        return kvd_no_memory(err, "a method", sizeof *a);
-    *a = (alisa){v, s->config};
-    *self = a;
-    return 0;
-}
-
-static size_t history_of(const alisa *a)
+static size_t history_of(const kvd_tokens_shaped *a)
 {
     return (size_t)a->v->value[HISTORY];
 }
@@ -62,7 +45,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const alisa *const x = self;
+    const kvd_tokens_shaped *const x = self;
     const size_t n = p->n, history = history_of(x);
     const kvd_observed_prompt of_head = {.layer = p->layer, .n = n, .q = p->q, .k = p->k};
     double *const a = malloc(2 * n * sizeof *a), *const column = state;
@@ -97,7 +80,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
 static int choose(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err)
 {
-    const alisa *const x = self;
+    const kvd_tokens_shaped *const x = self;
     const size_t history = history_of(x), budget = kvd_tokens_budget(x->v->value[BUDGET], c->n),
                  part = (size_t)(x->v->value[LOCAL] * (double)budget), local = part > 1 ? part : 1,
                  old = c->n > local ? c->n - local : 0;
@@ -127,7 +110,7 @@ const kvd_tokens_method kvd_tokens_alisa = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
         },
-    .open = open,
+    .open = kvd_tokens_open_shaped_budget,
     .close = free,
     .state_bytes = state_bytes,
     .prompt = prompt,

@@ -32,24 +32,14 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    const kvd_config *config;
-} cake;
-
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     if (kvd_tokens_open_window(v, s, self, err))
         return -1;
-    cake *const c = malloc(sizeof *c);
-    if (!c)
-        return kvd_no_memory(err, "a method", sizeof *c);
-    *c = (cake){v, s->config};
-    *self = c;
-    return 0;
+    return kvd_tokens_open_shaped(v, s, self, err);
 }
 
-static size_t old_of(const cake *c, size_t n)
+static size_t old_of(const kvd_tokens_shaped *c, size_t n)
 {
     const size_t rows = kvd_tokens_window_rows(c->v);
     return n > rows ? n - rows : 0;
@@ -58,7 +48,7 @@ static size_t old_of(const cake *c, size_t n)
 /* Preference of the layer, then scores [n_kv_heads][old]. */
 static size_t observed(const void *self, size_t n)
 {
-    const cake *const c = self;
+    const kvd_tokens_shaped *const c = self;
     return 1 + (size_t)c->config->n_kv_heads * old_of(c, n);
 }
 
@@ -66,7 +56,7 @@ static size_t observed(const void *self, size_t n)
  * Adds one query head: entropy and variance to *h and *v, and the smoothed scores of its tokens to
  * score [old]. product [n], a [n], mean [old] and square [old] are scratch.
  */
-static void add_head(const cake *c, const kvd_observed_prompt *r, int head, size_t old,
+static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
                      double *score)
 {
@@ -94,7 +84,7 @@ static void add_head(const cake *c, const kvd_observed_prompt *r, int head, size
 
 static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
 {
-    const cake *const c = self;
+    const kvd_tokens_shaped *const c = self;
     const size_t old = old_of(c, r->n), group = (size_t)kvd_config_group(c->config);
     double *const a = malloc((2 * r->n + 2 * old) * sizeof *a), h = 0, v = 0;
     if (!a)
@@ -147,7 +137,7 @@ static void divide(const kvd_prompt_layers *p, size_t stride, double total, long
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const cake *const c = self;
+    const kvd_tokens_shaped *const c = self;
     const size_t old = old_of(c, p->n), heads = (size_t)c->config->n_kv_heads,
                  each = kvd_tokens_budget(c->v->value[KVD_WINDOW_BUDGET], p->n);
     const size_t stride = observed(self, p->n);
@@ -161,14 +151,6 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
                                      (size_t)budget[i / heads], level + i * p->n, err);
     free(budget);
     return status;
-}
-
-static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
-                  kvd_err *err)
-{
-    (void)self, (void)state, (void)err;
-    memcpy(level, p->ranked, p->n);
-    return 0;
 }
 
 const kvd_tokens_method kvd_tokens_cake = {
@@ -185,5 +167,5 @@ const kvd_tokens_method kvd_tokens_cake = {
     .observed = observed,
     .observe = observe,
     .rank = rank,
-    .prompt = prompt,
+    .prompt = kvd_tokens_take_ranked,
 };

@@ -33,23 +33,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    const kvd_config *config;
-} expected;
-
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    if (kvd_tokens_open_budget(v, s, self, err))
-        return -1;
-    expected *const e = malloc(sizeof *e);
-    if (!e)
-        return kvd_no_memory(err, "a method", sizeof *e);
-    *e = (expected){v, s->config};
-    *self = e;
-    return 0;
-}
-
 /* Buffers for one KV head: rows are those of the prompt. */
 typedef struct {
     float *cosine, *sine; /* [n + future][d / 2] tables of RoPE, then [d / 2] means */
@@ -90,7 +73,7 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
  * Writes the keys to b->k, times R^T, the mean rotation of the positions n .. n+future-1. Negates
  * the sines, so that the tables undo the rotation of queries.
  */
-static void turn_keys(const expected *e, const kvd_prompt_attention *p, buffers *b)
+static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
 {
     const size_t n = p->n, half = p->d / 2, future = (size_t)e->v->value[FUTURE], all = n + future;
     for (size_t t = 0; t < n; t++)
@@ -116,8 +99,8 @@ static void turn_keys(const expected *e, const kvd_prompt_attention *p, buffers 
 }
 
 /* Writes mean and covariance of query head j before RoPE, over the rows from `sink` on. */
-static void measure_queries(const expected *e, const kvd_prompt_attention *p, int j, size_t sink,
-                            buffers *b)
+static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j,
+                            size_t sink, buffers *b)
 {
     const size_t d = p->d, rows = p->n - sink;
     for (size_t t = 0; t < rows; t++) {
@@ -146,7 +129,7 @@ static void measure_queries(const expected *e, const kvd_prompt_attention *p, in
 }
 
 /* Adds the expected attention of query head j to b->score, for the tokens from `sink` on. */
-static void add_head(const expected *e, const kvd_prompt_attention *p, int j, size_t sink,
+static void add_head(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j, size_t sink,
                      buffers *b)
 {
     const size_t d = p->d, n = p->n;
@@ -175,7 +158,7 @@ static void add_head(const expected *e, const kvd_prompt_attention *p, int j, si
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const expected *const e = self;
+    const kvd_tokens_shaped *const e = self;
     const size_t n = p->n, d = p->d, sink = (size_t)e->v->value[SINK];
     const size_t budget = kvd_tokens_budget(e->v->value[BUDGET], n);
     buffers b;
@@ -207,7 +190,7 @@ const kvd_tokens_method kvd_tokens_expectedattention = {
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
         },
-    .open = open,
+    .open = kvd_tokens_open_shaped_budget,
     .close = free,
     .prompt = prompt,
 };

@@ -32,13 +32,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* The state is an array of sums, one per entry. */
-static size_t state_bytes(const void *self, size_t n)
-{
-    (void)self;
-    return n * sizeof(double);
-}
-
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
@@ -67,14 +60,6 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return 0;
 }
 
-static void forget(const void *self, void *state, const size_t *kept, size_t n)
-{
-    double *const sum = state;
-    (void)self;
-    for (size_t i = 0; i < n; i++)
-        sum[i] = sum[kept[i]];
-}
-
 const kvd_tokens_method kvd_tokens_h2o = {
     .info =
         {
@@ -86,8 +71,8 @@ const kvd_tokens_method kvd_tokens_h2o = {
             .gpu = &kvd_gpu_evict,
         },
     .open = open,
-    .state_bytes = state_bytes,
+    .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,
     .step = step,
-    .forget = forget,
+    .forget = kvd_tokens_forget_sums,
 };

@@ -126,14 +126,6 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
-                  kvd_err *err)
-{
-    (void)self, (void)state, (void)err;
-    memcpy(level, p->ranked, p->n);
-    return 0;
-}
-
 /* entry_bits: one bit for the class of an entry. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
@@ -150,5 +142,5 @@ const kvd_tokens_method kvd_tokens_importance = {
     .entry_bits = 1,
     .open = open,
     .rank = rank,
-    .prompt = prompt,
+    .prompt = kvd_tokens_take_ranked,
 };

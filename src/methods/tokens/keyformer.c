@@ -51,12 +51,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-static size_t state_bytes(const void *self, size_t n)
-{
-    (void)self;
-    return n * sizeof(double);
-}
-
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
@@ -99,14 +93,6 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return 0;
 }
 
-static void forget(const void *self, void *state, const size_t *kept, size_t n)
-{
-    double *const f = state;
-    (void)self;
-    for (size_t i = 0; i < n; i++)
-        f[i] = f[kept[i]];
-}
-
 const kvd_tokens_method kvd_tokens_keyformer = {
     .info =
         {
@@ -120,8 +106,8 @@ const kvd_tokens_method kvd_tokens_keyformer = {
     .regularise = regularise,
     .open = open,
     .close = free,
-    .state_bytes = state_bytes,
+    .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,
     .step = step,
-    .forget = forget,
+    .forget = kvd_tokens_forget_sums,
 };

@@ -23,33 +23,16 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    const kvd_config *config;
-} kvzip;
-
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    if (kvd_tokens_open_budget(v, s, self, err))
-        return -1;
-    kvzip *const z = malloc(sizeof *z);
-    if (!z)
-        return kvd_no_memory(err, "a method", sizeof *z);
-    *z = (kvzip){v, s->config};
-    *self = z;
-    return 0;
-}
-
 /* Scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
-    const kvzip *const z = self;
+    const kvd_tokens_shaped *const z = self;
     return (size_t)z->config->n_kv_heads * n;
 }
 
 /* Raises score [n] to the probabilities that row t gives to the tokens of the prompt. */
-static void add_row(const kvzip *z, const kvd_observed_prompt *r, size_t t, const float *product,
-                    double *score)
+static void add_row(const kvd_tokens_shaped *z, const kvd_observed_prompt *r, size_t t,
+                    const float *product, double *score)
 {
     const kvd_scores f = kvd_config_scores(z->config);
     const size_t from = r->window && t + 1 > r->window ? t + 1 - r->window : 0;
@@ -72,7 +55,7 @@ static void add_row(const kvzip *z, const kvd_observed_prompt *r, size_t t, cons
 
 static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
 {
-    const kvzip *const z = self;
+    const kvd_tokens_shaped *const z = self;
     const kvd_config *const c = z->config;
     const size_t d = (size_t)c->d_head, wide_q = (size_t)c->n_heads * d,
                  wide_k = (size_t)c->n_kv_heads * d, group = (size_t)kvd_config_group(c);
@@ -93,7 +76,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const kvzip *const z = self;
+    const kvd_tokens_shaped *const z = self;
     const size_t n = p->n, heads = (size_t)p->n_layers * (size_t)z->config->n_kv_heads,
                  sink = (size_t)z->v->value[SINK],
                  budget = kvd_tokens_budget(z->v->value[BUDGET], n);
@@ -109,14 +92,6 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return status;
 }
 
-static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
-                  kvd_err *err)
-{
-    (void)self, (void)state, (void)err;
-    memcpy(level, p->ranked, p->n);
-    return 0;
-}
-
 const kvd_tokens_method kvd_tokens_kvzip = {
     .info =
         {
@@ -126,11 +101,11 @@ const kvd_tokens_method kvd_tokens_kvzip = {
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
         },
-    .open = open,
+    .open = kvd_tokens_open_shaped_budget,
     .close = free,
     .repeats = true,
     .observed = observed,
     .observe = observe,
     .rank = rank,
-    .prompt = prompt,
+    .prompt = kvd_tokens_take_ranked,
 };

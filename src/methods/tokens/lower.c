@@ -30,13 +30,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* The state is an array of sums, one per entry. No entry is dropped, so none moves. */
-static size_t state_bytes(const void *self, size_t n)
-{
-    (void)self;
-    return n * sizeof(double);
-}
-
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
@@ -87,7 +80,7 @@ const kvd_tokens_method kvd_tokens_lower = {
     .only_lowers = true,
     .entry_bits = 1,
     .open = open,
-    .state_bytes = state_bytes,
+    .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,
     .step = step,
 };

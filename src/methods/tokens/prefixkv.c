@@ -24,23 +24,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    const kvd_config *config;
-} prefixkv;
-
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
-{
-    if (kvd_tokens_open_budget(v, s, self, err))
-        return -1;
-    prefixkv *const x = malloc(sizeof *x);
-    if (!x)
-        return kvd_no_memory(err, "a method", sizeof *x);
-    *x = (prefixkv){v, s->config};
-    *self = x;
-    return 0;
-}
-
 /* Importance of every token in the layer. */
 static size_t observed(const void *self, size_t n)
 {
@@ -50,7 +33,7 @@ static size_t observed(const void *self, size_t n)
 
 static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
 {
-    const prefixkv *const x = self;
+    const kvd_tokens_shaped *const x = self;
     double *const a = malloc(2 * r->n * sizeof *a);
     if (!a)
         return kvd_no_memory(err, "probabilities of a row", 2 * r->n * sizeof *a);
@@ -106,7 +89,7 @@ static double share_of(const double *sum, size_t layers, size_t n, size_t fixed,
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const prefixkv *const x = self;
+    const kvd_tokens_shaped *const x = self;
     const size_t n = p->n, layers = (size_t)p->n_layers, heads = (size_t)x->config->n_kv_heads,
                  asked = (size_t)x->v->value[SINK], sink = asked + 1 < n ? asked : n - 1,
                  budget = kvd_tokens_budget(x->v->value[BUDGET], n);
@@ -138,14 +121,6 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return status;
 }
 
-static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
-                  kvd_err *err)
-{
-    (void)self, (void)state, (void)err;
-    memcpy(level, p->ranked, p->n);
-    return 0;
-}
-
 const kvd_tokens_method kvd_tokens_prefixkv = {
     .info =
         {
@@ -155,10 +130,10 @@ const kvd_tokens_method kvd_tokens_prefixkv = {
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
         },
-    .open = open,
+    .open = kvd_tokens_open_shaped_budget,
     .close = free,
     .observed = observed,
     .observe = observe,
     .rank = rank,
-    .prompt = prompt,
+    .prompt = kvd_tokens_take_ranked,
 };

@@ -30,6 +30,45 @@ int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup
     return 0;
 }
 
+int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
+                           kvd_err *err)
+{
+    kvd_tokens_shaped *const made = malloc(sizeof *made);
+    if (!made)
+        return kvd_no_memory(err, "a method", sizeof *made);
+    *made = (kvd_tokens_shaped){v, s->config};
+    *self = made;
+    return 0;
+}
+
+int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_method_setup *s,
+                                  void **self, kvd_err *err)
+{
+    return kvd_tokens_open_budget(v, s, self, err) ? -1 : kvd_tokens_open_shaped(v, s, self, err);
+}
+
+int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
+                           uint8_t *level, kvd_err *err)
+{
+    (void)self, (void)state, (void)err;
+    memcpy(level, p->ranked, p->n);
+    return 0;
+}
+
+size_t kvd_tokens_sums_bytes(const void *self, size_t n)
+{
+    (void)self;
+    return n * sizeof(double);
+}
+
+void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n)
+{
+    double *const sum = state;
+    (void)self;
+    for (size_t i = 0; i < n; i++)
+        sum[i] = sum[kept[i]];
+}
+
 int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err)
 {

@@ -230,6 +230,25 @@ int kvd_tokens_check_budget(const char *key, double value, kvd_err *err);
 int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 
+/* Self of methods that use the shape of the model next to the values of their keys. */
+typedef struct {
+    const kvd_parameter_values *v;
+    const kvd_config *config;
+} kvd_tokens_shaped;
+/* Makes a kvd_tokens_shaped, whose `close` is free. The second also checks as open_budget does. */
+int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
+                           kvd_err *err);
+int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_method_setup *s,
+                                  void **self, kvd_err *err);
+
+/* `prompt` of methods whose `rank` has chosen the level of every token. */
+int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
+                           uint8_t *level, kvd_err *err);
+
+/* `state_bytes` and `forget` of methods whose state is one sum, a double, per entry. */
+size_t kvd_tokens_sums_bytes(const void *self, size_t n);
+void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
+
 /*
  * Keys and scores of the methods that score tokens by the last rows of the prompt (snapkv,
  * pyramidkv, adakv): the first keys are `budget`, `window` and `kernel`, in this order.

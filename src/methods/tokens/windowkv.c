@@ -28,11 +28,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-typedef struct {
-    const kvd_parameter_values *v;
-    const kvd_config *config;
-} windowkv;
-
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     if (kvd_tokens_check_budget("budget", v->value[BUDGET], err))
@@ -42,15 +37,10 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                         "beta = %g is below layers = %g: the last group of layers would keep more "
                         "than the first",
                         v->value[BETA], v->value[LAYERS]);
-    windowkv *const w = malloc(sizeof *w);
-    if (!w)
-        return kvd_no_memory(err, "a method", sizeof *w);
-    *w = (windowkv){v, s->config};
-    *self = w;
-    return 0;
+    return kvd_tokens_open_shaped(v, s, self, err);
 }
 
-static size_t old_of(const windowkv *w, size_t n)
+static size_t old_of(const kvd_tokens_shaped *w, size_t n)
 {
     const size_t rows = (size_t)w->v->value[WINDOW];
     return n > rows ? n - rows : 0;
@@ -59,7 +49,7 @@ static size_t old_of(const windowkv *w, size_t n)
 /* Scores of the windows. */
 static size_t observed(const void *self, size_t n)
 {
-    const windowkv *const w = self;
+    const kvd_tokens_shaped *const w = self;
     const size_t review = (size_t)w->v->value[REVIEW];
     return (old_of(w, n) + review - 1) / review;
 }
@@ -71,7 +61,7 @@ static int falling(const void *a, const void *b)
 }
 
 /* Returns the score of a window from the sums x [n] of its tokens, which it may sort. */
-static double score_of(const windowkv *w, double *x, size_t n)
+static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
                                                                     ? n
@@ -87,7 +77,7 @@ static double score_of(const windowkv *w, double *x, size_t n)
 
 static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
 {
-    const windowkv *const w = self;
+    const kvd_tokens_shaped *const w = self;
     const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
@@ -111,7 +101,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
 }
 
 /* Returns how many older tokens a group of layers may keep. */
-static size_t budget_of(const windowkv *w, size_t group, size_t groups, size_t budget)
+static size_t budget_of(const kvd_tokens_shaped *w, size_t group, size_t groups, size_t budget)
 {
     const size_t last = (size_t)((double)budget * w->v->value[LAYERS] / w->v->value[BETA]),
                  first = 2 * budget - last;
@@ -138,7 +128,7 @@ static int drop_windows(const double *score, size_t n, size_t old, size_t review
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
 {
-    const windowkv *const w = self;
+    const kvd_tokens_shaped *const w = self;
     const size_t heads = (size_t)w->config->n_kv_heads, each = (size_t)w->v->value[LAYERS],
                  layers = (size_t)p->n_layers, windows = observed(self, p->n),
                  budget = kvd_tokens_budget(w->v->value[BUDGET], p->n);
@@ -156,14 +146,6 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
-                  kvd_err *err)
-{
-    (void)self, (void)state, (void)err;
-    memcpy(level, p->ranked, p->n);
-    return 0;
-}
-
 const kvd_tokens_method kvd_tokens_windowkv = {
     .info =
         {
@@ -178,5 +160,5 @@ const kvd_tokens_method kvd_tokens_windowkv = {
     .observed = observed,
     .observe = observe,
     .rank = rank,
-    .prompt = prompt,
+    .prompt = kvd_tokens_take_ranked,
 };
