@@ -1,15 +1,10 @@
 #!/bin/sh
 # kvdim-fit --regression: the lines that NumPy fits to the same sweep, proposals that kvdim-eval takes, for the model that was swept and for
 # another one, and what it refuses.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 300 --seq-len 100 --prompt 60 --cache f16 -q"
 FIT=$B/bin/kvdim-fit PY=${PYTHON:-/usr/bin/python3}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 if ! "$PY" -c 'import h5py, numpy' 2>/dev/null; then echo "skip regression: python3 has no h5py"; exit 0; fi
 
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 512 --seq-len 256 --moments -q -o "$D/m.h5" &&
@@ -18,7 +13,7 @@ $EVAL --spectrum "$D/s.h5" --method zdc,p_i.qk=0.2/0.5,p_i.v=0.2/0.5,p_u.qk=0.6/
 $EVAL --spectrum "$D/s.h5" --method zdc,p=0.2,p_u=0.6/0.85 -o "$D/few.h5" &&
 $EVAL --spectrum "$D/s.h5" --method zack,p=0.2 -o "$D/none.h5" &&
 $EVAL --spectrum "$D/s.h5" --method zdc,p=0.2,p_u=0.6,mean=0/1 -o "$D/two.h5" &&
-$EVAL --spectrum "$D/s.h5" --method zdc,p=0.2,p_u=0.6,mean=1 -o "$D/twin.h5" || { bad "sweeps"; exit 1; }
+$EVAL --spectrum "$D/s.h5" --method zdc,p=0.2,p_u=0.6,mean=1 -o "$D/twin.h5" || { not_ok "sweeps"; exit 1; }
 
 if "$FIT" "$D/s.h5" --regression "$D/sweep.h5" --loss 0.001,0.05,0.2,50 --json -o "$D/r.h5" >"$D/r.json" 2>"$D/err" &&
    "$PY" - "$D/sweep.h5" "$D/r.h5" "$D/r.json" >"$D/log" 2>&1 <<'END'
@@ -62,7 +57,7 @@ assert rates.attrs["rule"] == b"eq6-by-pair" and np.isnan(rates["removal_rate"][
 assert text(rates["rows"], "method") == [p["method"] for p in said["proposals"]]
 open(sys.argv[3] + ".method", "w").write(said["proposals"][2]["method"])
 END
-then ok "the lines that NumPy fits"; else bad "the lines that NumPy fits" "$(cat "$D/err" "$D/log")"; fi
+then ok "the lines that NumPy fits"; else not_ok "the lines that NumPy fits" "$(cat "$D/err" "$D/log")"; fi
 
 if $EVAL --spectrum "$D/s.h5" --method "$(cat "$D/r.json.method")" -o "$D/p.h5" 2>"$D/err" && "$PY" - "$D/p.h5" "$D/r.h5" >"$D/log" 2>&1 <<'END'
 import sys, h5py
@@ -70,7 +65,7 @@ row, rates = h5py.File(sys.argv[1])["rows"], h5py.File(sys.argv[2])
 for column, pair, point in (("overall_p_qk", "qk", 4), ("overall_p_v", "vw", 4), ("low_p_qk", "qk", 5), ("low_p_v", "vw", 5)):
     assert abs(row[column][1] - (1 - rates[pair + "/kept"][point].mean() / 64)) < 1e-12, column
 END
-then ok "kvdim-eval takes a proposal, at the widths of the file"; else bad "kvdim-eval takes a proposal, at the widths of the file" "$(cat "$D/err" "$D/log")"; fi
+then ok "kvdim-eval takes a proposal, at the widths of the file"; else not_ok "kvdim-eval takes a proposal, at the widths of the file" "$(cat "$D/err" "$D/log")"; fi
 
 # Where a proposal was measured, the report says how far it is from the best of the sweep.
 if "$B/bin/kvdim-report" "$D/sweep.h5" "$D/r.h5" "$D/p.h5" --no-plots -q -o "$D/report" >"$D/log" 2>&1 &&
@@ -91,25 +86,25 @@ ledger = next(t for t in csv.DictReader(open(sys.argv[3] + "/ledger.csv")) if t[
 assert ledger["verdict"] in ("reproduced", "cannot tell", "not reproduced", "not measured"), ledger
 assert (table[0]["over_oracle"] == "") == (ledger["verdict"] == "not measured")
 END
-then ok "proposals beside the Oracle"; else bad "proposals beside the Oracle" "$(cat "$D/log")"; fi
+then ok "proposals beside the Oracle"; else not_ok "proposals beside the Oracle" "$(cat "$D/log")"; fi
 
 # A model of 8 dimensions per head, which was never swept.
 if "$B/tests/tool_synthetic" moments "$D/om.h5" 300 1 && $B/bin/kvdim-spectrum "$D/om.h5" --pair qk,vw -q -o "$D/os.h5" &&
    "$FIT" "$D/os.h5" --regression "$D/sweep.h5" --loss 0.1 -o "$D/o.h5" >"$D/log" 2>"$D/err" && grep -q "nothing was measured of" "$D/log" &&
    grep -q -- "--method zdc,g=" "$D/log"
-then ok "a proposal for another model"; else bad "a proposal for another model" "$(cat "$D/err" "$D/log")"; fi
+then ok "a proposal for another model"; else not_ok "a proposal for another model" "$(cat "$D/err" "$D/log")"; fi
 if "$FIT" "$D/s.h5" --regression "$D/sweep.h5" --regression "$D/few.h5" --loss 0.1 --json -q -o "$D/both.h5" >"$D/log" 2>"$D/err" && grep -q '"n_tried": 34' "$D/log"
-then ok "two sweeps are pooled"; else bad "two sweeps are pooled" "$(cat "$D/err" "$D/log")"; fi
+then ok "two sweeps are pooled"; else not_ok "two sweeps are pooled" "$(cat "$D/err" "$D/log")"; fi
 # Widths of a proposal are a rates file like any other.
 if $EVAL --spectrum "$D/s.h5" --rates "$D/o.h5" --method zack -o "$D/x.h5" 2>"$D/err"; [ $? -eq 1 ] && grep -q "different models" "$D/err" &&
    $EVAL --spectrum "$D/s.h5" --rates "$D/both.h5" --method zack -o "$D/x.h5" 2>"$D/err"
-then ok "its widths are those of a rates file"; else bad "its widths are those of a rates file" "$(cat "$D/err")"; fi
+then ok "its widths are those of a rates file"; else not_ok "its widths are those of a rates file" "$(cat "$D/err")"; fi
 rm -f "$D/x.h5"
 
 refused() {
   name=$1 status=$2 message=$3; shift 3
   "$FIT" "$D/s.h5" "$@" -o "$D/x.h5" >"$D/log" 2>"$D/err"; got=$?
-  if [ $got -eq "$status" ] && grep -qF -- "$message" "$D/err" && [ ! -e "$D/x.h5" ]; then ok "$name"; else bad "$name" "status $got" "$(cat "$D/err")"; fi
+  if [ $got -eq "$status" ] && grep -qF -- "$message" "$D/err" && [ ! -e "$D/x.h5" ]; then ok "$name"; else not_ok "$name" "status $got" "$(cat "$D/err")"; fi
 }
 refused "too few settings" 1 "a regression over 1 model wants at least 4 settings" --regression "$D/few.h5" --loss 0.1
 refused "no such rows" 1 "no row is of a method with two levels of tokens by importance" --regression "$D/none.h5" --loss 0.1

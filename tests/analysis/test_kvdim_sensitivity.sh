@@ -1,27 +1,21 @@
 #!/bin/sh
 # kvdim-sensitivity and what reads it: the file, repeats, a GPU against the CPU, method fisher against zack, kvdim-fit --by-loss, --by-text,
 # --points-only.
-set -u
-B=${BUILD:-build}
-PYTHON=${PYTHON:-/usr/bin/python3}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
+. tests/lib/cases.sh
 MODEL=data/models/kvdim-6m
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; [ $# -lt 2 ] || echo "$2" | sed 's/^/# /'; }
 fails() { # name status words command...
   name=$1 want=$2 words=$3; shift 3
   "$@" -q -o "$D/none.h5" >"$D/log" 2>&1; got=$?
-  if [ $got -eq "$want" ] && grep -q -- "$words" "$D/log"; then ok "$name"; else bad "$name" "status $got: $(cat "$D/log")"; fi
+  if [ $got -eq "$want" ] && grep -q -- "$words" "$D/log"; then ok "$name"; else not_ok "$name" "status $got: $(cat "$D/log")"; fi
 }
 anywhere="$B/bin/kvdim-sensitivity $MODEL --text data/texts/articles.txt --text data/texts/code.txt --by-text --tokens 1024 --seq-len 256"
 sense="$anywhere --device cpu"
 
-$sense -q --json -o "$D/f.h5" >"$D/f.json" && ok "runs" || bad "runs"
-$sense -q --batch 512 -o "$D/again.h5" && $sense -q --seed 2 -o "$D/other.h5" || bad "runs again"
+$sense -q --json -o "$D/f.h5" >"$D/f.json" && ok "runs" || not_ok "runs"
+$sense -q --batch 512 -o "$D/again.h5" && $sense -q --seed 2 -o "$D/other.h5" || not_ok "runs again"
 "$B/bin/kvdim-collect" $MODEL --text data/texts/articles.txt --tokens 1024 --seq-len 256 --moments --device cpu -q -o "$D/a.h5" &&
   "$B/bin/kvdim-collect" $MODEL --text data/texts/code.txt --tokens 1024 --seq-len 256 --moments --device cpu -q -o "$D/c.h5" &&
-  "$B/bin/kvdim-spectrum" "$D/a.h5" "$D/c.h5" --pair qk,vw,bqk,bvw --label both -q -o "$D/s.h5" || bad "spectrum"
+  "$B/bin/kvdim-spectrum" "$D/a.h5" "$D/c.h5" --pair qk,vw,bqk,bvw --label both -q -o "$D/s.h5" || not_ok "spectrum"
 
 fails "pair of gradients from rows" 2 "needs gradients, which kvdim-sensitivity computes" "$B/bin/kvdim-spectrum" "$D/a.h5" --pair fqk,fvw
 fails "ranks=loss of another method" 2 "ranks=loss requires method fisher" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --method zack,p=0.5,ranks=loss
@@ -31,22 +25,22 @@ fails "by loss without p" 2 "--by-loss requires --overall-p" "$B/bin/kvdim-fit" 
 fails "bf16 on the CPU" 1 "compute bf16 needs a GPU, and this run has none" $sense --compute bf16
 fails "another type" 2 "--compute: 'f16' is none of f32, bf16" $sense --compute f16
 if $anywhere --device cuda -q --json -o "$D/g.h5" >"$D/g.json" 2>"$D/log"; then
-  $anywhere --device cuda --compute bf16 -q --json -o "$D/gb.h5" >"$D/gb.json" && ok "on a GPU" || bad "on a GPU, bf16"
+  $anywhere --device cuda --compute bf16 -q --json -o "$D/gb.h5" >"$D/gb.json" && ok "on a GPU" || not_ok "on a GPU, bf16"
 else
   rm -f "$D/g.json"
-  grep -q 'no CUDA' "$D/log" && echo "skip on a GPU: $(sed 's/.*cuda: //' "$D/log")" || bad "on a GPU" "$(cat "$D/log")"
+  grep -q 'no CUDA' "$D/log" && echo "skip on a GPU: $(sed 's/.*cuda: //' "$D/log")" || not_ok "on a GPU" "$(cat "$D/log")"
 fi
 fails "by text of one text" 2 "--by-text requires at least two texts" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --by-text
 fails "fields for some texts" 2 "--field is given 2 times for 3 texts" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --text a --text b --field x --field y
 fails "points only without target" 2 "--points-only requires --target" "$B/bin/kvdim-eval" $MODEL --text data/texts/stories.txt --points-only
 
-"$B/bin/kvdim-fit" "$D/f.h5" --overall-p 0.3 --by-loss -q -o "$D/r.h5" || bad "kvdim-fit --by-loss"
+"$B/bin/kvdim-fit" "$D/f.h5" --overall-p 0.3 --by-loss -q -o "$D/r.h5" || not_ok "kvdim-fit --by-loss"
 eval="$B/bin/kvdim-eval $MODEL --device cpu --seq-len 256 --tokens 512 --spectrum $D/s.h5 --spectrum $D/f.h5"
 methods="--method zack,p=0.15 --method zack,p=0.3 --method fisher,p=0.15,ranks=loss --method fisher,p=0.3,ranks=loss"
 $eval --text data/texts/stories.txt --text data/texts/reviews.txt --by-text $methods --target 0.97 --points-only -o "$D/e.h5" >"$D/e.txt" 2>"$D/log" &&
-  grep -q '^fisher-loss against zack: p = ' "$D/e.txt" && ok "by text" || bad "by text" "$(cat "$D/e.txt" "$D/log")"
-$eval --text data/texts/stories.txt $methods -q -o "$D/e1.h5" && $eval --text data/texts/reviews.txt $methods -q -o "$D/e2.h5" || bad "texts alone"
-$eval --text data/texts/stories.txt --method fisher --rates "$D/r.h5" -q -o "$D/er.h5" || bad "rates by loss"
+  grep -q '^fisher-loss against zack: p = ' "$D/e.txt" && ok "by text" || not_ok "by text" "$(cat "$D/e.txt" "$D/log")"
+$eval --text data/texts/stories.txt $methods -q -o "$D/e1.h5" && $eval --text data/texts/reviews.txt $methods -q -o "$D/e2.h5" || not_ok "texts alone"
+$eval --text data/texts/stories.txt --method fisher --rates "$D/r.h5" -q -o "$D/er.h5" || not_ok "rates by loss"
 if ! $PYTHON -c "import h5py, numpy" 2>/dev/null; then echo "skip numbers: no h5py"; exit 0; fi
 $PYTHON - "$D" <<'PY' >"$D/log" 2>&1
 import json, os, sys, h5py, numpy as np
@@ -98,4 +92,4 @@ def crossing(rows):
 assert np.isclose(t['p_crossing'], crossing([3, 4])) and np.isclose(t['versus_p'], crossing([1, 2]))
 assert np.isclose(t['difference'], t['p_crossing'] - t['versus_p']) and t['difference_lo'] <= t['difference'] <= t['difference_hi']
 PY
-if [ $? -eq 0 ]; then ok "numbers"; sed 's/^/# /' "$D/log"; else bad "numbers" "$(cat "$D/log")"; fi
+if [ $? -eq 0 ]; then ok "numbers"; sed 's/^/# /' "$D/log"; else not_ok "numbers" "$(cat "$D/log")"; fi

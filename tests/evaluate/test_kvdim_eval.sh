@@ -1,32 +1,26 @@
 #!/bin/sh
 # kvdim-eval on the demo checkpoint: numbers against Hugging Face Transformers (tests/oracle), every guard,
 # the search for a target, the error table. A few hundred tokens each.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 EVAL=$B/bin/kvdim-eval MODEL=data/models/kvdim-6m TEXT=data/texts/stories.txt
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 # Many test programs share the machine: threads that wait should sleep.
 export OMP_WAIT_POLICY=passive
 
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 # values COLUMN FILE: that column of all rows of the JSON summary
-values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
 # fails NAME STATUS WANTED-TEXT COMMAND...: one line on stderr, no file left
 fails() {
   name=$1 want=$2 text=$3; shift 3
   "$@" -o "$D/none.h5" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq "$want" ] && grep -q -- "$text" "$D/err" && [ ! -e "$D/none.h5" ] &&
      [ "$(grep -c '^kvdim-eval: ' "$D/err")" -eq 1 ]; then ok "$name"
-  else bad "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
+  else not_ok "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
 }
 small="--tokens 128 --seq-len 64 --batch 128"
 
 $B/bin/kvdim-collect $MODEL --text data/texts/articles.txt --tokens 2048 --seq-len 256 --moments -q -o "$D/m.h5" &&
 $B/bin/kvdim-spectrum "$D/m.h5" --pair qk,vw,wv,bqk,bvw -q -o "$D/s.h5" &&
 $B/bin/kvdim-spectrum "$D/m.h5" --pair qk,vw --pairing per-query -q -o "$D/per-query.h5" &&
-$B/bin/kvdim-fit "$D/s.h5" --overall-p 0.3,0.5 -q -o "$D/r.h5" || { bad prepare; exit 1; }
+$B/bin/kvdim-fit "$D/s.h5" --overall-p 0.3,0.5 -q -o "$D/r.h5" || { not_ok prepare; exit 1; }
 
 # ---- numbers -------------------------------------------------------------------------------
 if $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.5 --method fdc,p=0.5 \
@@ -38,14 +32,14 @@ if $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 256 --spectrum "$D/s.h5" --m
       function off(a, b, t) { d = a - b; return d > t || -d > t }
       $1 != $6 || off($2, $7, 2e-4 * $2) || off($3, $8, 0.005) || off($4, $9, 5e-4) || off($5, $10, 0.01) {
         print; wrong = 1 } { n++ } END { exit wrong || n != 5 }' >"$D/diff"
-  then ok "as Transformers"; else bad "as Transformers" "$(cat "$D/diff")"; fi
+  then ok "as Transformers"; else not_ok "as Transformers" "$(cat "$D/diff")"; fi
   if [ "$(values bytes_per_token_stored "$D/a.json" | sort -n | head -1)" = 3072.0 ] &&
      [ "$(values bytes_per_token_nominal "$D/a.json" | tr '\n' ' ')" = '3072.0 1536.0 1536.0 1536.0 1536.0 ' ]
-  then ok "bytes stored are counted"; else bad "bytes stored are counted" "$(cat "$D/a.json")"; fi
+  then ok "bytes stored are counted"; else not_ok "bytes stored are counted" "$(cat "$D/a.json")"; fi
   if values full_rank_error "$D/a.json" | awk '$1 != "null" && !($1 > 0 && $1 < 1e-4) { exit 1 }'
-  then ok "full rank is the model"; else bad "full rank is the model"; fi
+  then ok "full rank is the model"; else not_ok "full rank is the model"; fi
 else
-  bad "as Transformers" "$(cat "$D/err")"
+  not_ok "as Transformers" "$(cat "$D/err")"
 fi
 
 # Every point of a rates file, zack and uniform by default, none first; 16-bit store.
@@ -53,7 +47,7 @@ if $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --rates "$D/r.h5" --cac
      >"$D/b.json" 2>"$D/err" && [ "$(values method "$D/b.json" | tr '\n' ' ')" = 'none zack zack uniform uniform ' ] &&
    [ "$(values stored_element_bytes "$D/b.json" | sort -u)" = 2 ] &&
    values kl "$D/b.json" | awk '{ k[NR] = $1 } END { exit !(k[1] > 0 && k[1] < 1e-3 && k[2] > k[1] && k[3] > k[2] && k[5] > k[4]) }'
-then ok "points of a rates file, bf16 store"; else bad "points of a rates file, bf16 store" "$(cat "$D/err" "$D/b.json")"; fi
+then ok "points of a rates file, bf16 store"; else not_ok "points of a rates file, bf16 store" "$(cat "$D/err" "$D/b.json")"; fi
 
 # Intervals need 8 sequences: with 2 they are left out, and a warning says so.
 says_few() { grep -q 'warning: no 95 % intervals: they need 8 sequences, and --tokens 128 with --seq-len 64 gives 2$' "$1"; }
@@ -61,7 +55,7 @@ if says_few "$D/err" && $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 64 --sp
      -o "$D/eight.h5" >"$D/eight.json" 2>"$D/err" && ! grep -q intervals "$D/err" && [ "$(values kl_lo "$D/b.json" | sort -u)" = null ] &&
    for c in perplexity_lo perplexity perplexity_hi; do values $c "$D/eight.json" >"$D/$c"; done &&
    paste -d' ' "$D/perplexity_lo" "$D/perplexity" "$D/perplexity_hi" | awk '!($1 < $2 && $2 < $3) { exit 1 }'
-then ok "intervals from 8 sequences on"; else bad "intervals from 8 sequences on" "$(cat "$D/err" "$D/eight.json")"; fi
+then ok "intervals from 8 sequences on"; else not_ok "intervals from 8 sequences on" "$(cat "$D/err" "$D/eight.json")"; fi
 
 if ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then
   if ${PYTHON:-python3} - "$D/a.h5" <<'PY'
@@ -78,7 +72,7 @@ assert np.allclose(f['sequences/kl'][:].sum(1) / n.sum(), r['kl'][:])
 assert np.isnan(r['perplexity_lo'][:]).all() and np.isnan(r['kl_hi'][:]).all()
 assert [k for k in f['provenance/inputs']]
 PY
-  then ok "file read by h5py"; else bad "file read by h5py"; fi
+  then ok "file read by h5py"; else not_ok "file read by h5py"; fi
 else
   echo "skip file read by h5py: no h5py"
 fi
@@ -87,10 +81,10 @@ fi
 if $EVAL $MODEL --text data/texts/articles.txt --tokens 2048 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.9 \
      -q --json -o "$D/same.h5" >"$D/same.json" 2>"$D/err" && grep -q "calibrated on the very text" "$D/err" &&
    grep -q '"calibrated_on_same_text": true' "$D/same.json"
-then ok "calibrated on the same text is said"; else bad "calibrated on the same text is said" "$(cat "$D/err")"; fi
+then ok "calibrated on the same text is said"; else not_ok "calibrated on the same text is said" "$(cat "$D/err")"; fi
 
 z="$EVAL $MODEL --text $TEXT $small --method zack,p=0.5 --spectrum"
-for w in hash before layers rotation; do "$B/tests/tool_eval" change "$D/s.h5" "$D/$w.h5" $w || bad "change $w"; done
+for w in hash before layers rotation; do "$B/tests/tool_eval" change "$D/s.h5" "$D/$w.h5" $w || not_ok "change $w"; done
 fails "spectrum of another model" 1 "are of different models: hash is" $z "$D/hash.h5"
 fails "spectrum before RoPE" 1 "the spectrum was taken 'before' RoPE" $z "$D/before.h5"
 fails "spectrum of fewer layers" 1 "needs layers 0-5, the spectrum has layers 0-4" $z "$D/layers.h5"
@@ -123,13 +117,13 @@ if $EVAL $MODEL --text $TEXT --tokens 256 --seq-len 32 --batch 256 --spectrum "$
    values purpose "$D/t.json" | tail -n +2 | grep -qx target-search &&
    awk '/"p":/ { p = $2 + 0 } /"p_misses":/ { q = $2 + 0 } /"p_lo":/ { l = $2 + 0 } /"p_hi":/ { h = $2 + 0 }
         END { exit !(p > 0 && q > p && l <= p && h >= p && h < 1) }' "$D/t.json"
-then ok "search for a target ends"; else bad "search for a target ends" "$(cat "$D/err" "$D/t.json" | tail -20)"; fi
+then ok "search for a target ends"; else not_ok "search for a target ends" "$(cat "$D/err" "$D/t.json" | tail -20)"; fi
 
 if $EVAL $MODEL --text $TEXT --tokens 32 --seq-len 32 --spectrum "$D/s.h5" --method zack --scan-errors -q -o "$D/e.h5" \
      2>"$D/err" && $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --error-table "$D/e.h5" \
      --method zack,p=0.5,ranks=error -q --json -o "$D/f.h5" >"$D/f.json" 2>>"$D/err" &&
    values rule "$D/f.json" | grep -qx error && [ "$(values overall_p "$D/f.json" | tail -1)" = 0.5 ]
-then ok "error table and widths from it"; else bad "error table and widths from it" "$(cat "$D/err")"; fi
+then ok "error table and widths from it"; else not_ok "error table and widths from it" "$(cat "$D/err")"; fi
 
 # Widths for other bases: of a table refused, of rates said.
 "$B/bin/kvdim-collect" "$MODEL" --random 200 --moments -q -o "$D/o.m.h5" && "$B/bin/kvdim-spectrum" "$D/o.m.h5" -q -o "$D/o.h5"
@@ -139,7 +133,7 @@ if $EVAL $MODEL --text $TEXT $small --spectrum "$D/o.h5" --rates "$D/r.h5" --met
    grep -q "warning: '.*r.h5' was fitted to other bases of qk and vw than '.*o.h5' holds" "$D/err" &&
    $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --rates "$D/r.h5" --method zack -q -o "$D/g.h5" 2>"$D/err" &&
    ! grep -q 'warning: .*bases' "$D/err"
-then ok "rates of other bases"; else bad "rates of other bases" "$(cat "$D/err")"; fi
+then ok "rates of other bases"; else not_ok "rates of other bases" "$(cat "$D/err")"; fi
 if "$B/bin/kvdim-fit" "$D/o.h5" --error-table "$D/e.h5" --overall-p 0.5 -q -o "$D/o.r.h5" 2>"$D/err"; [ $? -eq 1 ] &&
    grep -q "e.h5' was measured with other bases" "$D/err" && "$B/bin/kvdim-fit" "$D/s.h5" --error-table "$D/e.h5" --overall-p 0.5 -q -o "$D/o.r.h5"
-then ok "kvdim-fit refuses a table of other bases"; else bad "kvdim-fit refuses a table of other bases" "$(cat "$D/err")"; fi
+then ok "kvdim-fit refuses a table of other bases"; else not_ok "kvdim-fit refuses a table of other bases" "$(cat "$D/err")"; fi

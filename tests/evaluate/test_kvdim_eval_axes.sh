@@ -1,13 +1,8 @@
 #!/bin/sh
 # kvdim-eval with methods of every axis: each acts, counts its bytes, loses less the more it keeps, and says what it lacks.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 -q"
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 # column NAME: of all rows of the JSON summary
 column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { $EVAL --cache f16 --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
@@ -16,11 +11,11 @@ fails() {
   name=$1 text=$2; shift 2
   $EVAL -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq 1 ] && grep -q -- "$text" "$D/err" && [ "$(grep -c . "$D/err")" -eq 1 ] && [ ! -e "$D/none.h5" ]; then ok "$name"
-  else bad "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
+  else not_ok "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
 }
 
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both -q -o "$D/d.h5" &&
-$B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw -q -o "$D/s.h5" || { bad prepare; exit 1; }
+$B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw -q -o "$D/s.h5" || { not_ok prepare; exit 1; }
 
 # ---- each kind acts, and its share of a 16-bit cache lies where its definition puts it ----------
 if run --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method h2o --method keyformer --method scissorhands \
@@ -33,21 +28,21 @@ if run --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method h2o --m
   column method >"$D/m"; column cache_share >"$D/c"; column kl >"$D/k"
   paste -d' ' "$D/m" "$D/c" "$D/k" >"$D/rows"
   if awk '$1 == "none" { ok += $2 == 1 && $3 < 1e-6 } $1 != "none" { ok += $2 > 0.05 && $2 < 0.95 && $3 > 1e-4 && $3 < 3 } { n++ } END { exit !(n == 38 && ok == 38) }' "$D/rows"
-  then ok "thirty-eight methods act and count"; else bad "thirty-eight methods act and count" "$(cat "$D/rows")"; fi
+  then ok "thirty-eight methods act and count"; else not_ok "thirty-eight methods act and count" "$(cat "$D/rows")"; fi
   # h2o+zack holds 0.7 of what h2o holds.
   if awk '$1 == "h2o" { a = $2 } $1 == "h2o+zack" { b = $2 / a } END { exit !(b > 0.69 && b < 0.71) }' "$D/rows"
-  then ok "bytes of a composition multiply"; else bad "bytes of a composition multiply" "$(cat "$D/rows")"; fi
-else bad "every axis runs" "$(cat "$D/err")"; fi
+  then ok "bytes of a composition multiply"; else not_ok "bytes of a composition multiply" "$(cat "$D/rows")"; fi
+else not_ok "every axis runs" "$(cat "$D/err")"; fi
 
 # ---- a column that does not apply to a row is "-" in the table and null in JSON ----------------------------------
 table="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 100 --seq-len 100 --method h2o"
 if $table -o "$D/t.h5" >"$D/t" 2>"$D/err" && ! grep -qi nan "$D/t" && grep -Eq '^h2o +none +- +- .* - ' "$D/t" &&
    $table --json -q -o "$D/t.h5" >"$D/t.json" 2>"$D/err" && [ "$(grep -c '"overall_p": null' "$D/t.json")" -eq 1 ] && ! grep -qi 'nan' "$D/t.json"
-then ok "columns that do not apply"; else bad "columns that do not apply" "$(cat "$D/t")" "$(cat "$D/err")"; fi
+then ok "columns that do not apply"; else not_ok "columns that do not apply" "$(cat "$D/t")" "$(cat "$D/err")"; fi
 
 # ---- latents at full rank are the keys themselves --------------------------------------------------
 if run --calibration "$D/d.h5" --method palu,p=0 --method palu,p=0,heads=1 && column kl | awk 'NR > 1 && !($1 < 1e-5) { wrong = 1 } END { exit wrong || NR != 3 }'
-then ok "palu at full rank is the model"; else bad "palu at full rank is the model" "$(column kl)" "$(cat "$D/err")"; fi
+then ok "palu at full rank is the model"; else not_ok "palu at full rank is the model" "$(column kl)" "$(cat "$D/err")"; fi
 
 # ---- ZDC with one width for both levels is zack; narrower unimportant tokens lie between two widths
 # zack takes a prompt in blocks and zdc row by row, so float32 products are added in different orders.
@@ -60,18 +55,18 @@ if run --cache f32 --prompt 100 --spectrum "$D/s.h5" --method zack,p=0.2 --metho
   if paste -d' ' "$D/k" "$D/c" | awk 'NR == 2 { kl = $1; share = $2 }
        NR == 3 && !($1 > (1 - 1e-5) * kl && $1 < (1 + 1e-5) * kl && $2 > share && $2 < share + 0.001) { wrong = 1 }
        NR > 3 && !($1 > last && $2 < before) { wrong = 1 } { last = $1; before = $2 } END { exit wrong || NR != 6 }'
-  then ok "zdc between its two rates"; else bad "zdc between its two rates" "$(paste "$D/k" "$D/c")"; fi
-else bad "zdc between its two rates" "$(cat "$D/err")"; fi
+  then ok "zdc between its two rates"; else not_ok "zdc between its two rates" "$(paste "$D/k" "$D/c")"; fi
+else not_ok "zdc between its two rates" "$(cat "$D/err")"; fi
 
 # ---- a rate for each pair: p of either, at both levels, and bytes that follow from them -----------------------
 # ZDC's levels beside another method (H2O-ZDC, GEAR-ZDC), whichever is named first; with one rate they change no number.
 if run --prompt 100 --spectrum "$D/s.h5" --method h2o+zack,p=0.2 --method h2o+zdc,p_i=0.2,p_u=0.2,g=0.4 --method h2o+zdc,p_i=0.2,p_u=0.5,g=0.4 --method zdc+h2o,p_i=0.2,p_u=0.5,g=0.4 && column perplexity > "$D/a" && column cache_share > "$D/b"; then
   if [ "$(sed -n 2p "$D/a")" = "$(sed -n 3p "$D/a")" ] && [ "$(sed -n 4p "$D/a")" = "$(sed -n 5p "$D/a")" ] && [ "$(sed -n 3p "$D/a")" != "$(sed -n 4p "$D/a")" ] &&
-     awk 'NR == 3 { one = $1 } NR == 4 { exit !($1 < one) }' "$D/b"; then ok "h2o beside zdc"; else bad "h2o beside zdc" "$(paste "$D/a" "$D/b")"; fi
-else bad "h2o beside zdc" "$(cat "$D/err")"; fi
+     awk 'NR == 3 { one = $1 } NR == 4 { exit !($1 < one) }' "$D/b"; then ok "h2o beside zdc"; else not_ok "h2o beside zdc" "$(paste "$D/a" "$D/b")"; fi
+else not_ok "h2o beside zdc" "$(cat "$D/err")"; fi
 if run --prompt 100 --spectrum "$D/s.h5" --method zack+gear,p=0.2 --method gear+zdc,p_i=0.2,p_u=0.2,g=0.4 --method gear+zdc,p_i=0.2,p_u=0.7,g=0.4 && column perplexity > "$D/a" && column cache_share > "$D/b"; then
-  if [ "$(sed -n 2p "$D/a")" = "$(sed -n 3p "$D/a")" ] && awk 'NR == 3 { one = $1 } NR == 4 { exit !($1 < one) }' "$D/b"; then ok "gear behind zdc"; else bad "gear behind zdc" "$(paste "$D/a" "$D/b")"; fi
-else bad "gear behind zdc" "$(cat "$D/err")"; fi
+  if [ "$(sed -n 2p "$D/a")" = "$(sed -n 3p "$D/a")" ] && awk 'NR == 3 { one = $1 } NR == 4 { exit !($1 < one) }' "$D/b"; then ok "gear behind zdc"; else not_ok "gear behind zdc" "$(paste "$D/a" "$D/b")"; fi
+else not_ok "gear behind zdc" "$(cat "$D/err")"; fi
 
 if run --prompt 100 --spectrum "$D/s.h5" --method zack,p.qk=0.5,p.v=0.25 --method zdc,p.qk=0.25,p.v=0.5/0.25,p_u.qk=0.75/0.5,p_u.v=0.5,g=0.4 --method zdc,p=0.3,p_u.qk=0.6,p_u.v=0.7,g=0.4; then
   for c in overall_p_qk overall_p_v low_p_qk low_p_v overall_p p_wanted cache_share; do column $c >"$D/$c"; done
@@ -83,16 +78,16 @@ if run --prompt 100 --spectrum "$D/s.h5" --method zack,p.qk=0.5,p.v=0.25 --metho
        NR > 2 && NR < 7 { i = NR - 3; ok += at($1, 0.25) && at($2, i < 2 ? 0.5 : 0.25) && at($3, i % 2 ? 0.5 : 0.75) && at($4, 0.5) && mean($1, $2, $5) && $7 < 1 - $5 && $7 > 1 - ($3 + $4) / 2 }
        NR == 7 { ok += at($3, 0.6) && at($4, 0.7) && $6 == 0.3 && mean($1, $2, $5) }
        END { exit !(NR == 7 && ok == 7) }' "$D/rows"
-  then ok "a rate for each pair"; else bad "a rate for each pair" "$(cat "$D/rows")"; fi
-else bad "a rate for each pair" "$(cat "$D/err")"; fi
+  then ok "a rate for each pair"; else not_ok "a rate for each pair" "$(cat "$D/rows")"; fi
+else not_ok "a rate for each pair" "$(cat "$D/err")"; fi
 
 # ---- layers kept whole: of six layers two, and the other four hold half -------------------------------------------
 if run --prompt 50 --spectrum "$D/s.h5" --calibration "$D/d.h5" --method uniform,p=0.5 --method uniform,p=0.5,keep_layers=1:1 --method palu,p=0.5,heads=2 --method palu,p=0.5,heads=2,keep_layers=2:0 \
      --method xkv,layers=2,keep_layers=2:0 --method tova,keep_layers=0:3; then
   column cache_share >"$D/c"; column kl >"$D/k"
   if paste -d' ' "$D/c" "$D/k" | awk 'NR == 3 || NR == 5 { ok += $1 > 0.66666 && $1 < 0.66667 && $2 < before } { before = $2 } NR > 5 { ok += $1 < 1 && $1 > 0.5 } END { exit !(NR == 7 && ok == 4) }'
-  then ok "layers kept whole"; else bad "layers kept whole" "$(paste "$D/c" "$D/k")"; fi
-else bad "layers kept whole" "$(cat "$D/err")"; fi
+  then ok "layers kept whole"; else not_ok "layers kept whole" "$(paste "$D/c" "$D/k")"; fi
+else not_ok "layers kept whole" "$(cat "$D/err")"; fi
 
 # ---- quest stores all tokens and the bounds of pages of 16, 2 / 16 of the keys, and reads a quarter --------------------
 if run --prompt 100 --spectrum "$D/s.h5" --method quest --method quest,budget=0.5 --method quest+zack,p=0.4 --method quest+kivi,residual=32 --method quest,keep_layers=2:0 --method h2o; then
@@ -101,8 +96,8 @@ if run --prompt 100 --spectrum "$D/s.h5" --method quest --method quest,budget=0.
        NR == 1 { ok += $2 == $3 } NR == 2 { ok += $1 > 1.0625 && $1 < 1.07 && $2 < 0.4 * $3; read = $2; kl = $4 }
        NR == 3 { ok += $2 > 1.5 * read && $4 < kl } NR == 4 || NR == 5 { ok += $1 < 0.7 && $2 < read } NR == 6 { ok += $2 > read && $4 < kl }
        NR == 7 { ok += $2 > $3 && $2 < 1.1 * $3 } END { exit !(NR == 7 && ok == 7) }'
-  then ok "a step reads a part of the cache"; else bad "a step reads a part of the cache" "$(paste "$D/cache_share" "$D/bytes_per_token_read" "$D/bytes_per_token_stored" "$D/kl")"; fi
-else bad "a step reads a part of the cache" "$(cat "$D/err")"; fi
+  then ok "a step reads a part of the cache"; else not_ok "a step reads a part of the cache" "$(paste "$D/cache_share" "$D/bytes_per_token_read" "$D/bytes_per_token_stored" "$D/kl")"; fi
+else not_ok "a step reads a part of the cache" "$(cat "$D/err")"; fi
 
 # ---- shadowkv stores keys in low rank, and reads chunks of a prompt -----------------------------------
 if run --prompt 160 --method shadowkv,rank=64,outliers=2,budget=0.5/0.25/0.05 --method shadowkv,rank=16,outliers=2,budget=0.5 --method shadowkv,rank=64,outliers=2,budget=0.25,keep_layers=1:1; then
@@ -110,18 +105,18 @@ if run --prompt 160 --method shadowkv,rank=64,outliers=2,budget=0.5/0.25/0.05 --
   if paste -d' ' "$D/cache_share" "$D/bytes_per_token_read" "$D/bytes_per_token_stored" "$D/kl" | awk '
        NR > 1 && NR < 5 { ok += $2 < $3 && $4 > kl && (NR == 2 || ($2 < read && $3 == stored)) } NR > 1 { kl = $4; read = $2; stored = $3 } NR == 2 { first = $4; share = $1 } NR == 5 { ok += $1 < share && $4 > first } NR == 6 { ok += $4 > 0 }
        END { exit !(NR == 6 && ok == 5) }'
-  then ok "chunks read by their mean keys"; else bad "chunks read by their mean keys" "$(paste "$D/cache_share" "$D/bytes_per_token_read" "$D/bytes_per_token_stored" "$D/kl")"; fi
-else bad "chunks read by their mean keys" "$(cat "$D/err")"; fi
+  then ok "chunks read by their mean keys"; else not_ok "chunks read by their mean keys" "$(paste "$D/cache_share" "$D/bytes_per_token_read" "$D/bytes_per_token_stored" "$D/kl")"; fi
+else not_ok "chunks read by their mean keys" "$(cat "$D/err")"; fi
 
 # ---- more kept, less lost -------------------------------------------------------------------------
 if run --calibration "$D/d.h5" --method kvquant,bits=2 --method kvquant,bits=3 --method kvquant,bits=5 --method hetero,k=2,v=2 \
      --method hetero,k=4,v=4 --method hetero,k=8,v=8 --method h2o,heavy=0.05,recent=0.05 --method h2o,heavy=0.2,recent=0.2 --method h2o,heavy=0.4,recent=0.4; then
   column kl >"$D/k"; column cache_share >"$D/c"
   if paste -d' ' "$D/k" "$D/c" | awk 'NR > 1 { i = (NR - 2) % 3; if (i && !($1 < kl && $2 > share)) wrong = 1; kl = $1; share = $2 } END { exit wrong || NR != 10 }'
-  then ok "more kept, less lost"; else bad "more kept, less lost" "$(paste "$D/k" "$D/c")"; fi
+  then ok "more kept, less lost"; else not_ok "more kept, less lost" "$(paste "$D/k" "$D/c")"; fi
   # 4 bits and a scale and zero point of 16 each for 64 numbers, all at the high level: 4.5 of 16
-  if awk 'NR == 6 { exit !($1 > 0.28124 && $1 < 0.28126) }' "$D/c"; then ok "hetero's bytes to the bit"; else bad "hetero's bytes to the bit" "$(cat "$D/c")"; fi
-else bad "levels of keeping" "$(cat "$D/err")"; fi
+  if awk 'NR == 6 { exit !($1 > 0.28124 && $1 < 0.28126) }' "$D/c"; then ok "hetero's bytes to the bit"; else not_ok "hetero's bytes to the bit" "$(cat "$D/c")"; fi
+else not_ok "levels of keeping" "$(cat "$D/err")"; fi
 
 # ---- the same again ---------------------------------------------------------------------------------
 # The threads share the rows of a batch, and SGEMM may add the products of a row in another order if
@@ -133,7 +128,7 @@ run --cache f32 --prompt 50 --method keyformer --seed 3 --threads 1; column kl >
 run --cache f32 --prompt 50 --method keyformer --seed 4; column kl >"$D/k3"
 if paste -d' ' "$D/k1" "$D/k2" "$D/k3" | awk 'function far(a, b) { return (a > b ? a - b : b - a) / a }
      NR == 2 { good = far($1, $2) < 1e-5 && far($1, $3) > 1e-3 } END { exit !good }'
-then ok "the seed decides, threads do not"; else bad "the seed decides, threads do not" "$(paste "$D/k1" "$D/k2" "$D/k3")"; fi
+then ok "the seed decides, threads do not"; else not_ok "the seed decides, threads do not" "$(paste "$D/k1" "$D/k2" "$D/k3")"; fi
 
 # ---- refusals ------------------------------------------------------------------------------------------
 fails "a method that decides at a prompt" "'snapkv' decides at the end of a prompt: give --prompt" --method snapkv
@@ -155,7 +150,7 @@ fails "a share above 1 in the last layer" "the fraction of important tokens woul
 usage() {
   name=$1 text=$2; shift 2
   $EVAL -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
-  if [ $rc -eq 2 ] && grep -q -- "$text" "$D/err" && [ ! -e "$D/none.h5" ]; then ok "$name"; else bad "$name" "status $rc, wanted 2 and '$text'" "$(cat "$D/err")"; fi
+  if [ $rc -eq 2 ] && grep -q -- "$text" "$D/err" && [ ! -e "$D/none.h5" ]; then ok "$name"; else not_ok "$name" "status $rc, wanted 2 and '$text'" "$(cat "$D/err")"; fi
 }
 usage "bits of a level that nobody makes" "lk sets entries at the low level, but no member lowers entries" --method hetero,lk=1
 usage "budgets of layers beside levels" "'cake' and 'sparsity' both choose tokens" --prompt 50 --method cake+sparsity
@@ -163,15 +158,15 @@ usage "two choices of tokens" "'h2o' and 'quest' both choose tokens" --prompt 50
 usage "a sweep over a key that is given" "--sweep tries values of p, of which --method zack,p=0.5 gives one" --spectrum "$D/s.h5" --method zack,p=0.5 --sweep 3
 usage "a target for nothing" "--target of nothing" --method none --target 0.9
 printf '1,2,3\n' >"$D/ids.csv"
-$B/bin/kvdim-eval data/models/kvdim-6m --ids "$D/ids.csv" --no-special --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 2 ] && grep -q -- "--no-special requires --text" "$D/err" && ok "special tokens of ids" || bad "special tokens of ids" "$(cat "$D/err")"
-$B/bin/kvdim-eval data/models/kvdim-6m --ids "$D" --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 1 ] && grep -q "Is a directory" "$D/err" && ok "a folder of ids" || bad "a folder of ids" "$(cat "$D/err")"
+$B/bin/kvdim-eval data/models/kvdim-6m --ids "$D/ids.csv" --no-special --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 2 ] && grep -q -- "--no-special requires --text" "$D/err" && ok "special tokens of ids" || not_ok "special tokens of ids" "$(cat "$D/err")"
+$B/bin/kvdim-eval data/models/kvdim-6m --ids "$D" --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 1 ] && grep -q "Is a directory" "$D/err" && ok "a folder of ids" || not_ok "a folder of ids" "$(cat "$D/err")"
 
 # ---- files that nobody reads, and calibration on the text that is evaluated, are said ------------------
 if run --method h2o --calibration "$D/d.h5" --spectrum "$D/s.h5" --seeds 2 && [ "$(grep -c "no method here has a use for --calibration\|no method here has a use for --spectrum\|no method here draws random numbers" "$D/err")" = 3 ]
-then ok "what no method has a use for is said"; else bad "what no method has a use for is said" "$(cat "$D/err")"; fi
-if run --method zack,p=0.3 --method kvquant --calibration "$D/d.h5" --spectrum "$D/s.h5" && ! grep warning "$D/err" | grep -qv 'no 95 % intervals'; then ok "and nothing else"; else bad "and nothing else" "$(cat "$D/err")"; fi
+then ok "what no method has a use for is said"; else not_ok "what no method has a use for is said" "$(cat "$D/err")"; fi
+if run --method zack,p=0.3 --method kvquant --calibration "$D/d.h5" --spectrum "$D/s.h5" && ! grep warning "$D/err" | grep -qv 'no 95 % intervals'; then ok "and nothing else"; else not_ok "and nothing else" "$(cat "$D/err")"; fi
 if $B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --calibration "$D/d.h5" --method kvquant -q -o "$D/same.h5" 2>"$D/err" &&
-   grep -q "was calibrated on the very text that is evaluated" "$D/err"; then ok "levels from the evaluated text"; else bad "levels from the evaluated text" "$(cat "$D/err")"; fi
+   grep -q "was calibrated on the very text that is evaluated" "$D/err"; then ok "levels from the evaluated text"; else not_ok "levels from the evaluated text" "$(cat "$D/err")"; fi
 
 # What is lowered is stored in fewer bits by hetero alone; elsewhere it stays as it is, and a method that does no more is refused.
 fails "importance beside codes of one level" "entries that 'importance' lowers take no fewer bits" --prompt 50 --method importance+kivi,residual=32
@@ -181,7 +176,7 @@ fails "sparsity that only lowers" "'sparsity' dropped no entry, and entries that
 fails "an idle eviction beside levels" "'h2o' dropped no entry" --prompt 100 --spectrum "$D/s.h5" --method h2o+zdc,heavy=500,recent=1,p_i=0.2,p_u=0.5
 fails "idle levels beside an eviction" "'importance' lowered no entry" --prompt 100 --spectrum "$D/s.h5" --method h2o+zdc,p_i=0.2,p_u=0.5,g=1
 if run --prompt 100 --method kivi,residual=32 --method sparsity+kivi,residual=32,th=0.5,tl=0.2,window=8 && column cache_share >"$D/c" && awk 'NR == 2 { kivi = $1 } NR == 3 { exit !($1 < kivi) }' "$D/c"
-then ok "dropping beside codes of one level stores less"; else bad "dropping beside codes of one level stores less" "$(cat "$D/c")" "$(cat "$D/err")"; fi
+then ok "dropping beside codes of one level stores less"; else not_ok "dropping beside codes of one level stores less" "$(cat "$D/c")" "$(cat "$D/err")"; fi
 fails "importance without a low level" "entries that 'importance' lowers take no fewer bits: add a method of the dims axis with p_u, or hetero" --prompt 50 --method importance
 fails "two widths with tables of one" "'kvquant' codes entries of one width, not of two levels" --prompt 50 --spectrum "$D/s.h5" --calibration "$D/d.h5" --method zdc+kvquant,p=0.1,p_u=0.5
 fails "important tokens cut more" "p_u = 0.1 removes less than the 0.5 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u=0.1
@@ -194,4 +189,4 @@ $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --token
 fails "a calibration without K before RoPE" "no K before RoPE: collect it with --rope both" --method kvquant --calibration "$D/after.h5"
 if $EVAL -o "$D/none.h5" --spectrum "$D/s.h5" --method zack,p.qk=0.1,p.v=0.2 --target 0.9 >"$D/out" 2>"$D/err"; [ $? -eq 2 ] &&
    grep -qF -- "--target takes one p for both pairs, --method zack,p.qk=0.1,p.v=0.2 has one for each" "$D/err"
-then ok "a target of two rates"; else bad "a target of two rates" "$(cat "$D/err")"; fi
+then ok "a target of two rates"; else not_ok "a target of two rates" "$(cat "$D/err")"; fi

@@ -1,13 +1,8 @@
 #!/bin/sh
 # kvdim-eval with methods of the bits axis that code by formats, rotations and entropy: bytes, losses, compositions, refusals.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 -q"
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 # column NAME: of all rows of the JSON summary
 column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { $EVAL --cache f16 --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
@@ -22,67 +17,67 @@ fails() {
   name=$1 text=$2; shift 2
   $EVAL -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq 1 ] && grep -q -- "$text" "$D/err" && [ "$(grep -c . "$D/err")" -eq 1 ] && [ ! -e "$D/none.h5" ]; then ok "$name"
-  else bad "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
+  else not_ok "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
 }
 
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both -q -o "$D/d.h5" &&
-$B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw -q -o "$D/s.h5" || { bad prepare; exit 1; }
+$B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw -q -o "$D/s.h5" || { not_ok prepare; exit 1; }
 
 # ---- floating-point formats: bytes to the bit, and the wider format loses less ---------------------
 if rows --calibration "$D/d.h5" --method fp8 --method fp8,mantissa=2 --method fp8,scale=1 --method fp8,scale=2 --method mxfp4 --method nvfp4 --method nvfp4,scale=2; then
   if awk 'function at(x, y) { return x > y - 1e-6 && x < y + 1e-6 }
        NR > 1 && NR < 6 { ok += at($2, 0.5) && $3 > 1e-7 && $3 < 0.02 } NR == 6 { ok += at($2, 4.25 / 16) && $3 < 0.5; mx = $3 }
        NR > 6 { ok += at($2, 4.5 / 16) && $3 < mx && $3 > 1e-4 } END { exit !(NR == 8 && ok == 7) }' "$D/rows"
-  then ok "formats take their bytes and act"; else bad "formats take their bytes and act" "$(cat "$D/rows")"; fi
-else bad "formats run" "$(cat "$D/err")"; fi
+  then ok "formats take their bytes and act"; else not_ok "formats take their bytes and act" "$(cat "$D/rows")"; fi
+else not_ok "formats run" "$(cat "$D/err")"; fi
 
 # ---- with methods of other axes -------------------------------------------------------------------
 if rows --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method h2o --method h2o+fp8 --method zack+fp8,p=0.5 --method palu+fp8,palu.p=0.5 --method zack+nvfp4,p=0.5,scale=1; then
   if awk '$1 == "h2o" { h2o = $2 } $1 == "h2o+fp8" { ok += $2 > 0.5 * h2o - 1e-6 && $2 < 0.5 * h2o + 0.01 }
        $1 == "zack+fp8" || $1 == "palu+fp8" { ok += $2 > 0.24 && $2 < 0.26 } $1 == "zack+nvfp4" { ok += $2 > 0.14 && $2 < 0.2 }
        NR > 1 && !($3 > 1e-3 && $3 < 3) { wrong = 1 } END { exit wrong || ok != 4 || NR != 6 }' "$D/rows"
-  then ok "formats with other axes"; else bad "formats with other axes" "$(cat "$D/rows")"; fi
-else bad "formats with other axes" "$(cat "$D/err")"; fi
+  then ok "formats with other axes"; else not_ok "formats with other axes" "$(cat "$D/rows")"; fi
+else not_ok "formats with other axes" "$(cat "$D/err")"; fi
 # ---- turboquant: more bits, less lost; the seed decides; latents and cut heads ---------------------
 if rows --prompt 50 --method turboquant,bits=2 --method turboquant,bits=4 --method turboquant,bits=8 --method turboquant,bits=2,qjl=0 --method turboquant,bits=4,qjl=0 --method turboquant,bits=8,qjl=0; then
   if awk 'function at(x, y) { return x > y - 1e-6 && x < y + 1e-6 }
        NR > 1 { bits = 2 ^ ((NR - 2) % 3 + 1); ok += at($2, (bits + (NR < 5 ? 24 : 16) / 64) / 16) && (bits == 2 || $3 < kl / 4); kl = $3 } bits == 8 { ok += $3 < 0.001 }
        END { exit !(NR == 7 && ok == 8) }' "$D/rows"
-  then ok "turboquant's bytes and losses"; else bad "turboquant's bytes and losses" "$(cat "$D/rows")"; fi
-else bad "turboquant runs" "$(cat "$D/err")"; fi
+  then ok "turboquant's bytes and losses"; else not_ok "turboquant's bytes and losses" "$(cat "$D/rows")"; fi
+else not_ok "turboquant runs" "$(cat "$D/err")"; fi
 if rows --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method palu+turboquant,p=0.5 --method zack+turboquant,p=0.5 --method snapkv+turboquant,window=8 && [ "$(awk '$3 > 1e-3 && $3 < 3 && $2 < 0.25' "$D/rows" | wc -l)" -eq 3 ] &&
    run --method turboquant,bits=3 --seed 4 && column kl >"$D/k1" && run --method turboquant,bits=3 --seed 5 && column kl >"$D/k2" && ! cmp -s "$D/k1" "$D/k2"
-then ok "turboquant with other axes and seeds"; else bad "turboquant with other axes and seeds" "$(cat "$D/rows" "$D/err")"; fi
+then ok "turboquant with other axes and seeds"; else not_ok "turboquant with other axes and seeds" "$(cat "$D/rows" "$D/err")"; fi
 if rows --prompt 160 --spectrum "$D/s.h5" --method turboquant,bits=2/2.5/3/3.5,group=8 --method zack+turboquant,p=0.5,bits=2.5,group=8 --method h2o+turboquant,bits=2.5,group=8; then
   if awk '{ kl[NR] = $3; share[NR] = $2 } END { more = share[5] - share[3]; exit !(NR == 7 && kl[3] < kl[2] / 2 && kl[5] < kl[4] / 2 && share[3] > share[2] + 0.5 / 16 && more > 0.9 / 16 && more < 1 / 16 &&
        share[6] < 0.65 * share[3] && share[7] < 0.3 * share[3] && kl[6] < 1 && kl[7] < 1) }' "$D/rows"
-  then ok "turboquant with half bits"; else bad "turboquant with half bits" "$(cat "$D/rows")"; fi
-else bad "turboquant with half bits runs" "$(cat "$D/err")"; fi
+  then ok "turboquant with half bits"; else not_ok "turboquant with half bits" "$(cat "$D/rows")"; fi
+else not_ok "turboquant with half bits runs" "$(cat "$D/err")"; fi
 
 # ---- codes per channel of a block of tokens --------------------------------------------------------
 if rows --prompt 128 --method comet,bits=2/4/8,group=32 --method comet,bits=4,group=32,symmetric=0 --method vidkv,residual=32,k=1/1.5/2 --method vidkv,residual=32,k=2,ternary=0 --method snapkv+comet,window=8,group=32 --method h2o+vidkv,residual=32; then
   if awk 'NR > 2 && NR < 5 { ok += $3 < kl && $2 > share } NR == 4 { ok += $3 < 0.002 } NR == 5 { ok += $2 > 0.25 && $2 < 0.4 && $3 < 0.1 }
        NR == 7 || NR == 8 { ok += $3 < kl && $2 > share } NR == 9 { ok += $3 < kl && $2 > share } { kl = $3; share = $2 } END { exit !(NR == 11 && ok == 7) }' "$D/rows"
-  then ok "comet's and vidkv's bits"; else bad "comet's and vidkv's bits" "$(cat "$D/rows")"; fi
-else bad "comet and vidkv run" "$(cat "$D/err")"; fi
+  then ok "comet's and vidkv's bits"; else not_ok "comet's and vidkv's bits" "$(cat "$D/rows")"; fi
+else not_ok "comet and vidkv run" "$(cat "$D/err")"; fi
 
 # ---- entropy codes: finer steps lose less; the finest is close to the model ------------------------
 if rows --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method cachegen,bin=0.1/0.5/1/2 --method snapkv+cachegen,window=8 --method zack+cachegen,p=0.3 --method palu+cachegen,palu.p=0.3; then
   if awk 'NR == 2 { ok += $3 < 0.002 && $2 < 0.5 } NR > 2 && NR < 6 { ok += $3 > kl && $2 < share } { kl = $3; share = $2 }
        NR > 5 { ok += $3 > 1e-3 && $3 < 1 && $2 < 0.25 } END { exit !(NR == 8 && ok == 7) }' "$D/rows"
-  then ok "cachegen's steps"; else bad "cachegen's steps" "$(cat "$D/rows")"; fi
-else bad "cachegen runs" "$(cat "$D/err")"; fi
+  then ok "cachegen's steps"; else not_ok "cachegen's steps" "$(cat "$D/rows")"; fi
+else not_ok "cachegen runs" "$(cat "$D/err")"; fi
 if rows --prompt 50 --calibration "$D/d.h5" --method kvtc,bits=1/2/6,window=16,block=32; then
   if awk 'NR > 1 { ok += $2 < 0.6 && (NR == 2 || ($3 < kl && $2 > share)); kl = $3; share = $2 } END { exit !(NR == 4 && ok == 3 && kl < 0.001) }' "$D/rows"
-  then ok "kvtc's budgets"; else bad "kvtc's budgets" "$(cat "$D/rows")"; fi
-else bad "kvtc runs" "$(cat "$D/err")"; fi
+  then ok "kvtc's budgets"; else not_ok "kvtc's budgets" "$(cat "$D/rows")"; fi
+else not_ok "kvtc runs" "$(cat "$D/err")"; fi
 fails "all heads with widths" "'kvtc' codes all heads of a layer together" --spectrum "$D/s.h5" --calibration "$D/d.h5" --method zack+kvtc,p=0.3
 fails "a window that holds every token" "'kvtc' coded no entry" --calibration "$D/d.h5" --method kvtc,window=200
 if rows --prompt 100 --method cachegen,bin=0.2/1,own=1,groups=4 && awk 'NR == 2 { ok = $3 < 0.01 && $2 < 0.6; kl = $3; share = $2 } NR == 3 { exit !(ok && $3 > kl && $2 < share) }' "$D/rows"
-then ok "cachegen without calibration"; else bad "cachegen without calibration" "$(cat "$D/rows" "$D/err")"; fi
+then ok "cachegen without calibration"; else not_ok "cachegen without calibration" "$(cat "$D/rows" "$D/err")"; fi
 fails "frequencies without calibration" "'cachegen' needs activations of calibration text" --method cachegen
 fails "a stream that loses entries" "'cachegen' codes a block of entries as one stream, from which 'h2o' cannot drop" --prompt 50 --calibration "$D/d.h5" --method h2o+cachegen
 
 fails "a scale without calibration" "'fp8' needs activations of calibration text: give --calibration" --method fp8,scale=1
 $EVAL -o "$D/none.h5" --method fp8 --sweep 3 >"$D/out" 2>"$D/err"
-[ $? -eq 2 ] && grep -q "method 'fp8' has no key that trades bytes for quality" "$D/err" && ok "a sweep of a fixed width" || bad "a sweep of a fixed width" "$(cat "$D/err")"
+[ $? -eq 2 ] && grep -q "method 'fp8' has no key that trades bytes for quality" "$D/err" && ok "a sweep of a fixed width" || not_ok "a sweep of a fixed width" "$(cat "$D/err")"

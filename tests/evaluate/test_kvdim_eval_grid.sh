@@ -1,14 +1,8 @@
 #!/bin/sh
 # kvdim-eval --method with several values of a key, and what the report says of them: the smallest cache within a loss.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 EVAL=$B/bin/kvdim-eval MODEL=data/models/kvdim-6m TEXT=data/texts/stories.txt
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
-values() { sed -n "s/^ *\"$1\": \"*\(.*[^\",]\)\"*,*\$/\1/p" "$2"; }
 
 some="$MODEL --text $TEXT --tokens 256 --seq-len 64 --prompt 32 --cache f16 -q --json"
 if $EVAL $some --method hetero,k=8/4,v=4/2 --method sparsity,th=0.3,tl=0.3,window=8 -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&
@@ -16,15 +10,15 @@ if $EVAL $some --method hetero,k=8/4,v=4/2 --method sparsity,th=0.3,tl=0.3,windo
      --method sparsity,th=0.3,tl=0.3,window=8 -o "$D/b.h5" >"$D/b.json" 2>>"$D/err"; then
   for c in method settings kl cache_share; do
     values $c "$D/a.json" >"$D/a.$c"; values $c "$D/b.json" >"$D/b.$c"
-    cmp -s "$D/a.$c" "$D/b.$c" || bad "$c of a grid" "$(diff "$D/a.$c" "$D/b.$c")"
+    cmp -s "$D/a.$c" "$D/b.$c" || not_ok "$c of a grid" "$(diff "$D/a.$c" "$D/b.$c")"
   done
-  [ "$(wc -l <"$D/a.method")" -eq 6 ] && ok "a method per combination" || bad "a method per combination" "$(cat "$D/a.method")"
-else bad "a method per combination" "$(cat "$D/err")"; fi
+  [ "$(wc -l <"$D/a.method")" -eq 6 ] && ok "a method per combination" || not_ok "a method per combination" "$(cat "$D/a.method")"
+else not_ok "a method per combination" "$(cat "$D/err")"; fi
 
 # Among rows whose loss is allowed, the fewest bytes; both from the file itself.
-if ! "${PYTHON:-/usr/bin/python3}" -c 'import h5py' 2>/dev/null; then echo "skip smallest cache: python3 has no h5py"
+if ! "$PYTHON" -c 'import h5py' 2>/dev/null; then echo "skip smallest cache: python3 has no h5py"
 elif "$B/bin/kvdim-report" "$D/a.h5" --no-plots -q -o "$D/r" 2>"$D/err" &&
-     "${PYTHON:-/usr/bin/python3}" - "$D/a.h5" "$D/r/tables/accuracy-settings.csv" >"$D/log" 2>&1 <<'END'
+     "$PYTHON" - "$D/a.h5" "$D/r/tables/accuracy-settings.csv" >"$D/log" 2>&1 <<'END'
 import csv, sys, h5py
 r = h5py.File(sys.argv[1])["rows"]
 rows = [{k: (v[i].decode() if isinstance(v[i], bytes) else v[i]) for k, v in r.items() if v.ndim == 1} for i in range(len(r["method"]))]
@@ -36,7 +30,7 @@ for t, kept in zip(table[:2], (lambda x: x["top1_share"] >= 0.99 and x["top1_sha
     assert t["settings"] == (best["settings"] if best else "none of them"), (t, best)
     assert not best or abs(float(t["cache_share"]) - best["cache_share"]) < 1e-9
 END
-then ok "smallest cache within a loss"; else bad "smallest cache within a loss" "$(cat "$D/err" "$D/log")"; fi
+then ok "smallest cache within a loss"; else not_ok "smallest cache within a loss" "$(cat "$D/err" "$D/log")"; fi
 
 if $EVAL $some --method hetero,k=8//4 -o "$D/x.h5" >"$D/log" 2>"$D/err"; [ $? -eq 2 ] && grep -q "'8//4' has an empty value" "$D/err"
-then ok "empty value"; else bad "empty value" "$(cat "$D/err")"; fi
+then ok "empty value"; else not_ok "empty value" "$(cat "$D/err")"; fi

@@ -1,14 +1,9 @@
 #!/bin/sh
 # kvdim-eval with tokens methods that have budgets, merges and choices of their own: each acts, counts its bytes, equals the model at a
 # full budget, takes --sweep and --target, and joins methods of other axes or says why not.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 -q --prompt 100"
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 rows() { column method >"$D/m"; column cache_share >"$D/c"; column kl >"$D/k"; column bytes_per_token_read >"$D/r"; paste -d' ' "$D/m" "$D/c" "$D/k" "$D/r" >"$D/rows"; }
 run() { $EVAL --cache f16 --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err" && rows; }
@@ -16,10 +11,10 @@ fails() {
   name=$1 text=$2; shift 2
   $EVAL -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq 1 ] && grep -q -- "$text" "$D/err" && [ "$(grep -c . "$D/err")" -eq 1 ] && [ ! -e "$D/none.h5" ]; then ok "$name"
-  else bad "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
+  else not_ok "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
 }
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both -q -o "$D/d.h5" &&
-$B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw -q -o "$D/s.h5" || { bad prepare; exit 1; }
+$B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw -q -o "$D/s.h5" || { not_ok prepare; exit 1; }
 
 # ---- what drops or merges stores less; alone and with methods of other axes ---------------------------------------------
 windows="windowkv,window=8,review=8,layers=2,beta=4"
@@ -27,15 +22,15 @@ if run --spectrum "$D/s.h5" --method kvmerger --method prefixkv --method $window
      --method kvmerger+kivi,residual=32 --method prefixkv+kivi,residual=32 --method kvcrush+zack,window=8,p=0.3 --method ems+zack,window=8,p=0.3 --method ems+think,think.window=8,ems.window=8 \
      --method taskkv,window=8,keep_layers=1:0 --method elasticcache+kivi,residual=32; then
   if awk '$1 == "none" { ok += $2 == 1 } $1 != "none" { ok += $2 > 0.05 && $2 < 0.99 && $3 > 1e-4 && $3 < 3 } { n++ } END { exit !(n == 15 && ok == 15) }' "$D/rows"
-  then ok "methods that drop or merge act and count"; else bad "methods that drop or merge act and count" "$(cat "$D/rows")"; fi
-else bad "methods that drop or merge run" "$(cat "$D/err")"; fi
+  then ok "methods that drop or merge act and count"; else not_ok "methods that drop or merge act and count" "$(cat "$D/rows")"; fi
+else not_ok "methods that drop or merge run" "$(cat "$D/err")"; fi
 
 # ---- what selects stores all tokens and its side information, and reads less -------------------------------------------
 if run --calibration "$D/d.h5" --method alisa --method a2ats,size=64,local=16 --method mpcache,threshold=0 --method alisa+kivi,residual=32; then
   if awk '$1 == "none" { all = $4; ok += 1 } $1 == "alisa" { ok += $2 > 1 && $2 < 1.1 && $4 < 0.4 * all } $1 == "a2ats" { ok += $2 > 1 && $2 < 1.02 && $4 < 0.8 * all }
        $1 == "mpcache" { ok += $2 > 1 && $2 < 1.2 && $4 < 0.7 * all } $1 == "alisa+kivi" { ok += $2 < 0.8 } $1 != "none" { ok += $3 > 1e-5 && $3 < 3 } END { exit !(ok == 9) }' "$D/rows"
-  then ok "methods that select read less"; else bad "methods that select read less" "$(cat "$D/rows")"; fi
-else bad "methods that select run" "$(cat "$D/err")"; fi
+  then ok "methods that select read less"; else not_ok "methods that select read less" "$(cat "$D/rows")"; fi
+else not_ok "methods that select run" "$(cat "$D/err")"; fi
 
 # ---- the guards, and the keys of --sweep and --target -------------------------------------------------------------------
 fails "a threshold that no key reaches" "'kvmerger' dropped and lowered no entry" --method kvmerger,threshold=1
@@ -46,6 +41,6 @@ fails "merges of latents" "'kvmerger' merges keys after RoPE, 'palu' stores late
 fails "keys that are cut" "it looks up whole keys: leave out the method of the dims axis" --calibration "$D/d.h5" --spectrum "$D/s.h5" --method a2ats+zack,size=64,p=0.3
 for method in kvmerger prefixkv $windows kvcrush,window=8 ems,window=8 elasticcache taskkv,window=8 mpcache alisa a2ats,size=64,local=8; do
   if run --calibration "$D/d.h5" --sweep 3 --method $method && [ "$(wc -l <"$D/rows")" -eq 4 ] && awk 'NR > 1 && NR < 4 { kl[NR] = $3 } END { exit !($3 >= kl[2]) }' "$D/rows"
-  then ok "--sweep of $method"; else bad "--sweep of $method" "$(cat "$D/rows" "$D/err")"; fi
+  then ok "--sweep of $method"; else not_ok "--sweep of $method" "$(cat "$D/rows" "$D/err")"; fi
 done
-if run --target 0.6 --method prefixkv && awk 'END { exit !($2 > 0 && $2 < 1) }' "$D/rows"; then ok "--target of prefixkv"; else bad "--target of prefixkv" "$(cat "$D/rows" "$D/err")"; fi
+if run --target 0.6 --method prefixkv && awk 'END { exit !($2 > 0 && $2 < 1) }' "$D/rows"; then ok "--target of prefixkv"; else not_ok "--target of prefixkv" "$(cat "$D/rows" "$D/err")"; fi

@@ -1,13 +1,8 @@
 #!/bin/sh
 # kvdim-eval --weights-bits: the same numbers as a checkpoint whose weights NumPy quantised, a row that says what it is, and its table of the report.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 EVAL=$B/bin/kvdim-eval TEXT=data/texts/stories.txt PY=${PYTHON:-/usr/bin/python3}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 
 "$B/tests/tool_checkpoint" --untied --seed 5 "$D/model" || exit 1
 data="--text $TEXT --tokens 600 --seq-len 100 --prompt 40 --cache f16 -q"
@@ -36,7 +31,7 @@ for name, t in head.items():
     data[begin:end] = w.astype("<f4").tobytes()
 open(os.path.join(to, "model.safetensors"), "wb").write(f[:8 + n] + bytes(data))
 END
-then ok "weights of few bits are evaluated"; else bad "weights of few bits are evaluated" "$(cat "$D/err" "$D/log")"; fi
+then ok "weights of few bits are evaluated"; else not_ok "weights of few bits are evaluated" "$(cat "$D/err" "$D/log")"; fi
 
 if $EVAL "$D/numpy" $data --method none -o "$D/n.h5" 2>"$D/err" && "$PY" - "$D/w.h5" "$D/n.h5" >"$D/log" 2>&1 <<'END'
 import sys, h5py
@@ -60,7 +55,7 @@ assert bytes_[0] == bytes_[1] == n["rows/weight_bytes"][0], bytes_
 assert bytes_[0] - bytes_[2] == weights * (4 - 0.5) - groups * 4, (bytes_, weights, groups)
 assert bytes_[0] - bytes_[3] == weights * (4 - 1) - groups * 4
 END
-then ok "as a checkpoint that NumPy quantised"; else bad "as a checkpoint that NumPy quantised" "$(cat "$D/err" "$D/log")"; fi
+then ok "as a checkpoint that NumPy quantised"; else not_ok "as a checkpoint that NumPy quantised" "$(cat "$D/err" "$D/log")"; fi
 
 if "$B/bin/kvdim-report" "$D/w.h5" --no-plots -q -o "$D/r" >"$D/log" 2>&1 && "$PY" - "$D/r/tables" >>"$D/log" 2>&1 <<'END'
 import csv, sys
@@ -73,7 +68,7 @@ key = next(k for k in ledger["ZDC Fig. 3 (method 2)"] if "our" in k.lower())
 assert ledger["ZDC Fig. 3 (method 2)"][key].lstrip("'").startswith("%.4g" % ours), (ledger["ZDC Fig. 3 (method 2)"], ours)
 assert ledger["ZDC Fig. 3 (method 1)"]["verdict"] == "not measured"
 END
-then ok "the report keeps weights and caches apart"; else bad "the report keeps weights and caches apart" "$(cat "$D/log")"; fi
+then ok "the report keeps weights and caches apart"; else not_ok "the report keeps weights and caches apart" "$(cat "$D/log")"; fi
 
 # Points are saved, weights come behind them.
 if $EVAL "$D/model" $data --method hetero,k=4,v=4 --weights-bits 4,8 --weights-group 20 --resume -o "$D/again.h5" 2>"$D/err" &&
@@ -82,15 +77,15 @@ import sys, h5py
 a, b = (h5py.File(p) for p in sys.argv[1:])
 assert (a["sequences/nll"][:] == b["sequences/nll"][:]).all() and (a["rows/weight_bytes"][:] == b["rows/weight_bytes"][:]).all()
 END
-then ok "one after another"; else bad "one after another" "$(cat "$D/err" "$D/log")"; fi
+then ok "one after another"; else not_ok "one after another" "$(cat "$D/err" "$D/log")"; fi
 
 fails() {
   name=$1 message=$2; shift 2
   $EVAL "$D/model" $data "$@" -o "$D/x.h5" >"$D/log" 2>"$D/err"
-  if [ $? -eq 2 ] && grep -qF -- "$message" "$D/err" && [ ! -e "$D/x.h5" ]; then ok "$name"; else bad "$name" "$(cat "$D/err")"; fi
+  if [ $? -eq 2 ] && grep -qF -- "$message" "$D/err" && [ ! -e "$D/x.h5" ]; then ok "$name"; else not_ok "$name" "$(cat "$D/err")"; fi
 }
 fails "too many bits" "--weights-bits: '9' is not within 2 .. 8" --weights-bits 9
 fails "bits given twice" "--weights-bits: 4 is given twice" --weights-bits 4,4
 if $EVAL "$D/model" $data --weights-group 64 -o "$D/none.h5" >"$D/out" 2>"$D/err"; [ $? -eq 2 ] && grep -q -- '--weights-group requires --weights-bits' "$D/err" && [ ! -e "$D/none.h5" ]
-then ok "a group without bits"; else bad "a group without bits" "$(cat "$D/err")"; fi
+then ok "a group without bits"; else not_ok "a group without bits" "$(cat "$D/err")"; fi
 fails "an empty group" "--weights-group" --weights-bits 4 --weights-group 0

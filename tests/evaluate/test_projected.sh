@@ -1,14 +1,9 @@
 #!/bin/sh
 # kvdim-eval --method projected: files written with h5py, compared with methods that use the same bases; damaged files are refused.
-set -u
-B=${BUILD:-build}
+. tests/lib/cases.sh
 PY=${PYTHON:-python3}
 MODEL=data/models/kvdim-6m
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
 if ! $PY -c 'import h5py, numpy' 2>/dev/null; then echo "skip projected: no h5py"; exit; fi
 column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { $B/bin/kvdim-eval $MODEL --text data/texts/stories.txt --tokens 400 --seq-len 200 -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
@@ -25,26 +20,26 @@ fails() {
   name=$1 text=$2; shift 2
   $B/bin/kvdim-eval $MODEL --text data/texts/stories.txt --tokens 200 -q -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq 1 ] && grep -q -- "$text" "$D/err" && [ "$(grep -c . "$D/err")" -eq 1 ] && [ ! -e "$D/none.h5" ]; then ok "$name"
-  else bad "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
+  else not_ok "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
 }
 
 $B/bin/kvdim-collect $MODEL --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both --dtype f32 -q -o "$D/d.h5" &&
 $B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw,k,v -q -o "$D/s.h5" &&
-$B/bin/kvdim-spectrum "$D/d.h5" --pair k,v --rope before -q -o "$D/before.h5" || { bad prepare; exit 1; }
+$B/bin/kvdim-spectrum "$D/d.h5" --pair k,v --rope before -q -o "$D/before.h5" || { not_ok prepare; exit 1; }
 write() { $PY docs/examples/write_projections.py "$@"; }
-write "$D/s.h5" qk vw 32 "$D/uniform.h5" && write "$D/s.h5" qk vw 64 "$D/full.h5" && write "$D/before.h5" k v 24 "$D/palu.h5" && write "$D/before.h5" k v 64 "$D/palu-full.h5" || { bad "write files"; exit 1; }
+write "$D/s.h5" qk vw 32 "$D/uniform.h5" && write "$D/s.h5" qk vw 64 "$D/full.h5" && write "$D/before.h5" k v 24 "$D/palu.h5" && write "$D/before.h5" k v 64 "$D/palu-full.h5" || { not_ok "write files"; exit 1; }
 
 # ---- the same bases give the same results --------------------------------------------------------
-if pair uniform,p=0.5 "projected,file=$D/uniform.h5" 1e-4 --spectrum "$D/s.h5"; then ok "bases after RoPE equal uniform"; else bad "bases after RoPE equal uniform" "$(cat "$D/rows" "$D/err")"; fi
-if pair uniform,p=0.5 "projected,file=$D/full.h5,p=0.5" 1e-4 --spectrum "$D/s.h5"; then ok "p cuts the last components"; else bad "p cuts the last components" "$(cat "$D/rows" "$D/err")"; fi
-if pair palu,heads=1,p=0.625 "projected,file=$D/palu.h5" 1e-3 --calibration "$D/d.h5"; then ok "bases before RoPE equal palu"; else bad "bases before RoPE equal palu" "$(cat "$D/rows" "$D/err")"; fi
-if pair palu+kivi,heads=1,p=0.625,residual=32 "projected+kivi,file=$D/palu.h5,residual=32" 1e-2 --calibration "$D/d.h5" --prompt 100; then ok "latents of a file are coded"; else bad "latents of a file are coded" "$(cat "$D/rows" "$D/err")"; fi
+if pair uniform,p=0.5 "projected,file=$D/uniform.h5" 1e-4 --spectrum "$D/s.h5"; then ok "bases after RoPE equal uniform"; else not_ok "bases after RoPE equal uniform" "$(cat "$D/rows" "$D/err")"; fi
+if pair uniform,p=0.5 "projected,file=$D/full.h5,p=0.5" 1e-4 --spectrum "$D/s.h5"; then ok "p cuts the last components"; else not_ok "p cuts the last components" "$(cat "$D/rows" "$D/err")"; fi
+if pair palu,heads=1,p=0.625 "projected,file=$D/palu.h5" 1e-3 --calibration "$D/d.h5"; then ok "bases before RoPE equal palu"; else not_ok "bases before RoPE equal palu" "$(cat "$D/rows" "$D/err")"; fi
+if pair palu+kivi,heads=1,p=0.625,residual=32 "projected+kivi,file=$D/palu.h5,residual=32" 1e-2 --calibration "$D/d.h5" --prompt 100; then ok "latents of a file are coded"; else not_ok "latents of a file are coded" "$(cat "$D/rows" "$D/err")"; fi
 if run --method "projected,file=$D/full.h5" --method "projected,projected.file=$D/palu-full.h5" && column kl | awk '{ n += $1 < 1e-6 && $1 > -1e-6 } END { exit !(NR == 3 && n == 3) }'; then ok "orthogonal matrices of full rank equal the model"
-else bad "orthogonal matrices of full rank equal the model" "$(column kl)" "$(cat "$D/err")"; fi
+else not_ok "orthogonal matrices of full rank equal the model" "$(column kl)" "$(cat "$D/err")"; fi
 if run --prompt 100 --method "projected,file=$D/full.h5,p=0/0.25/0.5" --method "h2o+projected,file=$D/full.h5,p=0.5" && column kl | awk 'NR == 3 { low = $1 } NR == 4 { high = $1 } END { exit !(NR == 5 && low > 1e-5 && high > low) }'; then ok "values of p, and tokens left out"
-else bad "values of p, and tokens left out" "$(column kl)" "$(cat "$D/err")"; fi
-if run --method "projected,file=$D/full.h5" --target 0.9 && [ "$(column purpose | grep -c target)" -ge 1 ]; then ok "a search over p"; else bad "a search over p" "$(cat "$D/err")"; fi
-run --method "projected,file=$D/uniform.h5" && $PY - "$D/a.h5" "$D/uniform.h5" <<'PYTHON' && ok "the file is an input of the result" || bad "the file is an input of the result" "$(cat "$D/err")"
+else not_ok "values of p, and tokens left out" "$(column kl)" "$(cat "$D/err")"; fi
+if run --method "projected,file=$D/full.h5" --target 0.9 && [ "$(column purpose | grep -c target)" -ge 1 ]; then ok "a search over p"; else not_ok "a search over p" "$(cat "$D/err")"; fi
+run --method "projected,file=$D/uniform.h5" && $PY - "$D/a.h5" "$D/uniform.h5" <<'PYTHON' && ok "the file is an input of the result" || not_ok "the file is an input of the result" "$(cat "$D/err")"
 import sys, h5py
 with h5py.File(sys.argv[1]) as f:
     inputs = f["provenance/inputs"]
@@ -53,7 +48,7 @@ with h5py.File(sys.argv[1]) as f:
 PYTHON
 
 # ---- unequal ranks, and latents of all heads -----------------------------------------------------
-$PY - "$D" <<'PYTHON' || bad "write uneven files"
+$PY - "$D" <<'PYTHON' || not_ok "write uneven files"
 import shutil, sys, h5py, numpy as np
 D = sys.argv[1]
 shutil.copy(D + "/full.h5", D + "/uneven.h5")
@@ -77,7 +72,7 @@ with h5py.File(D + "/palu-full.h5") as f, h5py.File(D + "/wide.h5", "w") as g:
         g[f"{side}/rank"] = np.full((layers, n_kv), 2 * d, dtype="int32")
 PYTHON
 if run --method "projected,file=$D/uneven.h5" --method "projected,file=$D/wide.h5" && { column cache_share; column kl; } | paste -sd' ' | awk '{ exit !($1 == 2 && $2 > 1.12 && $2 < 1.13 && $3 == 2 && $5 > 1e-4 && $6 < 1e-6 && $6 > -1e-6) }'; then ok "ranks of heads, and a latent of two heads"
-else bad "ranks of heads, and a latent of two heads" "$(column cache_share; column kl)" "$(cat "$D/err")"; fi
+else not_ok "ranks of heads, and a latent of two heads" "$(column cache_share; column kl)" "$(cat "$D/err")"; fi
 
 # ---- refused -------------------------------------------------------------------------------------
 # change CODE: a copy of uniform.h5 changed by Python
@@ -107,7 +102,7 @@ fails "a file that is not there" 'No such file' --method "projected,file=$D/noth
 fails "no file" "'projected': it needs file=PATH" --method projected
 
 # ---- docs/formats.md names what a file holds --------------------------------------------------------
-$PY - "$D/uniform.h5" <<'PYTHON' && ok "the schema in docs/formats.md" || bad "the schema in docs/formats.md"
+$PY - "$D/uniform.h5" <<'PYTHON' && ok "the schema in docs/formats.md" || not_ok "the schema in docs/formats.md"
 import re, sys, h5py
 text = open("docs/formats.md").read().split("\n## projections\n")[1].split("\n## ")[0]
 rows = [re.sub("`", "", line).strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `/")]

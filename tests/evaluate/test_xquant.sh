@@ -1,20 +1,14 @@
 #!/bin/sh
 # xquant in the programs: many bits give the model in every family, bytes to the bit, generation, and what it is not combined with.
-set -u
-B=${BUILD:-build}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
+. tests/lib/cases.sh
 export OMP_WAIT_POLICY=passive
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
-values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
 
 awk 'BEGIN { s = 1; for (i = 0; i < 2; i++) { for (j = 0; j < 40; j++) { s = (s * 16807) % 2147483647; printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"
 # Biases, norms of K by head and over all heads, a norm after the branch, windows, no RoPE, one KV head, routed experts.
 for f in llama-biases mistral-window qwen3-mqa olmo2-mha opt-before opt-after falcon-40b gemma3-text glm-half qwen3-moe-norm gpt-oss; do
   if "$B/bin/kvdim-eval" tests/data/families/$f --ids "$D/ids.csv" --seq-len 40 --prompt 10 --method xquant,bits=16/2,group=8 -q --json -o "$D/e.h5" >"$D/e.json" 2>"$D/err" &&
      values kl "$D/e.json" | awk 'NR == 2 { many = $1 } NR == 3 { few = $1 } END { exit !(NR == 3 && many < 2e-5 && few > 30 * many && few > 1e-6) }'
-  then ok "$f: 16 bits are the model"; else bad "$f: 16 bits are the model" "$(values kl "$D/e.json")" "$(cat "$D/err")"; fi
+  then ok "$f: 16 bits are the model"; else not_ok "$f: 16 bits are the model" "$(values kl "$D/e.json")" "$(cat "$D/err")"; fi
 done
 
 MODEL=data/models/kvdim-6m
@@ -22,17 +16,17 @@ EVAL="$B/bin/kvdim-eval $MODEL --text data/texts/stories.txt --tokens 400 --seq-
 # X has as many numbers as K and V of this model: 8 bits and two scales of 32 bits per 256 numbers
 if $EVAL --method xquant,latent=0,bits=8/4/2 --method xquant,group=16,bits=8/4/2 --json -o "$D/a.h5" >"$D/a.json" 2>"$D/err" && values cache_share "$D/a.json" >"$D/c" && values kl "$D/a.json" >"$D/k" && paste -d' ' "$D/c" "$D/k" >"$D/rows" &&
    awk 'function at(x, y) { return x > y - 1e-9 && x < y + 1e-9 } NR > 1 && NR < 5 { bits = 16 / 2 ^ (NR - 1); ok += at($1, (bits + 64 / 256) / 16) } NR == 2 || NR == 5 { ok += $2 < 0.001; kl = $2; next } NR > 2 { ok += $2 > 4 * kl; kl = $2 } END { exit !(NR == 7 && ok == 9) }' "$D/rows"
-then ok "bytes and losses"; else bad "bytes and losses" "$(cat "$D/rows" "$D/err")"; fi
-if $EVAL --method xquant,latent=0 --target 0.95 -o "$D/t.h5" 2>"$D/err" && $EVAL --method xquant,latent=0,keep_layers=1:1,bits=2 --prompt 100 -o "$D/t.h5" 2>>"$D/err"; then ok "a search, and whole layers"; else bad "a search, and whole layers" "$(cat "$D/err")"; fi
+then ok "bytes and losses"; else not_ok "bytes and losses" "$(cat "$D/rows" "$D/err")"; fi
+if $EVAL --method xquant,latent=0 --target 0.95 -o "$D/t.h5" 2>"$D/err" && $EVAL --method xquant,latent=0,keep_layers=1:1,bits=2 --prompt 100 -o "$D/t.h5" 2>>"$D/err"; then ok "a search, and whole layers"; else not_ok "a search, and whole layers" "$(cat "$D/err")"; fi
 if "$B/bin/kvdim-tasks" $MODEL --text data/texts/stories.txt --tokens 400 --seq-len 200 --prompt 40 --generate 20 --method xquant,latent=0,bits=16 --method xquant,group=16,bits=1 -q --json -o "$D/g.h5" >"$D/g.json" 2>"$D/err" &&
    values exact "$D/g.json" | awk 'NR == 2 { many = $1 } NR == 3 { few = $1 } END { exit !(NR == 3 && many == 1 && few < 1) }'
-then ok "generation"; else bad "generation" "$(values exact "$D/g.json")" "$(cat "$D/err")"; fi
+then ok "generation"; else not_ok "generation" "$(values exact "$D/g.json")" "$(cat "$D/err")"; fi
 # fails NAME TEXT PROGRAM...: status 1 and one line
 fails() {
   name=$1 text=$2; shift 2
   "$@" -o "$D/none.h5" >"$D/out" 2>"$D/err"; rc=$?
-  if [ $rc -eq 1 ] && grep -q -- "$text" "$D/err" && [ "$(grep -c . "$D/err")" -eq 1 ] && [ ! -e "$D/none.h5" ]; then ok "$name"; else bad "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
+  if [ $rc -eq 1 ] && grep -q -- "$text" "$D/err" && [ "$(grep -c . "$D/err")" -eq 1 ] && [ ! -e "$D/none.h5" ]; then ok "$name"; else not_ok "$name" "status $rc, wanted 1 and '$text'" "$(cat "$D/err")"; fi
 }
 fails "another axis" "codes all heads of a layer together: it cannot be combined" $EVAL --method h2o+xquant --prompt 100
 "$B/bin/kvdim-jct" $MODEL --input-len 20 --output-len 4 --repeats 1 --device cpu --method xquant -q -o "$D/none.h5" 2>"$D/err"
-if [ $? -eq 1 ] && grep -q "left out: method 'xquant' stores the inputs of layers, which kvdim-eval and kvdim-tasks" "$D/err"; then ok "the timing engine leaves it out"; else bad "the timing engine leaves it out" "$(cat "$D/err")"; fi
+if [ $? -eq 1 ] && grep -q "left out: method 'xquant' stores the inputs of layers, which kvdim-eval and kvdim-tasks" "$D/err"; then ok "the timing engine leaves it out"; else not_ok "the timing engine leaves it out" "$(cat "$D/err")"; fi

@@ -1,14 +1,9 @@
 #!/bin/sh
 # libkvdim-attention as others meet it: exported names, make install with pkg-config, the example in C
 # with the shared library and with the archive, and the PyTorch example where torch is installed.
-set -u
-B=${BUILD:-build}
-PYTHON=${PYTHON:-python3}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
+. tests/lib/cases.sh
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; sed 's/^/# /' "$D/err"; }
+log=$D/err # not_ok shows it
 if grep -q __asan_init "$B/bin/kvdim-collect"; then
   echo 'skip libkvdim-attention: a library with AddressSanitizer cannot be loaded by other programs'
   exit 0
@@ -19,12 +14,12 @@ so=$(ls "$B"/lib/libkvdim-attention.so.?)
 sed -n 's/^[a-z].*[ *]\(kvdim_[a-z_]*\)(.*[;,].*/\1/p' include/kvdim/attention.h | sort -u >"$D/declared"
 nm -D --defined-only "$so" | awk '{ print $3 }' | sort >"$D/exported"
 diff "$D/declared" "$D/exported" >"$D/err" && ok "the shared library exports the functions of the header" ||
-  bad "the shared library exports the functions of the header"
+  not_ok "the shared library exports the functions of the header"
 nm -g --defined-only "$B/lib/libkvdim-attention.a" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort >"$D/archive"
-diff "$D/declared" "$D/archive" >"$D/err" && ok "the archive too" || bad "the archive too"
+diff "$D/declared" "$D/archive" >"$D/err" && ok "the archive too" || not_ok "the archive too"
 objdump -p "$so" | awk '/NEEDED/ { print $2 }' >"$D/needed"
 ! grep -E 'hdf5|blas|lapack|jansson|csv|pcre' "$D/needed" >"$D/err" && ok "needs no library of the programs" ||
-  bad "needs no library of the programs"
+  not_ok "needs no library of the programs"
 
 mkdir "$D/lib" "$D/include"
 cp -r include/kvdim "$D/include"
@@ -36,13 +31,13 @@ build() { # OUTPUT LIBRARIES...: compiles the example as a stranger's program
 }
 build shared "-L$D/lib" -lkvdim-attention "-Wl,-rpath,$D/lib" && "$D/shared" 100 20 >"$D/a" 2>"$D/err" &&
   grep -q '^a token takes 288 bytes instead of 512$' "$D/a" && ok "examples/c with the shared library" ||
-  bad "examples/c with the shared library"
+  not_ok "examples/c with the shared library"
 if grep -q libcudart "$D/needed" || nm "$B/lib/libkvdim-attention.a" 2>/dev/null | grep -q ' U cuda'; then
   echo 'skip examples/c with the archive: it needs the static CUDA runtime'
 else
   build static "$B/lib/libkvdim-attention.a" -fopenmp && "$D/static" 100 20 >"$D/b" 2>"$D/err" &&
     [ "$(sed -n 's/.*checksum \([0-9a-f]*\).*/\1/p' "$D/a")" = "$(sed -n 's/.*checksum \([0-9a-f]*\).*/\1/p' "$D/b")" ] &&
-    ok "examples/c with the archive" || bad "examples/c with the archive"
+    ok "examples/c with the archive" || not_ok "examples/c with the archive"
 fi
 
 if "$PYTHON" -c 'import torch, transformers, h5py' 2>/dev/null; then
@@ -53,7 +48,7 @@ if "$PYTHON" -c 'import torch, transformers, h5py' 2>/dev/null; then
     "$PYTHON" examples/pytorch/cut_llama.py $model "$D/s.h5" "$D/r.h5" --steps 4 --library "$so" >"$D/py" 2>"$D/err"
   # At full width only the rounding to 16 bits differs.
   awk '/^full width/ { full = $7 + 0 < 0.002 } /^point/ { cut = $3 < 2800 && $7 + 0 < 0.1 } END { exit !(full && cut) }' "$D/py" &&
-    ok "examples/pytorch" || bad "examples/pytorch"
+    ok "examples/pytorch" || not_ok "examples/pytorch"
 else
   echo "skip examples/pytorch: $PYTHON lacks torch, transformers or h5py"
 fi

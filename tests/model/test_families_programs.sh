@@ -1,14 +1,7 @@
 #!/bin/sh
 # Every program on every family: activations, moments, bases, rates, and the methods at full rank against the model.
-set -u
-B=${BUILD:-build}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
+. tests/lib/cases.sh
 export OMP_WAIT_POLICY=passive
-
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
-values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
 
 awk 'BEGIN { s = 1; for (i = 0; i < 12; i++) { for (j = 0; j < 40; j++) { s = (s * 16807) % 2147483647
   printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"
@@ -25,16 +18,16 @@ for f in ${FAMILIES:-llama-biases mistral-window qwen2-window qwen3-mqa phi3-lon
      "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.4 -q -o "$D/r.h5" 2>>"$D/err" &&
      "$B/bin/kvdim-eval" $M --ids "$D/ids.csv" --seq-len 40 --spectrum "$D/s.h5" --rates "$D/r.h5" --method zack \
        --method balanced,p=0.5 --method uniform,p=0.5 --method fdc,p=0.5 --method matryoshka,p=0.5 -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
-  then ok "$f: every program"; else bad "$f: every program" "$(cat "$D/err")"; continue; fi
+  then ok "$f: every program"; else not_ok "$f: every program" "$(cat "$D/err")"; continue; fi
   # The largest change of a logit is float32 rounding, which the weights of qwen2-window and
   # gemma2-wide amplify most. In qwen2-window it is 1.02e-4 with OpenBLAS's Haswell kernels and 5.5e-5
   # with its SkylakeX kernels, but 1.2e-5 if SGEMM sums its products in float64; in gemma2-wide it is
   # 8.2e-5 with the Haswell and 1.13e-4 with the Prescott kernels.
   case $f in qwen2-window | gemma2-wide) bar=3e-4 ;; *) bar=1e-4 ;; esac
   if values full_rank_error "$D/e.json" | awk -v bar=$bar '$1 != "null" { if (!($1 > 0 && $1 < bar)) exit 1; n++ } END { exit n < 5 }'
-  then ok "$f: full rank is the model"; else bad "$f: full rank is the model" "$(values full_rank_error "$D/e.json")"; fi
+  then ok "$f: full rank is the model"; else not_ok "$f: full rank is the model" "$(values full_rank_error "$D/e.json")"; fi
   if values kl "$D/e.json" | awk 'NR == 1 { none = $1 } NR > 1 && !($1 > 1e-6) { exit 1 } END { exit none > 1e-9 }'
-  then ok "$f: a cut changes it"; else bad "$f: a cut changes it" "$(values kl "$D/e.json")"; fi
+  then ok "$f: a cut changes it"; else not_ok "$f: a cut changes it" "$(values kl "$D/e.json")"; fi
   case $f in llama-biases | opt-before) mkdir "$D/$f" && cp "$D/a.h5" "$D/s.h5" "$D/$f/" ;; esac
   case $f in opt-before) mkdir "$D/opt" && cp "$D"/*.h5 "$D/opt/" ;; esac
 done
@@ -60,7 +53,7 @@ for folder in sys.argv[1:]:
                     # bases of query heads stand where their group does
                     assert all(mine <= lost(s[o + "/R"][layer, head]) * (1 + 1e-9) for o in others), (folder, x)
 PY
-then ok "matryoshka keeps the most"; else bad "matryoshka keeps the most" "$(cat "$D/err")"; fi
+then ok "matryoshka keeps the most"; else not_ok "matryoshka keeps the most" "$(cat "$D/err")"; fi
 
 # Without RoPE there is no before and after, and the bases of Q and K fold into the weights.
 if ! ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then echo "skip a model without RoPE: no h5py"; exit; fi
@@ -80,4 +73,4 @@ for name in ("s", "before"):
 with h5py.File(folder + "/e.h5") as e, h5py.File(rotated) as r:
     assert not np.any(e["rows/basis_bytes"][:]) and np.any(r["rows/basis_bytes"][:])
 PY
-then ok "a model without RoPE"; else bad "a model without RoPE" "$(cat "$D/err")"; fi
+then ok "a model without RoPE"; else not_ok "a model without RoPE" "$(cat "$D/err")"; fi

@@ -1,14 +1,7 @@
 #!/bin/sh
 # Programs on models with latent attention (DeepSeek): what is recorded, its spectrum, its bytes, and what is refused.
-set -u
-B=${BUILD:-build}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
+. tests/lib/cases.sh
 export OMP_WAIT_POLICY=passive
-
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
-values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
 
 awk 'BEGIN { s = 1; for (i = 0; i < 12; i++) { for (j = 0; j < 40; j++) { s = (s * 16807) % 2147483647
   printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"
@@ -21,7 +14,7 @@ refused() {
   status=$?
   grep -v 'warning:' "$D/err" >"$D/errors"
   if [ $status -eq 1 ] && [ "$(wc -l <"$D/errors")" -eq 1 ] && grep -qF "$message" "$D/errors"
-  then ok "$name"; else bad "$name" "status $status" "$(cat "$D/err")"; fi
+  then ok "$name"; else not_ok "$name" "status $status" "$(cat "$D/err")"; fi
 }
 
 for f in deepseek-v2 deepseek-v2-lite deepseek-v3 deepseek-v3-plain; do
@@ -31,12 +24,12 @@ for f in deepseek-v2 deepseek-v2-lite deepseek-v3 deepseek-v3-plain; do
      "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.4 -q -o "$D/r.h5" 2>>"$D/err" &&
      "$B/bin/kvdim-eval" $M --ids "$D/ids.csv" --seq-len 40 --prompt 20 --method none --method h2o --method streaming \
        -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
-  then ok "$f: every program"; else bad "$f: every program" "$(cat "$D/err")"; continue; fi
+  then ok "$f: every program"; else not_ok "$f: every program" "$(cat "$D/err")"; continue; fi
   # Numbers of latent and rotated key in all layers, 2 bytes each, against two of that size for h2o's half.
   case $f in deepseek-v2 | deepseek-v2-lite) bytes=68 ;; deepseek-v3) bytes=84 ;; *) bytes=34 ;; esac
   if values bytes_per_token_dense "$D/e.json" | awk -v b=$bytes '$1 != "null" { if ($1 != b) exit 1; n++ } END { exit n < 1 }' &&
      values bytes_per_token_stored "$D/e.json" | awk -v b=$bytes 'NR == 1 { if ($1 != 2 * b) exit 1 } NR > 1 && !($1 < b) { exit 1 } END { exit NR < 3 }'
-  then ok "$f: bytes per token"; else bad "$f: bytes per token" "$(grep bytes_per_token "$D/e.json")"; fi
+  then ok "$f: bytes per token"; else not_ok "$f: bytes per token" "$(grep bytes_per_token "$D/e.json")"; fi
   refused "$f: zack is refused" "one latent per token that is both: use none, or a method that only drops tokens" \
     "$B/bin/kvdim-eval" $M --ids "$D/ids.csv" --seq-len 40 --spectrum "$D/s.h5" --method zack,p=0.5 -q -o "$D/x.h5"
   refused "$f: kivi is refused" "method 'kivi' changes keys and values apart" \
@@ -50,7 +43,7 @@ refused "sensitivity is refused" "has latent attention, whose gradients are not 
   "$B/bin/kvdim-sensitivity" $M --ids "$D/ids.csv" --seq-len 40 -q -o "$D/x.h5"
 if ! "$B/bin/kvdim-jct" $M --input-len 8 --output-len 4 -q -o "$D/x.h5" 2>"$D/err" &&
    grep -qF "has latent attention, which the serving engine does not compute" "$D/err"
-then ok "the serving engine refuses"; else bad "the serving engine refuses" "$(cat "$D/err")"; fi
+then ok "the serving engine refuses"; else not_ok "the serving engine refuses" "$(cat "$D/err")"; fi
 
 if ! ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then echo "skip what is recorded: no h5py"
 elif ${PYTHON:-python3} - "$D" <<'PY' 2>"$D/err"
@@ -65,4 +58,4 @@ for name, rope in (("deepseek-v2", 6), ("deepseek-v2-lite", 4), ("deepseek-v3", 
             sigma = np.linalg.svd(k[layer, 0].astype(float), compute_uv=False)
             assert np.allclose(s["k/sigma"][layer, 0], sigma, rtol=1e-4), (name, layer)
 PY
-then ok "what is recorded"; else bad "what is recorded" "$(cat "$D/err")"; fi
+then ok "what is recorded"; else not_ok "what is recorded" "$(cat "$D/err")"; fi

@@ -1,15 +1,8 @@
 #!/bin/sh
 # Attention sinks in every cache: methods that keep nearly everything are nearly the model. Without sinks each of them has
 # a divergence of 1e-2.
-set -u
-B=${BUILD:-build}
-D=$(mktemp -d)
-trap 'rm -rf "$D"' EXIT
+. tests/lib/cases.sh
 export OMP_WAIT_POLICY=passive
-
-ok() { echo "ok $1"; }
-bad() { echo "not ok $1"; shift; for l in "$@"; do echo "# $l"; done; }
-values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }
 
 awk 'BEGIN { s = 1; for (i = 0; i < 6; i++) { for (j = 0; j < 40; j++) { s = (s * 16807) % 2147483647
   printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"
@@ -20,7 +13,7 @@ near() {
   name=$1 prompt=$2 bound=$3; shift 3
   if "$B/bin/kvdim-eval" $M --ids "$D/ids.csv" --seq-len 40 --prompt $prompt "$@" -q --json -o "$D/e.h5" >"$D/e.json" 2>"$D/err" &&
      values kl "$D/e.json" | awk -v b=$bound '{ n++; if (!($1 < b)) exit 1 } END { exit !n }'
-  then ok "$name"; else bad "$name" "$(cat "$D/err")" "$(values kl "$D/e.json" | paste -s -d' ')"; fi
+  then ok "$name"; else not_ok "$name" "$(cat "$D/err")" "$(values kl "$D/e.json" | paste -s -d' ')"; fi
 }
 near "codes of 8 bits" 20 1e-4 --method hetero,k=8,v=8 --method kivi,bits=8,group=4,residual=4
 near "codes of 8 bits from the first token on" 1 1e-4 --method hetero,k=8,v=8
@@ -29,8 +22,8 @@ near "tokens ranked by denominators" 20 1e-3 --method importance+hetero,g=0.9,k=
 near "latents of the prompt" 20 5e-2 --method strawman,p=0.09
 
 if "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --attention="$D/t.h5" -q -o "$D/a.h5" 2>"$D/err"
-then ok "statistics of attention"; else bad "statistics of attention" "$(cat "$D/err")"; fi
+then ok "statistics of attention"; else not_ok "statistics of attention" "$(cat "$D/err")"; fi
 
 # Gradients through experts and sinks; test_backward compares them with PyTorch.
 if "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --fisher="$D/f.h5" --moments="$D/m.h5" -q -o "$D/b.h5" 2>"$D/err"
-then ok "information"; else bad "information" "$(cat "$D/err")"; fi
+then ok "information"; else not_ok "information" "$(cat "$D/err")"; fi
