@@ -121,22 +121,25 @@ static int rising(const void *a, const void *b)
 static double value_of(const kvd_attention_stats *s, size_t request, int layer, size_t n, size_t j,
                        kvd_ranking by)
 {
-    const double mass = kvd_attention_stats_kept(s, KVD_A_KEPT_MASS, request, layer)[j].x,
-                 denominator =
-                     kvd_attention_stats_kept(s, KVD_A_KEPT_DENOMINATOR, request, layer)[j].x;
+#define KEPT(field) kvd_attention_stats_kept(s, KVD_A_KEPT_##field, request, layer)[j].x
     const size_t window = (size_t)kvd_attention_stats_at(s, KVD_A_WINDOW, layer, 0)->n;
     const size_t keys = window && j + 1 > window ? window : j + 1,
                  queries = window && n - j > window ? window : n - j;
     switch (by) {
+    case KVD_RANK_SCORE:
+        return KEPT(QUERY_SCORE);
+    case KVD_RANK_SCORE_AS_KEY:
+        return KEPT(KEY_SCORE);
     case KVD_RANK_DENOMINATOR:
-        return denominator;
+        return KEPT(DENOMINATOR);
     case KVD_RANK_DENOMINATOR_PER_KEY:
-        return denominator - log((double)keys);
+        return KEPT(DENOMINATOR) - log((double)keys);
     case KVD_RANK_MASS:
-        return mass;
+        return KEPT(MASS);
     default:
-        return mass / (double)queries;
+        return KEPT(MASS) / (double)queries;
     }
+#undef KEPT
 }
 
 typedef struct {

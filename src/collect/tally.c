@@ -15,12 +15,14 @@ int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_
     *t = (kvd_tally){.stats = stats, .n_threads = n_threads};
     t->scores = malloc(threads * KVD_ATTEND_ROWS * n * sizeof *t->scores);
     t->row = malloc(threads * n * sizeof *t->row);
-    t->mass = malloc(3 * all * sizeof *t->mass);
+    t->mass = malloc(5 * all * sizeof *t->mass);
     if (!t->scores || !t->row || !t->mass)
         return kvd_no_memory(err, "attention statistics",
                              threads * KVD_ATTEND_ROWS * n * sizeof *t->scores);
     t->later = t->mass + all;
     t->denominator = t->later + all;
+    t->query_score = t->denominator + all;
+    t->key_score = t->query_score + all;
     return 0;
 }
 
@@ -49,12 +51,15 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
 }
 
 /*
- * Counts the scores s[n] of a row and writes the row's probabilities into p. Returns the logarithm
- * of the softmax denominator, or NaN if a score is not finite.
+ * Counts the scores s[n] of a row, writes their sum into *of_query, adds each to of_key[n], and
+ * writes the row's probabilities into p. Returns the logarithm of the softmax denominator, or NaN
+ * if a score is not finite.
  */
-static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p)
+static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
+                     double *of_query, double *of_key)
 {
     double largest = -INFINITY, total = 0;
+    *of_query = 0;
     for (size_t k = 0; k < n; k++) {
         const double linear = (double)(s[k] * score.scale), cap = (double)score.softcap,
                      x = cap > 0 ? cap * tanh(linear / cap) : linear;
@@ -64,6 +69,8 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
         largest = fmax(largest, x);
         h->score_bins[kvd_score_bin(x)].n++;
         h->score_sum += x;
+        *of_query += x;
+        of_key[k] += x;
         h->score_squares += x * x;
         h->score_min = fmin(h->score_min, x);
         h->score_max = fmax(h->score_max, x);
@@ -87,6 +94,12 @@ static size_t seen_by(size_t j, size_t n, size_t window)
     return window && n - j > window ? window : n - j;
 }
 
+/* Returns the number of tokens that token j attends to. */
+static size_t sees(size_t j, size_t window)
+{
+    return window && j + 1 > window ? window : j + 1;
+}
+
 static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer, int head,
                    kvd_err *err)
 {
@@ -102,12 +115,15 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
     double *p = t->row + kvd_thread_index() * s->seq_len;
     double *mass = t->mass + (size_t)head * s->seq_len,
            *later = t->later + (size_t)head * s->seq_len,
-           *denominator = t->denominator + (size_t)head * s->seq_len;
+           *denominator = t->denominator + (size_t)head * s->seq_len,
+           *query_score = t->query_score + (size_t)head * s->seq_len,
+           *key_score = t->key_score + (size_t)head * s->seq_len;
 #define AT(field) kvd_attention_stats_at(s, KVD_A_##field, layer, head)
     head_sums h = {AT(SCORE_HISTOGRAM),  AT(PROBABILITY_HISTOGRAM), AT(SCORE_SUM)->x,
                    AT(SCORE_SQUARES)->x, AT(SCORE_MIN)->x,          AT(SCORE_MAX)->x};
     memset(mass, 0, n * sizeof *mass);
     memset(later, 0, n * sizeof *later);
+    memset(key_score, 0, n * sizeof *key_score);
     for (size_t first = 0; first < n; first += KVD_ATTEND_ROWS) {
         const size_t rows = n - first < KVD_ATTEND_ROWS ? n - first : KVD_ATTEND_ROWS;
         const size_t from = window && first + 1 > window ? first + 1 - window : 0,
@@ -116,8 +132,8 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                     q + first * ldq, (int)ldq, k + from * ldk, (int)ldk, 0.0f, scores, (int)keys);
         for (size_t i = first; i < first + rows; i++) {
             const size_t start = window && i + 1 > window ? i + 1 - window : 0;
-            denominator[i] =
-                row_of(scores + (i - first) * keys + (start - from), i + 1 - start, score, &h, p);
+            denominator[i] = row_of(scores + (i - first) * keys + (start - from), i + 1 - start,
+                                    score, &h, p, query_score + i, key_score + start);
             if (isnan(denominator[i]))
                 return kvd_fail(err, "layer %d head %d: a score of row %zu is not finite",
                                 in->layer, head, i);
@@ -237,8 +253,8 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
 }
 
 /*
- * Adds the counts of the mass of all heads, and for a request that is kept every token's mass and
- * denominators.
+ * Adds the counts of the mass of all heads, and for a request that is kept every token's mass,
+ * denominators and mean scores.
  */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
@@ -258,14 +274,21 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
     if (request >= s->n_kept)
         return;
     kvd_word *mass = kvd_attention_stats_kept(s, KVD_A_KEPT_MASS, request, layer),
-             *denominator = kvd_attention_stats_kept(s, KVD_A_KEPT_DENOMINATOR, request, layer);
+             *denominator = kvd_attention_stats_kept(s, KVD_A_KEPT_DENOMINATOR, request, layer),
+             *as_query = kvd_attention_stats_kept(s, KVD_A_KEPT_QUERY_SCORE, request, layer),
+             *as_key = kvd_attention_stats_kept(s, KVD_A_KEPT_KEY_SCORE, request, layer);
     s->word[s->at[KVD_A_KEPT_LENGTH] + request].n = n;
     for (size_t j = 0; j < n; j++) {
-        double largest = t->denominator[j], sum = 0;
+        double largest = t->denominator[j], sum = 0, of_query = 0, of_key = 0;
         for (size_t h = 1; h < heads; h++)
             largest = fmax(largest, t->denominator[h * ld + j]);
-        for (size_t h = 0; h < heads; h++)
+        for (size_t h = 0; h < heads; h++) {
             sum += exp(t->denominator[h * ld + j] - largest);
+            of_query += t->query_score[h * ld + j];
+            of_key += t->key_score[h * ld + j];
+        }
+        as_query[j].x = of_query / (double)(heads * sees(j, in->window));
+        as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
         denominator[j].x = largest + log(fmax(sum, 1)); /* the largest term gives 1 */
     }

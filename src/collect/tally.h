@@ -18,6 +18,8 @@ typedef struct {
     double *mass;        /* [n_heads][seq_len]: of the current sequence */
     double *later;       /* [n_heads][seq_len]: without the token's own row */
     double *denominator; /* [n_heads][seq_len]: logarithm of each row's denominator */
+    double *query_score; /* [n_heads][seq_len]: sum of a token's scores as a query */
+    double *key_score;   /* [n_heads][seq_len]: sum of a token's scores as a key */
     double seconds;      /* time spent so far */
 } kvd_tally;
 

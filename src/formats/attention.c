@@ -135,6 +135,16 @@ static const field fields[KVD_N_A] = {
      false,
      BEHIND,
      {REQUEST, LAYER, POSITION}},
+    {"/requests/score_as_query",
+     "mean score over heads and the keys that a token sees; 0 after the last token",
+     false,
+     BEHIND,
+     {REQUEST, LAYER, POSITION}},
+    {"/requests/score_as_key",
+     "mean score over heads and the queries that see a token; 0 after the last token",
+     false,
+     BEHIND,
+     {REQUEST, LAYER, POSITION}},
 };
 
 static size_t length(const kvd_attention_stats *s, axis a)

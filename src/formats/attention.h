@@ -108,6 +108,16 @@ typedef enum {
      * the request's last token
      */
     KVD_A_KEPT_DENOMINATOR,
+    /*
+     * double [request][layer][position]: mean score over all heads and over the keys that the token
+     * sees as a query; 0 after the request's last token
+     */
+    KVD_A_KEPT_QUERY_SCORE,
+    /*
+     * double [request][layer][position]: mean score over all heads and over the queries that see
+     * the token as a key; 0 after the request's last token
+     */
+    KVD_A_KEPT_KEY_SCORE,
     KVD_N_A
 } kvd_a;
 

@@ -11,8 +11,8 @@
 const kvd_schema kvd_schema_tokens = {
     "tokens", 1, "Which tokens matter: scores, overlaps between layers, critical tokens"};
 
-const char *const kvd_ranking_name[KVD_N_RANKINGS] = {"denominator", "denominator-per-key", "mass",
-                                                      "mass-per-query"};
+const char *const kvd_ranking_name[KVD_N_RANKINGS] = {
+    "score", "score-as-key", "denominator", "denominator-per-key", "mass", "mass-per-query"};
 
 const double kvd_curve_level[KVD_N_CURVE] = {0.0001, 0.001, 0.01, 0.02,  0.05,  0.1, 0.2,
                                              0.3,    0.4,   0.5,  0.6,   0.7,   0.8, 0.9,
@@ -180,12 +180,18 @@ static int write_list(kvd_h5 *f, const char *path, const char *long_name, const 
     return kvd_h5_write(f, &spec, H5T_NATIVE_DOUBLE, x, err);
 }
 
+/* Writes the names of all rankings, separated by commas. */
+static void measures_text(char *to, size_t size)
+{
+    *to = '\0';
+    for (int i = 0; i < KVD_N_RANKINGS; i++)
+        snprintf(to + strlen(to), size - strlen(to), "%s%s", i ? "," : "", kvd_ranking_name[i]);
+}
+
 static int write_description(kvd_h5 *f, const kvd_tokens *t, kvd_err *err)
 {
-    char measures[128] = "";
-    for (int i = 0; i < KVD_N_RANKINGS; i++)
-        snprintf(measures + strlen(measures), sizeof measures - strlen(measures), "%s%s",
-                 i ? "," : "", kvd_ranking_name[i]);
+    char measures[128];
+    measures_text(measures, sizeof measures);
     const uint64_t n_tokens = t->n_tokens;
     const kvd_h5_spec tokens = {.path = "/n_tokens",
                                 .long_name = "tokens that the study runs over",
@@ -236,12 +242,20 @@ static int describe(kvd_h5 *f, kvd_tokens *t, kvd_err *err)
     int64_t n_requests, n_kept, seq_len, first_layer;
     uint64_t n_tokens;
     hsize_t layers;
+    char measures[128], found[128];
+    measures_text(measures, sizeof measures);
     if (kvd_model_info_read(f, &t->model, err) ||
         kvd_field_text(f, "/", "label", t->label, sizeof t->label, err) ||
         kvd_field_text(f, "/", "corpus_hash", t->corpus_hash, sizeof t->corpus_hash, err) ||
+        kvd_field_text(f, "/", "measures", found, sizeof found, err) ||
         kvd_h5_read(f, "/n_tokens", 0, NULL, H5T_NATIVE_UINT64, &n_tokens, err) ||
         kvd_h5_shape(f, fields[0].path, 1, &layers, err))
         return -1;
+    if (strcmp(measures, found) != 0)
+        return kvd_fail(err,
+                        "'%s': /measures is '%s', should be '%s': make the file again with "
+                        "kvdim-collect --attention and kvdim-tokens",
+                        f->path, found, measures);
     if (layers < 1 || layers > (hsize_t)t->model.n_layers)
         return kvd_fail(err, "'%s': %s has %llu layers, the model %d", f->path, fields[0].path,
                         (unsigned long long)layers, t->model.n_layers);

@@ -12,6 +12,9 @@ extern const kvd_schema kvd_schema_tokens;
 
 /* Measures by which the tokens of a layer are ranked. */
 typedef enum {
+    /* mean score over heads and the keys that the token sees (ZDC Observation 4) */
+    KVD_RANK_SCORE,
+    KVD_RANK_SCORE_AS_KEY, /* mean score over heads and the queries that see the token */
     /* ln of the softmax denominators of the token's row, summed over heads (ZDC section 5) */
     KVD_RANK_DENOMINATOR,
     /* KVD_RANK_DENOMINATOR minus ln of the number of keys that the row sees (D-11) */

@@ -115,10 +115,22 @@ want = {'ZDC Fig. 6': 100 * width[-1] / width[0],
         'LeanKV Fig. 2': layer.max() / layer.min(), 'LeanKV Fig. 3': (kv.max(1) / kv.min(1)).mean()}
 for name, x in want.items():
     assert j[name]['values'] == 1 and abs(j[name]['least'] - x) < 1e-9 * abs(x), (name, j[name], x)
-# The paper ranks tokens by mean score, which no file holds: the rows say so instead of a number.
-for name in ('ZDC Fig. 7', 'ZDC Fig. 8'):
-    assert j[name]['values'] == 0 and j[name]['verdict'] == 'not measured', (name, j[name])"
-check report_tables sh -c "test $(wc -l <"$D/report/tables/tokens-layers.csv") -eq 7 && test $(wc -l <"$D/report/tables/tokens-pairs.csv") -eq 61"
+# Tokens ranked by their mean score as a query. Without a model with random weights there is no null.
+assert f.attrs['measures'].decode().split(',')[0] == 'score'
+for name, of in (('ZDC Fig. 7', 'unimportant'), ('ZDC Fig. 8', 'important')):
+    x = 100 * np.diag(f['overlap/' + of][0], 1).mean()
+    assert j[name]['values'] == 1 and abs(j[name]['least'] - x) < 1e-9 * x, (name, j[name], x)
+assert j['ZDC Fig. 8']['verdict'] == 'cannot tell', j['ZDC Fig. 8']"
+"$collect" data/models/kvdim-6m --untrained 1 --text data/texts/articles.txt --tokens 1024 --seq-len 128 --label seed-1 --attention -q -o "$D/6m.u.a.h5"
+"$tokens" "$D/6m.u.a.h5" -q -o "$D/6m.u.h5"
+"$report" "$D/6m.h5" "$D/6m.u.h5" --no-plots --json -o "$D/report2" >"$D/report2.json" 2>"$log"
+check untrained_is_the_null $py -c "
+import json
+a, b = ({e['id']: e for e in json.load(open('$D/' + n))['ledger']} for n in ('report.json', 'report2.json'))
+for name in ('ZDC Fig. 6', 'ZDC Fig. 7', 'ZDC Fig. 8', 'LeanKV Fig. 2', 'LeanKV Fig. 3'):
+    assert b[name]['values'] == 1 and b[name]['least'] == a[name]['least'], (name, b[name])
+assert b['ZDC Fig. 8']['verdict'] == 'holds', b['ZDC Fig. 8']"
+check report_tables sh -c "test $(wc -l <"$D/report/tables/tokens-layers.csv") -eq 7 && test $(wc -l <"$D/report/tables/tokens-pairs.csv") -eq 91"
 if command -v gnuplot >/dev/null; then
   check report_figures sh -c "$report $D/6m.h5 $D/k.h5 -q -o $D/drawn && ls $D/drawn/figures/zdc-fig06-scores.svg $D/drawn/figures/zdc-fig07-08-overlap.svg $D/drawn/figures/leankv-fig01-spread.svg $D/drawn/figures/leankv-fig02-03-critical.svg"
   "$tokens" "$D/l.h5" -q -o "$D/kl.h5"
@@ -135,6 +147,7 @@ with h5py.File('$D/lie.h5', 'r+') as f:
 lie_tokens overlap "of /overlap/important is 1.5" "f['overlap/important'][0, 0, 1] = 1.5"
 lie_tokens count "of /critical/layer/mean is 51" "f['critical/layer/mean'][0, 0] = 51"
 lie_tokens nan "/scores/mean[1] is nan" "f['scores/mean'][1] = np.nan"
+lie_tokens measures "/measures is 'mass', should be 'score,score-as-key,denominator" "f.attrs['measures'] = 'mass'"
 lie_tokens share "share is 0" "f.attrs['share'] = 0.0"
 lie_tokens layers "has 9 layers" "del f['scores/min']; f['scores/min'] = np.zeros(9)"
 no_output report_of_attention 1 "give it to kvdim-tokens first" "$report" --no-plots "$D/a.h5"

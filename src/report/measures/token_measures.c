@@ -12,39 +12,18 @@ static double score_range(const kvd_tokens *t)
     return last > 0 && hi[0] > lo[0] ? 100 * (hi[last] - lo[last]) / (hi[0] - lo[0]) : (double)NAN;
 }
 
-static double near(const kvd_tokens *t, kvd_t set)
+/* Returns the percentage of a set of tokens that two neighbouring layers share, mean over pairs. */
+static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
-    return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, KVD_RANK_DENOMINATOR, 1).mean
-                           : (double)NAN;
+    return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-static double rise(const kvd_tokens *t, kvd_t set)
+/* Returns `near` less the percentage that the first and the last layer share. */
+static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
-               ? near(t, set) -
-                     100 *
-                         kvd_tokens_at_distance(t, set, KVD_RANK_DENOMINATOR, t->n_layers - 1).mean
+               ? near(t, set, by) - 100 * kvd_tokens_at_distance(t, set, by, t->n_layers - 1).mean
                : (double)NAN;
-}
-
-static double near_unimportant(const kvd_tokens *t)
-{
-    return near(t, KVD_T_UNIMPORTANT);
-}
-
-static double near_important(const kvd_tokens *t)
-{
-    return near(t, KVD_T_IMPORTANT);
-}
-
-static double rise_unimportant(const kvd_tokens *t)
-{
-    return rise(t, KVD_T_UNIMPORTANT);
-}
-
-static double rise_important(const kvd_tokens *t)
-{
-    return rise(t, KVD_T_IMPORTANT);
 }
 
 static double received_decades(const kvd_tokens *t)
@@ -152,6 +131,7 @@ static double critical_requests(const kvd_tokens *t)
     return t->n_requests > 1 ? 100 * sum / n : (double)NAN;
 }
 
+/* Measures of one number per file. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
@@ -159,10 +139,6 @@ static const struct {
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
-    {"near-unimportant", near_unimportant, NULL},
-    {"near-important", near_important, NULL},
-    {"rise-unimportant", rise_unimportant, NULL},
-    {"rise-important", rise_important, NULL},
     {"received-decades", received_decades, NULL},
     {"value-decades", value_decades, NULL},
     {"more-decades", more_decades, NULL},
@@ -172,11 +148,33 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
+/* Measures of the tokens that layers share: a set, a ranking and one of the two functions above. */
+static const struct {
+    const char *name;
+    double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
+    kvd_t set;
+    kvd_ranking by;
+} shares[] = {
+    {"near-unimportant", near, KVD_T_UNIMPORTANT, KVD_RANK_SCORE},
+    {"near-important", near, KVD_T_IMPORTANT, KVD_RANK_SCORE},
+    {"near-unimportant-as-key", near, KVD_T_UNIMPORTANT, KVD_RANK_SCORE_AS_KEY},
+    {"near-important-as-key", near, KVD_T_IMPORTANT, KVD_RANK_SCORE_AS_KEY},
+    {"near-unimportant-denominator", near, KVD_T_UNIMPORTANT, KVD_RANK_DENOMINATOR},
+    {"near-important-denominator", near, KVD_T_IMPORTANT, KVD_RANK_DENOMINATOR},
+    {"rise-unimportant", rise, KVD_T_UNIMPORTANT, KVD_RANK_SCORE},
+    {"rise-important", rise, KVD_T_IMPORTANT, KVD_RANK_SCORE},
+};
+enum { N_SHARES = sizeof shares / sizeof *shares };
+
+/* Returns the index of a measure: shares follow measures. Returns -1 for an unknown name. */
 static int find(const char *name)
 {
     for (int i = 0; i < N_MEASURES; i++)
         if (!strcmp(measures[i].name, name))
             return i;
+    for (int i = 0; i < N_SHARES; i++)
+        if (!strcmp(shares[i].name, name))
+            return N_MEASURES + i;
     return -1;
 }
 
@@ -185,18 +183,81 @@ bool kvd_token_measure_known(const char *name)
     return find(name) >= 0;
 }
 
+static double value_of(const kvd_tokens *t, int which)
+{
+    const int i = which - N_MEASURES;
+    return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
+}
+
+/*
+ * Writes the range of a measure over the files of the same model with random weights. Returns false
+ * if no file is of such a model.
+ */
+static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
+                      double *most)
+{
+    *least = INFINITY;
+    *most = -INFINITY;
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_tokens *t = &r->item[i].tokens;
+        if (r->item[i].kind != KVD_RESULT_TOKENS || !kvd_model_info_untrained(&t->model) ||
+            strcmp(t->model.name, trained->model.name) || t->seq_len != trained->seq_len)
+            continue;
+        *least = fmin(*least, value_of(t, which));
+        *most = fmax(*most, value_of(t, which));
+    }
+    return *least <= *most;
+}
+
+/* Quantile of Student's distribution, Abramowitz & Stegun 26.7.5; good to 0.1 % from 7 degrees. */
+static double student_quantile(double p, double degrees)
+{
+    const double z = normal_quantile(p), z3 = z * z * z, z5 = z3 * z * z;
+    return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
+}
+
+/*
+ * Sets the 95 % interval of `near`, over requests. The standard error is taken as the mean of the
+ * standard errors of the pairs of layers, which it reaches if pairs are fully correlated.
+ */
+static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
+                             kvd_measured *out)
+{
+    enum { FEWEST = 8 }; /* as for bootstrap intervals */
+    const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
+    const size_t n = (size_t)t->n_layers;
+    double sum = 0;
+    if (t->n_kept < FEWEST)
+        return;
+    for (size_t l = 0; l + 1 < n; l++)
+        sum += t->data[sd][((size_t)by * n + l) * n + l + 1] / (double)(n - 1);
+    const double half =
+        100 * student_quantile(0.975, (double)t->n_kept - 1) * sum / sqrt((double)t->n_kept);
+    kvd_values_interval(out, value - half, value + half);
+}
+
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
-    const int which = find(name);
+    const int which = find(name), share = which - N_MEASURES;
     for (size_t i = 0; i < r->n; i++) {
         const kvd_tokens *const t = &r->item[i].tokens;
-        if (r->item[i].kind != KVD_RESULT_TOKENS)
+        double least, most;
+        if (r->item[i].kind != KVD_RESULT_TOKENS || kvd_model_info_untrained(&t->model))
             continue;
-        const double value = measures[which].compute(t);
+        const double value = value_of(t, which);
         if (kvd_values_put(out, value, err, "%s", r->item[i].name))
             return -1;
-        if (!isnan(value) && measures[which].most_of_equals)
-            kvd_values_null(out, 1, measures[which].most_of_equals(t));
+        if (isnan(value))
+            continue;
+        const bool random = untrained(r, t, which, &least, &most);
+        if (share >= 0 && shares[share].compute == near)
+            interval_of_near(t, shares[share].set, shares[share].by, value, out);
+        if (share >= 0 && random)
+            kvd_values_null(out, least, most);
+        if (share < 0 && measures[which].most_of_equals) {
+            const double equal = measures[which].most_of_equals(t);
+            kvd_values_null(out, 1, random ? fmax(equal, most) : equal);
+        }
     }
     return 0;
 }

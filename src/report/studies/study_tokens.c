@@ -73,10 +73,12 @@ static int overlap_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "important_max", "most");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "by_chance_percent", "by chance, %");
     kvd_table_note(
-        t, "Mean, least and most over pairs of layers, each a mean over requests. By chance: two "
-           "sets drawn at random. The paper ranks by denominators of softmax, which grow with a "
-           "token's position (D-11); per key that growth is taken out. Mass is what a token "
-           "receives.");
+        t,
+        "Mean, least and most over pairs of layers, each a mean over requests. By chance: two "
+        "sets drawn at random. The paper ranks by the mean score: here over the keys that a token "
+        "sees as a query (score), and over the queries that see it as a key. Denominators of "
+        "softmax grow with a token's position (D-11); per key that growth is taken out. Mass is "
+        "what a token receives.");
     for (size_t i = 0; i < r->n; i++) {
         const kvd_tokens *x = &r->item[i].tokens;
         if (r->item[i].kind != KVD_RESULT_TOKENS)
@@ -257,12 +259,20 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
+/* Returns true if figures show x rather than y: a trained model, then the text with most tokens. */
+static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
+{
+    const bool x_random = kvd_model_info_untrained(&x->model),
+               y_random = kvd_model_info_untrained(&y->model);
+    return x_random != y_random ? y_random : x->n_tokens > y->n_tokens;
+}
+
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    const kvd_result *best = NULL; /* figures show one text, the text with the most tokens */
+    const kvd_result *best = NULL; /* figures show one text */
     for (size_t i = 0; i < r->n; i++)
         if (r->item[i].kind == KVD_RESULT_TOKENS &&
-            (!best || r->item[i].tokens.n_tokens > best->tokens.n_tokens))
+            (!best || preferred(&r->item[i].tokens, &best->tokens)))
             best = &r->item[i];
     if (!best)
         return 0;
@@ -272,10 +282,10 @@ int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
     kvd_text_raw(
         &s->words,
         "<p>What attention does with its tokens: how far scores spread by layer, whether layers "
-        "agree on which tokens are important (by the softmax denominators, as ZDC has it, and by "
-        "the mass that tokens receive), how much more attention varies over tokens than the size "
-        "of their values, and how many tokens hold most of the mass. Mass is summed over all "
-        "queries of a request.</p>\n");
+        "agree on which tokens are important (by mean scores, as ZDC's Observation 4 has it, by "
+        "softmax denominators, as its section 5 has it, and by the mass that tokens receive), how "
+        "much more attention varies over tokens than the size of their values, and how many tokens "
+        "hold most of the mass. Mass is summed over all queries of a request.</p>\n");
     if (layers_table(r, s, err) || overlap_table(r, s, err))
         return -1;
     const kvd_table *const drawn = curves(&best->tokens, s, err);

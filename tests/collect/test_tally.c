@@ -1,0 +1,130 @@
+/*
+ * Tests of the mean scores that kvdim-collect --attention records for every token, and of the sets
+ * that kvdim-tokens forms from them, on numbers that are worked out by hand: two layers, two query
+ * heads on one KV head, four tokens, one dimension.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "analysis/tokens.h"
+#include "collect/tally.h"
+
+enum { N = 4, HEADS = 2, LAYERS = 2 };
+
+/*
+ * The two heads share a key, so the scores of token i at key j add up to (q0 + q1)_i k_j.
+ * Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0. Layer 1: q0 + q1 = 4 3 2 1, k = 1 1 1 9.
+ */
+static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
+                                          {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
+static const float k[LAYERS][N] = {{1, -1, 2, 0}, {1, 1, 1, 9}};
+static const float v[N] = {1, 2, 3, 4};
+
+static const kvd_config config = {
+    .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = 1, .d_head = 1, .d_model = HEADS};
+
+/* Records both layers of one sequence into *s, which the caller releases. */
+static void record(kvd_attention_stats *s, size_t window)
+{
+    static const size_t offset[2] = {0, N};
+    kvd_err err;
+    kvd_tally t;
+    *s = (kvd_attention_stats){.model = {.name = "by hand",
+                                         .n_layers = LAYERS,
+                                         .n_heads = HEADS,
+                                         .n_kv_heads = 1,
+                                         .d_head = 1},
+                               .n_tokens = N,
+                               .n_requests = 1,
+                               .seq_len = N,
+                               .n_layers = LAYERS,
+                               .n_kept = 1};
+    assert_int_equal(kvd_attention_stats_alloc(s, &err), 0);
+    assert_int_equal(kvd_tally_init(&t, s, 1, &err), 0);
+    for (int l = 0; l < LAYERS; l++) {
+        const kvd_attention_in in = {.config = &config,
+                                     .layer = l,
+                                     .n_sequences = 1,
+                                     .offset = offset,
+                                     .n_tokens = N,
+                                     .q = &q[l][0][0],
+                                     .k = k[l],
+                                     .v = v,
+                                     .window = window};
+        if (kvd_tally_record(&t, &in, &err))
+            fail_msg("%s", err.msg);
+    }
+    kvd_tally_release(&t);
+}
+
+static void same(const kvd_attention_stats *s, kvd_a field, int layer, const double want[N])
+{
+    for (size_t j = 0; j < N; j++)
+        assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
+}
+
+/* Token i as a query sees i + 1 keys; token j as a key is seen by 4 - j queries. */
+static void test_mean_scores(void **state)
+{
+    (void)state;
+    kvd_attention_stats s;
+    record(&s, 0);
+    same(&s, KVD_A_KEPT_QUERY_SCORE, 0, (const double[]){0.5, 0, 0, 0.25});
+    same(&s, KVD_A_KEPT_KEY_SCORE, 0, (const double[]){0.625, -2.0 / 3, 0.5, 0});
+    same(&s, KVD_A_KEPT_QUERY_SCORE, 1, (const double[]){2, 1.5, 1, 1.5});
+    same(&s, KVD_A_KEPT_KEY_SCORE, 1, (const double[]){1.25, 1, 0.75, 4.5});
+    kvd_attention_stats_release(&s);
+}
+
+/* With a window of 2 a query sees itself and the token before it. */
+static void test_window(void **state)
+{
+    (void)state;
+    kvd_attention_stats s;
+    record(&s, 2);
+    same(&s, KVD_A_KEPT_QUERY_SCORE, 0, (const double[]){0.5, 0, 0, 0.5});
+    same(&s, KVD_A_KEPT_KEY_SCORE, 0, (const double[]){1, -0.75, 0.5, 0});
+    kvd_attention_stats_release(&s);
+}
+
+/*
+ * Half of the tokens are in each set. As queries, both layers rank tokens 1 and 2 lowest (ties by
+ * position) and 0 and 3 highest. As keys, the lowest are 1 and 3 in layer 0 and 2 and 1 in layer 1;
+ * the highest are 0 and 2, and 3 and 0.
+ */
+static void test_sets(void **state)
+{
+    (void)state;
+    static const struct {
+        kvd_ranking by;
+        double low, high;
+    } want[] = {{KVD_RANK_SCORE, 1, 1}, {KVD_RANK_SCORE_AS_KEY, 0.5, 0.5}};
+    kvd_err err;
+    kvd_attention_stats s;
+    kvd_tokens t;
+    record(&s, 0);
+    if (kvd_tokens_study(&s, 0.5, 0.95, &t, &err))
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_UNIMPORTANT, want[i].by, 1).mean,
+                           want[i].low, 1e-15);
+        assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_IMPORTANT, want[i].by, 1).mean,
+                           want[i].high, 1e-15);
+    }
+    /* Layers that share all tokens are one group, layers that share half of them are two. */
+    assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
+    assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);
+    kvd_tokens_release(&t);
+    kvd_attention_stats_release(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mean_scores),
+                                       cmocka_unit_test(test_window), cmocka_unit_test(test_sets)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
