@@ -19,9 +19,20 @@
  * in bf16, whose residual stream is bf16 too, gives 0.8 to 4 % of the logits.
  */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 2e-2};
+/*
+ * Bound of models with routed experts in bf16: a token whose logits of two experts are nearly equal
+ * may choose the other one, which changes its row by tens of percent. The median over rows must
+ * stay within the usual bound.
+ */
+static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
 static int failures;
+
+static double bar_of(const kvd_config *c, kvd_dtype type)
+{
+    return c->n_experts && type == KVD_BF16 ? few_choices : bar[type];
+}
 
 static void report(int ok, const char *name, const char *more, const char *detail)
 {
@@ -39,6 +50,7 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
     double worst = 0;
     const char *where = "";
     recording got;
+    const double limit = bar_of(&kvd_gpu_forward_weights(f, 0)->config, type);
     const size_t offset[2] = {0, e->n};
     const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = e->id};
     const int status = run_on(f, &b, 1, -1, &got, &err);
@@ -51,8 +63,8 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
             }
         }
     (void)snprintf(text, sizeof text, "%s %s off by %.2g of %.0e", kvd_dtype_name(type), where,
-                   worst, bar[type]);
-    report(!status && worst <= bar[type] && got.layers == got.c.n_layers, name, "Transformers",
+                   worst, limit);
+    report(!status && worst <= limit && got.layers == got.c.n_layers, name, "Transformers",
            status ? err.msg : text);
     recording_release(&got);
 }
@@ -72,6 +84,7 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     char text[160];
     const char *where = "";
     double worst = 0;
+    const double limit = bar_of(&kvd_gpu_forward_weights(f, 0)->config, type);
     uint32_t *id = some_ids(N_BATCH, (size_t)kvd_gpu_forward_weights(f, 0)->config.vocab_size, 3);
     const kvd_batch b = {.n_sequences = 3, .offset = batch_offset, .id = id};
     recording all, one;
@@ -85,8 +98,8 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
         recording_release(&one);
     }
     (void)snprintf(text, sizeof text, "%s %s off by %.2g of %.0e", kvd_dtype_name(type), where,
-                   worst, bar[type]);
-    report(!status && worst <= bar[type], name, "sequences alone and in a batch",
+                   worst, limit);
+    report(!status && worst <= limit, name, "sequences alone and in a batch",
            status ? err.msg : text);
     recording_release(&all);
     free(id);
@@ -160,9 +173,30 @@ static double add_kind(const recording *gpu, const recording *cpu, int kind, cha
     return worst;
 }
 
-/* Runs both passes for the rows after the final norm, and returns their distance. */
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns the median of the distances of n rows of d values. */
+static double median_of_rows(const float *x, const float *y, size_t n, size_t d)
+{
+    double *const e = need(n * sizeof *e);
+    for (size_t i = 0; i < n; i++)
+        e[i] = distance(x + i * d, y + i * d, d);
+    qsort(e, n, sizeof *e, by_size);
+    const double median = e[n / 2];
+    free(e);
+    return median;
+}
+
+/*
+ * Runs both passes for the rows after the final norm, and returns their distance. *median receives
+ * the median of the distances of single rows.
+ */
 static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kvd_batch *b,
-                           kvd_err *err)
+                           double *median, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences],
                  size = n * (size_t)kvd_checkpoint_config(c)->d_model,
@@ -177,6 +211,7 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
         !kvd_gpu_forward_run(f, b, NULL, -1, device, err)) {
         check(cudaMemcpy(host, device, size * sizeof *host, cudaMemcpyDeviceToHost), "hidden");
         e = distance(host, want, size);
+        *median = median_of_rows(host, want, n, size / n);
     }
     kvd_dense_attention_release(&dense);
     kvd_forward_free(cpu);
@@ -195,6 +230,8 @@ static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *n
     kvd_err err = {""};
     char text[400] = "";
     size_t offset[SEQUENCES + 1];
+    double median = INFINITY;
+    const double limit = bar_of(kvd_checkpoint_config(c), type);
     const size_t n = make_batch(kvd_checkpoint_config(c), offset);
     uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 7);
     const kvd_batch b = {.n_sequences = SEQUENCES, .offset = offset, .id = id};
@@ -203,11 +240,11 @@ static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *n
     double worst = status ? INFINITY : 0;
     for (int kind = 0; kind < N_KINDS && !status; kind++)
         worst = fmax(worst, add_kind(&gpu, &cpu, kind, text, sizeof text));
-    const double hidden = status ? INFINITY : hidden_error(c, f, &b, &err);
+    const double hidden = status ? INFINITY : hidden_error(c, f, &b, &median, &err);
     const size_t at = strlen(text);
-    (void)snprintf(text + at, sizeof text - at, " hidden %.1e, of %.0e; %s", hidden, bar[type],
-                   kvd_gpu_forward_engine(f));
-    report(worst <= bar[type] && hidden <= bar[type], name, kvd_dtype_name(type),
+    (void)snprintf(text + at, sizeof text - at, " hidden %.1e, median row %.1e, of %.0e; %s",
+                   hidden, median, limit, kvd_gpu_forward_engine(f));
+    report(worst <= limit && hidden <= limit && median <= bar[type], name, kvd_dtype_name(type),
            err.msg[0] ? err.msg : text);
     recording_release(&cpu);
     recording_release(&gpu);
@@ -354,7 +391,7 @@ static void test_bytes(void)
 int main(int argc, char **argv)
 {
 #define NAME(name) name
-    static const char *const family[] = {FAMILIES(NAME)};
+    static const char *const family[] = {FAMILIES(NAME), ROUTED(NAME)};
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip forward on the GPU: no device\n");

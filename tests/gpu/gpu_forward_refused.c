@@ -110,6 +110,8 @@ static void test_refusals(void)
     test_refusal("deepseek-v2", KVD_GPU_PASS, 1,
                  "has latent attention, which the forward pass on GPUs does not compute: use "
                  "--device cpu");
+    test_refusal("mixtral-full", KVD_GPU_SERVING, 1,
+                 "has routed experts, which the serving engine on GPUs does not compute");
     test_refusal("gemma2-caps", KVD_GPU_GRADIENTS, 1,
                  "has capped scores or logits, which the backward pass on GPUs does not compute");
     test_refusal("llama-yarn", KVD_GPU_SERVING, 1,

@@ -14,6 +14,7 @@
 #include "temp_folder.h"
 
 static int failures;
+static int expert; /* number of the routed expert whose parts are compared */
 
 /*
  * Returns rows (or columns) first .. first + n - 1 of a part in float32; n 0: all of them. *size is
@@ -24,7 +25,8 @@ static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int lay
 {
     kvd_err err;
     kvd_weight w;
-    if (kvd_weight_find(c, part, bias, layer, &w, &err)) {
+    if (part < KVD_N_PARTS ? kvd_weight_find(c, part, bias, layer, &w, &err)
+                           : kvd_weight_find_expert(c, part, bias, layer, expert, &w, &err)) {
         printf("not ok weights: %s\n", err.msg);
         exit(1);
     }
@@ -81,6 +83,33 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
     }
     to->wrong += total == 0 && device != NULL;
     to->arrays += total > 0;
+}
+
+/* Compares columns first .. first + n - 1 of an expert; `part` is its gate. */
+static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
+                           const kvd_gpu_expert *d)
+{
+    const kvd_part last = (kvd_part)(part + 2);
+    const slice gate_up[] = {{part, 0, first, n}, {(kvd_part)(part + 1), 0, first, n}};
+    const slice down = {last, 1, first, n}, all_down = {last, 0, 0, 0};
+    compare(to, "gate and up of an expert", l, false, gate_up, 2, to->type, d->gate_up);
+    compare(to, "their bias", l, true, gate_up, 2, KVD_F32, d->bias_gate_up);
+    compare(to, "down of an expert", l, false, &down, 1, to->type, d->down);
+    compare(to, "its bias", l, true, &all_down, 1, KVD_F32, d->bias_down);
+}
+
+static void compare_experts(comparison *to, const kvd_gpu_weights *w, int l)
+{
+    const kvd_gpu_layer *d = &w->layer[l];
+    const kvd_gpu_share *s = &w->share;
+    const slice router = {KVD_PART_ROUTER, 0, 0, 0}, scale = {KVD_PART_SHARED_SCALE, 0, 0, 0};
+    compare(to, "router", l, false, &router, 1, KVD_F32, d->router);
+    compare(to, "bias of the router", l, true, &router, 1, KVD_F32, d->bias_router);
+    compare(to, "factor of the shared expert", l, false, &scale, 1, KVD_F32, d->shared_scale);
+    compare_expert(to, l, KVD_PART_SHARED_GATE, s->first_shared, s->n_shared, &d->shared);
+    for (expert = 0; d->expert && expert < w->config.n_experts; expert++)
+        compare_expert(to, l, KVD_PART_EXPERT_GATE, s->first_expert, s->n_expert,
+                       &d->expert[expert]);
 }
 
 static void compare_layer(comparison *to, const kvd_gpu_weights *w, int l)
@@ -154,8 +183,10 @@ static void test_share(const char *name, const kvd_checkpoint *c, kvd_dtype type
         failures++;
         return;
     }
-    for (int l = 0; l < w.config.n_layers; l++)
+    for (int l = 0; l < w.config.n_layers; l++) {
         compare_layer(&to, &w, l);
+        compare_experts(&to, &w, l);
+    }
     compare_rest(&to, &w);
     const int ok = to.wrong == 0 && to.arrays > 0;
     printf("%s weights, %s, %s, share %d of %d: %zu of %zu arrays differ\n", ok ? "ok" : "not ok",
@@ -219,6 +250,7 @@ int main(int argc, char **argv)
 {
 #define NAME(name) "tests/data/families/" name
     static const char *const path[] = {FAMILIES(NAME),
+                                       ROUTED(NAME),
                                        "tests/data/gguf/falcon-40b.gguf",
                                        "tests/data/gguf/gqa.gguf",
                                        "tests/data/gguf/phi3-long.gguf",

@@ -32,7 +32,10 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
 /* Every fixture without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
-/* The fixtures with routed experts, which GPUs and the serving engine refuse. */
+/*
+ * The fixtures with routed experts, whose gradients only CPUs compute and which the serving engine
+ * refuses.
+ */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
         X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4")

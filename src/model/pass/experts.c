@@ -182,19 +182,15 @@ static void choose(const kvd_experts *e, const float *logit, const float *bias, 
     }
     double sum = 0, of_chosen = 0, picked[KVD_CONFIG_EXPERTS];
     float top = -INFINITY;
+    size_t last = e->experts;
     for (size_t x = 0; x < e->experts; x++)
         top = logit[x] > top ? logit[x] : top;
     for (size_t x = 0; x < e->experts; x++)
         sum += exp((double)logit[x] - (double)top);
     for (size_t j = 0; j < e->chosen; j++) {
-        size_t best = e->experts;
-        for (size_t x = 0; x < e->experts; x++) {
-            const bool after = j == 0 || logit[x] < logit[expert[j - 1]] ||
-                               (logit[x] <= logit[expert[j - 1]] && x > expert[j - 1]);
-            if (after && logit[x] >= -INFINITY && (best == e->experts || logit[x] > logit[best]))
-                best = x;
-        }
-        expert[j] = best < e->experts ? best : 0;
+        const size_t best = kvd_route_next(logit, e->experts, last);
+        last = best < e->experts ? best : 0;
+        expert[j] = last;
         picked[j] = best < e->experts ? exp((double)logit[best] - (double)top) : NAN;
         of_chosen += picked[j];
     }

@@ -1,5 +1,6 @@
 /*
- * Grouped routing of DeepSeek-V2 (arXiv:2405.04434, section 2.2) and DeepSeek-V3 (arXiv:2412.19437,
+ * The order in which experts are chosen, which the CPU and GPUs share; and grouped routing of
+ * DeepSeek-V2 (arXiv:2405.04434, section 2.2) and DeepSeek-V3 (arXiv:2412.19437,
  * section 2.1.2), for models whose expert_groups is not 0.
  *
  * The score of an expert is its softmax probability (V2), or the sigmoid of its logit (V3). The
@@ -11,9 +12,33 @@
 #ifndef KVD_MODEL_PASS_ROUTING_H
 #define KVD_MODEL_PASS_ROUTING_H
 
+#include <math.h>
 #include <stddef.h>
 
 #include "model/checkpoint/config.h"
+
+#ifdef __CUDACC__
+#define KVD_ROUTE_ANYWHERE __host__ __device__
+#else
+#define KVD_ROUTE_ANYWHERE
+#endif
+
+/*
+ * Returns the expert that follows expert `last` in the order of falling logits [n], or n if none
+ * follows; last n: the expert with the largest logit. Of equal logits the lower number comes first.
+ * A logit that is NaN is never returned.
+ */
+static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
+{
+    size_t best = n;
+    for (size_t x = 0; x < n; x++) {
+        const int after =
+            last == n || logit[x] < logit[last] || (logit[x] <= logit[last] && x > last);
+        if (after && logit[x] >= -INFINITY && (best == n || logit[x] > logit[best]))
+            best = x;
+    }
+    return best;
+}
 
 /*
  * Chooses the experts of one token from its logits [n_experts]; bias [n_experts] may be NULL.

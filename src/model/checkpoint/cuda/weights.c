@@ -23,7 +23,8 @@ enum {
  */
 static const char *only_in_pass(const kvd_config *c)
 {
-    return c->sinks                                       ? "attention sinks"
+    return c->n_experts > 0                               ? "routed experts"
+           : c->sinks                                     ? "attention sinks"
            : c->score_softcap > 0 || c->logit_softcap > 0 ? "capped scores or logits"
            : c->score_scale > 0                           ? "a scale of scores of its own"
            : c->embed_scale > 0                           ? "a scaled embedding"
@@ -39,10 +40,7 @@ static const char *only_in_pass(const kvd_config *c)
 /* Returns the first feature of a model that `use` does not compute, or NULL if it computes all. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
-    return c->latent > 0         ? "latent attention"
-           : c->n_experts > 0    ? "routed experts"
-           : use == KVD_GPU_PASS ? NULL
-                                 : only_in_pass(c);
+    return c->latent > 0 ? "latent attention" : use == KVD_GPU_PASS ? NULL : only_in_pass(c);
 }
 
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
@@ -67,7 +65,11 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
     if (c->d_ffn % count)
         return kvd_fail(err, "a feed-forward block of width %d does not divide by %d GPUs",
                         c->d_ffn, count);
-    const int kv_heads = c->n_kv_heads / count, heads = c->n_heads / count, ffn = c->d_ffn / count;
+    if (c->d_expert % count || c->d_shared % count)
+        return kvd_fail(err, "experts of widths %d and %d do not divide by %d GPUs", c->d_expert,
+                        c->d_shared, count);
+    const int kv_heads = c->n_kv_heads / count, heads = c->n_heads / count, ffn = c->d_ffn / count,
+              expert = c->d_expert / count, shared = c->d_shared / count;
     *out = (kvd_gpu_share){.index = index,
                            .count = count,
                            .first_head = index * heads,
@@ -75,7 +77,11 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
                            .first_kv_head = index * kv_heads,
                            .n_kv_heads = kv_heads,
                            .first_ffn = index * ffn,
-                           .n_ffn = ffn};
+                           .n_ffn = ffn,
+                           .first_expert = index * expert,
+                           .n_expert = expert,
+                           .first_shared = index * shared,
+                           .n_shared = shared};
     return 0;
 }
 
@@ -217,6 +223,7 @@ typedef struct {
     char *base;
     size_t used;
     loader *load;
+    int expert; /* number of the routed expert whose parts are placed */
 } walk;
 
 /* Extent of a share's part: the whole part, some rows, or some columns. */
@@ -248,7 +255,10 @@ static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, 
                      .first_col = by_cols ? first : 0,
                      .cols = by_cols ? some : cols,
                      .type = type};
-            if (kvd_weight_find(w->load->checkpoint, p[i].part, bias, layer, &c.weight, err))
+            if (p[i].part < KVD_N_PARTS
+                    ? kvd_weight_find(w->load->checkpoint, p[i].part, bias, layer, &c.weight, err)
+                    : kvd_weight_find_expert(w->load->checkpoint, p[i].part, bias, layer, w->expert,
+                                             &c.weight, err))
                 return -1;
             c.stored = kvd_weight_stored(&c.weight, type);
             if (send(w->load, &c, elements, w->base + w->used + bytes, err))
@@ -273,6 +283,68 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
     return place(w, layer, bias, KVD_F32, p, n, to, err);
 }
 
+/*
+ * Places columns first .. first + n - 1 of an expert; `part` is its gate, followed by its up and
+ * its down.
+ */
+static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
+                        kvd_err *err)
+{
+    const kvd_part last = (kvd_part)(part + 2);
+    const piece gate_up[] = {{part, ROWS, first, n}, {(kvd_part)(part + 1), ROWS, first, n}};
+    const piece down = {last, COLUMNS, first, n}, all_down = {last, WHOLE, 0, 0};
+    return matrix(w, l, gate_up, 2, &to->gate_up, err) ||
+                   vector(w, l, true, gate_up, 2, &to->bias_gate_up, err) ||
+                   matrix(w, l, &down, 1, &to->down, err) ||
+                   vector(w, l, true, &all_down, 1, &to->bias_down, err)
+               ? -1
+               : 0;
+}
+
+/* Places all routed experts of a layer; to [n_experts] is written if the walk has a base. */
+static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
+{
+    kvd_gpu_expert unused;
+    for (w->expert = 0; w->expert < w->c->n_experts; w->expert++)
+        if (place_expert(w, l, KVD_PART_EXPERT_GATE, w->share->first_expert, w->share->n_expert,
+                         w->base ? &to[w->expert] : &unused, err))
+            return -1;
+    return 0;
+}
+
+/* Places the part after attention of a layer with routed experts. */
+static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
+{
+    const kvd_gpu_share *s = w->share;
+    const piece router = {KVD_PART_ROUTER, WHOLE, 0, 0},
+                scale = {KVD_PART_SHARED_SCALE, WHOLE, 0, 0};
+    if (vector(w, l, false, &router, 1, &to->router, err) ||
+        vector(w, l, true, &router, 1, &to->bias_router, err) ||
+        place_expert(w, l, KVD_PART_SHARED_GATE, s->first_shared, s->n_shared, &to->shared, err) ||
+        vector(w, l, false, &scale, 1, &to->shared_scale, err))
+        return -1;
+    if (w->base && !(to->expert = calloc((size_t)w->c->n_experts, sizeof *to->expert)))
+        return kvd_no_memory(err, "the list of experts",
+                             (size_t)w->c->n_experts * sizeof *to->expert);
+    return place_routed(w, l, to->expert, err);
+}
+
+/* Places the part after attention of a layer with one feed-forward block. */
+static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
+{
+    const kvd_gpu_share *s = w->share;
+    const piece gate_up[] = {{KVD_PART_GATE, ROWS, s->first_ffn, s->n_ffn},
+                             {KVD_PART_UP, ROWS, s->first_ffn, s->n_ffn}};
+    const piece down = {KVD_PART_DOWN, COLUMNS, s->first_ffn, s->n_ffn};
+    const piece all_down = {KVD_PART_DOWN, WHOLE, 0, 0};
+    return matrix(w, l, gate_up, 2, &to->gate_up, err) ||
+                   vector(w, l, true, gate_up, 2, &to->bias_gate_up, err) ||
+                   matrix(w, l, &down, 1, &to->down, err) ||
+                   vector(w, l, true, &all_down, 1, &to->bias_down, err)
+               ? -1
+               : 0;
+}
+
 static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
@@ -282,11 +354,8 @@ static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
     const piece qkv[] = {{KVD_PART_Q, ROWS, s->first_head * d, s->n_heads * d},
                          {KVD_PART_K, ROWS, first_kv, kv},
                          {KVD_PART_V, ROWS, first_kv, kv}};
-    const piece gate_up[] = {{KVD_PART_GATE, ROWS, s->first_ffn, s->n_ffn},
-                             {KVD_PART_UP, ROWS, s->first_ffn, s->n_ffn}};
     const piece o = {KVD_PART_O, COLUMNS, s->first_head * d, s->n_heads * d};
-    const piece down = {KVD_PART_DOWN, COLUMNS, s->first_ffn, s->n_ffn};
-    const piece all_o = {KVD_PART_O, WHOLE, 0, 0}, all_down = {KVD_PART_DOWN, WHOLE, 0, 0};
+    const piece all_o = {KVD_PART_O, WHOLE, 0, 0};
     const piece norm[] = {{KVD_PART_NORM_ATTENTION, WHOLE, 0, 0}, {KVD_PART_NORM_FFN, WHOLE, 0, 0}};
     const piece branch[] = {{KVD_PART_NORM_O, WHOLE, 0, 0}, {KVD_PART_NORM_DOWN, WHOLE, 0, 0}};
     const piece norm_q = {KVD_PART_NORM_Q, WHOLE, 0, 0}, norm_k = {KVD_PART_NORM_K, WHOLE, 0, 0};
@@ -303,10 +372,8 @@ static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
                    vector(w, l, false, &sinks, 1, &to->sinks, err) ||
                    matrix(w, l, &o, 1, &to->o, err) ||
                    vector(w, l, true, &all_o, 1, &to->bias_o, err) ||
-                   matrix(w, l, gate_up, 2, &to->gate_up, err) ||
-                   vector(w, l, true, gate_up, 2, &to->bias_gate_up, err) ||
-                   matrix(w, l, &down, 1, &to->down, err) ||
-                   vector(w, l, true, &all_down, 1, &to->bias_down, err)
+                   (kvd_config_routed(w->c, l) ? place_experts(w, l, to, err)
+                                               : place_feed_forward(w, l, to, err))
                ? -1
                : 0;
 }
@@ -399,6 +466,8 @@ void kvd_gpu_weights_release(kvd_gpu_weights *w)
 {
     if (w->arena)
         (void)cudaFree(w->arena);
+    for (int l = 0; w->layer && l < w->config.n_layers; l++)
+        free(w->layer[l].expert);
     free(w->layer);
     *w = (kvd_gpu_weights){0};
 }

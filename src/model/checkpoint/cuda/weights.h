@@ -25,7 +25,16 @@ typedef struct {
     int first_head, n_heads; /* query heads */
     int first_kv_head, n_kv_heads;
     int first_ffn, n_ffn;
+    int first_expert, n_expert; /* columns of every routed expert */
+    int first_shared, n_shared; /* columns of the expert that every token uses */
 } kvd_gpu_share;
+
+/* Weights of one expert, of n columns. */
+typedef struct {
+    void *gate_up;                   /* [2 n][d_model], gate first */
+    void *down;                      /* [d_model][n] */
+    float *bias_gate_up, *bias_down; /* bias_down: complete on every share */
+} kvd_gpu_expert;
 
 /*
  * Fills *out with share `index` of `count`. Fails if `use` does not compute such a model, naming
@@ -52,6 +61,15 @@ typedef struct {
     /* [d_head]; with qk_norm_whole [n_heads * d_head] and [n_kv_heads * d_head] */
     float *norm_q, *norm_k;
     float *sinks; /* [n_heads] of the share */
+    /*
+     * Of a layer with routed experts, which has no gate_up and down: [n_experts][d_model] and
+     * [n_experts] of the router, [n_experts] experts on the host; and the expert that every token
+     * uses, with the weights [d_model] of its factor.
+     */
+    float *router, *bias_router;
+    kvd_gpu_expert *expert;
+    kvd_gpu_expert shared;
+    float *shared_scale;
     /*
      * Number of rows of qkv and of columns of o: as above, or fewer if V is cut
      * (methods/cuda/fold.h).

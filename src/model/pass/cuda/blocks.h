@@ -114,6 +114,45 @@ cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_
  */
 cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stream);
 
+/*
+ * Routing of n tokens (model/pass/experts.h). `logit` [n][n_experts] is the router's product; its
+ * bias [n_experts] (or NULL) is added to it. The other arrays are written: expert and factor
+ * [n][n_chosen] of each token, best first; count [n_experts], the tokens of each expert; row and
+ * weight [n * n_chosen], the tokens of expert 0 and their factors, then those of expert 1 and so
+ * on. The tokens of an expert are in rising order.
+ */
+typedef struct {
+    size_t n, n_experts, n_chosen;
+    int add_up; /* 1 if factors are divided by their sum */
+    const float *bias;
+    float *logit, *factor, *weight;
+    uint32_t *expert, *count, *row;
+} kvd_gpu_routes;
+cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
+
+/* Copies y [n][d] = rows row [n] of x. */
+cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
+                           void *y, cudaStream_t stream);
+
+/*
+ * Adds weight[i] * (y[i] + bias) to row row[i] of x, for the n rows of y [n][d]. The rows must
+ * differ. bias [d] may be NULL; row NULL: row i; weight NULL: 1.
+ */
+cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
+                            const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
+
+/* Computes factor [n] = sigmoid(x [n][d] . w [d]). */
+cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
+                         cudaStream_t stream);
+
+/*
+ * Computes y [n][ffn] = g sigmoid(alpha g) (1 + u) of `in` [n][2 ffn] plus bias [2 ffn] (or NULL),
+ * with g and u clamped as in kvd_swiglu_clamped.
+ */
+cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
+                                   size_t ffn, float alpha, float limit, void *y,
+                                   cudaStream_t stream);
+
 /* Converts from [n] to another type (KVD_F32, KVD_F16, KVD_BF16) in to [n], rounded to nearest. */
 cudaError_t kvd_gpu_convert(kvd_dtype from_type, const void *from, kvd_dtype to_type, void *to,
                             size_t n, cudaStream_t stream);

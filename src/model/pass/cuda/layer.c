@@ -471,8 +471,24 @@ static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
                : 0;
 }
 
+/* Runs the part after attention of a layer with routed experts. */
+static int behind_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    const rows r = all_rows(n);
+    if (into_residual(w, w->narrow, l->o, r, (size_t)l->n_o, 0, KVD_GPU_O, err) ||
+        residual_sum(w, r, err))
+        return -1;
+    w->pending = l->bias_o;
+    return layer_norm(w, l, 1, r, w->experts.normed, KVD_F32, err) ||
+                   kvd_gpu_experts_add(w, l, n, err) || residual_sum(w, r, err)
+               ? -1
+               : 0;
+}
+
 static int behind_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
+    if (l->expert)
+        return behind_experts(w, l, n, err);
     if (kvd_config_norms_branches(&w->config))
         return behind_branches(w, l, n, err);
     if (w->config.order == KVD_ORDER_AFTER)

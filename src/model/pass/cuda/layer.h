@@ -18,6 +18,16 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/sum.h"
 
+/* Buffers of layers with routed experts; NULL without them. Rows are tokens. */
+typedef struct {
+    float *normed; /* [max_tokens][d_model] input of the router, `normed` in a float32 pass */
+    void *in;      /* [max_tokens][d_model] rows of one expert, of the type of the pass */
+    float *out;    /* [max_tokens][d_model] output of one expert */
+    float *shared; /* [max_tokens] factors of the shared expert's output */
+    kvd_gpu_routes routes;
+    uint32_t *count; /* pinned [n_experts] copy of routes.count */
+} kvd_gpu_expert_buffers;
+
 typedef struct {
     kvd_config config;
     int device;
@@ -46,7 +56,8 @@ typedef struct {
     /* [max_tokens][d_model] float32, output of a branch that has a norm; else NULL */
     float *branch;
     float *factor; /* [max_tokens][2] of norms over all heads of Q and K (kvd_gpu_qkv); else NULL */
-    void *qkv;     /* [max_tokens][(n_heads + 2 n_kv_heads) * d_head] of the share */
+    kvd_gpu_expert_buffers experts;
+    void *qkv; /* [max_tokens][(n_heads + 2 n_kv_heads) * d_head] of the share */
     /* gate and up; earlier in a layer Q and K before RoPE, or the embedding after a projection */
     void *wide;
     void *narrow; /* output of the activation; earlier in a layer the attention output */
@@ -97,6 +108,12 @@ int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, siz
  */
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *hook,
                       int stop, kvd_err *err);
+
+/*
+ * Adds the outputs of the experts to the residual of n tokens; w->experts.normed holds their input.
+ * Waits for the routing of the tokens. The sum over the GPUs must follow.
+ */
+int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 
 /* Makes the stream wait for sums that run on the second stream. */
 int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);

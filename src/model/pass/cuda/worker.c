@@ -30,12 +30,40 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+static int take_experts(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c, size_t n,
+                        kvd_dtype type, kvd_err *err)
+{
+    static const char what[] = "routed experts";
+    const size_t d = (size_t)c->d_model, experts = (size_t)c->n_experts,
+                 uses = (size_t)c->n_chosen * sizeof(uint32_t);
+    if (experts == 0)
+        return 0;
+    e->routes = (kvd_gpu_routes){
+        .n_experts = experts, .n_chosen = (size_t)c->n_chosen, .add_up = c->chosen_add_up};
+    return (type != KVD_F32 && take(t, &e->normed, n, d * sizeof(float), what, err)) ||
+                   take(t, &e->in, n, d * kvd_dtype_bytes(type), what, err) ||
+                   take(t, &e->out, n, d * sizeof(float), what, err) ||
+                   (c->shared_gate && take(t, &e->shared, n, sizeof(float), what, err)) ||
+                   take(t, &e->routes.logit, n, experts * sizeof(float), what, err) ||
+                   take(t, &e->routes.factor, n, uses, what, err) ||
+                   take(t, &e->routes.weight, n, uses, what, err) ||
+                   take(t, &e->routes.expert, n, uses, what, err) ||
+                   take(t, &e->routes.row, n, uses, what, err) ||
+                   take(t, &e->routes.count, experts, sizeof(uint32_t), what, err) ||
+                   (t->memory &&
+                    kvd_cuda_check(cudaMallocHost((void **)&e->count, experts * sizeof *e->count),
+                                   what, err))
+               ? -1
+               : 0;
+}
+
 static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
                         const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, kvd_err *err)
 {
     const size_t n = s->max_tokens, bytes = kvd_dtype_bytes(s->type), head = (size_t)c->d_head;
     const size_t d = (size_t)c->d_model, d_embed = (size_t)kvd_config_d_embed(c),
-                 ffn = (size_t)share->n_ffn;
+                 ffn = larger((size_t)share->n_ffn,
+                              (size_t)larger((size_t)share->n_expert, (size_t)share->n_shared));
     const size_t q = (size_t)share->n_heads * head, k = (size_t)share->n_kv_heads * head;
     const size_t gate_up = kvd_config_gated(c) ? 2 * ffn : ffn,
                  tables = kvd_batch_rope_rows(c, s->max_len);
@@ -55,6 +83,7 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
         (kvd_config_norms_branches(c) &&
          take(t, &w->branch, n, d * sizeof(float), "the output of a branch", err)) ||
         (c->qk_norm_whole && take(t, &w->factor, n, 2 * sizeof(float), "factors of norms", err)) ||
+        take_experts(t, &w->experts, c, n, s->type, err) ||
         take(t, &w->qkv, n, (q + 2 * k) * bytes, "queries, keys and values", err) ||
         take(t, &w->wide, n, wide, "activations of the feed-forward block", err) ||
         take(t, &w->narrow, n, narrow, "activations of the feed-forward block", err) ||
@@ -66,6 +95,8 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
         return -1;
     if (!t->memory)
         return 0;
+    if (c->n_experts && s->type == KVD_F32)
+        w->experts.normed = w->normed;
     w->position = w->id + n;
     w->rope_row = w->position + n;
     return kvd_cublas_check(w->lib->cublasSetWorkspace_v2(w->blas, workspace, WORKSPACE),
@@ -184,6 +215,8 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w)
     kvd_gpu_dense_free(w->dense);
     kvd_cublas_close(w->blas);
     kvd_device_release(&w->memory);
+    if (w->experts.count)
+        (void)cudaFreeHost(w->experts.count);
     kvd_gpu_weights_release(&w->weights);
     for (int i = 0; i < 2; i++) {
         if (w->written[i])

@@ -1,0 +1,137 @@
+/*
+ * Routed experts of a layer on the device. The experts run one after another in rising order, as on
+ * the CPU: each one's tokens are gathered, go through three products, and are added to the residual
+ * with their factors. No two additions meet, so equal batches give bitwise equal results. The
+ * router works in float32 in a bf16 pass too, because rounding could change the choice of experts.
+ */
+#include "model/pass/cuda/layer.h"
+
+static int done(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err)
+{
+    if (e)
+        return kvd_cuda_check(e, kvd_gpu_phase_name(p), err);
+    if (w->queued)
+        w->queued(w->queued_ctx, p, w->stream);
+    return 0;
+}
+
+/* Computes y [n][out] = x [n][in] W^T; x and the matrix have `type`. */
+static int product(const kvd_gpu_worker *w, const void *x, const void *matrix, kvd_dtype type,
+                   size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, kvd_gpu_phase p,
+                   kvd_err *err)
+{
+    const cudaDataType from = type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    const float one = 1, zero = 0;
+    return kvd_cublas_check(w->lib->cublasGemmEx(w->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)out,
+                                                 (int)n, (int)in, &one, matrix, from, (int)in, x,
+                                                 from, (int)in, &zero, y,
+                                                 y_type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF,
+                                                 (int)out, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                            kvd_gpu_phase_name(p), err)
+               ? -1
+               : done(w, cudaSuccess, p, err);
+}
+
+/* Chooses the experts of n tokens, and copies the number of tokens of each expert to the host. */
+static int route(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    kvd_gpu_expert_buffers *const e = &w->experts;
+    e->routes.n = n;
+    e->routes.bias = l->bias_router;
+    if (product(w, e->normed, l->router, KVD_F32, n, (size_t)w->config.d_model, e->routes.n_experts,
+                e->routes.logit, KVD_F32, KVD_GPU_GATE_UP, err) ||
+        done(w, kvd_gpu_route(&e->routes, w->stream), KVD_GPU_GATE_UP, err) ||
+        kvd_cuda_check(cudaMemcpyAsync(e->count, e->routes.count,
+                                       e->routes.n_experts * sizeof *e->count,
+                                       cudaMemcpyDeviceToHost, w->stream),
+                       "routed experts", err))
+        return -1;
+    return w->sum ? kvd_gpu_sum_wait(w->sum, w->weights.share.index, w->stream, err)
+                  : kvd_cuda_check(cudaStreamSynchronize(w->stream), "routed experts", err);
+}
+
+/* Computes the output of an expert of `width` columns for n rows of `in` into w->experts.out. */
+static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
+                      size_t width, int clamped, kvd_err *err)
+{
+    const kvd_config *const c = &w->config;
+    const kvd_dtype type = w->weights.type;
+    const size_t d = (size_t)c->d_model;
+    if (product(w, in, x->gate_up, type, n, d, 2 * width, w->wide, type, KVD_GPU_GATE_UP, err))
+        return -1;
+    const cudaError_t e = clamped
+                              ? kvd_gpu_swiglu_clamped(type, w->wide, x->bias_gate_up, n, width,
+                                                       (float)c->expert_alpha,
+                                                       (float)c->expert_limit, w->narrow, w->stream)
+                              : kvd_gpu_activate(c->activation, type, w->wide, x->bias_gate_up, n,
+                                                 width, w->narrow, w->stream);
+    return done(w, e, KVD_GPU_ACTIVATION, err) ||
+                   product(w, w->narrow, x->down, type, n, width, d, w->experts.out, KVD_F32,
+                           KVD_GPU_DOWN, err)
+               ? -1
+               : 0;
+}
+
+/* Adds the outputs of all routed experts to the residual. */
+static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
+{
+    const kvd_gpu_expert_buffers *const e = &w->experts;
+    const size_t d = (size_t)w->config.d_model;
+    for (size_t i = 0, first = 0; i < e->routes.n_experts; first += e->count[i], i++) {
+        const kvd_gpu_expert *const x = &l->expert[i];
+        const size_t n = e->count[i];
+        /* The first GPU adds the bias of down; the sum over the GPUs spreads it. */
+        const float *const bias = w->weights.share.index == 0 ? x->bias_down : NULL;
+        if (n == 0)
+            continue;
+        if (done(w,
+                 kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d, e->in,
+                                w->stream),
+                 KVD_GPU_GATE_UP, err) ||
+            run_expert(w, x, e->in, n, (size_t)w->weights.share.n_expert,
+                       w->config.expert_limit > 0, err) ||
+            done(w,
+                 kvd_gpu_scatter(e->out, bias, e->routes.row + first, e->routes.weight + first, n,
+                                 d, w->x, w->stream),
+                 KVD_GPU_DOWN, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* Adds the output of the expert that every token uses. */
+static int add_shared(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    const kvd_gpu_expert_buffers *const e = &w->experts;
+    const size_t d = (size_t)w->config.d_model;
+    if (l->shared_scale &&
+        done(w, kvd_gpu_gate(e->normed, l->shared_scale, n, d, e->shared, w->stream),
+             KVD_GPU_GATE_UP, err))
+        return -1;
+    return run_expert(w, &l->shared, w->normed, n, (size_t)w->weights.share.n_shared, 0, err) ||
+                   done(w,
+                        kvd_gpu_scatter(e->out, NULL, NULL, l->shared_scale ? e->shared : NULL, n,
+                                        d, w->x, w->stream),
+                        KVD_GPU_DOWN, err)
+               ? -1
+               : 0;
+}
+
+int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    const size_t size = n * (size_t)w->config.d_model;
+    if (w->weights.type != KVD_F32 &&
+        kvd_cuda_check(kvd_gpu_convert(KVD_F32, w->experts.normed, w->weights.type, w->normed, size,
+                                       w->stream),
+                       "routed experts", err))
+        return -1;
+    /* The residual of the other GPUs is 0, so that the sum has it once. */
+    if (w->weights.share.index > 0 &&
+        kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
+                       err))
+        return -1;
+    return route(w, l, n, err) || add_routed(w, l, err) ||
+                   (l->shared.gate_up && add_shared(w, l, n, err))
+               ? -1
+               : 0;
+}
