@@ -21,7 +21,8 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     char name[128];
     (void)snprintf(name, sizeof name, "activate, kind %d, %s, %zu x %zu, bias %d, shift %zu",
                    (int)kind, kvd_dtype_name(type), n, ffn, biased, shift);
-    const size_t pitch = kind == KVD_SWIGLU ? 2 * ffn : ffn;
+    const bool gated = kind == KVD_SWIGLU || kind == KVD_GEGLU_TANH;
+    const size_t pitch = gated ? 2 * ffn : ffn;
     array in = values(type, n * pitch, shift, 2), bias = values(KVD_F32, pitch, shift, 1),
           y = array_new(type, n * ffn, shift);
     in.host[0] = NAN;
@@ -36,8 +37,7 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     for (size_t i = 0; i < n * ffn; i++) {
         const size_t at = i / ffn * pitch + i % ffn;
         want[i] = in.host[at] + (biased ? bias.host[i % ffn] : 0);
-        up[i] =
-            kind == KVD_SWIGLU ? in.host[at + ffn] + (biased ? bias.host[ffn + i % ffn] : 0) : 1;
+        up[i] = gated ? in.host[at + ffn] + (biased ? bias.host[ffn + i % ffn] : 0) : 1;
         scale[i] = isfinite(want[i]) ? want[i] * up[i] : 1;
     }
     switch (kind) {
@@ -53,7 +53,8 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     case KVD_RELU:
         kvd_relu(want, n * ffn);
         break;
-    case KVD_GEGLU_TANH: /* the GPU engine refuses models with it */
+    case KVD_GEGLU_TANH:
+        kvd_geglu_tanh(want, up, n * ffn);
         break;
     }
     check(kvd_gpu_activate(kind, type, in.dev, biased ? bias.dev : NULL, n, ffn, y.dev, NULL),
@@ -72,8 +73,21 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
-    double sharp;
+    double sharp, softcap; /* softcap 0: none */
+    bool sinks;
 } softmax_case;
+
+/* Unit i has the sink of head (i + 1) % heads. */
+static float sink_of(size_t head)
+{
+    return 1.5F - 2.0F * (float)head;
+}
+
+static double score_of(const softmax_case *c, float product, double scale)
+{
+    const double s = (double)product * scale;
+    return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
+}
 
 /* Hidden keys are marked by a negative 0, columns after the keys by NaN. */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
@@ -84,24 +98,28 @@ static void reference_softmax(const softmax_case *c, const float *scores, double
         const float *row = scores + r * c->ld;
         double top = -INFINITY, sum = 0;
         for (size_t j = from; j < to; j++)
-            top = (double)row[j] > top ? (double)row[j] : top;
+            top = fmax(top, score_of(c, row[j], scale));
         for (size_t j = from; j < to; j++)
-            sum += exp(((double)row[j] - top) * scale);
+            sum += exp(score_of(c, row[j], scale) - top);
+        if (c->sinks)
+            sum += exp((double)sink_of((r / c->rows + 1) % c->heads) - top);
         for (size_t j = 0; j < c->ld; j++)
             want[r * c->ld + j] = j >= c->n_keys ? NAN
                                   : j < from || j >= to
                                       ? -0.0F
-                                      : (float)(exp(((double)row[j] - top) * scale) / sum);
+                                      : (float)(exp(score_of(c, row[j], scale) - top) / sum);
     }
 }
 
 static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
 {
     char name[160];
-    (void)snprintf(name, sizeof name,
-                   "softmax, %s, %zu x %zu rows of %zu from %zu, ld %zu, window %zu, shift %zu%s",
-                   kvd_dtype_name(type), c->heads, c->rows, c->n_keys, c->first, c->ld, c->window,
-                   c->shift, in_place ? ", in place" : "");
+    (void)snprintf(
+        name, sizeof name,
+        "softmax, %s, %zu x %zu rows of %zu from %zu, ld %zu, window %zu, shift %zu, cap "
+        "%g%s%s",
+        kvd_dtype_name(type), c->heads, c->rows, c->n_keys, c->first, c->ld, c->window, c->shift,
+        c->softcap, c->sinks ? ", sinks" : "", in_place ? ", in place" : "");
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
     /* keys that the row does not see, and columns after the keys */
@@ -114,10 +132,19 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     float *want = need(n * sizeof *want);
     const double scale = 0.125;
     reference_softmax(c, scores.host, scale, want);
+    array sinks = array_new(KVD_F32, c->heads, 0);
+    for (size_t h = 0; h < c->heads; h++)
+        sinks.host[h] = sink_of(h);
+    send(&sinks);
+    const kvd_gpu_scores model = {.scale = (float)scale,
+                                  .softcap = (float)c->softcap,
+                                  .sinks = c->sinks ? (const float *)sinks.dev : NULL,
+                                  .first = 1,
+                                  .n_heads = c->heads};
     check(kvd_gpu_softmax(type, scores.dev, c->heads, c->rows, c->ld, c->first, c->n_keys,
-                          c->window, &(kvd_gpu_scores){.scale = (float)scale},
-                          in_place ? scores.dev : prob.dev, NULL),
+                          c->window, &model, in_place ? scores.dev : prob.dev, NULL),
           name);
+    array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
     /* the rounding of an argument near -100 changes its exponential by 1e-5 */
@@ -191,7 +218,7 @@ static void all_elementwise(bool small)
     static const size_t lengths[] = {1, 7, 8, 63, 1000, 100003};
     for (size_t f = 0; f < sizeof ffn / sizeof *ffn; f++)
         for (int t = 0; t < 2; t++)
-            for (int k = 0; k < 4; k++)
+            for (int k = 0; k <= KVD_RELU; k++)
                 if (!small || ffn[f] <= 100)
                     test_activate((kvd_activation)k, pass_types[t], f == 1 ? 300 : 5, ffn[f],
                                   (f + (size_t)k) % 2, (f + (size_t)k) % 3 == 2);
@@ -205,21 +232,27 @@ static void all_elementwise(bool small)
 static void all_softmaxes(bool small)
 {
     static const softmax_case cases[] = {
-        {1, 1, 1, 0, 1, 0, 0, 1},
-        {3, 5, 8, 0, 5, 0, 0, 1},
-        {2, 7, 12, 0, 7, 3, 0, 4},
-        {3, 9, 40, 20, 29, 0, 0, 20},
-        {3, 9, 40, 20, 29, 6, 0, 20},
-        {2, 9, 31, 20, 29, 6, 1, 4},
-        {2, 130, 1024, 893, 1023, 0, 0, 9},
-        {2, 130, 1024, 894, 1024, 0, 0, 9},
-        {2, 130, 1024, 894, 1024, 77, 0, 9},
-        {1, 60, 2051, 1990, 2050, 0, 1, 3},
-        {2, 64, 4096, 4032, 4096, 0, 0, 100},
-        {2, 64, 4096, 4032, 4096, 1500, 0, 2},
-        {1, 3, 131072, 131069, 131072, 0, 0, 2},
-        {1, 3, 131072, 131069, 131072, 70001, 0, 2},
-        {1, 600, 600, 0, 600, 0, 0, 5},
+        {1, 1, 1, 0, 1, 0, 0, 1, 0, false},
+        {3, 5, 8, 0, 5, 0, 0, 1, 0, false},
+        {2, 7, 12, 0, 7, 3, 0, 4, 0, false},
+        {3, 9, 40, 20, 29, 0, 0, 20, 0, false},
+        {3, 9, 40, 20, 29, 6, 0, 20, 0, false},
+        {2, 9, 31, 20, 29, 6, 1, 4, 0, false},
+        {2, 130, 1024, 893, 1023, 0, 0, 9, 0, false},
+        {2, 130, 1024, 894, 1024, 0, 0, 9, 0, false},
+        {2, 130, 1024, 894, 1024, 77, 0, 9, 0, false},
+        {1, 60, 2051, 1990, 2050, 0, 1, 3, 0, false},
+        {2, 64, 4096, 4032, 4096, 0, 0, 100, 0, false},
+        {2, 64, 4096, 4032, 4096, 1500, 0, 2, 0, false},
+        {1, 3, 131072, 131069, 131072, 0, 0, 2, 0, false},
+        {1, 3, 131072, 131069, 131072, 70001, 0, 2, 0, false},
+        {1, 600, 600, 0, 600, 0, 0, 5, 0, false},
+        {3, 9, 40, 20, 29, 6, 0, 20, 5, true},
+        {2, 9, 31, 20, 29, 6, 1, 4, 5, true},
+        {2, 130, 1024, 894, 1024, 77, 0, 9, 5, false},
+        {3, 60, 1024, 900, 960, 0, 0, 9, 0, true},
+        {2, 64, 4096, 4032, 4096, 1500, 0, 2, 5, true},
+        {2, 3, 131072, 131069, 131072, 70001, 0, 2, 5, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (small && cases[i].ld > 2000)

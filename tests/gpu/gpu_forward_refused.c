@@ -116,8 +116,10 @@ static void test_refusals(void)
                  "has capped scores or logits, which the backward pass on GPUs does not compute");
     test_refusal("llama-yarn", KVD_GPU_SERVING, 1,
                  "has RoPE scaling 'yarn', which the serving engine on GPUs does not compute");
-    test_refusal("olmo2-gqa", KVD_GPU_PASS, 2,
-                 "has norms over all heads of Q and K, which 2 GPUs cannot share: use --gpus 1");
+    test_refusal(
+        "olmo2-gqa", KVD_GPU_PASS, 2,
+        "norms over all heads of Q and K of an olmo2 model cannot be divided by 2 GPUs: use "
+        "--gpus 1");
 }
 
 /* ---- activations that are not finite ---- */

@@ -57,8 +57,8 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
                         c->family, missing, name[use]);
     if (c->qk_norm_whole && count > 1)
         return kvd_fail(err,
-                        "a %s model has norms over all heads of Q and K, which %d GPUs cannot "
-                        "share: use --gpus 1",
+                        "norms over all heads of Q and K of an %s model cannot be divided by %d "
+                        "GPUs: use --gpus 1",
                         c->family, count);
     if (c->n_kv_heads % count)
         return kvd_fail(err, "%d KV heads do not divide by %d GPUs", c->n_kv_heads, count);

@@ -62,9 +62,9 @@ typedef struct {
     float *norm_q, *norm_k;
     float *sinks; /* [n_heads] of the share */
     /*
-     * Of a layer with routed experts, which has no gate_up and down: [n_experts][d_model] and
-     * [n_experts] of the router, [n_experts] experts on the host; and the expert that every token
-     * uses, with the weights [d_model] of its factor.
+     * Arrays of a layer with routed experts, which has no gate_up and down: matrix
+     * [n_experts][d_model] and bias [n_experts] of the router; the list [n_experts] of experts, on
+     * the host; the expert that every token uses, and the weights [d_model] of its factor.
      */
     float *router, *bias_router;
     kvd_gpu_expert *expert;

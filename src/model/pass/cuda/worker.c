@@ -178,9 +178,10 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                : kvd_fail(
                      err,
                      "'%s' in %s with batches of %zu tokens takes %zu bytes on GPU %d, which has "
-                     "%zu of %zu bytes left",
+                     "%zu of %zu bytes left%s",
                      kvd_checkpoint_path(c), kvd_dtype_name(s->type), s->max_tokens, need,
-                     w->device, left, total);
+                     w->device, left, total,
+                     w->config.n_experts ? ": all experts must fit, or give --device cpu" : "");
 }
 
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
