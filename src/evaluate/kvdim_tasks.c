@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/device.h"
 #include "common/json.h"
 #include "evaluate/tasks/benchmark_table.h"
 #include "evaluate/tasks/task_options.h"
@@ -28,11 +29,67 @@ typedef struct {
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
+    char gpu[128];        /* name of the GPU; "" without one */
     const kvd_chat *chat; /* NULL without a chat form */
     kvd_run_key key;      /* of --resume */
     kvd_journal *journal;
     kvd_h5 file;
 } tasks_run;
+
+/* ---- the device ---- */
+
+/* Resolves --device and --compute. */
+static int resolve_device(tasks_run *v, kvd_err *err)
+{
+    kvd_tasks_options *const cfg = v->cfg;
+    if (kvd_device_resolve(&cfg->in.common, v->gpu, sizeof v->gpu, err))
+        return -1;
+    if (cfg->compute != KVD_F32 && !v->gpu[0])
+        return kvd_fail(err, "--compute %s needs a GPU, and this run has none",
+                        kvd_dtype_name(cfg->compute));
+    if (!cfg->cache_given)
+        cfg->in.cache = cfg->compute;
+    if (!cfg->in.batch)
+        cfg->in.batch = v->gpu[0] ? 8192 : 2048;
+    return 0;
+}
+
+static kvd_generator_spec generator_of(const tasks_run *v)
+{
+    return (kvd_generator_spec){.gpu = v->gpu[0] != '\0',
+                                .compute = v->cfg->compute,
+                                .n_gpus = 1,
+                                .max_tokens = v->cfg->in.batch};
+}
+
+static const char *generator_name(const tasks_run *v)
+{
+    const kvd_generator_spec s = generator_of(v);
+    return kvd_generator_name(&s);
+}
+
+/* Prints the path of a method on a GPU, and why it is not the engine. */
+static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
+                       const kvd_plan *plan)
+{
+    char why[KVD_GENERATOR_WHY];
+    const char *const path = kvd_generator_path(g, plan, why);
+    if (v->gpu[0] && !v->cfg->in.common.quiet)
+        fprintf(stderr, "%s: %s: %s%s%s\n", program, kvd_method_name(point->method), path,
+                *why ? ", because " : "", why);
+}
+
+static int describe_gpu(tasks_run *v, kvd_err *err)
+{
+    char driver[80];
+    if (!v->gpu[0])
+        return 0;
+    kvd_cuda_driver(driver, sizeof driver);
+    return kvd_h5_put_text(&v->file, "/provenance", "gpu", v->gpu, err) ||
+                   kvd_h5_put_text(&v->file, "/provenance", "driver", driver, err)
+               ? -1
+               : 0;
+}
 
 /* ---- inputs ---- */
 
@@ -89,7 +146,8 @@ static int record_options(tasks_run *v, kvd_err *err)
                                      cfg->in.no_special ? "yes" : "no") ||
                    kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->in.cache)) ||
                    kvd_run_parameter(r, "batch", err, "%zu", cfg->in.batch) ||
-                   kvd_run_parameter(r, "engine", err, "%s", kvd_generator_engine) ||
+                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute)) ||
+                   kvd_run_parameter(r, "engine", err, "%s", generator_name(v)) ||
                    kvd_run_parameter(r, "items", err, "%zu", cfg->items) ||
                    (kvd_tasks_has_benchmark(cfg) ? record_benchmark(v, err) : record_texts(v, err))
                ? -1
@@ -212,12 +270,9 @@ static int open_inputs(tasks_run *v, kvd_err *err)
 {
     kvd_tasks_options *const cfg = v->cfg;
     kvd_inputs *const in = &v->in;
-    if (kvd_device_cpu_only(&cfg->in.common, err) ||
-        !(in->checkpoint = kvd_checkpoint_open(cfg->in.model, err)))
+    if (resolve_device(v, err) || !(in->checkpoint = kvd_checkpoint_open(cfg->in.model, err)))
         return -1;
     in->model = kvd_checkpoint_config(in->checkpoint);
-    if (!cfg->in.batch)
-        cfg->in.batch = 2048;
     if (kvd_inputs_record(in, err) || kvd_inputs_load(in, err) ||
         kvd_inputs_resolve_methods(in, err))
         return -1;
@@ -306,11 +361,14 @@ static int run_point(tasks_run *v, const kvd_point *point, size_t n, kvd_progres
     kvd_task_result *const result = calloc(n, sizeof *result);
     char name[KVD_RUN_NAME];
     int status = plan && result ? 0 : kvd_no_memory(err, "results of seeds", n * sizeof *result);
-    for (size_t k = 0; !status && k < n; k++)
-        if (kvd_inputs_open_plan(&v->in, point, k, &plan[k], err) ||
-            kvd_task_run_plan(&v->tasks, name_of(v, point, k, name), &plan[k], &result[k], progress,
-                              err))
+    for (size_t k = 0; !status && k < n; k++) {
+        status = kvd_inputs_open_plan(&v->in, point, k, &plan[k], err);
+        if (!status && k == 0)
+            print_path(v, v->tasks.generator, point, &plan[k]);
+        if (status || kvd_task_run_plan(&v->tasks, name_of(v, point, k, name), &plan[k], &result[k],
+                                        progress, err))
             status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
+    }
     if (!status)
         status = add_rows(v, point, plan, result, n, err);
     for (size_t k = 0; plan && result && k < n; k++) {
@@ -332,11 +390,12 @@ static int run_methods(tasks_run *v, kvd_err *err)
     kvd_progress_start(&progress, "tasks", "sequences",
                        (double)kvd_task_run_sequences(&v->tasks) * (double)runs_of(v),
                        cfg->in.common.quiet);
-    int status = kvd_task_run_init(&v->tasks, v->in.checkpoint, v->in.tokenizer, cfg->in.batch,
-                                   &progress, err) ||
-                 !(v->table = kvd_task_table_new(&v->tasks, v->in.model, v->in.label,
-                                                 v->in.calibration.label, cfg->in.seeds > 1,
-                                                 v->in.run.seed, err));
+    const kvd_generator_spec spec = generator_of(v);
+    int status =
+        kvd_task_run_init(&v->tasks, v->in.checkpoint, v->in.tokenizer, &spec, &progress, err) ||
+        !(v->table =
+              kvd_task_table_new(&v->tasks, v->in.model, v->in.label, v->in.calibration.label,
+                                 cfg->in.seeds > 1, v->in.run.seed, err));
     for (size_t i = 0; i < cfg->in.n_methods; i++)
         for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
             status = run_point(v, &v->in.point[i][j], seeds_of(v, i), &progress, err);
@@ -354,9 +413,11 @@ static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progr
     const kvd_common_options *const o = &v->cfg->in.common;
     const kvd_rows *const rows = kvd_benchmark_table_rows(v->scores);
     size_t i = kvd_rows_count(rows);
-    int status = kvd_inputs_open_plan(&v->in, point, 0, &plan, err) ||
-                 kvd_benchmark_run_plan(&v->benchmark, name_of(v, point, 0, name), &plan, &result,
-                                        progress, err);
+    int status = kvd_inputs_open_plan(&v->in, point, 0, &plan, err);
+    if (!status)
+        print_path(v, v->benchmark.generator, point, &plan);
+    status = status || kvd_benchmark_run_plan(&v->benchmark, name_of(v, point, 0, name), &plan,
+                                              &result, progress, err);
     if (status)
         status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
     else
@@ -379,7 +440,7 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
     const kvd_benchmark_run_settings settings = {.compress_at = cfg->compress_at,
                                                  .turns = cfg->turns,
                                                  .max_len = cfg->in.seq_len,
-                                                 .max_tokens = cfg->in.batch,
+                                                 .generator = generator_of(v),
                                                  .no_special = cfg->in.no_special,
                                                  .chat = v->chat};
     size_t cut = 0;
@@ -413,12 +474,12 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
 static int describe_file(tasks_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
-    return kvd_model_info_write(f, &v->in.info, err) ||
+    return describe_gpu(v, err) || kvd_model_info_write(f, &v->in.info, err) ||
                    kvd_h5_put_text(f, "/", "label", v->in.label, err) ||
                    (v->in.corpus &&
                     kvd_h5_put_text(f, "/", "corpus_hash", kvd_corpus_hash(v->in.corpus), err)) ||
                    (v->cfg->resume && kvd_h5_put_text(f, "/", "run_key", v->key.text, err)) ||
-                   kvd_h5_put_text(f, "/", "free_running_engine", kvd_generator_engine, err) ||
+                   kvd_h5_put_text(f, "/", "free_running_engine", generator_name(v), err) ||
                    kvd_h5_put_int(f, "/", "calibrated_on_same_text", v->in.same_text, err)
                ? -1
                : 0;
@@ -426,12 +487,12 @@ static int describe_file(tasks_run *v, kvd_err *err)
 
 static int print_json(const tasks_run *v, kvd_err *err)
 {
-    json_t *const all = json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:o}", "program", program,
-                                  "output", v->cfg->in.common.output, "model", v->in.info.name,
-                                  "label", v->in.label, "engine", kvd_generator_engine,
-                                  "calibrated_on_same_text", v->in.same_text, "rows",
-                                  kvd_rows_json(v->scores ? kvd_benchmark_table_rows(v->scores)
-                                                          : kvd_task_table_rows(v->table)));
+    json_t *const all =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:o}", "program", program, "output",
+                  v->cfg->in.common.output, "model", v->in.info.name, "label", v->in.label,
+                  "engine", generator_name(v), "calibrated_on_same_text", v->in.same_text, "rows",
+                  kvd_rows_json(v->scores ? kvd_benchmark_table_rows(v->scores)
+                                          : kvd_task_table_rows(v->table)));
     return kvd_json_print(all, err);
 }
 
@@ -451,7 +512,7 @@ static int work(tasks_run *v, kvd_err *err)
     const kvd_tasks_options *const cfg = v->cfg;
     if (!cfg->in.common.output)
         return write_items(v, err);
-    if (open_inputs(v, err) || (cfg->resume && kvd_inputs_add_key(&v->in, "", &v->key, err)))
+    if (open_inputs(v, err) || (cfg->resume && kvd_inputs_add_key(&v->in, v->gpu, &v->key, err)))
         return -1;
     if (cfg->resume && kvd_inputs_is_complete(&v->in, &kvd_schema_tasks, &v->key))
         return kvd_inputs_nothing_to_do(&v->in, program, err);

@@ -1,6 +1,6 @@
 /*
  * Continuous batching: decides which requests take part in the next iteration, and with how many
- * tokens. The engine that computes (engine/engine.h) and the simulator (simulator.h) both take their
+ * tokens. The engine that computes (engine/engine.h) and the simulator (simulator.h) take their
  * iterations from here, so the simulator schedules exactly as the engine does.
  *
  * Scheduling is per iteration (Orca): after every iteration, requests that have all their tokens

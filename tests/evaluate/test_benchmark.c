@@ -168,7 +168,7 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
                   kvd_benchmark_turns turns, size_t max_len)
 {
     const kvd_benchmark_run_settings s = {
-        .compress_at = at, .turns = turns, .max_len = max_len, .max_tokens = 512};
+        .compress_at = at, .turns = turns, .max_len = max_len, .generator = {.max_tokens = 512}};
     kvd_err err = {""};
     if (kvd_benchmark_run_init(r, b, checkpoint, tokenizer, &s, &err))
         fail_msg("%s", err.msg);
@@ -283,7 +283,8 @@ static void chat_around_turns(void **state)
                                    " \n Max is a dog.", "multi_turns", "input", "Who? ", "answer",
                                    "Max", "input", "And he?\n", "answer", "dog");
     enum { NEW = 150 }; /* scbench_kv */
-    const kvd_benchmark_run_settings s = {.max_len = 1000, .max_tokens = 512, .chat = &chat};
+    const kvd_benchmark_run_settings s = {
+        .max_len = 1000, .generator = {.max_tokens = 512}, .chat = &chat};
     kvd_benchmark_run_settings split = s, apart = s, unknown = s;
     kvd_chat other = chat;
     kvd_benchmark b;

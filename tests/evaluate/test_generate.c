@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "dims_fixture.h"
-#include "evaluate/tasks/generate.h"
+#include "evaluate/generate/generate.h"
 #include "make_dump.h"
 #include "methods/cache.h"
 #include "methods/points.h"
@@ -89,7 +89,8 @@ static int set_up(void **state)
     hidden = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *hidden);
     logits = malloc((size_t)LONGEST * (size_t)config->vocab_size * sizeof *logits);
     /* two of three sequences run at a time */
-    generator = kvd_generator_new(checkpoint, 2 * LONGEST, LONGEST, &err);
+    const kvd_generator_spec spec = {.max_tokens = 2 * LONGEST, .max_len = LONGEST};
+    generator = kvd_generator_new(checkpoint, &spec, &err);
     forward = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
     if (!hidden || !logits || !generator || !forward || read_ids(&err) ||
         fixture_spectrum(&spectrum, config, 5, &err) || make_calibration(&err)) {
@@ -366,7 +367,8 @@ static void none_is_transformers(void **state)
     assert_true(at[SEQUENCES] > 300);
     kvd_err err = {""};
     const kvd_plan plan = {.type = KVD_F32};
-    kvd_generator *const g = kvd_generator_new(checkpoint, 300, MOST + N, &err);
+    const kvd_generator_spec spec = {.max_tokens = 300, .max_len = MOST + N};
+    kvd_generator *const g = kvd_generator_new(checkpoint, &spec, &err);
     assert_non_null(g);
     kvd_continuations c = {.n_sequences = SEQUENCES, .offset = at, .id = ids, .end = ends};
     if (kvd_generate(g, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err))

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "evaluate/tasks/generate.h"
+#include "evaluate/generate/generate.h"
 #include "methods/account.h"
 #include "methods/cache.h"
 #include "methods/points.h"
@@ -104,7 +104,8 @@ static void test_generation(void **state)
             id[t] = (uint32_t)((t * 37 + 5) % (size_t)c->vocab_size);
         const size_t offset[] = {0, PROMPT}, end[] = {0, N_NEW};
         const kvd_continuations run = {.n_sequences = 1, .offset = offset, .id = id, .end = end};
-        kvd_generator *const g = kvd_generator_new(checkpoint, LONGEST, LONGEST, &err);
+        const kvd_generator_spec generator = {.max_tokens = LONGEST, .max_len = LONGEST};
+        kvd_generator *const g = kvd_generator_new(checkpoint, &generator, &err);
         assert_non_null(g);
         if (kvd_generate(g, &plan, &run, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err))
             fail_msg("%s: %s", methods[i % 5], err.msg);

@@ -274,7 +274,9 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
             r->run.offset[s + 1] - r->run.offset[s] + r->run.end[s + 1] - r->run.end[s];
         longest = n > longest ? n : longest;
     }
-    r->generator = kvd_generator_new(c, settings->max_tokens, longest, err);
+    kvd_generator_spec spec = settings->generator;
+    spec.max_len = longest;
+    r->generator = kvd_generator_new(c, &spec, err);
     return r->generator ? 0 : -1;
 }
 

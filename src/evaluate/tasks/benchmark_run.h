@@ -33,8 +33,8 @@ typedef struct {
     kvd_benchmark_turns turns;
     /* largest number of tokens of a prompt and its answers; a longer prompt loses its middle */
     size_t max_len;
-    size_t max_tokens; /* largest number of rows of one pass (kvd_generator_new) */
-    bool no_special;   /* true if the prompt gets no BOS token */
+    kvd_generator_spec generator; /* its max_len follows from the items */
+    bool no_special;              /* true if the prompt gets no BOS token */
     /*
      * Chat form put around the context and question of every turn; the answer prefix follows the
      * assistant's header. The form writes BOS itself. NULL: none.

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "common/run_key.h"
-#include "evaluate/tasks/generate.h"
+#include "evaluate/generate/generate.h"
 
 typedef struct kvd_journal kvd_journal;
 

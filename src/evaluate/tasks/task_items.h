@@ -6,7 +6,7 @@
 #ifndef KVD_EVALUATE_TASKS_TASK_ITEMS_H
 #define KVD_EVALUATE_TASKS_TASK_ITEMS_H
 
-#include "evaluate/tasks/generate.h"
+#include "evaluate/generate/generate.h"
 #include "model/text/corpus.h"
 #include "model/text/tokenizer.h"
 

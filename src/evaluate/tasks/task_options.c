@@ -191,9 +191,11 @@ static const kvd_option options[] = {
              "items of each task of --ruler"},
 
     {.help = "Run"},
-    {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache), .initial = "f32",
+    KVD_OPTION_COMPUTE(T),
+    {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache),
+     KVD_GIVEN(T, cache_given), .otherwise = "that of --compute",
      .help = "Type in which K' and V' are stored"},
-    KVD_OPTION_BATCH(I, "2048 tokens"),
+    KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(T, resume),
      .help = "Save every sequence in OUT.h5.items when it is done, and continue where an "
              "interrupted run with the same options stopped"},
@@ -220,8 +222,8 @@ static const kvd_program program = {
          DEMO "--needle 11 --items 20 --seq-len 512 --method h2o -o needles.h5",
          "kvdim-tasks data/models/kvdim-6m --text reviews.csv --field review --classify "
          "sentiment --ask ' This film is' --method h2o -o classes.h5"},
-    .notes = "Everything runs on the CPU. Past tokens are read as the cache stores them, and every "
-             "method must show that it compressed the cache.",
+    .notes = "Past tokens are read as the cache stores them, and every method must show that it "
+             "compressed the cache. On a GPU the cache of a method is on the CPU.",
     .options = options,
     .check = check_usage};
 

@@ -27,6 +27,8 @@ typedef struct {
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
     int chat; /* index in kvd_chat_words */
+    kvd_dtype compute;
+    bool cache_given; /* false: in.cache is set by the program */
 } kvd_tasks_options;
 
 /* Reads argv into *cfg, which is zeroed; wrong usage ends the program with status 2. */

@@ -276,9 +276,11 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 }
 
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
-                      size_t max_tokens, kvd_progress *progress, kvd_err *err)
+                      const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    static const kvd_plan uncompressed = {.type = KVD_F32};
+    /* The rows of a pass in bf16 are bf16 numbers, which a cache in bf16 stores unchanged. */
+    const kvd_plan uncompressed = {.type = spec->compute};
+    kvd_generator_spec sized = *spec;
     size_t longest = 1;
     f->config = kvd_checkpoint_config(c);
     f->tokenizer = tokenizer;
@@ -291,7 +293,8 @@ int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokeni
     const size_t documents = f->items[KVD_TASK_CLASSIFY].n_items;
     if (!(f->choice = calloc(documents + 1, sizeof *f->choice)))
         return kvd_no_memory(err, "classes", documents * sizeof *f->choice);
-    if (!(f->generator = kvd_generator_new(c, max_tokens, longest, err)))
+    sized.max_len = longest;
+    if (!(f->generator = kvd_generator_new(c, &sized, err)))
         return -1;
     return run_all(f, "uncompressed", &uncompressed, true, &f->reference, progress, err)
                ? kvd_in(err, "uncompressed model")

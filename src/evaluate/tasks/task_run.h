@@ -71,11 +71,12 @@ typedef struct {
 } kvd_task_run;
 
 /*
- * Prepares *f, whose items the caller has filled, and runs the uncompressed model. max_tokens is
- * that of kvd_generator_new. The tokenizer is borrowed. *f can be released after a failure too.
+ * Prepares *f, whose items the caller has filled, and runs the uncompressed model. spec: of the
+ * generator; its max_len follows from the items. The tokenizer is borrowed. *f can be released
+ * after a failure too.
  */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
-                      size_t max_tokens, kvd_progress *progress, kvd_err *err);
+                      const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
 
 /* Returns the number of sequences that one plan runs, for progress. */

@@ -26,7 +26,9 @@ typedef struct {
     const size_t *offset;     /* host [n_sequences + 1] */
     size_t first_sequence;    /* index in the corpus */
     size_t n_tokens, longest; /* number of rows, and of rows of the longest sequence */
-    kvd_dtype type;           /* KVD_F32 or KVD_BF16 */
+    /* host [n_sequences] or NULL, as in kvd_attention_in, for hooks that keep earlier rows */
+    const size_t *start, *whole;
+    kvd_dtype type; /* KVD_F32 or KVD_BF16 */
     /* after RoPE, or the raw output of the product if the hook set wants_raw */
     const void *q, *k, *v;
     size_t ld;

@@ -63,6 +63,8 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                                    .v = h->v,
                                    .q_pre = h->q_pre,
                                    .k_pre = h->k_pre,
+                                   .start = in->start,
+                                   .whole = in->whole,
                                    .window = in->window,
                                    .sinks = in->sinks ? h->sinks : NULL};
     /* The copies of rows that follow wait for the stream. */

@@ -315,6 +315,8 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                                      .first_sequence = b->first_sequence,
                                      .n_tokens = b->offset[b->n_sequences],
                                      .longest = kvd_batch_longest(b),
+                                     .start = b->start,
+                                     .whole = b->whole,
                                      .type = w->weights.type,
                                      .q = qkv,
                                      .k = qkv + q * bytes,

@@ -1,14 +1,20 @@
 /*
  * Generates tokens after prompts, one after another, with K and V of past tokens read from the
- * cache of a plan as it stores them (methods/sequence_cache.h): free-running by the largest logit,
- * or along given tokens. Runs on the CPU in float32.
+ * cache of a plan as it stores them: free-running by the largest logit, or along given tokens.
  *
  * The rows of a prompt attend to each other uncompressed, so the first token is the uncompressed
  * model's under every plan; from the second token on, attention reads the stored cache.
+ *
+ * There are two paths (generate_path.h). The reference is the path by rows: the cache is on the CPU
+ * in float32 (methods/sequence_cache.h), the products are on the CPU in float32, or on a GPU. Plans
+ * that the engine of kvdim-jct stores on the GPU run there in bf16.
  */
-#ifndef KVD_EVALUATE_TASKS_GENERATE_H
-#define KVD_EVALUATE_TASKS_GENERATE_H
+#ifndef KVD_EVALUATE_GENERATE_GENERATE_H
+#define KVD_EVALUATE_GENERATE_GENERATE_H
 
+#include <stdbool.h>
+
+#include "common/half.h"
 #include "methods/sequence_cache.h"
 #include "model/checkpoint/checkpoint.h"
 
@@ -73,16 +79,33 @@ typedef struct {
     kvd_continued_cost *cost; /* [n_sequences] */
 } kvd_continued;
 
+typedef struct {
+    bool gpu;          /* false: on the CPU */
+    kvd_dtype compute; /* type of the products: KVD_F32, or KVD_BF16 on a GPU */
+    int n_gpus;        /* number of GPUs that share the model in the engine */
+    /*
+     * Number of rows of one pass. In the path by rows it limits how many sequences, with their
+     * prompts and continuations, run together, but at least one runs; in the engine it limits the
+     * prompts of one iteration.
+     */
+    size_t max_tokens;
+    size_t max_len; /* largest number of tokens of a prompt and its continuation */
+} kvd_generator_spec;
+
 typedef struct kvd_generator kvd_generator;
 
-/*
- * Returns a generator. max_tokens: number of rows of one pass; it limits how many sequences, with
- * their prompts and continuations, run together, but at least one runs. max_len: length of a prompt
- * and its continuation. The checkpoint is borrowed.
- */
-kvd_generator *kvd_generator_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
+/* Returns a generator, or NULL with *err. The checkpoint is borrowed. */
+kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                  kvd_err *err);
 void kvd_generator_free(kvd_generator *g);
+
+/*
+ * Returns the name of the path that the plan takes, and writes to `why` the reason why it is not
+ * the engine, or "".
+ */
+enum { KVD_GENERATOR_WHY = 160 };
+const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
+                               char why[KVD_GENERATOR_WHY]);
 
 /*
  * Generates along *c through the cache of the plan, which must be open; its `prompt` is ignored.
@@ -94,7 +117,7 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
                  const kvd_continued *out, kvd_stepwise_account *account,
                  int (*step)(void *ctx, size_t n_sequences, kvd_err *err), void *ctx, kvd_err *err);
 
-/* Name of the generator, for result files. */
-extern const char kvd_generator_engine[];
+/* Returns the name of generators with this specification, for result files. */
+const char *kvd_generator_name(const kvd_generator_spec *s);
 
 #endif

@@ -1,0 +1,132 @@
+/*
+ * The products of the path by rows on a GPU (generate_path.h): the forward pass in float32 or bf16,
+ * whose attention runs on the CPU (model/pass/cuda/host_hook.h).
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "evaluate/generate/generate_path.h"
+#include "model/pass/cuda/forward.h"
+#include "model/pass/cuda/host_hook.h"
+
+static const char what[] = "generation";
+
+typedef struct {
+    kvd_generate_pass pass; /* must be the first member */
+    const kvd_checkpoint *checkpoint;
+    const kvd_config *config;
+    kvd_generator_spec spec;
+    kvd_gpu_forward *forward;
+    size_t room; /* number of rows that `forward` takes */
+    kvd_device_memory memory;
+    float *hidden; /* device [max_tokens][d_model] */
+    float *last;   /* device [max_tokens][d_model] last rows of the sequences */
+    float *logits; /* device [piece][vocab_size] */
+} gpu_pass;
+
+static gpu_pass *of(kvd_generate_pass *p)
+{
+    return (gpu_pass *)(void *)p;
+}
+
+static void release(kvd_generate_pass *p)
+{
+    gpu_pass *const g = of(p);
+    kvd_device_release(&g->memory);
+    kvd_gpu_forward_free(g->forward);
+    free(g);
+}
+
+/* Opens the forward pass, or opens it again if it takes fewer rows. */
+static int make_room(gpu_pass *g, size_t times, kvd_err *err)
+{
+    const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
+    const kvd_gpu_forward_spec spec = {.type = g->spec.compute,
+                                       .n_gpus = 1,
+                                       .max_tokens = times * g->spec.max_tokens,
+                                       .max_len = len < most ? len : most};
+    if (g->forward && spec.max_tokens <= g->room)
+        return 0;
+    kvd_gpu_forward_free(g->forward);
+    g->forward = kvd_gpu_forward_new(g->checkpoint, &spec, err);
+    g->room = spec.max_tokens;
+    return g->forward ? 0 : -1;
+}
+
+/* Runs a batch with its attention on the host. hidden NULL: only up to the last attention. */
+static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
+                    kvd_err *err)
+{
+    kvd_host_hook bridge = {.inner = NULL};
+    kvd_gpu_attention *const hook = &bridge.hook;
+    const int status =
+        kvd_host_hook_init(&bridge, g->config, &kvd_gpu_forward_weights(g->forward, 0)->share,
+                           g->spec.compute, b->offset[b->n_sequences], inner, err) ||
+        kvd_gpu_forward_run(g->forward, b, &hook, -1, hidden, err);
+    kvd_host_hook_release(&bridge);
+    return status ? -1 : 0;
+}
+
+static int first(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
+                 kvd_err *err)
+{
+    gpu_pass *const g = of(p);
+    return make_room(g, twice ? 2 : 1, err) || run_with(g, b, &prompts->hook, NULL, err) ? -1 : 0;
+}
+
+static int run(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err)
+{
+    gpu_pass *const g = of(p);
+    const size_t d = (size_t)g->config->d_model;
+    if (run_with(g, b, hook, g->hidden, err))
+        return -1;
+    for (size_t s = 0; s < b->n_sequences; s++)
+        if (kvd_cuda_check(cudaMemcpyAsync(g->last + s * d, g->hidden + (b->offset[s + 1] - 1) * d,
+                                           d * sizeof *g->last, cudaMemcpyDeviceToDevice,
+                                           kvd_gpu_forward_stream(g->forward, 0)),
+                           what, err))
+            return -1;
+    return 0;
+}
+
+static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_err *err)
+{
+    gpu_pass *const g = of(p);
+    const size_t d = (size_t)g->config->d_model, vocab = (size_t)g->config->vocab_size;
+    const cudaStream_t stream = kvd_gpu_forward_stream(g->forward, 0);
+    if (kvd_gpu_forward_logits(g->forward, g->last + from * d, n, g->logits, err) ||
+        kvd_cuda_check(
+            cudaMemcpyAsync(to, g->logits, n * vocab * sizeof *to, cudaMemcpyDeviceToHost, stream),
+            what, err) ||
+        kvd_cuda_check(cudaStreamSynchronize(stream), what, err))
+        return -1;
+    for (size_t i = 0; i < n * vocab; i++)
+        if (!isfinite(to[i]))
+            return kvd_fail(err, "row %zu: the logit of token %zu is not finite", from + i / vocab,
+                            i % vocab);
+    return 0;
+}
+
+kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
+                                          size_t piece, kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    const size_t row = (size_t)config->d_model * sizeof(float);
+    gpu_pass *const g = calloc(1, sizeof *g);
+    if (!g) {
+        kvd_no_memory(err, what, sizeof *g);
+        return NULL;
+    }
+    *g = (gpu_pass){.pass = {.first = first, .run = run, .logits = logits, .free = release},
+                    .checkpoint = c,
+                    .config = config,
+                    .spec = *s};
+    if (!make_room(g, 1, err) &&
+        (g->hidden = kvd_device_new(&g->memory, s->max_tokens * row, what, err)) &&
+        (g->last = kvd_device_new(&g->memory, s->max_tokens * row, what, err)) &&
+        (g->logits = kvd_device_new(
+             &g->memory, piece * (size_t)config->vocab_size * sizeof *g->logits, "logits", err)))
+        return &g->pass;
+    release(&g->pass);
+    return NULL;
+}
