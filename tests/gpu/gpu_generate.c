@@ -1,0 +1,391 @@
+/*
+ * Tests of generation on a GPU (evaluate/generate), compared with generation on the CPU in float32:
+ * tokens of free-running answers with forced tokens between them, log probabilities along the CPU's
+ * tokens, and the bits that every sequence holds, for methods of every axis on kvdim-6m with random
+ * bases. A token may differ where the CPU's logits of the two tokens are nearer than a stated
+ * margin; codes and choices of tokens can change by rounding, so their margin is wider.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/device.h"
+#include "dims_fixture.h"
+#include "evaluate/generate/generate.h"
+#include "gpu_case.h"
+#include "make_dump.h"
+#include "methods/points.h"
+#include "model/model_info.h"
+#include "model/text/corpus.h"
+#include "temp_folder.h"
+
+enum { SEQUENCES = 7, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
+static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199, 65, 97};
+static size_t offset[SEQUENCES + 1], end[SEQUENCES + 1], longest;
+enum { PLACES = SEQUENCES * N_NEW };
+static uint32_t id[MOST], pattern[PLACES];
+static kvd_checkpoint *checkpoint;
+static const kvd_config *config;
+static kvd_spectrum spectrum;
+static kvd_run run;
+static kvd_activations dump;
+static int failures;
+
+/* ---- inputs ---- */
+
+static void stop(const kvd_err *err)
+{
+    printf("not ok generate: %s\n", err->msg);
+    exit(1);
+}
+
+static int read_ids(kvd_err *err)
+{
+    const char *const text[] = {"data/texts/stories.txt"};
+    const kvd_corpus_spec spec = {.text = text,
+                                  .n_text = 1,
+                                  .max_tokens = MOST,
+                                  .seq_len = MOST,
+                                  .vocab_size = (size_t)config->vocab_size};
+    char *const path = kvd_checkpoint_tokenizer_path(checkpoint, err);
+    kvd_tokenizer *const tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
+    kvd_corpus *const corpus = tok ? kvd_corpus_open(&spec, tok, err) : NULL;
+    const int status = corpus ? kvd_corpus_read(corpus, 0, 1, id, err) : -1;
+    kvd_corpus_close(corpus);
+    kvd_tokenizer_free(tok);
+    free(path);
+    return status;
+}
+
+static int make_calibration(kvd_err *err)
+{
+    static char path[128];
+    dump_plan p;
+    (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
+    dump_plan_init(&p, 300, 1);
+    kvd_model_info_set(&p.a.model, config, "data/models/kvdim-6m", "xxh3:0", "bf16");
+    p.a.n_layers = config->n_layers;
+    p.a.has_pre = true;
+    return write_dump(&p, path, &run, err) || kvd_activations_open(&dump, path, err);
+}
+
+static void set_up(void)
+{
+    kvd_err err = {""};
+    kvd_common_options common = {.seed = 1};
+    char *argv[] = {(char *)"gpu_generate", NULL};
+    if (kvd_run_start(&run, "gpu_generate", 1, argv, &common, &err) ||
+        !(checkpoint = kvd_checkpoint_open("data/models/kvdim-6m", &err)))
+        stop(&err);
+    config = kvd_checkpoint_config(checkpoint);
+    if (read_ids(&err) || fixture_spectrum(&spectrum, config, 5, &err) || make_calibration(&err))
+        stop(&err);
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        offset[s + 1] = offset[s] + length[s];
+        end[s + 1] = end[s] + N_NEW;
+        longest = length[s] > longest ? length[s] : longest;
+    }
+    longest += N_NEW;
+    for (size_t i = 0; i < PLACES; i++) {
+        const size_t j = i % N_NEW;
+        pattern[i] =
+            j >= FIRST_FORCED && j <= LAST_FORCED ? id[MOST - 1 - i % 100] : KVD_FREE_TOKEN;
+    }
+}
+
+/* A method's plan, and what it was made from. */
+typedef struct {
+    kvd_method m;
+    kvd_point *point;
+    size_t n_points;
+    kvd_plan plan;
+} opened;
+
+static void open_plan(opened *o, const char *text, kvd_dtype type)
+{
+    kvd_err err = {""};
+    *o = (opened){.point = NULL};
+    if (kvd_method_parse(text, &o->m, &err))
+        stop(&err);
+    o->m.spectrum = o->m.dims ? &spectrum : NULL;
+    o->m.spectrum_path = "fixture";
+    if (kvd_points_make(&o->m, &o->point, &o->n_points, &err))
+        stop(&err);
+    o->plan = kvd_point_plan(o->point);
+    o->plan.type = type;
+    o->plan.prompt = 1;
+    o->plan.seed = 3;
+    const kvd_method_setup setup = {.config = config,
+                                    .spectrum = o->m.spectrum,
+                                    .calibration = &dump,
+                                    .checkpoint = checkpoint,
+                                    .seed = 3};
+    if (kvd_plan_open(&o->plan, &setup, &err))
+        stop(&err);
+}
+
+static void close_plan(opened *o)
+{
+    kvd_plan_close(&o->plan);
+    kvd_points_free(o->point, o->n_points);
+}
+
+/* ---- a comparison ---- */
+
+typedef struct {
+    uint32_t token[PLACES];
+    double log_p[PLACES];
+    kvd_continued_cost cost[SEQUENCES];
+    kvd_stepwise_account account;
+    double seconds;
+} outcome;
+
+/* Generates along `forced`; with `scores` also log probabilities. Returns false on failure. */
+static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *forced, bool scores,
+                     outcome *o, kvd_err *err)
+{
+    const kvd_continuations c = {
+        .n_sequences = SEQUENCES, .offset = offset, .id = id, .end = end, .forced = forced};
+    const kvd_continued to = {
+        .token = o->token, .log_p = scores ? o->log_p : NULL, .cost = o->cost};
+    const double started = kvd_clock_s();
+    memset(o, 0, sizeof *o);
+    const bool done = !kvd_generate(g, plan, &c, &to, &o->account, NULL, NULL, err);
+    o->seconds = kvd_clock_s() - started;
+    return done;
+}
+
+/* Largest accepted numbers of a kind of method. */
+typedef struct {
+    double margin; /* CPU's log p of its own token less that of the other, at a first difference */
+    double log_p;  /* mean distance of log p along the CPU's tokens */
+    double bits;   /* relative difference of the bits held; 0: equal */
+    size_t sequences; /* number of sequences whose tokens differ */
+} limits;
+
+typedef struct {
+    size_t compared, sequences, places, other;
+    double smallest, largest, mean, worst, bits;
+    bool account;
+} difference;
+
+/* Compares the tokens of free-running answers up to the first difference of each sequence. */
+static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome *want,
+                         const outcome *got, difference *d)
+{
+    static outcome along;
+    uint32_t forced[PLACES];
+    size_t at[SEQUENCES];
+    kvd_err err = {""};
+    memcpy(forced, pattern, sizeof forced);
+    d->smallest = INFINITY;
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        size_t i = end[s];
+        while (i < end[s + 1] && got->token[i] == want->token[i])
+            i++;
+        at[s] = i;
+        d->compared += i - end[s] + (i < end[s + 1]);
+        if (i == end[s + 1])
+            continue;
+        d->sequences++;
+        forced[i] = got->token[i];
+    }
+    if (!d->sequences)
+        return;
+    if (!generate(cpu, plan, forced, true, &along, &err))
+        stop(&err);
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        if (at[s] == end[s + 1] || pattern[at[s]] != KVD_FREE_TOKEN)
+            continue;
+        const double margin = want->log_p[at[s]] - along.log_p[at[s]];
+        d->smallest = fmin(d->smallest, margin);
+        d->largest = fmax(d->largest, margin);
+    }
+}
+
+/* Compares predictions along the same tokens, and the bits that the sequences hold. */
+static void compare_forced(const outcome *want, const outcome *got, difference *d)
+{
+    for (size_t i = 0; i < PLACES; i++) {
+        const double off = fabs(got->log_p[i] - want->log_p[i]);
+        d->places++;
+        d->other += got->token[i] != want->token[i];
+        d->mean += off / PLACES;
+        d->worst = off > d->worst || isnan(off) ? off : d->worst;
+    }
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        const kvd_continued_cost *const a = &want->cost[s], *const b = &got->cost[s];
+        d->bits = fmax(d->bits, fabs(b->prompt_bits / a->prompt_bits - 1));
+        d->bits = fmax(d->bits, fabs(b->bits / a->bits - 1));
+        d->account = d->account && a->steps == b->steps;
+    }
+    const kvd_stepwise_account *const a = &want->account, *const b = &got->account;
+    const double held = (a->payload + a->side + a->entries) / a->dense,
+                 mine = (b->payload + b->side + b->entries) / b->dense;
+    d->bits = fmax(d->bits, fabs(mine / held - 1));
+    d->bits = fmax(d->bits, fabs(b->read / b->dense / (a->read / a->dense) - 1));
+    d->account = d->account && a->rows == b->rows && a->dropped == b->dropped;
+}
+
+static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kvd_dtype type,
+                    const limits *most)
+{
+    static outcome want, got, want_forced, got_forced;
+    opened o;
+    kvd_err err = {""};
+    char why[KVD_GENERATOR_WHY];
+    difference d = {.account = true};
+    open_plan(&o, text, type);
+    const char *const path = kvd_generator_path(gpu, &o.plan, why);
+    if (!generate(cpu, &o.plan, pattern, true, &want, &err) ||
+        !generate(cpu, &o.plan, want.token, true, &want_forced, &err))
+        stop(&err);
+    if (!generate(gpu, &o.plan, pattern, false, &got, &err) ||
+        !generate(gpu, &o.plan, want.token, true, &got_forced, &err)) {
+        printf("not ok generate %s %s (%s): %s\n", kvd_dtype_name(type), text, path, err.msg);
+        failures++;
+        close_plan(&o);
+        return;
+    }
+    compare_free(cpu, &o.plan, &want, &got, &d);
+    compare_forced(&want_forced, &got_forced, &d);
+    const bool ok = d.largest <= most->margin && d.mean <= most->log_p && d.bits <= most->bits &&
+                    d.sequences <= most->sequences && d.account;
+    printf(
+        "%s generate %s %s (%s%s%s): %d sequences, %zu tokens compared, %zu differ, CPU's margin "
+        "there %.2g to %.2g nat (up to %g); along the CPU's tokens %zu of %zu differ, log p off "
+        "by %.2g on average, %.2g at most; bits off by %.2g, account %s, prompt %.0f and end "
+        "%.0f bits; %.2f s on the CPU, %.2f and %.2f s on the GPU\n",
+        ok ? "ok" : "not ok", kvd_dtype_name(type), text, path, *why ? ", because " : "", why,
+        SEQUENCES, d.compared, d.sequences, d.sequences ? d.smallest : 0.0, d.largest, most->margin,
+        d.other, d.places, d.mean, d.worst, d.bits, d.account ? "equal" : "not equal",
+        got_forced.cost[0].prompt_bits, got_forced.cost[0].bits, want.seconds, got.seconds,
+        got_forced.seconds);
+    (void)fflush(stdout);
+    failures += !ok;
+    close_plan(&o);
+}
+
+/* ---- answers that end early ---- */
+
+/* Ends answers after 5 + s tokens, every second one without feeding the last token. */
+static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
+{
+    (void)ctx, (void)token, (void)err;
+    return at < end[sequence] + FIRST_FORCED && at - end[sequence] == 4 + sequence % 3
+               ? 1 + (int)(sequence % 2)
+               : 0;
+}
+
+static void compare_ended(kvd_generator *cpu, kvd_generator *gpu, kvd_dtype type, const char *text)
+{
+    static outcome want, got;
+    opened o;
+    kvd_err err = {""};
+    const kvd_continuations c = {.n_sequences = SEQUENCES,
+                                 .offset = offset,
+                                 .id = id,
+                                 .end = end,
+                                 .forced = pattern,
+                                 .ended = ended};
+    size_t differ = 0, unused = 0;
+    bool steps = true;
+    open_plan(&o, text, type);
+    if (kvd_generate(cpu, &o.plan, &c, &(kvd_continued){.token = want.token, .cost = want.cost},
+                     NULL, NULL, NULL, &err) ||
+        kvd_generate(gpu, &o.plan, &c, &(kvd_continued){.token = got.token, .cost = got.cost}, NULL,
+                     NULL, NULL, &err))
+        stop(&err);
+    for (size_t i = 0; i < PLACES; i++) {
+        differ += want.token[i] != got.token[i];
+        unused += want.token[i] == KVD_FREE_TOKEN;
+        steps = steps && (want.token[i] == KVD_FREE_TOKEN) == (got.token[i] == KVD_FREE_TOKEN);
+    }
+    for (size_t s = 0; s < SEQUENCES; s++)
+        steps = steps && want.cost[s].steps == got.cost[s].steps &&
+                fabs(want.cost[s].bits - got.cost[s].bits) < 1;
+    const bool ok = steps && unused && (type != KVD_F32 || !differ);
+    printf("%s generate %s %s with answers that end early: %zu of %d tokens differ, %zu unused, "
+           "steps and bits %s\n",
+           ok ? "ok" : "not ok", kvd_dtype_name(type), text, differ, PLACES, unused,
+           steps ? "equal" : "not equal");
+    failures += !ok;
+    close_plan(&o);
+}
+
+/* ---- all ---- */
+
+static kvd_generator *generator(bool gpu, kvd_dtype compute)
+{
+    kvd_err err = {""};
+    const kvd_generator_spec s = {
+        .gpu = gpu, .compute = compute, .n_gpus = 1, .max_tokens = 3 * longest, .max_len = longest};
+    kvd_generator *const g = kvd_generator_new(checkpoint, &s, &err);
+    if (!g)
+        stop(&err);
+    return g;
+}
+
+static void compare_all(kvd_generator *cpu, kvd_dtype type)
+{
+    /* false: the method codes numbers or chooses tokens, which rounding can change */
+    static const struct {
+        const char *text;
+        bool smooth, outliers;
+    } method[] = {{"none", true, false},
+                  {"zack,p=0.5", true, false},
+                  {"balanced,p=0.3", true, false},
+                  {"palu", true, false},
+                  {"strawman,p=0.25", true, false},
+                  {"kivi,bits=4,residual=32", false, false},
+                  {"kvquant,outliers=0", false, false},
+                  {"kvquant", false, true},
+                  {"h2o", false, false},
+                  {"keyformer", false, false},
+                  {"snapkv,window=8", false, false},
+                  {"h2o+zack,p=0.3", false, false},
+                  {"minicache", true, false},
+                  {"kvzip", false, false},
+                  {"think,window=8", false, false},
+                  {"zdc,p_i=0.1,p_u=0.5", false, false},
+                  {"leankv,window=16,th=0.3,tl=0.05", false, true}};
+    kvd_generator *const gpu = generator(true, type);
+    for (size_t i = 0; i < sizeof method / sizeof *method; i++) {
+        const bool smooth = method[i].smooth, f32 = type == KVD_F32;
+        const limits most = {.margin = f32      ? 1e-3
+                                       : smooth ? 0.15
+                                                : 0.5,
+                             .log_p = f32      ? smooth ? 1e-4 : 1e-2
+                                      : smooth ? 0.03
+                                               : 0.15,
+                             .bits = method[i].outliers ? 0.01 : 1e-12,
+                             .sequences = f32 ? 1 : SEQUENCES};
+        compare(cpu, gpu, method[i].text, type, &most);
+    }
+    compare_ended(cpu, gpu, type, "none");
+    compare_ended(cpu, gpu, type, "zack,p=0.5");
+    kvd_generator_free(gpu);
+}
+
+int main(void)
+{
+    char name[128];
+    kvd_err err = {""};
+    if (kvd_cuda_here(name, sizeof name, &err)) {
+        printf("skip generate: %s\n", err.msg);
+        return 0;
+    }
+    set_up();
+    kvd_generator *const cpu = generator(false, KVD_F32);
+    compare_all(cpu, KVD_F32);
+    compare_all(cpu, KVD_BF16);
+    kvd_generator_free(cpu);
+    kvd_activations_close(&dump);
+    kvd_spectrum_release(&spectrum);
+    kvd_checkpoint_close(checkpoint);
+    kvd_run_release(&run);
+    printf("%s generate: %d of all cases failed\n", failures ? "not ok" : "ok", failures);
+    return failures ? 1 : 0;
+}
