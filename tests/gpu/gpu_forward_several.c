@@ -85,13 +85,16 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
     uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = batch_of(many, id);
     recording one, several;
+    /* In bf16 another rounding may change the experts of a token (gpu_forward.c). */
+    const bool routed = kvd_checkpoint_config(c)->n_experts && type == KVD_BF16;
+    const double limit = routed ? 0.25 : bar[type];
     kvd_gpu_forward *f = open_pass(c, type, n_gpus, n);
     const int status = run_gpu(c, type, &b, -1, &one, &err) ||
                        run_on(f, &b, n_gpus, -1, &several, &err) || two_parts(f, &b, &err);
     const double worst = status ? INFINITY : worst_distance(&several, 0, &one, &where);
     (void)snprintf(text, sizeof text, "%zu rows, %s off by %.2g of %.0e (%s)", n, where, worst,
-                   bar[type], kvd_gpu_forward_engine(f));
-    report(worst <= bar[type], name, n_gpus, type, status ? err.msg : text);
+                   limit, kvd_gpu_forward_engine(f));
+    report(worst <= limit, name, n_gpus, type, status ? err.msg : text);
     compared++;
     kvd_gpu_forward_free(f);
     recording_release(&one);
@@ -202,9 +205,9 @@ static void test_errors(void)
 int main(int argc, char **argv)
 {
     /* One family of every structure of a layer. */
-    static const char *const family[] = {"llama-biases", "mistral-window", "phi3-long",
-                                         "opt-before",   "falcon-40b",     "falcon-11b",
-                                         "falcon-mha"};
+    static const char *const family[] = {
+        "llama-biases", "mistral-window", "phi3-long", "opt-before",   "falcon-40b", "falcon-11b",
+        "falcon-mha",   "gemma2-caps",    "glm4-half", "mixtral-full", "gpt-oss"};
     const int errors = argc > 1 && !strcmp(argv[1], "errors");
     int devices = 0;
     /* line buffered, so that results are visible if time runs out */

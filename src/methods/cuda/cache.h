@@ -5,11 +5,11 @@
  * A_q) . K', the output is (P V') B_v. Each layer is computed by one of three engines:
  *
  *   kernels   In a bf16 pass with a bf16 cache, if the kernels of kernels/cuda support the heads
- *             (d_head a multiple of 16 up to 128) and no window hides keys: kvd_append projects,
- *             cuts and stores into pages, and the prefill kernels attend. Quality is thus measured
- *             on the kernels that are timed. Widths that are not multiples of 16 are padded with
- *             zero columns, which change no number. Matrices, Q', K', V' and P V' are bf16, sums
- *             float32.
+ *             (d_head a multiple of 16 up to 128, scores without cap and sinks) and no window hides
+ *             keys: kvd_append projects, cuts and stores into pages, and the prefill kernels
+ *             attend. Quality is thus measured on the kernels that are timed. Widths that are not
+ *             multiples of 16 are padded with zero columns, which change no number. Matrices, Q',
+ *             K', V' and P V' are bf16, sums float32.
  *   products  In all other cases: everything in the hook runs in float32 on cuBLAS, with matrices
  *             padded to d_head, so that one call serves all heads; K' and V' are rounded to the
  *             type of the cache. Latents (kvd_dims.rebuild) run here too: after rounding, keys and
