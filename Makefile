@@ -53,7 +53,7 @@ WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion $(no_enum) $(if $(fil
 OPENMP   ?= $(shell echo 'int x;' | $(CC) -fopenmp -include omp.h -x c -fsyntax-only - >/dev/null 2>&1 && echo 1 || echo 0)
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) $(WARN)
 CPPFLAGS := -Isrc -Iinclude -I$(BUILD)/gen $(patsubst -I%,-isystem %,$(extra_inc) $(hdf5_inc) $(blas_inc))
-LDLIBS   := -Wl,--as-needed $(extra_lib) $(filter -L%,$(hdf5_lib)) $(hdf5_hl) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lutf8proc -lxxhash -lcsv -lz -lpthread -lm
+LDLIBS   := -Wl,--as-needed $(extra_lib) $(filter -L%,$(hdf5_lib)) $(hdf5_hl) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lutf8proc -lxxhash -lcsv -lz -ldl -lpthread -lm
 
 # A .cu file is compiled for sm_80 and sm_90a; one named *_sm90.cu uses Hopper's own instructions and is compiled for it alone.
 # --Werror turns ptxas's advice (a wgmma that is serialised, C7510 and its kin) into an error.
@@ -333,7 +333,7 @@ install: all man
 	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(patsubst %,$(BUILD)/man/%.1,$(notdir $(PROGS))) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/kvdim
-	install -m 644 include/kvdim/attention.h $(DESTDIR)$(PREFIX)/include/kvdim
+	install -m 644 include/kvdim/*.h $(DESTDIR)$(PREFIX)/include/kvdim
 	install -m 755 $(ATTN_SO) $(DESTDIR)$(PREFIX)/lib
 	install -m 644 $(ATTN_A) $(DESTDIR)$(PREFIX)/lib
 	ln -sf $(notdir $(ATTN_SO)) $(DESTDIR)$(PREFIX)/lib/libkvdim-attention.so
@@ -346,7 +346,7 @@ install: all man
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(PROGS)))
 	rm -f $(patsubst %,$(DESTDIR)$(PREFIX)/share/man/man1/%.1,$(notdir $(PROGS)))
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(addprefix lib/,$(notdir $(ATTN_SO)) libkvdim-attention.so libkvdim-attention.a pkgconfig/kvdim-attention.pc) include/kvdim/attention.h)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(addprefix lib/,$(notdir $(ATTN_SO)) libkvdim-attention.so libkvdim-attention.a pkgconfig/kvdim-attention.pc) $(wildcard include/kvdim/*.h))
 	if [ -d $(DESTDIR)$(PREFIX)/include/kvdim ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/kvdim; fi
 	rm -f $(patsubst data/%,$(share)/%,$(shell find data/paper data/widths -type f)) $(addprefix $(share)/,$(shell find plots -type f))
 	if [ -d $(share) ]; then find $(share) -depth -type d -empty -delete; fi

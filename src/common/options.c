@@ -23,6 +23,7 @@ typedef struct {
     const kvd_program *program;
     char *config;
     const char *value[MOST_OPTIONS];
+    bool early; /* only options that are taken first count */
 } reader;
 
 static const kvd_program *current; /* the program, for --help and --version */
@@ -192,11 +193,8 @@ static void put_integer(const kvd_option *o, void *field, size_t value)
     const int i = (int)value;
     const bool b = value > 0;
     assert(o->size == sizeof b || o->size == sizeof i || o->size == sizeof value);
-    memcpy(field,
-           o->size == sizeof b   ? (const void *)&b
-           : o->size == sizeof i ? (const void *)&i
-                                 : &value,
-           o->size);
+    const void *const integer = o->size == sizeof i ? (const void *)&i : &value;
+    memcpy(field, o->size == sizeof b ? &b : integer, o->size);
 }
 
 static int put_whole(const char *label, const kvd_option *o, const char *text, void *field,
@@ -317,6 +315,8 @@ static bool takes_value(const kvd_option *o)
 static int take(reader *r, const kvd_option *o, const char *text, kvd_err *err)
 {
     char label[LABEL];
+    if (o->early != r->early)
+        return 0;
     if (o->type == KVD_OPT_PRINT) {
         o->print();
         exit(kvd_run_exit(r->program->name, 0, err));
@@ -408,8 +408,7 @@ static int read_letters(reader *r, int *i, int argc, char **argv, kvd_err *err)
 {
     for (const char *at = argv[*i] + 1; *at; at++) {
         const kvd_option *o = row_with(r->program->options, *at);
-        if (!o)
-            o = row_with(builtin, *at);
+        o = o ? o : row_with(builtin, *at);
         if (!o)
             return unknown(r->program, at, 1, err);
         if (takes_value(o)) {
@@ -474,23 +473,28 @@ static int set_defaults(const reader *r, kvd_err *err)
     return 0;
 }
 
-int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, kvd_err *err)
+static int read_all(reader *r, bool early, int argc, char **argv, kvd_err *err)
 {
-    reader r = {.program = p, .config = config};
     bool named = true;
-    current = p;
-    if (set_defaults(&r, err))
-        return -1;
+    r->early = early;
     for (int i = 1; i < argc; i++) {
         const char *const text = argv[i];
         if (named && !strcmp(text, "--"))
             named = false;
-        else if (named && !strncmp(text, "--", 2)   ? read_long(&r, &i, argc, argv, err)
-                 : named && *text == '-' && text[1] ? read_letters(&r, &i, argc, argv, err)
-                                                    : take_positional(&r, text, err))
+        else if (named && !strncmp(text, "--", 2)   ? read_long(r, &i, argc, argv, err)
+                 : named && *text == '-' && text[1] ? read_letters(r, &i, argc, argv, err)
+                                                    : take_positional(r, text, err))
             return -1;
     }
-    if (check_together(&r, err))
+    return 0;
+}
+
+int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, kvd_err *err)
+{
+    reader r = {.program = p, .config = config};
+    current = p;
+    if (set_defaults(&r, err) || read_all(&r, true, argc, argv, err) ||
+        read_all(&r, false, argc, argv, err) || check_together(&r, err))
         return -1;
     return p->check ? p->check(config, err) : 0;
 }

@@ -58,6 +58,7 @@ typedef struct {
     bool positional;            /* an argument without a name; read in the order of the rows */
     bool optional;              /* --name and --name=VALUE, never --name VALUE */
     bool repeatable;            /* for KVD_OPT_CALL; KVD_OPT_TEXTS is always repeatable */
+    bool early;                 /* read before all others, whatever the order */
     /*
      * List of words that ends with NULL or, for KVD_OPT_WORDS, with the field. Empty words are not
      * offered.

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #include "common/version.h"
 
 static volatile sig_atomic_t stop_asked;
+static atomic_int failing_status = 1;
 
 static void on_stop(int sig)
 {
@@ -187,7 +189,12 @@ int kvd_run_exit(const char *program, int status, kvd_err *err)
             fprintf(stderr, "%s: cannot write to standard output: %s\n", program, strerror(errno));
         status = -1;
     }
-    return status ? 1 : 0;
+    return status ? atomic_load(&failing_status) : 0;
+}
+
+void kvd_run_fail_as_usage(void)
+{
+    atomic_store(&failing_status, 2);
 }
 
 /* ---- inputs ---- */

@@ -83,9 +83,15 @@ int kvd_fail_interrupted(kvd_err *err);
 
 /*
  * Ends every main: if status is not 0, prints err as "PROGRAM: message". Flushes stdout (a full
- * disk there is an error too). Returns the exit status, 0 or 1.
+ * disk there is an error too). Returns the exit status, 0 or 1, or 2 after kvd_run_fail_as_usage.
  */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
+
+/*
+ * Makes a failing run end with status 2, as a wrong command line does. For what the user gave and
+ * only the run could find wrong. Thread-safe.
+ */
+void kvd_run_fail_as_usage(void);
 
 /* Facts about this build and machine, for provenance and --version. */
 const char *kvd_version(void); /* "1.0.0" */

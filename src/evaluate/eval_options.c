@@ -108,6 +108,7 @@ static const kvd_option options[] = {
      .repeatable = true,
      .otherwise = "every method whose pairs a --rates file has, else a --spectrum",
      .help = KVD_METHOD_GRAMMAR ". The uncompressed model, none, is always evaluated too"},
+    KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     KVD_OPTIONS_METHOD_FILES(I),
     {"seeds", .type = KVD_OPT_WHOLE, KVD_INTO(I, seeds), .low = 1, .high = 1000, .initial = "1",

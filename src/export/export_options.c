@@ -90,6 +90,8 @@ static const kvd_program program = {
     .notes = "V is folded into W_V and W_O of every model. Q and K are folded into W_Q and W_K if "
              "no RoPE comes between these and the scores, and stay whole in other models. Removed "
              "dimensions are zero in the weights, because the format has one width for all heads.",
+    .moved = "plugin",
+    .moved_to = "kvdim-eval",
     .options = options,
     .check = check_usage};
 

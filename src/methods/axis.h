@@ -61,7 +61,8 @@ enum { KVD_PARAMETERS_MAX = 16, KVD_PARAMETER_TEXT = 200 };
 typedef struct kvd_parameter_values {
     double value[KVD_PARAMETERS_MAX];
     bool given[KVD_PARAMETERS_MAX];
-    char text[KVD_PARAMETER_TEXT]; /* value of kvd_method_info.text_key; "": not given */
+    char text[KVD_PARAMETER_TEXT];        /* value of kvd_method_info.text_key; "": not given */
+    const struct kvd_method_info *method; /* method that declares the keys */
 } kvd_parameter_values;
 
 /*

@@ -217,6 +217,8 @@ int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err)
 {
     const char *path;
+    if (kvd_plugins_record(run, err))
+        return -1;
     for (size_t i = 0; i < n; i++)
         for (int k = 0; (path = kvd_method_file(&method[i], k)); k++) {
             bool known = false;

@@ -8,6 +8,7 @@
 #include "common/options.h"
 #include "common/run.h"
 #include "methods/method.h"
+#include "methods/plugin/plugin.h"
 
 /*
  * Appends the methods of one --method to text[], whose strings the caller frees, also after a
@@ -24,7 +25,7 @@
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
-/* Adds the files that keys of n methods name to the inputs of the run, each once. */
+/* Adds plugins, and the files that keys of n methods name, to the inputs of the run, each once. */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
 /* Prints every method with its axis, its keys and their defaults, as --list-methods does. */
@@ -55,6 +56,13 @@ void kvd_method_print_all(void);
         "fisher", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, fisher),                        \
                   .help = "Squared gradients (kvdim-collect --fisher), for palu's search and for " \
                           "kvquant, whose gradients are of the tokens of --calibration"            \
+    }
+#define KVD_OPTION_PLUGIN                                                                          \
+    {                                                                                              \
+        "plugin", .type = KVD_OPT_CALL, .arg = "FILE.so", .call = kvd_plugin_option,               \
+                  .repeatable = true, .early = true,                                               \
+                  .help = "Add the methods of this shared library to those of --list-methods; it " \
+                          "runs inside the program, so give only libraries that you trust"         \
     }
 #define KVD_OPTION_LIST_METHODS                                                                    \
     {                                                                                              \

@@ -10,6 +10,7 @@
 #include "common/args.h"
 #include "common/options.h"
 #include "methods/method_members.h"
+#include "methods/plugin/plugin.h"
 
 /* ---- the registry ---------------------------------------------------------------------------- */
 
@@ -120,17 +121,41 @@ static const struct {
 };
 enum { N_NAMES = sizeof registry / sizeof *registry };
 
+/* Kinds of the methods of plugins. */
+static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
+                                      [KVD_PLUGIN_BITS] = BITS,
+                                      [KVD_PLUGIN_MAKER] = MAKER,
+                                      [KVD_PLUGIN_CHANNELS] = CHANNELS,
+                                      [KVD_PLUGIN_LAYERS] = LAYERS};
+
+/*
+ * Returns the i-th name, those of plugins after those of the table, and writes its kind to *kind.
+ * NULL: there is none.
+ */
+static const kvd_method_info *name_at(int i, method_kind *kind)
+{
+    kvd_plugin_kind of_plugin;
+    if (i < N_NAMES) {
+        *kind = registry[i].kind;
+        return registry[i].info;
+    }
+    const kvd_method_info *const info = kvd_plugin_method_at(i - N_NAMES, &of_plugin);
+    if (info)
+        *kind = kind_of[of_plugin];
+    return info;
+}
+
 bool kvd_method_entry_at(int i, kvd_method_entry *out)
 {
-    if (i < 0 || i >= N_NAMES)
+    method_kind kind;
+    const void *const method = i < 0 ? NULL : name_at(i, &kind);
+    if (!method)
         return false;
-    const method_kind kind = registry[i].kind;
-    const void *const method = registry[i].info;
     *out = (kvd_method_entry){.info = method, .alone = true};
     out->axis = kind == COMBINATION ? ((const combination *)method)->members : axis_of[kind];
     if (kind == DIMS)
         out->dims = method;
-    if (registry[i].info->text_key)
+    if (out->info->text_key)
         out->alone = false;
     if (kind == TOKENS)
         out->alone = !((const kvd_tokens_method *)method)->only_lowers &&
@@ -144,8 +169,10 @@ static int unknown(const char *name, kvd_err *err)
 {
     const char *nearest = NULL;
     size_t distance = 0;
-    for (int i = 0; i < N_NAMES; i++)
-        kvd_option_nearest(name, registry[i].info->name, &nearest, &distance);
+    method_kind kind;
+    const kvd_method_info *info;
+    for (int i = 0; (info = name_at(i, &kind)); i++)
+        kvd_option_nearest(name, info->name, &nearest, &distance);
     return kvd_fail(err, "unknown method '%s'%s%s; --list-methods lists all", name,
                     nearest ? ", nearest: " : "", nearest ? nearest : "");
 }
@@ -181,6 +208,7 @@ static const kvd_method_info *occupant(const kvd_method *m, method_kind kind)
 
 static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
 {
+    v->method = info;
     for (int i = 0; info->parameter[i].key; i++)
         v->value[i] = info->parameter[i].value;
 }
@@ -265,13 +293,15 @@ static int add_all(char *names, kvd_method *m, kvd_err *err)
 {
     for (char *name; (name = strsep(&names, "+"));) {
         int i = 0;
-        while (i < N_NAMES && strcmp(name, registry[i].info->name))
+        method_kind kind;
+        const kvd_method_info *info;
+        while ((info = name_at(i, &kind)) && strcmp(name, info->name))
             i++;
-        if (i == N_NAMES)
+        if (!info)
             return strcmp(name, "none") ? unknown(name, err)
                                         : kvd_fail(err, "'none' cannot be combined");
         m->tradeoff = NULL;
-        if (add(registry[i].kind, registry[i].info, m, err))
+        if (add(kind, info, m, err))
             return -1;
     }
     return 0;

@@ -68,6 +68,7 @@ static const kvd_option options[] = {
      .otherwise = "all",
      .help = "Methods as the rows of --costs name them, keys included; NAME@stock and NAME@papers "
              "name costs that kvdim-jct measured with that --attention. " KVD_METHOD_GRAMMAR},
+    KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .high = 1024,
      .otherwise = "the only number measured",

@@ -1,0 +1,110 @@
+/*
+ * Plugin interface of kvdim: methods that shorten a KV cache, in a shared library of one's own.
+ *
+ *     cc -shared -fPIC -I/usr/local/include mine.c -o mine.so
+ *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,budget=0.5 -o a.h5
+ *
+ * A plugin needs nothing of kvdim but these headers: no HDF5, no BLAS, no library of kvdim. It
+ * defines kvdim_plugin_v1, which returns a table of methods. There is one header for each axis of
+ * the cache that a method can shorten:
+ *
+ *     kvdim/plugin_tokens.h   which entries stay, and which of them a step reads
+ *     kvdim/plugin_bits.h     how the numbers of the entries are coded
+ *     kvdim/plugin_dims.h     which subspace of a head is stored
+ *     kvdim/plugin_layers.h   which layers share their entries
+ *
+ * Names and keys. `--method NAME,KEY=VALUE` works as with the methods of kvdim, and so do
+ * NAME+OTHER, KEY=A/B/C, --list-methods, --sweep and --target. A name that kvdim has, or that
+ * another plugin has, is refused.
+ *
+ * Ownership. kvdim borrows the table and all that it points to for the whole run, and never unloads
+ * the library. Arrays that a function receives belong to kvdim and are valid during the call.
+ *
+ * Threads. kvdim calls kvdim_plugin_v1 and `open` on one thread. All other functions may be called
+ * by several threads at the same time, for different heads and sequences, with the same `self`.
+ *
+ * Errors. A function that returns int returns 0, or another number if it fails. A failing function
+ * writes its reason to `error`, KVDIM_ERROR_BYTES bytes: one line with a final zero byte. The run
+ * then ends with status 1. kvdim checks every answer. One that breaks the rules below (a count
+ * beyond an array, a NaN, a write beyond an array) ends the run with status 2 and one line that
+ * names the file, the method and the function.
+ */
+#ifndef KVDIM_PLUGIN_H
+#define KVDIM_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version of the interface. kvdim refuses a table with another version. */
+#define KVDIM_PLUGIN_ABI 1
+
+enum { KVDIM_ERROR_BYTES = 256 };
+
+/* Values of kvdim_method.axis. */
+enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
+
+/* Bits of kvdim_method.needs. */
+enum {
+    KVDIM_NEEDS_PROBABILITIES = 1, /* sums of attention probabilities of the prompt */
+    KVDIM_NEEDS_CALIBRATION = 2    /* rows of calibration text, --calibration; dims only */
+};
+
+/* Values of `side`. */
+enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
+
+/* A key of a method: `budget` of `--method mine,budget=0.5`. Its value is always a number. */
+typedef struct kvdim_key {
+    const char *name; /* 1 .. 16 letters a-z, digits and '_', a letter first */
+    double value;     /* default; NaN: the user must give the key */
+    double low, high; /* range of allowed values, ends included */
+    int32_t whole;    /* 1: only whole numbers are allowed */
+    const char *help; /* one line for --list-methods */
+} kvdim_key;
+
+/* Shape of the model. A function reads only what the caller's struct_size covers. */
+typedef struct kvdim_model {
+    uint32_t struct_size;
+    int32_t n_layers, n_heads,
+        n_kv_heads; /* query head h reads KV head h / (n_heads / n_kv_heads) */
+    int32_t d_head, d_model;
+    uint64_t seed; /* --seed; methods that draw random numbers must draw from it */
+} kvdim_model;
+
+/* First member of the structure of each axis. Members that are not set must be 0 or NULL. */
+typedef struct kvdim_method {
+    uint32_t struct_size; /* bytes of the axis's structure, such as sizeof(kvdim_tokens_method) */
+    uint32_t axis;        /* KVDIM_AXIS_... */
+    const char *name;     /* 1 .. 24 letters a-z, digits and '_', a letter first */
+    const char *summary;  /* one line for --list-methods */
+    const kvdim_key *key; /* [n_keys]; functions find the values of the keys in this order */
+    uint32_t n_keys;      /* at most 8 */
+    uint32_t needs;       /* KVDIM_NEEDS_... */
+    /*
+     * Key that --sweep and --target vary, from the value that stores the most bytes to the value
+     * that stores the fewest. NULL: no key trades bytes for quality. sweep_ratio 1: equal steps are
+     * ratios, not differences.
+     */
+    const char *sweep_key;
+    double sweep_most, sweep_least;
+    int32_t sweep_ratio;
+} kvdim_method;
+
+typedef struct kvdim_plugin {
+    uint32_t abi_version; /* KVDIM_PLUGIN_ABI */
+    uint32_t struct_size; /* sizeof(kvdim_plugin) */
+    const char *version;  /* version of the plugin, which results record; at most 40 characters */
+    uint32_t n_methods;   /* 1 .. 32 */
+    const kvdim_method *const *method; /* [n_methods] */
+} kvdim_plugin;
+
+/* Returns the table of the plugin. Every plugin defines this function. */
+const kvdim_plugin *kvdim_plugin_v1(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,72 @@
+/*
+ * A method of a plugin: the vtable that the cache calls, the table of the library behind it, and
+ * the checks that the adapters of all axes share. For the files of this folder.
+ */
+#ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
+#define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
+
+#include <kvdim/plugin_bits.h>
+#include <kvdim/plugin_tokens.h>
+#include <stdatomic.h>
+
+#include "methods/bits/bits.h"
+#include "methods/dims/dims.h"
+#include "methods/layers/layers.h"
+#include "methods/plugin/plugin.h"
+#include "methods/tokens/tokens.h"
+
+enum { KVD_PLUGIN_KEYS = 8 };
+
+typedef struct {
+    /* Vtable of the axis; must be the first member, so that a kvd_method_info leads to the rest. */
+    union {
+        kvd_method_info info;
+        kvd_tokens_method tokens;
+        kvd_bits_method bits;
+    } as;
+    kvd_plugin_kind kind;
+    /* Copy of the library's table, with zeros where the library's structure is shorter. */
+    union {
+        kvdim_method method;
+        kvdim_tokens_method tokens;
+        kvdim_bits_method bits;
+    } api;
+    const char *path; /* of the library, as the user gave it */
+    kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
+    kvd_tradeoff tradeoff;
+    /* Set by a function that gave a bad answer but cannot fail; a later function fails for it. */
+    atomic_bool bad_state, bad_bits, bad_window;
+} kvd_plugin_method;
+
+/* Returns the method that the keys belong to. */
+const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
+
+/* Returns the method, whose flags may be set although it is otherwise constant. */
+kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
+
+/*
+ * Fills *err with "plugin 'FILE': FUNCTION of method 'NAME' ..." and returns -1. The program then
+ * ends with status 2, as it does for a wrong command line.
+ */
+int kvd_plugin_wrong(const kvd_plugin_method *m, const char *function, kvd_err *err,
+                     const char *fmt, ...) KVD_PRINTF(4, 5);
+/* Reports that a function of the plugin failed with the text `error`; returns -1. */
+int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
+                      const char error[KVDIM_ERROR_BYTES], kvd_err *err);
+
+/* Returns the shape of the model as plugins see it. */
+kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
+
+/*
+ * Memory that a plugin writes to, followed by bytes with a known pattern. kvd_guard_set writes the
+ * pattern after `bytes` bytes; kvd_guard_holds returns false if it has changed.
+ */
+enum { KVD_GUARD = 64 };
+void kvd_guard_set(void *memory, size_t bytes);
+bool kvd_guard_holds(const void *memory, size_t bytes);
+
+/* Fill m->as and m->kind from m->api. They fail if a function is missing or excludes another. */
+int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
+int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
+
+#endif
