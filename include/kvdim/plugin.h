@@ -2,7 +2,7 @@
  * Plugin interface of kvdim: methods that shorten a KV cache, in a shared library of one's own.
  *
  *     cc -shared -fPIC -I/usr/local/include mine.c -o mine.so
- *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,budget=0.5 -o a.h5
+ *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,key=0.5 -o a.h5
  *
  * A plugin needs nothing of kvdim but these headers: no HDF5, no BLAS, no library of kvdim. It
  * defines kvdim_plugin_v1, which returns a table of methods. There is one header for each axis of
@@ -11,7 +11,6 @@
  *     kvdim/plugin_tokens.h   which entries stay, and which of them a step reads
  *     kvdim/plugin_bits.h     how the numbers of the entries are coded
  *     kvdim/plugin_dims.h     which subspace of a head is stored
- *     kvdim/plugin_layers.h   which layers share their entries
  *
  * Names and keys. `--method NAME,KEY=VALUE` works as with the methods of kvdim, and so do
  * NAME+OTHER, KEY=A/B/C, --list-methods, --sweep and --target. A name that kvdim has, or that
@@ -45,7 +44,7 @@ extern "C" {
 enum { KVDIM_ERROR_BYTES = 256 };
 
 /* Values of kvdim_method.axis. */
-enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
+enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3 };
 
 /* Bits of kvdim_method.needs. */
 enum {

@@ -32,7 +32,8 @@ typedef struct kvdim_block {
 } kvdim_block;
 
 /*
- * `self` is what `open` stored, or the values of the keys, const double [n_keys], if `open` is NULL.
+ * `self` is the pointer that `open` stored. If `open` is NULL, it is the array of the keys' values,
+ * const double [n_keys].
  */
 typedef struct kvdim_bits_method {
     kvdim_method method;
@@ -41,15 +42,16 @@ typedef struct kvdim_bits_method {
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*
-     * Sets *window, 0 .. 2^24, and *block, 1 .. 2^20. Of m tokens of a side the first (m - window) /
-     * block * block are coded, block by block as they fill up; the others stay exact in the type of
-     * the cache. A prompt is coded in one call up to that end. NULL: window 0 and block 1.
+     * Sets *window, 0 .. 2^24, and *block, 1 .. 2^20. Of m tokens of a side the first
+     * (m - window) / block * block are coded, block by block as they fill up. The others stay exact
+     * in the type of the cache. A prompt is coded in one call up to that end. NULL: window 0 and
+     * block 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*
      * Writes `decoded` [n][d], finite, and the bits of the code of the whole block, 0 or more:
-     * *payload of codes, *side_bits of scales, tables and indices. Constant rows, zeros and any n of
-     * at least 1 occur.
+     * *payload of codes, *side_bits of scales, tables and indices. Constant rows, zeros and any n
+     * of at least 1 occur.
      */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error);

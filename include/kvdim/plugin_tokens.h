@@ -65,7 +65,8 @@ typedef struct kvdim_read {
 } kvdim_read;
 
 /*
- * `self` is what `open` stored, or the values of the keys, const double [n_keys], if `open` is NULL.
+ * `self` is the pointer that `open` stored. If `open` is NULL, it is the array of the keys' values,
+ * const double [n_keys].
  *
  * `state` belongs to one KV head of one sequence, and is NULL without state_bytes. kvdim allocates
  * it, zeroed. One thread uses it at a time, from `prompt` (if the sequence has one) to the last
@@ -80,7 +81,7 @@ typedef struct kvdim_tokens_method {
     /* Checks the values of the keys against the model. May be NULL; so may `close`. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
-    /* Returns the bytes of `state` for at most n entries, at most 1 GiB. NULL: there is no state. */
+    /* Returns the bytes of `state` for at most n entries, at most 1 GiB. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
     /* Returns the number of rows of kvdim_prompt.recent. NULL: 0. */
     size_t (*window)(const double *value);

@@ -122,3 +122,33 @@ answer hostilebits,how=8 2 "code $of counted 6400 bits of payload and -1e+300 of
 answer hostilebits,how=9 2 "code $of decoded dimension 0 of the key at position 50 to nan"
 answer hostilebits,how=10 2 "code $of wrote beyond its 100 x 64 numbers"
 answer hostilebits,how=11 1 "code $of failed: layer 0 has?a line feed"
+
+# ---- the dims axis ----------------------------------------------------------------------------------
+check "the dims plugin builds" build dims tests/tools/plugin_dims.c
+"$B/bin/kvdim-collect" $MODEL --text data/texts/articles.txt --tokens 1024 --seq-len 256 -q -o "$D/d.h5" || not_ok "calibration"
+# firstdims stores 2 x 32 of 2 x 64 numbers; evenchannels stores 32 of 64 numbers of the keys of the prompt, and 64 bits that say which.
+if $EVAL --prompt 100 --cache f16 --json --plugin "$D/dims.so" --plugin "$D/longkeys.so" --calibration "$D/d.h5" --method firstdims --method firstdims,width=32 --method fitteddims,width=32 \
+     --method evenchannels --method longkeys+firstdims,longkeys.budget=0.25,width=32 -o "$D/a.h5" >"$D/a.json" 2>"$log"; then
+  values cache_share "$D/a.json" | tr '\n' ' ' >"$D/shares"
+  if awk '{ for (j = 1; j <= 100; j++) { dense += 100 + j; kept += 25 + j; even += 75 + j + 64 / 2048 }
+            want[1] = 1; want[2] = 1; want[3] = 0.5; want[4] = 0.5; want[5] = even / dense; want[6] = kept / dense / 2
+            for (i = 1; i <= 6; i++) if ($i - want[i] > 1e-5 || want[i] - $i > 1e-5) { print i, $i, want[i]; wrong = 1 } }
+          END { exit wrong || NR != 1 }' "$D/shares" >"$log"; then ok "bytes of dims plugins by hand"; else not_ok "bytes of dims plugins by hand"; fi
+  values kl "$D/a.json" >"$D/kl"
+  if awk 'NR == 2 && !($1 < 1e-5) { wrong = 1 } NR == 3 { first = $1 } NR == 4 && $1 != first { wrong = 1 } NR > 2 && !($1 > 1e-3) { wrong = 1 } END { exit wrong || NR != 6 }' "$D/kl"
+  then ok "dims plugins at full width are the model, cut ones are not"; else not_ok "dims plugins at full width are the model, cut ones are not" "$(cat "$D/kl")"; fi
+else not_ok "dims plugins run"; fi
+refused "rows without calibration" 1 "method 'fitteddims' needs activations of calibration text: give --calibration" $EVAL --plugin "$D/dims.so" --method fitteddims -o "$D/none.h5"
+wrong() { refused "$1: $3" "$2" "plugin '$D/dims.so': $3" $EVAL --prompt 100 --plugin "$D/dims.so" --method "$1" -o "$D/none.h5"; }
+of="of method 'firstdims'"
+wrong firstdims,how=1 2 "project $of set the widths 0 and 64, not 1 .. 64"
+wrong firstdims,how=2 2 "project $of set the widths 64 and 2147483647, not 1 .. 64"
+wrong firstdims,how=3 2 "project $of set number 64 of a_k to nan"
+wrong firstdims,how=4 2 "project $of wrote beyond the 64 x 64 numbers of b_v"
+wrong firstdims,how=5 1 "project $of failed: it gave no reason"
+of="of method 'evenchannels'"
+wrong evenchannels,how=6 2 "prune $of keeps none of 64 channels"
+wrong evenchannels,how=7 2 "prune $of set channel 0 to 9, not 0 or 1"
+wrong evenchannels,how=8 2 "prune $of spares the newest 18446744073709551615 of 100 tokens"
+wrong evenchannels,how=9 2 "prune $of wrote beyond its 64 channels"
+wrong evenchannels,how=10 1 "prune $of failed: it gave no reason"

@@ -1,4 +1,4 @@
-/* Plugins of the bits axis behind kvd_bits_method (include/kvdim/plugin_bits.h). */
+/* Adapts plugins of the bits axis (include/kvdim/plugin_bits.h) to kvd_bits_method. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +7,11 @@
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-/* What `open` of the vtable stores: the method, and the self of its functions. */
+/* Self of the vtable: the method, and the self of the plugin's functions. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;
-    void *own; /* what the plugin's `open` stored */
+    void *own; /* pointer that the plugin's `open` stored */
 } opened;
 
 /*

@@ -157,6 +157,7 @@ static const struct {
 } axis[] = {
     [KVDIM_AXIS_TOKENS] = {sizeof(kvdim_tokens_method), kvd_plugin_tokens},
     [KVDIM_AXIS_BITS] = {sizeof(kvdim_bits_method), kvd_plugin_bits},
+    [KVDIM_AXIS_DIMS] = {sizeof(kvdim_dims_method), kvd_plugin_dims},
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 

@@ -1,11 +1,12 @@
 /*
- * A method of a plugin: the vtable that the cache calls, the table of the library behind it, and
- * the checks that the adapters of all axes share. For the files of this folder.
+ * A method of a plugin: the vtable that the cache calls, the table of its library, and the checks
+ * that the adapters of all axes share. For the files of this folder.
  */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 
 #include <kvdim/plugin_bits.h>
+#include <kvdim/plugin_dims.h>
 #include <kvdim/plugin_tokens.h>
 #include <stdatomic.h>
 
@@ -23,6 +24,8 @@ typedef struct {
         kvd_method_info info;
         kvd_tokens_method tokens;
         kvd_bits_method bits;
+        kvd_dims_maker maker;
+        kvd_channels_method channels;
     } as;
     kvd_plugin_kind kind;
     /* Copy of the library's table, with zeros where the library's structure is shorter. */
@@ -30,6 +33,7 @@ typedef struct {
         kvdim_method method;
         kvdim_tokens_method tokens;
         kvdim_bits_method bits;
+        kvdim_dims_method dims;
     } api;
     const char *path; /* of the library, as the user gave it */
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
@@ -68,5 +72,6 @@ bool kvd_guard_holds(const void *memory, size_t bytes);
 /* Fill m->as and m->kind from m->api. They fail if a function is missing or excludes another. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
+int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Plugins of the tokens axis behind kvd_tokens_method (include/kvdim/plugin_tokens.h). */
+/* Adapts plugins of the tokens axis (include/kvdim/plugin_tokens.h) to kvd_tokens_method. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +7,11 @@
 
 enum { STATE_MOST = 1 << 30, WINDOW_MOST = 1 << 24 };
 
-/* What `open` of the vtable stores: the method, and the self of its functions. */
+/* Self of the vtable: the method, and the self of the plugin's functions. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;
-    void *own; /* what the plugin's `open` stored */
+    void *own; /* pointer that the plugin's `open` stored */
 } opened;
 
 static const kvdim_tokens_method *api_of(const opened *o)
