@@ -11,6 +11,7 @@
  *     kvdim/plugin_tokens.h   which entries stay, and which of them a step reads
  *     kvdim/plugin_bits.h     how the numbers of the entries are coded
  *     kvdim/plugin_dims.h     which subspace of a head is stored
+ *     kvdim/plugin_layers.h   which layers share the entries of a prompt
  *
  * Names and keys. `--method NAME,KEY=VALUE` works as with the methods of kvdim, and so do
  * NAME+OTHER, KEY=A/B/C, --list-methods, --sweep and --target. A name that kvdim has, or that
@@ -44,7 +45,7 @@ extern "C" {
 enum { KVDIM_ERROR_BYTES = 256 };
 
 /* Values of kvdim_method.axis. */
-enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3 };
+enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
 
 /* Bits of kvdim_method.needs. */
 enum {

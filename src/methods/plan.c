@@ -302,6 +302,8 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     kvd_method_setup s = setup_of(p, setup);
     if (kvd_plan_check(p, setup, err))
         return -1;
+    if (p->layers && p->layers->check && p->layers->check(&p->layers_values, s.config, err))
+        return -1;
     if (open_kept(p, s.config, err))
         return -1;
     if (p->maker) {

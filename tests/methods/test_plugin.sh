@@ -152,3 +152,22 @@ wrong evenchannels,how=7 2 "prune $of set channel 0 to 9, not 0 or 1"
 wrong evenchannels,how=8 2 "prune $of spares the newest 18446744073709551615 of 100 tokens"
 wrong evenchannels,how=9 2 "prune $of wrote beyond its 64 channels"
 wrong evenchannels,how=10 1 "prune $of failed: it gave no reason"
+
+# ---- the layers axis --------------------------------------------------------------------------------
+check "the layers plugin builds" build layers tests/tools/plugin_layers.c
+# Prompts of 100 tokens take half of their room, steps all of it.
+if $EVAL --prompt 100 --cache f16 --json --plugin "$D/layers.so" --method meanlayers -o "$D/a.h5" >"$D/a.json" 2>"$log"; then
+  is "bytes of a layers plugin by hand" "$(awk 'BEGIN { for (j = 1; j <= 100; j++) { n += 50 + j; dense += 100 + j } printf "%.5f", n / dense }')" \
+    "$(values cache_share "$D/a.json" | awk 'NR == 2 { printf "%.5f", $1 }')"
+else not_ok "a layers plugin runs"; fi
+wrong() { refused "$1: $3" "$2" "plugin '$D/layers.so': $3" $EVAL --prompt 100 --plugin "$D/layers.so" --method "$1" -o "$D/none.h5"; }
+of="of method 'meanlayers'"
+wrong meanlayers,how=1 2 "group $of returned 0 layers from layer 0 on, of 6 layers"
+wrong meanlayers,how=2 2 "group $of returned 7 layers from layer 0 on, of 6 layers"
+wrong meanlayers,how=3 2 "group $of returned -2147483648 layers from layer 0 on, of 6 layers"
+wrong meanlayers,how=4 2 "merge $of counted -1 numbers and 0 bits"
+wrong meanlayers,how=5 2 "merge $of counted nan numbers and 0 bits"
+wrong meanlayers,how=6 2 "merge $of counted 12800 numbers and inf bits"
+wrong meanlayers,how=7 2 "merge $of set number 3 of layer 1 to inf"
+wrong meanlayers,how=8 2 "merge $of wrote beyond the rows of layer 1"
+wrong meanlayers,how=9 1 "merge $of failed: it gave no reason"

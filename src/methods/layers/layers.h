@@ -27,6 +27,8 @@ typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info;  /* must be the first member */
     bool keys_before_rope; /* keys in x are before RoPE, which is applied when they are read */
+    /* Checks the groups of the model before `group` is used; NULL: they are right. */
+    int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
     /*
      * Returns the number of layers of the group that begins at `layer`, at least 1. A group of 1 is
      * not merged.

@@ -158,6 +158,7 @@ static const struct {
     [KVDIM_AXIS_TOKENS] = {sizeof(kvdim_tokens_method), kvd_plugin_tokens},
     [KVDIM_AXIS_BITS] = {sizeof(kvdim_bits_method), kvd_plugin_bits},
     [KVDIM_AXIS_DIMS] = {sizeof(kvdim_dims_method), kvd_plugin_dims},
+    [KVDIM_AXIS_LAYERS] = {sizeof(kvdim_layers_method), kvd_plugin_layers},
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 

@@ -7,6 +7,7 @@
 
 #include <kvdim/plugin_bits.h>
 #include <kvdim/plugin_dims.h>
+#include <kvdim/plugin_layers.h>
 #include <kvdim/plugin_tokens.h>
 #include <stdatomic.h>
 
@@ -26,6 +27,7 @@ typedef struct {
         kvd_bits_method bits;
         kvd_dims_maker maker;
         kvd_channels_method channels;
+        kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
     /* Copy of the library's table, with zeros where the library's structure is shorter. */
@@ -34,12 +36,13 @@ typedef struct {
         kvdim_tokens_method tokens;
         kvdim_bits_method bits;
         kvdim_dims_method dims;
+        kvdim_layers_method layers;
     } api;
     const char *path; /* of the library, as the user gave it */
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
     /* Set by a function that gave a bad answer but cannot fail; a later function fails for it. */
-    atomic_bool bad_state, bad_bits, bad_window;
+    atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
 /* Returns the method that the keys belong to. */
@@ -73,5 +76,6 @@ bool kvd_guard_holds(const void *memory, size_t bytes);
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);
+int kvd_plugin_layers(kvd_plugin_method *m, kvd_err *err);
 
 #endif

@@ -1,0 +1,43 @@
+/*
+ * Plugins that shorten the layers axis: they store the prompt's entries of several layers as one.
+ * kvdim/plugin.h has what all plugins share. Entries of steps are stored layer by layer.
+ */
+#ifndef KVDIM_PLUGIN_LAYERS_H
+#define KVDIM_PLUGIN_LAYERS_H
+
+#include <kvdim/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* K or V of the prompt of one sequence in a group of layers. */
+typedef struct kvdim_layers {
+    uint32_t struct_size;
+    int32_t side; /* KVDIM_SIDE_KEYS (after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES */
+    int32_t first_layer, n_layers;
+    size_t n, heads, d; /* number of tokens, of KV heads, of dimensions of a head */
+    float *const *x;    /* [n_layers] pointers to [n][heads][d] */
+} kvdim_layers;
+
+typedef struct kvdim_layers_method {
+    kvdim_method method;
+    int32_t keys_before_rope; /* 1: keys are before RoPE, which kvdim applies to the result */
+    /*
+     * Returns the number of layers of the group that begins at `layer`: at least 1, and no more
+     * than are left. A group of 1 is not merged. value: [n_keys].
+     */
+    int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
+    /*
+     * Replaces the rows in b->x by those that a read finds, finite. Writes the size of all layers
+     * of the group together, 0 or more: *numbers in the type of the cache, and *bits of indices and
+     * flags.
+     */
+    int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
+                 char *error);
+} kvdim_layers_method;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
