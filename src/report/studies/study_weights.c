@@ -46,7 +46,8 @@ static kvd_table *begin(kvd_section *s, kvd_err *err)
         t, "All against the model with its stored weights and a whole cache. Of weights: the "
            "matrices of the layers, to the nearest, with a 16-bit scale and zero point for every "
            "group; embeddings, head and norms stay. Prompt: rows of a sequence that attend to each "
-           "other uncompressed; 0 means that every row reads the compressed cache.");
+           "other uncompressed; 0 means that every row reads the compressed cache. ZDC Fig. 3 also "
+           "quantises activations; here weights alone are quantised.");
     return t;
 }
 
