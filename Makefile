@@ -81,9 +81,9 @@ PROGS    := $(foreach s,$(prog_src),$(call prog_of,$(s)))
 LIB      := $(BUILD)/libkvdim.a
 lib_obj  := $(lib_src:src/%.c=$(BUILD)/%.o) $(cu_src:src/%.cu=$(BUILD)/%.cu.o)
 
-# Test programs are tests/<room>/test_*.c and need cmocka. tests/gpu/gpu_*.c run kernels, print ok/not ok/skip
+# Test programs are tests/<room>/test_*.c and need cmocka. tests/*/gpu_*.c run kernels, print ok/not ok/skip
 # lines themselves, and need only a driver. All are built into $(BUILD)/tests/ under their base names.
-test_src  := $(wildcard tests/*/test_*.c) $(if $(filter 1,$(CUDA)),$(wildcard tests/gpu/gpu_*.c))
+test_src  := $(wildcard tests/*/test_*.c) $(if $(filter 1,$(CUDA)),$(wildcard tests/*/gpu_*.c))
 test_bin   = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(1))))
 TESTS     := $(call test_bin,$(test_src))
 tool_src  := $(wildcard tests/tools/tool_*.c)

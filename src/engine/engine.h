@@ -32,6 +32,12 @@ typedef struct {
     kvd_attention_choice attention;
     /* True if the times of the phases are measured; false: only the total. */
     bool phases;
+    /*
+     * True if the rows of a prompt attend to each other uncompressed under plans that cut rows, as
+     * text generation requires. Weights are then not folded, and an iteration holds prompts or
+     * steps. The CPU engine refuses it.
+     */
+    bool exact_prompts;
 } kvd_engine_spec;
 
 typedef struct {
@@ -80,6 +86,15 @@ struct kvd_engine {
      * Q, K and V, [1] in exchanges of the attention output. NULL if the engine sends none.
      */
     void (*sent)(const kvd_engine *e, double bytes[2]);
+    /*
+     * Writes the number of entries of a KV head in a slot, which holds a request with `tokens`
+     * tokens, and the bits that all its entries hold, without those that kvd_plan_entry_bits
+     * counts; NaN: whole rows of the plan's widths in the type of the cache. NULL: the engine does
+     * not count slots.
+     */
+    void (*count)(const kvd_engine *e, size_t slot, size_t tokens, size_t *entries, double *bits);
+    /* Frees a slot whose request ends without an iteration that has `last`. NULL as `count`. */
+    void (*drop)(kvd_engine *e, size_t slot);
     /* Writes the logits [vocab_size] of slice i of the latest iteration, for tests. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);
     void (*free)(kvd_engine *e);

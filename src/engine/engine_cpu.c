@@ -354,6 +354,10 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
 kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan,
                                 const kvd_engine_spec *s, kvd_err *err)
 {
+    if (s->exact_prompts) {
+        kvd_fail(err, "the CPU engine has no prompts that attend whole (exact_prompts)");
+        return NULL;
+    }
     if (s->type != plan->type) {
         kvd_fail(err, "an engine of %s for a cache of %s", kvd_dtype_name(s->type),
                  kvd_dtype_name(plan->type));

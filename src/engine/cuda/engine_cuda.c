@@ -1,5 +1,6 @@
 /* Engine of one GPU, alone or as one of several: its allocations and the run of an iteration. */
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,6 +273,18 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
                           what, err);
 }
 
+static void count(const kvd_engine *self, size_t slot, size_t tokens, size_t *entries, double *bits)
+{
+    const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)self)->cache.method;
+    *entries = m && m->entries ? m->entries(m, slot, tokens) : tokens;
+    *bits = m && m->bits ? m->bits(m, slot) : (double)NAN;
+}
+
+static void drop(kvd_engine *self, size_t slot)
+{
+    kvd_pages_give_back(&((kvd_cuda_engine *)(void *)self)->pages, slot);
+}
+
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 {
     return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
@@ -479,18 +492,20 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                                        .max_len = s->max_len};
     kvd_gpu_share share;
     e->cache.attention = s->attention;
+    e->cache.exact_prompts = s->exact_prompts;
     if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
         kvd_batch_limits(c, tokens, s->max_len, err) ||
         kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, e->device - s->first_gpu,
                          s->n_gpus, &share, err) ||
-        kvd_gpu_worker_open(&e->w, c, &pass, &share, false, err))
+        kvd_gpu_worker_open(&e->w, c, &pass, &share, s->exact_prompts && plan->dims, err))
         return -1;
     if ((e->w.sum = sum))
         kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||
         kvd_clock_init(&e->clock, s->phases, 64 + 28 * (size_t)e->w.config.n_layers, err) ||
         kvd_paged_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
-        check_pieces(e, err) || kvd_gpu_fold(&e->w, e->cache.dims, e->cache.layer, err) ||
+        check_pieces(e, err) ||
+        kvd_gpu_fold(&e->w, e->cache.exact_prompts ? NULL : e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err))
         return -1;
     e->pages.max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
@@ -566,6 +581,8 @@ kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan,
     const kvd_gpu_method *const m = e->cache.method;
     e->engine.step = step;
     e->engine.logits = logits;
+    e->engine.count = count;
+    e->engine.drop = drop;
     e->engine.held = m && m->held ? held : NULL;
     e->engine.free = free_engine;
     return &e->engine;

@@ -24,6 +24,10 @@ const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
 {
     (void)plan;
     why[0] = '\0';
+#ifdef KVD_CUDA
+    if (g->spec.gpu && kvd_generate_engine_runs(g->config, &g->spec, plan, why))
+        return "GPU engine";
+#endif
     return g->spec.gpu ? "products on the GPU, cache on the CPU" : "CPU";
 }
 
@@ -283,9 +287,24 @@ static int check(const kvd_generator *g, const kvd_continuations *c, kvd_err *er
     return 0;
 }
 
-/* Returns the path of the plan, or NULL with *err. */
-static kvd_generate_path *path_of(kvd_generator *g, kvd_err *err)
+/*
+ * Returns the path of the plan, or NULL with *err. The engine and the path by rows each have the
+ * weights on the GPU, so one is freed before the other is opened. The caller frees an engine's
+ * path.
+ */
+static kvd_generate_path *path_of(kvd_generator *g, const kvd_plan *plan, size_t n_sequences,
+                                  bool scores, kvd_err *err)
 {
+    (void)plan, (void)n_sequences, (void)scores;
+#ifdef KVD_CUDA
+    char why[KVD_GENERATOR_WHY];
+    if (g->spec.gpu && n_sequences && kvd_generate_engine_runs(g->config, &g->spec, plan, why)) {
+        if (g->rows)
+            g->rows->free(g->rows);
+        g->rows = NULL;
+        return kvd_generate_engine(g->checkpoint, &g->spec, plan, n_sequences, scores, err);
+    }
+#endif
     if (!g->rows)
         g->rows = kvd_generate_rows(g->checkpoint, &g->spec, err);
     return g->rows;
@@ -316,6 +335,9 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
         return -1;
     for (size_t s = 0; out->cost && s < c->n_sequences; s++)
         out->cost[s] = (kvd_continued_cost){0};
-    kvd_generate_path *const path = path_of(g, err);
-    return path ? run_groups(g, path, plan, c, out, account, step, ctx, err) : -1;
+    kvd_generate_path *const path = path_of(g, plan, c->n_sequences, out->log_p || out->rank, err);
+    const int status = path ? run_groups(g, path, plan, c, out, account, step, ctx, err) : -1;
+    if (path && path != g->rows)
+        path->free(path);
+    return status;
 }

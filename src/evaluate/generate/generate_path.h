@@ -68,6 +68,22 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      kvd_err *err);
 
+#ifdef KVD_CUDA
+/*
+ * Returns true if the engine on a GPU generates with the plan, which may be closed. Otherwise
+ * writes the reason.
+ */
+bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
+                              char why[KVD_GENERATOR_WHY]);
+/*
+ * Returns the path through the engine for this plan alone and at most n_sequences sequences
+ * together. scores: true if `read` must give logits. On failure returns NULL and fills *err.
+ */
+kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
+                                       const kvd_plan *plan, size_t n_sequences, bool scores,
+                                       kvd_err *err);
+#endif
+
 /* Returns the index of the largest of x [n], of equal ones the first. */
 size_t kvd_generate_largest(const float *x, size_t n);
 

@@ -74,9 +74,8 @@ void kvd_gpu_caches_free(kvd_gpu_caches *c)
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* Computes out [n][n_heads * d] = the heads of o [n][o_pitch] times B_v of their KV head. */
-static int project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l, const uint16_t *o,
-                        uint16_t *out, kvd_err *err)
+int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
+                           const uint16_t *o, uint16_t *out, kvd_err *err)
 {
     const int d = in->config->d_head, n_heads = in->share->n_heads, group = l->map.group;
     const uint16_t *b = l->b_v;
@@ -103,7 +102,7 @@ static int run_kernels(kvd_gpu_caches *w, const kvd_cache_layer *l, const kvd_gp
     kvd_paged_layer p = {.map = l->map, .a_q = l->a_q, .a_k = l->a_k, .a_v = l->a_v};
     if (kvd_gpu_paged_run(w->paged, &p, in, l->b_v ? (void *)w->o : out, err))
         return -1;
-    return l->b_v ? project_back(in, l, w->o, out, err) : 0;
+    return l->b_v ? kvd_cache_project_back(in, l, w->o, out, err) : 0;
 }
 
 static int check_sequences(const kvd_gpu_caches *w, const kvd_gpu_attention_in *in, kvd_err *err)

@@ -41,6 +41,13 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
 
+/*
+ * Computes out [n_tokens][n_heads * d_head] = the heads of o [n_tokens][o_pitch], P V' of the
+ * kernels, times b_v of their KV head; bf16 (cache.c).
+ */
+int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
+                           const uint16_t *o, uint16_t *out, kvd_err *err);
+
 /* ---- products (cache_products.c) ---- */
 
 /* Buffers for reading latents (cache_latents.c). */

@@ -94,6 +94,11 @@ struct kvd_gpu_method {
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
     /* Returns the bytes that slots hold, by the method's own count. */
     double (*held)(const kvd_gpu_method *m);
+    /*
+     * Returns the bits that a slot holds after the latest iteration, without those that
+     * kvd_plan_entry_bits counts. NULL: every entry has whole rows in the type of the cache.
+     */
+    double (*bits)(const kvd_gpu_method *m, size_t slot);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -118,6 +123,11 @@ typedef struct kvd_gpu_kind {
      * run every plan.
      */
     bool (*runs)(const kvd_plan *plan);
+    /*
+     * Returns true if the rows of a prompt attend to each other uncompressed, and `entries` and
+     * `bits` count a slot as the CPU does: text can be generated with the plan. NULL: never.
+     */
+    bool (*generates)(const kvd_plan *plan);
     /*
      * Creates the method in *m. Fails and names the member, key or shape of the plan that this kind
      * does not support. The cache owns *m even if the call fails.

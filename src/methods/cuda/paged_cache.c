@@ -134,6 +134,22 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
                : -1;
 }
 
+/* Prepares for prompts that attend whole. Rows that pad a batch of steps read zeros. */
+static int make_exact(kvd_paged_cache *c, kvd_err *err)
+{
+    const size_t n = c->batch->max_slices;
+    size_t pitch = 0;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        const kvd_cache_layer *const x = &c->layer[l];
+        pitch = larger(pitch, (size_t)x->map.o_pitch);
+        if (!x->b_v && x->map.o_pitch != c->share->n_heads * c->config->d_head)
+            return kvd_fail(err, "layer %d cuts V without a matrix", l);
+    }
+    c->offset = calloc(n + 1, sizeof *c->offset);
+    return c->offset ? kvd_device_zero(c->o, n * pitch * sizeof(uint16_t), what, err)
+                     : kvd_no_memory(err, what, (n + 1) * sizeof *c->offset);
+}
+
 static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
 
 static int ask_device(kvd_paged_cache *c, kvd_err *err)
@@ -161,8 +177,10 @@ static int applies_rope_itself(const kvd_gpu_worker *w)
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err)
 {
+    const bool exact = c->exact_prompts && plan->dims && !plan->dims->rebuild;
     *c = (kvd_paged_cache){.attention = c->attention,
-                           .hook = {.run = run, .wants_raw = applies_rope_itself(w)},
+                           .exact_prompts = exact,
+                           .hook = {.run = run, .wants_raw = !exact && applies_rope_itself(w)},
                            .worker = w,
                            .config = &w->config,
                            .share = &w->weights.share,
@@ -188,7 +206,8 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                                  c->layer, &c->memory, err) ||
                    check_layers(c, w->max_len, err) || ask_device(c, err) ||
                    kvd_gpu_method_open(plan, c, &c->method, err) || number_works(c, err) ||
-                   make_workspaces(c, w->max_len, err) || make_rows(c, err)
+                   make_workspaces(c, w->max_len, err) || make_rows(c, err) ||
+                   (exact && make_exact(c, err))
                ? -1
                : 0;
 }
@@ -222,6 +241,7 @@ void kvd_paged_cache_release(kvd_paged_cache *c)
     free(c->work_map);
     free(c->workspace);
     free(c->pool_at);
+    free(c->offset);
     *c = (kvd_paged_cache){0};
 }
 
@@ -253,6 +273,7 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
                              .rope_dim = turns ? c->config->d_head : 0,
                              .rope_interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
                              .r_qk = l->a_q,
+                             .r_v = c->exact_prompts ? l->a_v : NULL,
                              .pool = kvd_paged_cache_pool(c, layer)};
 }
 
@@ -508,6 +529,44 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
     return m->attended(m, r, err);
 }
 
+/* Lets the rows of prompts attend to each other whole. */
+static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, size_t prompts,
+                          void *out, kvd_err *err)
+{
+    kvd_gpu_attention *const dense = kvd_gpu_dense_hook(c->worker->dense);
+    kvd_gpu_attention_in rows = *in;
+    rows.longest = 0;
+    for (size_t i = 0; i < prompts; i++) {
+        const size_t n = (size_t)c->batch->host.q_len[i];
+        c->offset[i + 1] = c->offset[i] + n;
+        rows.longest = larger(rows.longest, n);
+    }
+    rows.n_sequences = prompts;
+    rows.offset = c->offset;
+    return dense->run(dense, &rows, out, err);
+}
+
+/* Stores the new rows of a layer cut, and computes attention at full width. */
+static int run_exact(kvd_paged_cache *c, const kvd_gpu_attention_in *in, const kvd_paged_rows *r,
+                     void *out, kvd_err *err)
+{
+    const kvd_cache_layer *const l = &c->layer[in->layer];
+    if (r->steps && r->prompts)
+        return kvd_fail(err, "prompts that attend whole and steps in one iteration");
+    if (kvd_paged_cache_put(c, r, err))
+        return -1;
+    if (r->prompts)
+        return attend_exactly(c, in, r->prompts, out, err) ||
+                       kvd_clock_end(c->clock, KVD_PHASE_PREFILL, r->stream, err)
+                   ? -1
+                   : 0;
+    return attend_steps(c, r, l->b_v ? c->o : out, err) ||
+                   (l->b_v && kvd_cache_project_back(in, l, c->o, out, err)) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_DECODE, r->stream, err)
+               ? -1
+               : 0;
+}
+
 static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     kvd_paged_cache *const c = (kvd_paged_cache *)(void *)self;
@@ -520,6 +579,8 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                               .prompts = c->batch->n_slices - c->batch->n_steps,
                               .stream = in->stream};
     kvd_phase open;
+    if (c->exact_prompts)
+        return run_exact(c, in, &r, out, err);
     return kvd_paged_cache_put(c, &r, err) || kvd_paged_cache_attend(c, &r, out, &open, err) ||
                    kvd_clock_end(c->clock, open, r.stream, err)
                ? -1

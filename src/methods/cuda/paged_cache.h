@@ -30,7 +30,15 @@ typedef struct kvd_paged_cache {
     kvd_pages *pages;
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before init */
-    kvd_dims widest;                /* padded dims of KVD_ATTENTION_STOCK */
+    /*
+     * Must be set before init. If true and the plan cuts rows, the rows of a prompt attend to each
+     * other whole, on the worker's dense attention, and the weights must not be folded: rows of V
+     * are cut when they are appended, and P V' of steps is turned back. An iteration then holds
+     * prompts or steps. init clears it if the plan cuts no rows.
+     */
+    bool exact_prompts;
+    size_t *offset;  /* [max_slices + 1] rows of the prompts of an iteration, if exact_prompts */
+    kvd_dims widest; /* padded dims of KVD_ATTENTION_STOCK */
     /* dims that give the widths of heads; NULL: full width, or the method sets them */
     const kvd_dims *dims;
     kvd_gpu_method *method; /* borrowed; NULL: no method beyond widths */
@@ -59,7 +67,8 @@ typedef struct kvd_paged_cache {
 /*
  * Initialises everything but the pool. batch, pages and clock may still be empty; the plan must be
  * open. Fails naming what the kernels do not support: axes of the plan, types, heads or windows. *c
- * must be zeroed before, except for `attention`; release it after a failure too.
+ * must be zeroed before, except for `attention` and `exact_prompts`. The caller releases it, after
+ * a failure too.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err);

@@ -44,17 +44,21 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-static void count_held(packed *k, int n_layers)
+static double slot_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const packed *const k = of(m);
+    double bits = 32.0 * k->host_counts[slot];
+    for (int l = 0; l < m->cache->config->n_layers; l++)
+        for (int g = 0; g < k->layer[l].map.n_kv_heads; g++)
+            bits += kvd_gpu_packed_bits(&k->layer[l], g, k->tokens[slot]);
+    return bits;
+}
+
+static void count_held(packed *k)
 {
     double bits = 0;
-    for (size_t s = 0; s < k->slots; s++) {
-        if (!k->tokens[s])
-            continue;
-        for (int l = 0; l < n_layers; l++)
-            for (int g = 0; g < k->layer[l].map.n_kv_heads; g++)
-                bits += kvd_gpu_packed_bits(&k->layer[l], g, k->tokens[s]);
-        bits += 32.0 * k->host_counts[s];
-    }
+    for (size_t s = 0; s < k->slots; s++)
+        bits += k->tokens[s] ? slot_bits(&k->method, s) : 0;
     k->held = bits / 8;
 }
 
@@ -83,7 +87,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             a->form.k_apart);
     for (size_t i = 0; i < it->n_slices; i++)
         k->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    count_held(k, m->cache->config->n_layers);
+    count_held(k);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
             k->tokens[it->slice[i].slot] = 0;
@@ -357,6 +361,12 @@ static bool runs(const kvd_plan *plan)
     return !plan->layers && !plan->tokens && !plan->maker && !plan->channels;
 }
 
+/* Prompts attend before they are coded; `check` refuses cut rows. */
+static bool generates(const kvd_plan *plan)
+{
+    return !plan->dims;
+}
+
 /* Makes the table of rotations for keys coded before RoPE, which all layers share. */
 static int make_rope_table(packed *k, kvd_err *err)
 {
@@ -415,6 +425,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .begin = begin,
                                  .ended = ended,
                                  .held = held,
+                                 .bits = slot_bits,
                                  .append = append,
                                  .attended = attended,
                                  .free = release};
@@ -429,4 +440,4 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-const kvd_gpu_kind kvd_gpu_packed = {.runs = runs, .open = open_method};
+const kvd_gpu_kind kvd_gpu_packed = {.runs = runs, .generates = generates, .open = open_method};

@@ -405,4 +405,10 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                : 0;
 }
 
-const kvd_gpu_kind kvd_gpu_evict = {.open = open_method};
+/* Prompts attend to whole rows before entries leave, unless a method of dims cuts them. */
+static bool generates(const kvd_plan *plan)
+{
+    return !plan->dims && !other_member(plan);
+}
+
+const kvd_gpu_kind kvd_gpu_evict = {.generates = generates, .open = open_method};

@@ -1,0 +1,295 @@
+/*
+ * The engine path of a generator (generate_path.h): prompts and steps in bf16 in the CUDA engine,
+ * whose paged cache stores what the plan stores. Several prompts run in an iteration, then one step
+ * of all sequences together. The account is that of methods/sequence_cache.h, from the entries and
+ * bits that the engine counts.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/engine.h"
+#include "evaluate/generate/generate_path.h"
+#include "methods/cuda/gpu_method.h"
+
+enum { SLOTS = 256 /* most sequences that run together */, PAGE = 64 /* tokens of a page */ };
+
+typedef struct {
+    size_t rows, entries;
+    double bits; /* without those of kvd_plan_entry_bits */
+} slot_state;
+
+typedef struct {
+    kvd_generate_path path; /* must be the first member */
+    const kvd_config *config;
+    const kvd_plan *plan;
+    kvd_engine *engine;
+    size_t slots, max_tokens;
+    bool scores;       /* logits are wanted */
+    kvd_slice *slice;  /* [slots] */
+    uint32_t *token;   /* [slots] of the latest batch */
+    float *logits;     /* [slots][vocab_size] of the latest batch; NULL: never wanted */
+    slot_state *slot;  /* [slots] */
+    size_t n;          /* number of sequences that run */
+    double heads;      /* KV heads of all layers */
+    double row_bits;   /* bits of a row that is not coded, in all heads */
+    double dense_bits; /* bits of an uncompressed row, in all heads */
+    double entry_bits; /* bits of kvd_plan_entry_bits of an entry, in all heads */
+    kvd_stepwise_account account;
+} by_engine;
+
+static by_engine *of(kvd_generate_path *p)
+{
+    return (by_engine *)(void *)p;
+}
+
+/* ---- plans ---- */
+
+static const char *why_not_model(const kvd_config *c, size_t max_len)
+{
+    for (int l = 0; l < c->n_layers; l++) {
+        const size_t window = kvd_config_window(c, l);
+        if (window && window < max_len)
+            return "the engine knows no window shorter than the sequences";
+    }
+    if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE &&
+        max_len > (size_t)c->rope_original_positions)
+        return "the engine turns keys once, and longrope turns those of long sequences otherwise";
+    const kvd_scores s = kvd_config_scores(c);
+    return c->latent ? "the engine has no latent attention"
+           : s.softcap > 0 || fabs((double)s.scale * sqrt((double)c->d_head) - 1) > 1e-6
+               ? "the engine has scores of the scale 1/sqrt(d_head) without a cap"
+               : NULL;
+}
+
+bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
+                              char why[KVD_GENERATOR_WHY])
+{
+    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
+    const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
+    const char *reason = NULL;
+    if (s->compute != KVD_BF16)
+        reason = "the engine computes in bf16 (--compute bf16)";
+    else if (p->type != KVD_BF16)
+        reason = "the engine stores bf16 (--cache bf16)";
+    else if (p->keep_first + p->keep_last > 0)
+        reason = "the engine does not keep layers whole";
+    else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p)
+                    : p->dims && p->dims->rebuild)
+        reason = "the engine has no cache for it whose prompts attend uncompressed";
+    else
+        reason = why_not_model(c, s->max_len);
+    (void)snprintf(why, KVD_GENERATOR_WHY, "%s", reason ? reason : "");
+    return !reason;
+}
+
+/* ---- counting ---- */
+
+static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
+{
+    to->rows = rows;
+    e->engine->count(e->engine, slot, rows, &to->entries, &to->bits);
+    if (isnan(to->bits))
+        to->bits = (double)to->entries * e->row_bits;
+}
+
+/* Returns the number of entries of both sides that are coded, of n entries of a head. */
+static size_t coded(const by_engine *e, size_t n)
+{
+    size_t sum = 0;
+    for (int side = 0; e->plan->bits && side < KVD_N_SIDES; side++) {
+        size_t window = 0, block = 1;
+        if (e->plan->bits->window)
+            e->plan->bits->window(&e->plan->bits_values, (kvd_side)side, &window, &block);
+        sum += n > window ? (n - window) / block * block : 0;
+    }
+    return sum;
+}
+
+/* Adds a batch's rows of one sequence to the account. */
+static void account_for(by_engine *e, size_t slot, size_t n, bool step)
+{
+    kvd_stepwise_account *const a = &e->account;
+    slot_state *const s = &e->slot[slot];
+    const slot_state was = *s;
+    const size_t heads = (size_t)e->heads;
+    count(e, slot, was.rows + n, s);
+    a->dropped += (was.entries + n - s->entries) * heads;
+    a->coded += (coded(e, s->entries) - coded(e, was.entries)) * heads;
+    if (!step)
+        return;
+    a->rows += heads;
+    a->payload += s->bits;
+    a->entries += (double)s->entries * e->entry_bits;
+    a->dense += (double)s->rows * e->dense_bits;
+    /* A step reads its own row, before the method changes what is stored. */
+    a->peak += was.bits + e->row_bits;
+    a->read += was.bits + e->row_bits + (double)(was.entries + 1) * e->entry_bits;
+}
+
+static void count_rows(by_engine *e)
+{
+    const kvd_config *const c = e->config;
+    const double bits = 8 * (double)kvd_dtype_bytes(KVD_BF16);
+    const kvd_dims *const dims = e->plan->dims;
+    e->heads = (double)c->n_layers * c->n_kv_heads;
+    e->dense_bits = (double)c->n_layers * (double)kvd_config_cached(c) * bits;
+    e->row_bits = dims ? 0 : e->heads * 2 * c->d_head * bits;
+    for (size_t i = 0; dims && i < (size_t)e->heads; i++)
+        e->row_bits += (double)(dims->head[i].d_qk + dims->head[i].d_v) * bits;
+    e->entry_bits = e->plan->tokens ? e->heads * kvd_plan_entry_bits(e->plan) : 0;
+}
+
+/* ---- the path ---- */
+
+static size_t together(const kvd_generate_path *p, const kvd_continuations *c, size_t first)
+{
+    const by_engine *const e = (const by_engine *)(const void *)p;
+    size_t pages = 0, n = 0;
+    for (; first + n < c->n_sequences && n < e->slots; n++) {
+        const size_t s = first + n,
+                     tokens = c->offset[s + 1] - c->offset[s] + c->end[s + 1] - c->end[s];
+        pages += (tokens + PAGE - 1) / PAGE;
+        if (n && pages > e->engine->facts.pages)
+            break;
+    }
+    return n;
+}
+
+static int begin(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err)
+{
+    by_engine *const e = of(p);
+    (void)err;
+    e->plan = plan;
+    e->n = n;
+    e->account = (kvd_stepwise_account){0};
+    for (size_t s = 0; s < n; s++)
+        e->slot[s] = (slot_state){.rows = 0};
+    return 0;
+}
+
+/* Runs sequences from .. from+n-1 of the batch in one iteration. */
+static int iterate(by_engine *e, const kvd_batch *b, const size_t *slot, size_t from, size_t n,
+                   kvd_err *err)
+{
+    const size_t vocab = (size_t)e->config->vocab_size;
+    const bool steps = b->start[from] > 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t s = from + i;
+        e->slice[i] = (kvd_slice){.request = (uint32_t)(b->first_sequence + slot[s]),
+                                  .slot = (uint32_t)slot[s],
+                                  .before = (uint32_t)b->start[s],
+                                  .n = (uint32_t)(b->offset[s + 1] - b->offset[s]),
+                                  .whole = (uint32_t)b->whole[s],
+                                  .emits = 1};
+    }
+    const kvd_iteration it = {.n_slices = n,
+                              .n_steps = steps ? n : 0,
+                              .slice = e->slice,
+                              .n_tokens = b->offset[from + n] - b->offset[from]};
+    if (e->engine->step(e->engine, &it, b->id + b->offset[from], e->token + from, NULL, err))
+        return -1;
+    for (size_t i = 0; e->scores && i < n; i++)
+        if (e->engine->logits(e->engine, i, e->logits + (from + i) * vocab, err))
+            return -1;
+    for (size_t i = 0; i < n; i++)
+        account_for(e, slot[from + i], e->slice[i].n, steps);
+    return 0;
+}
+
+static int run(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err)
+{
+    by_engine *const e = of(p);
+    for (size_t from = 0, n; from < b->n_sequences; from += n) {
+        n = 1;
+        while (from + n < b->n_sequences &&
+               (b->start[from] || b->offset[from + n + 1] - b->offset[from] <= e->max_tokens))
+            n++;
+        if (iterate(e, b, slot, from, n, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int read(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
+                kvd_err *err)
+{
+    const by_engine *const e = of(p);
+    const size_t vocab = (size_t)e->config->vocab_size;
+    (void)err;
+    for (size_t i = 0; i < n; i++)
+        token[i] = e->token[from + i];
+    for (size_t i = 0; logits && i < n * vocab; i++)
+        logits[i] = e->logits[from * vocab + i];
+    return 0;
+}
+
+static double bits(const kvd_generate_path *p, size_t slot)
+{
+    const by_engine *const e = (const by_engine *)(const void *)p;
+    return e->slot[slot].bits + (double)e->slot[slot].entries * e->entry_bits;
+}
+
+static void end(kvd_generate_path *p, kvd_stepwise_account *account)
+{
+    by_engine *const e = of(p);
+    if (account)
+        kvd_stepwise_account_add(account, &e->account);
+    for (size_t s = 0; s < e->n; s++)
+        e->engine->drop(e->engine, s);
+    e->n = 0;
+}
+
+static void release(kvd_generate_path *p)
+{
+    by_engine *const e = of(p);
+    if (e->engine)
+        e->engine->free(e->engine);
+    free(e->slice);
+    free(e->token);
+    free(e->logits);
+    free(e->slot);
+    free(e);
+}
+
+kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
+                                       const kvd_plan *plan, size_t n_sequences, bool scores,
+                                       kvd_err *err)
+{
+    by_engine *const e = calloc(1, sizeof *e);
+    const size_t slots = n_sequences < SLOTS ? n_sequences : SLOTS;
+    const kvd_engine_spec spec = {.limits = {.max_batch = slots, .max_tokens = s->max_tokens},
+                                  .max_len = s->max_len,
+                                  .type = KVD_BF16,
+                                  .n_gpus = 1,
+                                  .exact_prompts = true};
+    if (!e) {
+        kvd_no_memory(err, "a generator", sizeof *e);
+        return NULL;
+    }
+    *e = (by_engine){.path = {.piece = slots,
+                              .together = together,
+                              .begin = begin,
+                              .run = run,
+                              .read = read,
+                              .bits = bits,
+                              .end = end,
+                              .free = release},
+                     .config = kvd_checkpoint_config(c),
+                     .plan = plan,
+                     .slots = slots,
+                     .max_tokens = s->max_tokens,
+                     .scores = scores};
+    const size_t logits = scores ? slots * (size_t)e->config->vocab_size : 0;
+    e->slice = calloc(slots, sizeof *e->slice);
+    e->token = calloc(slots, sizeof *e->token);
+    e->slot = calloc(slots, sizeof *e->slot);
+    e->logits = logits ? malloc(logits * sizeof *e->logits) : NULL;
+    count_rows(e);
+    if (!e->slice || !e->token || !e->slot || (logits && !e->logits))
+        kvd_no_memory(err, "a generator", logits * sizeof *e->logits);
+    else if ((e->engine = kvd_engine_open_cuda(c, plan, &spec, err)))
+        return &e->path;
+    release(&e->path);
+    return NULL;
+}
