@@ -111,9 +111,6 @@ int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total
 /* Returns one checksum of all rows written so far. No thread may write rows meanwhile. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
-/* Returns the bytes of data in all datasets of this dump. */
-size_t kvd_activations_bytes(const kvd_activations *a);
-
 /* Completes the file and closes it. On failure PATH.partial remains. */
 int kvd_activations_finish(kvd_activations *a, kvd_err *err);
 /* Stops writing. Removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */

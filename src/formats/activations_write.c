@@ -241,15 +241,6 @@ int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o,
     return status ? -1 : 0;
 }
 
-size_t kvd_activations_bytes(const kvd_activations *a)
-{
-    const size_t d = (size_t)a->model.d_head,
-                 heads = (size_t)a->model.n_heads + (size_t)a->model.n_kv_heads;
-    const size_t rows = heads * (a->has_pre ? 2 : 1) + (size_t)a->model.n_kv_heads;
-    const size_t per_layer = rows * a->n_tokens * d + heads * d * (size_t)a->model.d_model;
-    return (size_t)a->n_layers * per_layer * kvd_dtype_bytes(a->dtype) + a->n_tokens * N_TOKEN * 4;
-}
-
 int kvd_activations_finish(kvd_activations *a, kvd_err *err)
 {
     for (int set = 0; set < KVD_N_SETS; set++)

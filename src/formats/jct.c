@@ -274,7 +274,11 @@ static bool equal(double a, double b)
     return !(a < b) && !(b < a);
 }
 
-bool kvd_jct_comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
+/*
+ * Returns true if two job rows differ in nothing but the method and the length named: "input",
+ * "output", or "" for none.
+ */
+static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
     static const char *const same[] = {"batch", "input",  "output", "chunk",
                                        "gpus",  "graphs", "phases"};
@@ -290,7 +294,7 @@ bool kvd_jct_comparable(const kvd_rows *r, size_t a, size_t b, const char *lengt
 size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
 {
     for (size_t i = 0; i < kvd_rows_count(r); i++)
-        if (!strcmp(kvd_row_text(r, i, "name"), "none") && kvd_jct_comparable(r, row, i, ""))
+        if (!strcmp(kvd_row_text(r, i, "name"), "none") && comparable(r, row, i, ""))
             return i;
     return SIZE_MAX;
 }
@@ -315,7 +319,7 @@ static size_t next_length(const kvd_rows *r, size_t row, const char *length, dou
     size_t next = SIZE_MAX;
     for (size_t i = 0; i < kvd_rows_count(r); i++) {
         const double at = kvd_row_real(r, i, length);
-        if (kvd_jct_comparable(r, row, i, length) &&
+        if (comparable(r, row, i, length) &&
             !strcmp(kvd_row_text(r, i, "method"), kvd_row_text(r, row, "method")) &&
             !isnan(gain(r, i)) && (isnan(from) || at > from) &&
             (next == SIZE_MAX || at < kvd_row_real(r, next, length)))
@@ -377,7 +381,7 @@ size_t kvd_jct_lengths(const kvd_rows *r, size_t row, bool output)
 {
     size_t n = 0;
     for (size_t i = 0; i < kvd_rows_count(r); i++)
-        n += kvd_jct_comparable(r, row, i, output ? "output" : "input") &&
+        n += comparable(r, row, i, output ? "output" : "input") &&
              !strcmp(kvd_row_text(r, i, "method"), kvd_row_text(r, row, "method"));
     return n;
 }
@@ -388,7 +392,7 @@ bool kvd_jct_first_of_lengths(const kvd_rows *r, size_t row, bool output)
     if (strcmp(kvd_row_text(r, row, "kind"), "job"))
         return false;
     for (size_t i = 0; i < row; i++)
-        if (kvd_jct_comparable(r, row, i, length) &&
+        if (comparable(r, row, i, length) &&
             !strcmp(kvd_row_text(r, i, "method"), kvd_row_text(r, row, "method")))
             return false;
     return true;

@@ -72,12 +72,6 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
 /* ---- comparing rows, for the program that writes them and for the report ---- */
 
-/*
- * Returns true if two job rows differ in nothing but the method and the length named: "input",
- * "output", or "" for none.
- */
-bool kvd_jct_comparable(const kvd_rows *rows, size_t a, size_t b, const char *length);
-
 /* Returns the job row of method `none` that has equal settings and equal lengths, or SIZE_MAX. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 

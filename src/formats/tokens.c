@@ -135,7 +135,7 @@ static size_t length(const kvd_tokens *t, axis a)
 }
 
 /* Sizes are below 1e6 each and at most three of them are large, so the product fits. */
-size_t kvd_tokens_count(const kvd_tokens *t, kvd_t f)
+static size_t count_of(const kvd_tokens *t, kvd_t f)
 {
     size_t n = 1;
     for (int i = 0; i < 4 && fields[f].axes[i]; i++)
@@ -148,7 +148,7 @@ int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err)
     for (int f = 0; f < KVD_N_T; f++)
         t->data[f] = NULL;
     for (int f = 0; f < KVD_N_T; f++) {
-        const size_t n = kvd_tokens_count(t, (kvd_t)f);
+        const size_t n = count_of(t, (kvd_t)f);
         if (!(t->data[f] = calloc(n, sizeof(double)))) {
             kvd_tokens_release(t);
             return kvd_no_memory(err, fields[f].path, n * sizeof(double));
@@ -283,7 +283,7 @@ static int describe(kvd_h5 *f, kvd_tokens *t, kvd_err *err)
 
 static int check(const char *path, const kvd_tokens *t, kvd_t f, kvd_err *err)
 {
-    const size_t n = kvd_tokens_count(t, f);
+    const size_t n = count_of(t, f);
     const double most[] = {INFINITY, 1 + 1e-9, INFINITY, (double)t->seq_len, t->n_layers - 1};
     const double least[] = {-INFINITY, 0, 0, 1, 0};
     for (size_t i = 0; i < n; i++)

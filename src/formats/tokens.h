@@ -87,7 +87,6 @@ typedef struct {
 /* Allocates zeroed data for the description in *t. */
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
-size_t kvd_tokens_count(const kvd_tokens *t, kvd_t field);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
 /*
  * Reads a file. Refuses non-finite values, overlaps and shares outside [0, 1], and counts outside 1

@@ -311,7 +311,7 @@ int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err)
     return status;
 }
 
-int kvd_point_at_r(const kvd_method *m, double r, kvd_point *point, kvd_err *err)
+static int point_at_r(const kvd_method *m, double r, kvd_point *point, kvd_err *err)
 {
     clear(m, point);
     kvd_widths w = {0};
@@ -348,7 +348,7 @@ int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err)
     if (kvd_method_has_sides(m))
         return point_of_sides(m, point, err);
     if (isnan(m->p))
-        return kvd_point_at_r(m, m->r, point, err);
+        return point_at_r(m, m->r, point, err);
     if (kvd_point_at(m, m->p, point, err))
         return -1;
     if (m->dims->one_p && m->p > 0 && !(point->overall_p > 0)) {

@@ -68,11 +68,10 @@ void kvd_points_free(kvd_point *points, size_t n);
 /*
  * Each of these makes one point of a method with dims; kvd_point_release frees it. At overall p, at
  * or just above it (uniform: the nearest); as keys p, p.qk and p.v, or r choose it
- * (kvd_method_has_point); at removal rate r; the i-th point of the rates file.
+ * (kvd_method_has_point); the i-th point of the rates file.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
-int kvd_point_at_r(const kvd_method *m, double r, kvd_point *point, kvd_err *err);
 int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err *err);
 void kvd_point_release(kvd_point *point);
 

@@ -129,19 +129,6 @@ done:
     return status;
 }
 
-double kvd_table_p_at(const double *table_r, const double *table_p, size_t n, double r)
-{
-    size_t lo = 0, hi = n;
-    while (hi - lo > 1) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (table_r[mid] <= r)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return table_p[lo];
-}
-
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err)
 {

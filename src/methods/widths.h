@@ -35,11 +35,9 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
                    double **table_p, size_t *n, kvd_err *err);
 
 /*
- * Look up F_p. The first returns the overall p at removal rate r. The second writes to *r the
- * smallest removal rate whose overall p is at least p - 1e-12 (so that p = 0.6 finds 1 - 0.4), and
- * fails if there is none.
+ * Looks up F_p: writes to *r the smallest removal rate whose overall p is at least p - 1e-12 (so
+ * that p = 0.6 finds 1 - 0.4). Fails if there is none.
  */
-double kvd_table_p_at(const double *table_r, const double *table_p, size_t n, double r);
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 

@@ -201,7 +201,8 @@ static void rounded(double x, int digits, char *buf, size_t size)
     }
 }
 
-void kvd_table_show(const kvd_table *t, size_t row, size_t col, char *buf, size_t size)
+/* Writes a cell as the page shows it: rounded, with its interval, or "-" without a value. */
+static void show_cell(const kvd_table *t, size_t row, size_t col, char *buf, size_t size)
 {
     const kvd_cell *c = kvd_table_cell(t, row, col);
     switch (t->col[col].kind) {
@@ -274,7 +275,7 @@ static void markdown(const kvd_table *t, kvd_text *out)
             if (t->col[j].kind == KVD_CELL_TEXT) {
                 kvd_text_markdown(out, kvd_table_cell(t, i, j)->text);
             } else {
-                kvd_table_show(t, i, j, buf, sizeof buf);
+                show_cell(t, i, j, buf, sizeof buf);
                 kvd_text_raw(out, buf);
             }
             kvd_text_raw(out, " |");
@@ -368,7 +369,7 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
                 } else {
                     kvd_text_raw(out, "<td class=\"n\">");
                 }
-                kvd_table_show(t, i, j, buf, sizeof buf);
+                show_cell(t, i, j, buf, sizeof buf);
                 kvd_text_html(out, buf);
             }
             kvd_text_raw(out, "</td>");
@@ -403,14 +404,14 @@ void kvd_table_plain(const kvd_table *t, kvd_text *out)
         for (size_t j = 0; j < t->n_cols; j = after(t, j)) {
             size_t width = columns(t->col[j].heading);
             for (size_t k = 0; k < t->n_rows; k++) {
-                kvd_table_show(t, k, j, buf, sizeof buf);
+                show_cell(t, k, j, buf, sizeof buf);
                 if (columns(buf) > width)
                     width = columns(buf);
             }
             if (i == 0)
                 snprintf(buf, sizeof buf, "%s", t->col[j].heading);
             else
-                kvd_table_show(t, i - 1, j, buf, sizeof buf);
+                show_cell(t, i - 1, j, buf, sizeof buf);
             /* control characters of a file's label stay off the terminal */
             for (char *c = buf; *c; c++)
                 if ((unsigned char)*c < 0x20 || *c == 0x7f)

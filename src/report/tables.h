@@ -72,8 +72,6 @@ void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);
-/* Writes a cell as the page shows it: rounded, with its interval, or "-" without a value. */
-void kvd_table_show(const kvd_table *t, size_t row, size_t col, char *buf, size_t size);
 
 /* Removes every row that equals an earlier row in all of its cells. */
 void kvd_table_unique(kvd_table *t);

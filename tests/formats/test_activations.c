@@ -200,7 +200,6 @@ static void test_reopen(void **state)
     if (!system("command -v h5diff >/dev/null"))
         assert_int_equal(system(command), 0);
     assert_int_equal(kvd_activations_open(&a, path, &err), 0);
-    assert_true(kvd_activations_bytes(&a) > 2 * LAYERS * N * D * (2 * HEADS + 3 * KV));
     kvd_activations_close(&a);
 }
 

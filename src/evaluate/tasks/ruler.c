@@ -67,14 +67,14 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
     return 0;
 }
 
-void kvd_ruler_list_release(kvd_ruler_list *list)
+static void list_release(kvd_ruler_list *list)
 {
     free((void *)list->word);
     free(list->text);
     *list = (kvd_ruler_list){0};
 }
 
-void kvd_ruler_text_release(kvd_ruler_text *t)
+static void text_release(kvd_ruler_text *t)
 {
     for (size_t i = 0; i < t->n_answers; i++)
         free(t->answer[i]);
@@ -134,7 +134,7 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
 {
     kvd_ruler_text t = {0};
     const int status = build(r, n, &t, err) || count_tokens(r, &t, tokens, err);
-    kvd_ruler_text_release(&t);
+    text_release(&t);
     return status ? -1 : 0;
 }
 
@@ -209,12 +209,12 @@ static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text
     for (int attempt = 0; attempt < ATTEMPTS;) {
         *t = (kvd_ruler_text){0};
         if (f->build(r, size, t, err) || count_tokens(r, t, &tokens, err)) {
-            kvd_ruler_text_release(t);
+            text_release(t);
             return -1;
         }
         if (tokens <= f->limit)
             return 0;
-        kvd_ruler_text_release(t);
+        text_release(t);
         if (size >= f->step + f->least)
             size -= f->step;
         else
@@ -263,7 +263,7 @@ static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
     const int status = search(r, f, &size, err) || build_fitting(r, f, size, &t, err) ||
                        count_tokens(r, &t, &f->beside, err);
     r->new_tokens = new_tokens;
-    kvd_ruler_text_release(&t);
+    text_release(&t);
     if (status)
         return kvd_in(err, "the solved example");
     f->build = kvd_ruler_vt_item;
@@ -338,7 +338,7 @@ static int make_task(kvd_ruler *r, size_t k, kvd_benchmark *b,
         kvd_ruler_text t = {0};
         const int status =
             build_fitting(r, &f, size, &t, err) || add_item(b, task, i, &t, changes, err);
-        kvd_ruler_text_release(&t);
+        text_release(&t);
         if (status)
             return -1;
     }
@@ -365,10 +365,10 @@ int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
         if (status)
             kvd_in(err, "--ruler %s", kvd_ruler_words[k]);
     }
-    kvd_ruler_list_release(&r.adjectives);
-    kvd_ruler_list_release(&r.nouns);
-    kvd_ruler_list_release(&r.verbs);
-    kvd_ruler_list_release(&r.essay);
+    list_release(&r.adjectives);
+    list_release(&r.nouns);
+    list_release(&r.verbs);
+    list_release(&r.essay);
     free(r.ends);
     return status ? -1 : 0;
 }

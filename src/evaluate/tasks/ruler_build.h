@@ -53,8 +53,6 @@ typedef struct {
 
 /* Splits text [n] at white space into *list. */
 int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *err);
-void kvd_ruler_list_release(kvd_ruler_list *list);
-void kvd_ruler_text_release(kvd_ruler_text *t);
 
 /* Reads the essay of the settings and finds the ends of its sentences. */
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);

@@ -8,7 +8,8 @@
 #include "common/args.h"
 #include "common/files/csv.h"
 
-void kvd_base_name(const char *path, char *name, size_t size)
+/* Writes the file name without folder and suffix to `name`, for display. */
+static void base_name(const char *path, char *name, size_t size)
 {
     const char *const slash = strrchr(path, '/'), *const from = slash ? slash + 1 : path;
     const char *const dot = strrchr(from, '.');
@@ -102,7 +103,7 @@ static int parse_file(kvd_width_list *list, const char *option, const char *path
     if (r.n == 0)
         return kvd_fail(err, "%s: '%s' has no widths", option, path);
     repeat(&list->heads, r.n);
-    kvd_base_name(path, list->name, sizeof list->name);
+    base_name(path, list->name, sizeof list->name);
     return 0;
 }
 
@@ -132,7 +133,7 @@ int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates
         h->d_v[g] = (int)kvd_pad16(w->kept[1][i], w->d_head);
     }
     char base[40];
-    kvd_base_name(path, base, sizeof base);
+    base_name(path, base, sizeof base);
     snprintf(list->name, sizeof list->name, "%s p=%.3g", base, rates->overall_p[point]);
     return 0;
 }

@@ -41,7 +41,4 @@ int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
 
-/* Writes the file name without folder and suffix to `name`, for display. */
-void kvd_base_name(const char *path, char *name, size_t size);
-
 #endif

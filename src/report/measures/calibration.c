@@ -13,7 +13,11 @@ bool kvd_calibration_reduced(const kvd_spectrum *s)
     return s->calibration.prune > 0 || s->calibration.centroids > 0;
 }
 
-bool kvd_calibration_same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
+/*
+ * Returns true if the two spectra differ in nothing but the share of pruned sequences: they have
+ * one model, texts, window, pairing, centroids and weights.
+ */
+static bool same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
 {
     const kvd_calibration *x = &a->calibration, *y = &b->calibration;
     return x->centroids == y->centroids && x->weighted == y->weighted && a->pairing == b->pairing &&
@@ -28,7 +32,7 @@ const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spe
     for (size_t i = 0; i < r->n; i++) {
         const kvd_spectrum *x = &r->item[i].spectrum;
         if (r->item[i].kind == KVD_RESULT_SPECTRUM && !(x->calibration.prune > 0) &&
-            kvd_calibration_same_but_pruning(x, s))
+            same_but_pruning(x, s))
             return x;
     }
     return NULL;

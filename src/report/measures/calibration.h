@@ -14,11 +14,6 @@
  */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 
-/*
- * Returns true if the two spectra differ in nothing but the share of pruned sequences: they have
- * one model, texts, window, pairing, centroids and weights.
- */
-bool kvd_calibration_same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b);
 /* Returns the spectrum among the results that was not pruned and otherwise equals s, or NULL. */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 

@@ -8,7 +8,7 @@
 
 #include "report/measures/measures.h"
 
-void kvd_observations_release(kvd_observations *o)
+static void observations_release(kvd_observations *o)
 {
     free(o->item);
     *o = (kvd_observations){0};
@@ -125,7 +125,8 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
     return 0;
 }
 
-int kvd_observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
+/* Fills *out with the measured numbers of a set of results, in the order of its files. */
+static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
 {
     *out = (kvd_observations){0};
     for (size_t i = 0; i < r->n; i++) {
@@ -138,7 +139,7 @@ int kvd_observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
                      : x->kind == KVD_RESULT_ACCURACY ? observe_accuracy(x, out, err)
                                                       : 0;
         if (status) {
-            kvd_observations_release(out);
+            observations_release(out);
             return -1;
         }
     }
@@ -204,7 +205,7 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
     size_t matched = 0;
     int status = -1;
     *n_outside = 0;
-    if (kvd_observe(a, &x, err) || kvd_observe(b, &y, err))
+    if (observe(a, &x, err) || observe(b, &y, err))
         goto done;
     kvd_section *s = kvd_report_section(report, "comparison", "Comparison of two sets", err);
     kvd_table *t = s ? kvd_section_table(s, "comparison", "Rows that both sets have", err) : NULL;
@@ -257,7 +258,7 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
         matched, *n_outside, x.n - matched, y.n - matched);
     status = 0;
 done:
-    kvd_observations_release(&x);
-    kvd_observations_release(&y);
+    observations_release(&x);
+    observations_release(&y);
     return status;
 }

@@ -21,10 +21,6 @@ typedef struct {
     size_t n;
 } kvd_observations;
 
-/* Fills *out with the measured numbers of a set of results, in the order of its files. */
-int kvd_observe(const kvd_results *r, kvd_observations *out, kvd_err *err);
-void kvd_observations_release(kvd_observations *o);
-
 /*
  * Returns the verdict on two numbers. "inside": each is in the interval of the other, or, if only
  * one number has an interval, the other number is in it; "outside" otherwise. Without intervals:
