@@ -1,4 +1,4 @@
-/* Layout of activations files in memory and in the file, for activations.c and activations_write.c. */
+/* Layout of activations files, in memory and on disk: for activations.c, activations_write.c. */
 #ifndef KVD_FORMATS_ACTIVATIONS_INTERNAL_H
 #define KVD_FORMATS_ACTIVATIONS_INTERNAL_H
 

@@ -1,6 +1,6 @@
 /*
- * model/tokenizer on files and texts that nobody vouches for: each is refused with a message, within
- * seconds, and a signal ends what takes longer.
+ * model/tokenizer on files and texts that nobody vouches for: each is refused with a message,
+ * within seconds, and a signal ends what takes longer.
  */
 #include <setjmp.h>
 #include <signal.h>
