@@ -1,4 +1,4 @@
-# kvdim. `make help` lists the targets. Everything that is built lies under $(BUILD)/.
+# kvdim. `make help` lists the targets. Everything that is built is under $(BUILD)/.
 
 BUILD   ?= build
 PREFIX  ?= /usr/local
@@ -28,7 +28,7 @@ CUDA ?= $(if $(shell command -v $(NVCC) 2>/dev/null),1,0)
 # Open MPI and MPICH both print their compiler's command line; the headers may be missing all the same.
 MPI_FLAGS ?= $(shell mpicc -show 2>/dev/null)
 MPI  ?= $(shell echo '#include <mpi.h>' | $(CC) $(filter -I%,$(MPI_FLAGS)) -x c -fsyntax-only - >/dev/null 2>&1 && echo 1 || echo 0)
-# The toolkit's folder: nvcc may be a link elsewhere, and the libraries lie beside the real one.
+# The toolkit's folder: nvcc may be a link elsewhere, and the libraries are next to the real one.
 CUDA_HOME ?= $(if $(filter 1,$(CUDA)),$(abspath $(dir $(realpath $(shell command -v $(NVCC) 2>/dev/null)))..))
 
 extra_dirs := $(foreach d,$(EXTRA_PREFIX),$(wildcard $(d) $(d)/usr))
@@ -94,7 +94,7 @@ BENCHES   := $(call test_bin,$(bench_src))
 fuzz_src  := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZERS   := $(fuzz_src:tests/fuzz/%.c=$(BUILD)-fuzz/%)
 
-# libkvdim-attention: the attention kernels behind include/kvdim/attention.h, for programs of others. The
+# libkvdim-attention: the attention kernels of include/kvdim/attention.h, for programs of others. The
 # shared library exports the functions of that header alone; the archive holds one object with the others
 # made local. Objects of C files are compiled again as position-independent code.
 ATTN_ABI   := $(shell sed -n 's/^\#define KVDIM_ATTENTION_ABI //p' include/kvdim/attention.h)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Points of one trace of lengths: sweep.sh KVDIM-SERVE COSTS[,COSTS...] LENGTHS OUT.h5 [OPTION...]
-# The bound is SLACK times the mean normalised latency of `none` when no two requests meet; rates are shares of the highest that `none` bears within it.
+# The bound is SLACK times the mean normalised latency of `none` when no two requests meet; rates are shares of the highest that `none` sustains within it.
 set -eu
 program=$1 costs=$2 lengths=$3 out=$4
 shift 4

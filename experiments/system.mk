@@ -103,7 +103,7 @@ $(results)/costs-$(3)$(1).h5: $(bases) $(call needs_dump,$(2)) $(if $(SHAPE),,$(
 	$$(jct_into)
 endef
 
-# $(call serve,trace,methods,options of kvdim-serve): costs at the lengths of a trace, and rates below and beyond what `none` bears.
+# $(call serve,trace,methods,options of kvdim-serve): costs at the lengths of a trace, and rates below and beyond what `none` sustains.
 define serve
 $(if $(COSTS),,$(call measure_costs,$(1),none $(2)))
 $(if $(COSTS),,$(if $(STOCK),$(call measure_costs,$(1),$(call of_rates,$(1),$(STOCK)),stock-,--attention stock)))

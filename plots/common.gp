@@ -19,7 +19,7 @@ tints = '#0072b2 #d55e00 #009e73 #cc79a7 #c98a00 #3a9bd4 #8a6d3b #7f7f7f'
 do for [i=1:8] { set linetype i lc rgb word(tints, i) pt int(word('7 5 9 11 13 4 6 8', i)) ps 0.6 dt 1 }
 set linetype cycle 8
 
-# One colour per method in every figure, as NAME and the colour behind it. All are read on white and on the dark page.
+# One colour per method in every figure, as NAME and the colour after it. All are read on white and on the dark page.
 method_tints = 'none #7f7f7f zack #1a80c4 uniform #d55e00 fdc #cc79a7 balanced #009e73 fisher #c98a00 palu #8b5fd0 matryoshka #b23a6f projected #6a4c93 strawman #8a6d3b think #5f9e2f \
 kivi #3a9bd4 kvquant #e0524d gear #4a7f86 zipcache #b07d4f rotatekv #d06fd0 hetero #6f86d6 allot #6b8e23 mikv #c0604a \
 fp8 #7d93b5 mxfp4 #c9a227 nvfp4 #76b900 turboquant #9c4dcc cachegen #2f7fbf kvtc #3d8f6b comet #ad5f7d vidkv #b5651d xquant #4b7bec shadowkv #2d6a6a \

@@ -3,7 +3,7 @@
 #   scripts/bench_collect_gpu.sh [FOLDER [TOKENS]]     FOLDER on the disk that is to be measured (default /var/tmp)
 #
 # Moments of TOKENS random tokens (1048576; a 32nd of that in float32) in sequences of 4096: tokens a second, the share of the time that the
-# statistics take, and for bf16 what the products come to beside one large product measured in the same run. Then a dump of 32768 tokens in
+# statistics take, and for bf16 what the products come to next to one large product measured in the same run. Then a dump of 32768 tokens in
 # bf16, and what of the device is written without a forward pass, against a plain write and fsync of as many bytes in the same folder.
 # About a minute and a half on an H200, 15 GB on the disk.
 set -eu

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs every fuzzer for a while. usage: fuzz.sh FOLDER SECONDS
 # The committed corpora are seeds; what libFuzzer finds stays under FOLDER/corpus. A crash leaves its
-# input beside it and ends the run with status 1.
+# input next to it and ends the run with status 1.
 set -u
 dir=$1 seconds=$2 passed=0 failed=0
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 CODE = (".c", ".h", ".cu", ".cuh")
+SCRIPTS = (".sh", ".py", ".gp", ".mk", "Makefile")
 COLUMNS = 100
 OPENING = re.compile(r"^(What|Whether|Where|Of|Those|That which|So many|As many|The same)\b(?! follows)")
 WORDS = re.compile(
@@ -22,11 +23,11 @@ COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*(.*?)\*/|//
 
 
 def tracked(paths):
-    patterns = paths or ["src", "tests", "scripts", "docs", "experiments", "results", "README.md",
-                         "CHANGELOG.md", "CONTRIBUTING.md"]
+    patterns = paths or ["src", "tests", "scripts", "docs", "experiments", "plots", "results", "Makefile",
+                         "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
     listed = subprocess.run(["git", "ls-files", "-z", "--", *patterns], check=True, capture_output=True,
                             text=True).stdout.split("\0")
-    return [f for f in listed if f.endswith(CODE + (".md",)) and os.path.isfile(f)]
+    return [f for f in listed if f.endswith(CODE + SCRIPTS + (".md",)) and os.path.isfile(f)]
 
 
 def allowed():
@@ -42,6 +43,13 @@ def prose_of_code(text):
         if body:
             lines = [re.sub(r"^\s*\*+ ?", "", x).strip() for x in body.strip().split("\n")]
             yield text.count("\n", 0, m.start()) + 1, " ".join(lines).strip()
+
+
+def prose_of_script(text):
+    """(line number, text) of every run of comment lines of a script or makefile, code spans removed."""
+    for m in re.finditer(r"(?:^[ \t]*#(?!!).*\n?)+", text, re.MULTILINE):
+        lines = [x.strip().lstrip("#").strip() for x in m.group(0).strip().split("\n")]
+        yield text.count("\n", 0, m.start()) + 1, re.sub(r"`[^`]*`", "", " ".join(lines).strip())
 
 
 def prose_of_page(text):
@@ -70,10 +78,11 @@ def too_long(path, text):
 
 def findings(path):
     text = open(path, encoding="utf-8").read()
-    for n, what in too_long(path, text):
-        yield n, what
-    for n, prose in prose_of_code(text) if path.endswith(CODE) else prose_of_page(text):
-        if path.endswith(CODE) and OPENING.match(prose):
+    if not path.endswith(SCRIPTS):  # command lines may be long
+        yield from too_long(path, text)
+    parts = prose_of_code if path.endswith(CODE) else prose_of_script if path.endswith(SCRIPTS) else prose_of_page
+    for n, prose in parts(text):
+        if not path.endswith(".md") and OPENING.match(prose):
             yield n, f"a comment opens with '{OPENING.match(prose).group(1)}': {prose[:70]}"
         for m in WORDS.finditer(prose):
             yield n, f"'{m.group(0)}': {prose[max(0, m.start() - 30):m.end() + 30]}"

@@ -67,7 +67,7 @@ for column, pair, point in (("overall_p_qk", "qk", 4), ("overall_p_v", "vw", 4),
 END
 then ok "kvdim-eval takes a proposal, at the widths of the file"; else not_ok "kvdim-eval takes a proposal, at the widths of the file" "$(cat "$D/err" "$D/log")"; fi
 
-# Where a proposal was measured, the report says how far it is from the best of the sweep.
+# If a proposal was measured, the report says how far it is from the best of the sweep.
 if "$B/bin/kvdim-report" "$D/sweep.h5" "$D/r.h5" "$D/p.h5" --no-plots -q -o "$D/report" >"$D/log" 2>&1 &&
    "$PY" - "$D/sweep.h5" "$D/p.h5" "$D/report/tables" >>"$D/log" 2>&1 <<'END'
 import csv, sys, h5py

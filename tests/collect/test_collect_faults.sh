@@ -161,7 +161,7 @@ run "$dir/fresh" --resume >"$said" 2>&1
 check nothing_to_resume_says_so says "$said" 'nothing to resume'
 check nothing_to_resume_starts_from_scratch same "$r" "$dir/fresh"
 
-# ---- what lies on disk is wrong ----
+# ---- what is on disk is wrong ----
 x=$dir/torn
 interrupt TERM "$x" >/dev/null 2>&1
 cp "$x.state" "$dir/state"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# kvdim-collect --attention and kvdim-tokens: every number against NumPy in double precision, runs that are killed, files that lie.
+# kvdim-collect --attention and kvdim-tokens: every number against NumPy in double precision, runs that are killed, files with wrong contents.
 . tests/lib/cases.sh
 py=${PYTHON:-/usr/bin/python3}
 collect=$B/bin/kvdim-collect
@@ -152,7 +152,7 @@ lie_tokens share "share is 0" "f.attrs['share'] = 0.0"
 lie_tokens layers "has 9 layers" "del f['scores/min']; f['scores/min'] = np.zeros(9)"
 no_output report_of_attention 1 "give it to kvdim-tokens first" "$report" --no-plots "$D/a.h5"
 
-# ---- files that lie ----
+# ---- files with wrong contents ----
 lie() { # NAME MESSAGE PYTHON: f is a copy of a.h5
   cp "$D/a.h5" "$D/lie.h5"
   $py -c "

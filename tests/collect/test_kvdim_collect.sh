@@ -101,7 +101,7 @@ if grep -q __asan_init "$collect"; then
   echo "skip peak_memory: AddressSanitizer keeps what was freed"
 else
   small=$(peak 4096) large=$(peak 65536)
-  # Of a long text only the start is tokenized.
+  # Only the start of a long text is tokenized.
   yes 'One fine day, the cat sat.' | head -c 50000000 >"$D/long.txt"
   start=$("$B/tests/tool_rusage" "$collect" $real --text "$D/long.txt" --tokens 1024 --threads 1 \
     --moments -q -o "$D/q.h5" 2>&1 | tail -1 | cut -d' ' -f2)

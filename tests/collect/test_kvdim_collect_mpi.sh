@@ -13,7 +13,7 @@ check() { # NAME COMMAND...
   name=$1; shift
   if "$@" >"$log" 2>&1; then echo "ok $name"; else echo "not ok $name: $(tail -1 "$log")"; fi
 }
-# A launcher's environment without MPI behind it: a program built without MPI must not do the work N times.
+# A launcher's environment without MPI: a program built without MPI must not do the work N times.
 if ! strings -a "$collect" 2>/dev/null | grep -q MPI_Allreduce && ! grep -aq MPI_Allreduce "$collect"; then
   OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$collect" "$model" --random 100 --moments -o "$dir/x.h5" 2>"$said"
   check built_without_gets_status_1 test $? -eq 1

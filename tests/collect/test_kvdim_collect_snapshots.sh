@@ -12,7 +12,7 @@ if ! ${PYTHON:-/usr/bin/python3} -c 'import h5py, numpy' 2>/dev/null; then
 fi
 same() { ${PYTHON:-/usr/bin/python3} tests/tools/tool_compare_h5.py same "$@"; }
 
-# Sequences of 30, batches of 90: 100 ends inside a batch, 180 and 181 at the end of one and behind it, 230 and 235 in one
+# Sequences of 30, batches of 90: 100 ends inside a batch, 180 and 181 at the end of one and after it, 230 and 235 in one
 # sequence, 240 inside that batch too, 700 is all (its last sequence is short).
 for threads in 1 2; do
   t=threads_$threads
@@ -36,7 +36,7 @@ assert f['n_tokens'][()] == 120 and f.attrs['n_sequences'] == 4 and f.attrs['com
 assert f['parameters'].attrs['tokens'] in ('120', b'120') and f['parameters'].attrs['snapshots'] in ('2,100,180,181,230,235,240,700', b'2,100,180,181,230,235,240,700')"
 check snapshot_is_read_by_spectrum "$B/bin/kvdim-spectrum" "$D/m.100.h5" -q -o "$D/s.h5"
 
-# Several documents, the dump beside, and a name without .h5.
+# Several documents, the dump in the same run, and a name without .h5.
 printf '1,2,3,4,5,6,7\n8,9,10\n11,12,13,14,15\n5,4,3,2,1\n' >"$D/ids.csv"
 ids="$collect $model --ids $D/ids.csv --seq-len 4 --batch 6 --threads 1 -q"
 check beside_the_dump $ids --moments="$D/mom" -o "$D/d.h5" --snapshots 5,12

@@ -34,10 +34,10 @@ column() { sed -n "s/^ *\"$1\": \"*\([^\"]*[^\",]\)\"*,*\$/\1/p" "$D/a.json"; }
 if $EVAL --json --calibration "$D/6m.h5" --fisher "$D/6m.f.h5" --spectrum "$D/6m.s.h5" --method palu,p=0.6 --method palu,p=0.6,search=1 --method palu,p=0.6,search=2 \
      --method kvquant,bits=2,weights=0 --method kvquant,bits=2 --method kvquant,bits=2,weights=2 --method zack+kvquant,bits=2,p=0.2 -o "$D/a.h5" >"$D/a.json" 2>"$log"; then
   column cache_share >"$D/share"; column kl >"$D/kl"; column settings >"$D/settings"
-  # The same bytes with a search and with weights, and other predictions.
+  # Equal bytes with a search and with weights, and other predictions.
   if paste -d' ' "$D/share" "$D/kl" | awk 'NR == 2 || NR == 5 { share = $1; kl = $2 } NR > 2 && NR < 8 && NR != 5 && !($1 > 0.995 * share && $1 < 1.005 * share && $2 != kl && $2 > 0.001) { wrong = 1 } END { exit wrong || NR != 8 }'
   then echo "ok the_bytes_stay"; else echo "not ok the_bytes_stay: $(paste -s -d' ' "$D/share" "$D/kl")"; fi
-  # Weights are on where squared gradients are, but behind a method of the dims axis.
+  # Weights are on where squared gradients are, but after a method of the dims axis.
   if [ "$(grep -o 'weights=[0-9]' "$D/settings" | tr -d '\n')" = weights=0weights=1weights=2weights=0 ]; then echo "ok settings_say_weights"
   else echo "not ok settings_say_weights: $(cat "$D/settings")"; fi
 else echo "not ok the_bytes_stay: $(cat "$log")"; fi

@@ -10,7 +10,7 @@ cleanup() {
 trap cleanup EXIT
 tool=$(cd "$B/tests" && pwd)/tool_h5
 
-# NAME FOLDER COMMAND...: must end with status 1, one line that says WHY, and leave nothing behind.
+# NAME FOLDER COMMAND...: must end with status 1, one line that says WHY, and leave no file.
 fails_with() {
   name=$1 why=$2 folder=$3
   shift 3

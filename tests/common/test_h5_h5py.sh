@@ -1,5 +1,5 @@
 #!/bin/sh
-# What tool_h5 writes is read back with h5py and h5dump, which know nothing of this project.
+# Files that tool_h5 writes are read back with h5py and h5dump, which know nothing of this project.
 B=${BUILD:-build}
 PYTHON=${PYTHON:-/usr/bin/python3}
 dir=$(mktemp -d)

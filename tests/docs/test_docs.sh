@@ -73,7 +73,7 @@ if "$B/tests/tool_read_spectrum" "$D/m.h5" qk 0 0 >/dev/null 2>&1; then echo "no
 if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then
   "$PYTHON" docs/examples/read_spectrum.py "$D/s.h5" vw 1 0 >"$D/python.txt" 2>&1
   if cmp -s "$D/c.txt" "$D/python.txt"; then echo "ok example in Python prints the same"; else echo "not ok example in Python prints the same"; diff "$D/c.txt" "$D/python.txt" | sed 's/^/# /'; fi
-  # What formats.md says of bfloat16, by its own lines.
+  # The words of formats.md on bfloat16, by its own lines.
   "$B/tests/tool_synthetic" activations "$D/act.h5" 40 1 dtype=bf16 || exit 1
   (cd "$D" && "$PYTHON" - "$OLDPWD/docs/formats.md") >"$D/log" 2>&1 <<'END'
 import re

@@ -17,7 +17,7 @@ fails() {
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both -q -o "$D/d.h5" &&
 $B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw -q -o "$D/s.h5" || { not_ok prepare; exit 1; }
 
-# ---- each kind acts, and its share of a 16-bit cache lies where its definition puts it ----------
+# ---- each kind acts, and its share of a 16-bit cache is where its definition puts it ----------
 if run --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method h2o --method keyformer --method scissorhands \
      --method snapkv,window=8 --method leankv,window=16,th=0.3,tl=0.05 --method kivi,residual=32 --method gear --method zipcache \
      --method minicache --method xkv,layers=2,rank_k=10,rank_v=15 --method palu --method palu+kvquant,palu.p=0.3 --method kvquant --method h2o+zack,p=0.3 --method zack+kvquant,p=0.3 --method h2o+kivi,heavy=0.3,residual=32 \
@@ -44,7 +44,7 @@ then ok "columns that do not apply"; else not_ok "columns that do not apply" "$(
 if run --calibration "$D/d.h5" --method palu,p=0 --method palu,p=0,heads=1 && column kl | awk 'NR > 1 && !($1 < 1e-5) { wrong = 1 } END { exit wrong || NR != 3 }'
 then ok "palu at full rank is the model"; else not_ok "palu at full rank is the model" "$(column kl)" "$(cat "$D/err")"; fi
 
-# ---- ZDC with one width for both levels is zack; narrower unimportant tokens lie between two widths
+# ---- ZDC with one width for both levels is zack; narrower unimportant tokens are between two widths
 # zack takes a prompt in blocks and zdc row by row, so float32 products are added in different orders.
 # With a float32 cache the two KL divergences differ by at most 1.3e-6 of themselves (OpenBLAS's
 # Haswell, SkylakeX, Cooperlake and Prescott kernels). In a float16 cache, entries close to a rounding
@@ -59,7 +59,7 @@ if run --cache f32 --prompt 100 --spectrum "$D/s.h5" --method zack,p=0.2 --metho
 else not_ok "zdc between its two rates" "$(cat "$D/err")"; fi
 
 # ---- a rate for each pair: p of either, at both levels, and bytes that follow from them -----------------------
-# ZDC's levels beside another method (H2O-ZDC, GEAR-ZDC), whichever is named first; with one rate they change no number.
+# ZDC's levels with another method (H2O-ZDC, GEAR-ZDC), whichever is named first; with one rate they change no number.
 if run --prompt 100 --spectrum "$D/s.h5" --method h2o+zack,p=0.2 --method h2o+zdc,p_i=0.2,p_u=0.2,g=0.4 --method h2o+zdc,p_i=0.2,p_u=0.5,g=0.4 --method zdc+h2o,p_i=0.2,p_u=0.5,g=0.4 && column perplexity > "$D/a" && column cache_share > "$D/b"; then
   if [ "$(sed -n 2p "$D/a")" = "$(sed -n 3p "$D/a")" ] && [ "$(sed -n 4p "$D/a")" = "$(sed -n 5p "$D/a")" ] && [ "$(sed -n 3p "$D/a")" != "$(sed -n 4p "$D/a")" ] &&
      awk 'NR == 3 { one = $1 } NR == 4 { exit !($1 < one) }' "$D/b"; then ok "h2o beside zdc"; else not_ok "h2o beside zdc" "$(paste "$D/a" "$D/b")"; fi
@@ -168,7 +168,7 @@ if run --method zack,p=0.3 --method kvquant --calibration "$D/d.h5" --spectrum "
 if $B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --calibration "$D/d.h5" --method kvquant -q -o "$D/same.h5" 2>"$D/err" &&
    grep -q "was calibrated on the very text that is evaluated" "$D/err"; then ok "levels from the evaluated text"; else not_ok "levels from the evaluated text" "$(cat "$D/err")"; fi
 
-# What is lowered is stored in fewer bits by hetero alone; elsewhere it stays as it is, and a method that does no more is refused.
+# Lowered entries are stored in fewer bits by hetero alone; elsewhere they stay as they are, and a method that does no more is refused.
 fails "importance beside codes of one level" "entries that 'importance' lowers take no fewer bits" --prompt 50 --method importance+kivi,residual=32
 fails "lower beside codes of one level" "entries that 'lower' lowers take no fewer bits" --method gear+lower
 fails "ZDC's levels beside codes of one level" "entries that 'importance' lowers take no fewer bits" --prompt 50 --method h2o+importance+zipcache

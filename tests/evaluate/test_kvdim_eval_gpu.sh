@@ -136,7 +136,7 @@ rows="--text $TEXT --tokens 256 --seq-len 128 --prompt 48 --method h2o --method 
       --method xkv,rank_k=20,rank_v=30 -q --json"
 run rcpu $rows --device cpu && run rcuda $rows --device cuda && compare "row by row" "$D/rcpu.json" "$D/rcuda.json" 1e-3 1 1e-7
 
-# Latents and widths behind a prompt: in blocks on both.
+# Latents and widths after a prompt: in blocks on both.
 "$B/bin/kvdim-collect" $MODEL --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both --device cpu -q -o "$D/dump.h5" || bad "prepare latents"
 latents="--text $TEXT --tokens 1024 --seq-len 128 --prompt 48 --spectrum $D/s.h5 --calibration $D/dump.h5 --method palu,p=0.5 --method palu,p=0.3,heads=1
          --method zack,p=0.5 --method balanced,p=0.5 -q --json"

@@ -70,7 +70,7 @@ assert ledger["ZDC Fig. 3 (method 1)"]["verdict"] == "not measured"
 END
 then ok "the report keeps weights and caches apart"; else not_ok "the report keeps weights and caches apart" "$(cat "$D/log")"; fi
 
-# Points are saved, weights come behind them.
+# Points are saved, weights come after them.
 if $EVAL "$D/model" $data --method hetero,k=4,v=4 --weights-bits 4,8 --weights-group 20 --resume -o "$D/again.h5" 2>"$D/err" &&
    "$PY" - "$D/w.h5" "$D/again.h5" >"$D/log" 2>&1 <<'END'
 import sys, h5py

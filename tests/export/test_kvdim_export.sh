@@ -37,7 +37,7 @@ bases="--spectrum $D/s.h5"
 small="--text $TEXT --tokens 512 --seq-len 256"
 : >"$D/found"
 
-# ---- the demo model: V folds, Q and K have RoPE behind them --------------------------------------
+# ---- the demo model: V folds, Q and K have RoPE after them --------------------------------------
 if $EXPORT $MODEL $bases --rates "$D/r.h5" --overall-p 0.5 -q --json -o "$D/zack" >"$D/x.json" 2>"$D/err" &&
    grep -q '"predicted_by": "zack,cut=v"' "$D/x.json" && [ "$(values tensors_folded "$D/x.json")" = 12 ] &&
    $EXPORT $MODEL $bases --rates "$D/r.h5" --point 1 --dtype f32 -q -o "$D/zack-f32" 2>>"$D/err" &&

@@ -86,7 +86,7 @@ tables() { # files of schema kernels come from no model
     if [ "$1" = kernels ]; then grep -v '^attribute|/model|'; else cat; fi
 }
 
-# What a file holds, with the names that vary replaced as the tables write them.
+# Contents of a file, with the names that vary replaced as the tables write them.
 held() { # schema file
   "$B/tests/tool_h5list" "$2" | sed -E \
     -e 's#^(dataset|attribute)\|/(qk|vw|q|k|v|wv|bqk|bvw|fqk|fvw)(/|\|[a-z_]+\|(text|int64|float64)$)#\1|/<pair>\3#' \
@@ -145,7 +145,7 @@ for schema in activations moments attention fisher tokens spectrum sensitivity r
     "$B/tests/tool_h5list" "$f" | sed -nE -e 's/\[[0-9]+\]/[<i>]/' -e "s#^attribute\|/parameters\|([^|]*)\|text\$#$program \1#p"
   done
 done | sort -u >"$tmp/recorded"
-# Names stand in backquotes outside of parentheses.
+# Names are in backquotes outside of parentheses.
 awk -F'|' '/^\| `kvdim-[a-z]+` \|/ && NF == 4 && $3 ~ /`[a-z-]+`/ && $3 !~ /kvdim-/ {
   program = $2; gsub(/[ `]/, "", program); list = $3; gsub(/\([^)]*\)/, "", list)
   n = split(list, part, "`"); for (i = 2; i <= n; i += 2) print program, part[i] }' "$doc" | sort -u >"$tmp/named"

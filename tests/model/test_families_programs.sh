@@ -35,7 +35,7 @@ done
 # Named families have been run alone.
 [ -z "${FAMILIES:-}" ] || exit 0
 
-# What matryoshka keeps of keys and values, no other directions keep more of: their own leading singular vectors.
+# No other directions keep more of keys and values than those of matryoshka: their own leading singular vectors.
 if ! ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then echo "skip matryoshka keeps the most: no h5py"
 elif ${PYTHON:-python3} - "$D/llama-biases" "$D/opt-before" <<'PY' 2>"$D/err"
 import sys, h5py, numpy as np
@@ -50,7 +50,7 @@ for folder in sys.argv[1:]:
                     mine = lost(s[x + "/R"][layer, head])
                     tail = np.square(np.linalg.svd(rows, compute_uv=False)[m:]).sum()
                     assert abs(mine - tail) < 1e-5 * np.square(rows).sum(), (folder, x, layer, head, mine, tail)
-                    # bases of query heads stand where their group does
+                    # bases of query heads are where their group does
                     assert all(mine <= lost(s[o + "/R"][layer, head]) * (1 + 1e-9) for o in others), (folder, x)
 PY
 then ok "matryoshka keeps the most"; else not_ok "matryoshka keeps the most" "$(cat "$D/err")"; fi

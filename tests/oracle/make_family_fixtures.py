@@ -10,7 +10,7 @@ same as q and k in a model without RoPE), o is the attention output before W_O.
 """
 import importlib, json, os, shutil, sys
 
-# Transformers asks for a package that has the name of a script beside this one.
+# Transformers asks for a package that has the name of a script next to this one.
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
 import torch, transformers
 from safetensors.torch import load_file, save_file
@@ -300,7 +300,7 @@ MODELS = {
     "gemma2-wide": ("gemma2", 40, BF16, lambda: gemma(
         "Gemma2Config", hidden_size=8, intermediate_size=12, num_attention_heads=1, num_key_value_heads=1,
         head_dim=256, num_hidden_layers=1, query_pre_attn_scalar=144)),
-    # Gemma 3: two bases, of which the global one is scaled; the model with a vision model beside it
+    # Gemma 3: two bases, of which the global one is scaled; the model with a vision model next to it
     "gemma3-text": ("gemma3", 40, BF16, lambda: gemma(
         "Gemma3TextConfig", query_pre_attn_scalar=16, rope_parameters=GEMMA3_ROPE, num_attention_heads=2,
         num_key_value_heads=1, layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
@@ -321,7 +321,7 @@ MODELS = {
         "Qwen3MoeConfig", hidden_size=18, head_dim=14, num_attention_heads=2, num_key_value_heads=2, intermediate_size=12,
         moe_intermediate_size=9, num_experts=6, num_experts_per_tok=2, norm_topk_prob=False, attention_bias=True,
         mlp_only_layers=[1], num_hidden_layers=2, tie_word_embeddings=True)),
-    # Qwen2-MoE: an expert that every token uses, behind a gate
+    # Qwen2-MoE: an expert that every token uses, after a gate
     "qwen2-moe": ("qwen2_moe", 40, BF16, lambda: llama_like(
         "Qwen2MoeConfig", hidden_size=24, moe_intermediate_size=10, shared_expert_intermediate_size=13, num_experts=4,
         num_experts_per_tok=2, norm_topk_prob=False, num_hidden_layers=1)),

@@ -16,7 +16,7 @@ NAME/k2, k_pre2, v2 [l][n_kv_heads * d_head]   sum over all rows of both sequenc
 """
 import importlib, os, sys
 
-# Transformers asks for a package that has the name of a script beside this one.
+# Transformers asks for a package that has the name of a script next to this one.
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
 import torch, transformers
 from safetensors.torch import load_file, save_file

@@ -13,7 +13,7 @@ attention output before W_O.
 """
 import argparse, json, os, shutil, sys, time
 
-# Transformers asks for a package that has the name of a script beside this one.
+# Transformers asks for a package that has the name of a script next to this one.
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
 import torch, transformers
 from safetensors.torch import save_file

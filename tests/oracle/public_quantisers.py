@@ -305,7 +305,7 @@ def kvquant(clone, dump, tool, folder):
             for layer, x in enumerate(data[side]):
                 heads, n, d = x.shape
                 keys = side == "keys"
-                # Of keys all heads side by side, of values one head after the other: a vector is one head's, as ours is.
+                # Keys: all heads side by side; values: one head after the other: a vector is one head's, as ours is.
                 calibration = x.transpose(1, 0, 2).reshape(n, heads * d) if keys else x.reshape(heads * n, d)
                 part = x[:, :TOKENS]
                 given = part.transpose(1, 0, 2).reshape(TOKENS, -1) if keys else part.reshape(-1, d)

@@ -181,7 +181,7 @@ assert [r["method"] for r in rows("summary")] == ["zack", "uniform"] and len(row
 assert first.count("<figure>") == 1 and first.count("<table>") == 1
 for table in re.findall(r'<div class="wide"><table><caption>.*?</table>', text, re.S): assert table.count("<tr>") <= 7, table[:200]
 P
-# Of many methods six are shown, zack and uniform among them.
+# Six of many methods are shown, zack and uniform among them.
 if "$PYTHON" -c 'import h5py' 2>/dev/null; then
   "$PYTHON" - "$tmp" <<'P'
 import h5py, shutil, sys

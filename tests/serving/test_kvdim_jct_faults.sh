@@ -82,7 +82,7 @@ is "and were reached" "6 6" "$(attribute "$D/o.h5" /points) $(attribute "$D/o.h5
 "$B/bin/kvdim-report" "$D/o.h5" --no-plots -q -o "$D/page" >"$D/log" 2>&1 && grep -q 'left out: minicache: method &#39;minicache&#39; wants a first pass\|left out: minicache: method .minicache. wants a first pass' "$D/page/index.html" && ok "the page says it" ||
   { grep -A4 'id="jct"' "$D/page/index.html" | cut -c1-400 >>"$D/log"; not_ok "the page says it"; }
 
-# A stopped sweep: 'none' is killed behind its first rows.
+# A stopped sweep: 'none' is killed after its first rows.
 "$jct" "$D/model" $small --input-len 20,40,60,80 --output-len 30 --iterations --repeats 2 -q -o "$D/k.h5" >"$D/log" 2>&1 &
 pid=$!
 i=0

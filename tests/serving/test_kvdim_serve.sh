@@ -36,7 +36,7 @@ if "$SERVE" $costs --requests poisson:2:arxiv --n-requests 400 --request-rate 0.
     [ "$(values method "$D/a.json" | tr ' ' '\n' | uniq | tr '\n' ' ')" = "none zack,p=0.5 " ] &&
     [ "$(values rate "$D/a.json" | cut -d' ' -f1-6)" = "0.5 1.0 1.5 2.0 2.5 3.0" ] && ok "a row for every method and rate" ||
     bad "a row for every method and rate" "$(values kind "$D/a.json")" "$(values method "$D/a.json")" "$(values rate "$D/a.json")"
-  # Latency rises with the rate; the smaller, cheaper cache is never slower and bears a higher rate; intervals hold their means.
+  # Latency rises with the rate; the smaller, cheaper cache is never slower and sustains a higher rate; intervals hold their means.
   values latency_mean_s "$D/a.json" | awk '{ for (i = 1; i < 6; i++) if ($i > $(i + 1)) exit 1; for (i = 1; i <= 6; i++) if ($(i + 7) > $i) exit 1 }' &&
     values rate "$D/a.json" | awk '{ exit !($14 > 1.05 * $7) }' && ok "what is smaller serves more" || bad "what is smaller serves more" "$(values latency_mean_s "$D/a.json")"
   { values latency_mean_lo_s "$D/a.json"; values latency_mean_s "$D/a.json"; values latency_mean_hi_s "$D/a.json"; } |
@@ -111,7 +111,7 @@ grep -q 'requests refused' "$D/err" && ! grep -q GROWS "$D/err" && values served
 check "no rate is an answer" grep -q 'none: no rate of 20 requests has a mean latency of 0.001 s per token' "$D/w.json"
 
 # ---- a replay -----------------------------------------------------------------------------------------
-# The stand-in for a machine is the simulator at costs 5 % higher, with 16 requests at once and chunks of 256.
+# A model of a machine is the simulator at costs 5 % higher, with 16 requests at once and chunks of 256.
 "$B/tests/tool_jct" replay "$D/replay.h5" "$D/own.csv" || bad "make replay"
 "$SERVE" $costs --validate "$D/replay.h5" --max-batch 16 --json -q -o "$D/v.h5" >"$D/v.json" 2>"$D/err"
 if [ "$(values statistic "$D/v.json")" = "mean p90 mean p90 mean p90" ] && [ "$(values chunk "$D/v.json" | cut -d' ' -f1)" = 256 ] &&

@@ -52,7 +52,7 @@ for f in plain mark blank; do serve $f.json --requests "$D/$f.jsonl"; values jct
 printf '\357\273\277%s\n\n{"timestamp": 1, "input_length": 0, "output_length": 5}\n' "$line" >"$D/mark.jsonl"
 refused "rows are counted behind a mark" 1 "'$D/mark.jsonl' row 3: input_length: '0' is not within" $C --requests "$D/mark.jsonl"
 
-# A result is named after its trace; names longer than that end behind a whole character, whatever the place.
+# A result is named after its trace; names longer than that end after a whole character, whatever the place.
 name=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
 rc=0
 for pad in "" x xx xxx xxxx xxxxx xxxxxx; do

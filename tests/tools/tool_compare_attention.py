@@ -173,7 +173,7 @@ def oracle(dump_path, path):
             near("values/max", f["values/max"][l, g], norm.max(), 1e-12)
             per_kv[g].check("kv_head", f, (l, g))
         per_layer.check("layer", f, (l,))
-        # What every row gives, all tokens receive.
+        # All tokens together receive the sum of what every row gives.
         near("mass", f["received/mass_at_position"][l].sum(), heads * len(seq), 1e-9)
 
 
