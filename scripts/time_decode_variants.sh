@@ -23,7 +23,7 @@ done
 grep 'ours' "$OUT/gpu_decode_plan.txt" | grep 'layer 2'
 timeout 60 "$T/bench_gpu_decode_timeline" 2>&1 | tee "$OUT/timeline.txt"
 echo "== time line, $(($(date +%s) - start)) s"
-ladder=cuda-busy,cuda,cuda-p,cuda-c,cuda-m,cuda-u,cuda-w,cuda-a,cuda-f,cuda-f16,cuda-f2048,cuda-f96K,cuda-f128K,cuda-2048,cuda-l,cuda-lw,cuda-la,cudnn
+ladder=cuda-busy,cuda,cuda-u,cuda-a,cuda-f,cuda-f16,cuda-f2048,cuda-f128K,cuda-2048,cuda-l,cuda-lw,cuda-la,cudnn
 run() {
   name=$1; shift
   timeout 120 "$A" --phase decode --dims 128 --dims $W/kvdim25m-p50.csv --impl "$ladder" --samples 30 "$@" -o "$OUT/$name.h5" \
