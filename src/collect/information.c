@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/linalg.h"
 #include "common/threads.h"
 
 enum { TILE = 32 }; /* number of rows of W_K or W_V whose gradient a thread computes at a time */
@@ -14,8 +15,9 @@ struct kvd_information {
     size_t d, width, d_model, n_sequences, threads;
     /* [n_layers][n_kv_heads d_head][d_model], squares summed over sequences */
     double *weight[KVD_F_SIDES];
-    float *tile; /* [threads][TILE][d_model] */
-    float *rows; /* [n_kv_heads][max_tokens][d_head]; NULL if no rows are recorded */
+    float *tile;      /* [threads][TILE][d_model] */
+    double *products; /* scratch of kvd_gram_add */
+    float *rows;      /* [n_kv_heads][max_tokens][d_head]; NULL if no rows are recorded */
     size_t first_token;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -86,6 +88,10 @@ static int take(void *ctx, const kvd_gradients *g, kvd_err *err)
         add_tokens(s, g, of_token[i], s->f->sum[i] + (size_t)layer * s->width);
     for (int side = 0; side < KVD_F_SIDES; side++) {
         add_weights(s, g, of_weight[side], s->weight[side] + (size_t)layer * s->width * s->d_model);
+        if (s->f->moment[side] &&
+            kvd_gram_add(s->f->moment[side] + (size_t)layer * s->width * s->width, s->width,
+                         side ? g->v : g->k_pre, g->n_tokens, s->width, s->products, err))
+            return -1;
         if (s->rows && put_rows(s, g, side, layer, err))
             return -1;
     }
@@ -136,6 +142,7 @@ void kvd_information_free(kvd_information *s)
     for (int side = 0; side < KVD_F_SIDES; side++)
         free(s->weight[side]);
     free(s->tile);
+    free(s->products);
     free(s->rows);
     free(s);
 }
@@ -154,7 +161,9 @@ kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens,
     s->d_model = (size_t)f->model.d_model;
     s->threads = kvd_thread_count();
     const size_t n = (size_t)f->n_layers * s->width * s->d_model;
-    bool good = (s->tile = malloc(s->threads * TILE * s->d_model * sizeof *s->tile)) != NULL;
+    s->products = malloc(kvd_gram_scratch(s->width) * sizeof *s->products);
+    bool good =
+        s->products && (s->tile = malloc(s->threads * TILE * s->d_model * sizeof *s->tile)) != NULL;
     for (int side = 0; side < KVD_F_SIDES; side++)
         good = (s->weight[side] = calloc(n, sizeof(double))) && good;
     if (f->n_rows)

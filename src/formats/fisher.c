@@ -39,9 +39,30 @@ static const struct {
       {"/tokens/v", "squared gradient of the loss with respect to v"},
 };
 
+static const struct {
+    const char *path, *long_name;
+} moments[KVD_F_SIDES] = {
+    {"/moment/k_pre",
+     "sum over tokens of products of the gradient with respect to k of all KV heads, before RoPE"},
+    {"/moment/v", "sum over tokens of products of the gradient with respect to v of all KV heads"},
+};
+
 static size_t heads_of(const kvd_fisher *f)
 {
     return (size_t)f->n_layers * (size_t)f->model.n_kv_heads;
+}
+
+/* Returns the number of products of one side. */
+static size_t moments_of(const kvd_fisher *f)
+{
+    const size_t wide = (size_t)f->model.n_kv_heads * (size_t)f->model.d_head;
+    return (size_t)f->n_layers * wide * wide;
+}
+
+static void set_moment_dims(const kvd_fisher *f, hsize_t *dims)
+{
+    dims[0] = (hsize_t)f->n_layers;
+    dims[1] = dims[2] = (hsize_t)f->model.n_kv_heads * (hsize_t)f->model.d_head;
 }
 
 static int allocate(kvd_fisher *f, kvd_err *err)
@@ -53,10 +74,11 @@ static int allocate(kvd_fisher *f, kvd_err *err)
     for (int side = 0; side < KVD_F_SIDES; side++) {
         good = (f->weight[side] = calloc(heads, sizeof(double))) && good;
         good = (f->root[side] = calloc(heads, sizeof(double))) && good;
+        good = (f->moment[side] = calloc(moments_of(f), sizeof(double))) && good;
     }
     return good ? 0
                 : kvd_no_memory(err, "squared gradients",
-                                heads * (KVD_N_F * d + 4) * sizeof(double));
+                                (2 * moments_of(f) + heads * (KVD_N_F * d + 4)) * sizeof(double));
 }
 
 static void set_dims(const kvd_fisher *f, hsize_t *dims)
@@ -99,6 +121,7 @@ void kvd_fisher_close(kvd_fisher *f)
     for (int side = 0; side < KVD_F_SIDES; side++) {
         free(f->weight[side]);
         free(f->root[side]);
+        free(f->moment[side]);
     }
     memset(f, 0, sizeof *f);
 }
@@ -178,6 +201,16 @@ static int read_all(kvd_fisher *f, kvd_err *err)
         if (read_sums(&f->file, weights[side].path, 2, dims, f->weight[side], err) ||
             read_sums(&f->file, roots[side].path, 2, dims, f->root[side], err))
             return -1;
+    set_moment_dims(f, dims);
+    for (int side = 0; side < KVD_F_SIDES; side++)
+        if (!kvd_h5_exists(&f->file, moments[side].path)) {
+            free(f->moment[side]);
+            f->moment[side] = NULL;
+        } else if (kvd_field_shape(&f->file, moments[side].path, 3, dims, err) ||
+                   kvd_h5_read_finite(&f->file, moments[side].path, 3, dims, f->moment[side],
+                                      err)) {
+            return -1;
+        }
     for (int side = 0; f->n_rows && side < KVD_F_SIDES; side++) {
         const kvd_h5_spec spec = rows_spec(f, side);
         if ((f->row[side] = H5Dopen2(f->file.id, spec.path, H5P_DEFAULT)) < 0)
@@ -310,5 +343,16 @@ int kvd_fisher_finish(kvd_fisher *f, kvd_err *err)
         if (write_sums(f, weights[side].path, weights[side].long_name, 2, f->weight[side], err) ||
             write_sums(f, roots[side].path, roots[side].long_name, 2, f->root[side], err))
             return -1;
+    for (int side = 0; side < KVD_F_SIDES; side++) {
+        kvd_h5_spec spec = {.path = moments[side].path,
+                            .long_name = moments[side].long_name,
+                            .units = "1",
+                            .type = H5T_IEEE_F64LE,
+                            .rank = 3,
+                            .axes = {"layer", "wide", "wide"}};
+        set_moment_dims(f, spec.dims);
+        if (kvd_h5_write(h, &spec, H5T_NATIVE_DOUBLE, f->moment[side], err))
+            return -1;
+    }
     return kvd_h5_finish(h, err);
 }

@@ -33,6 +33,12 @@ typedef struct kvd_fisher {
         *weight[KVD_F_SIDES];
     /* [n_layers][n_kv_heads]: mean over elements of sqrt(mean over sequences) */
     double *root[KVD_F_SIDES];
+    /*
+     * [n_layers][n_kv_heads d_head][n_kv_heads d_head]: products g^T g of gradients with respect to
+     * keys before RoPE, or values, of all KV heads, summed over all tokens. NULL if the file was
+     * written without them.
+     */
+    double *moment[KVD_F_SIDES];
     size_t n_rows; /* number of tokens whose squared gradients are stored one by one */
     kvd_h5 file;
     hid_t row[KVD_F_SIDES];               /* [n_layers][n_kv_heads][n_rows][d_head] float32 */

@@ -64,6 +64,7 @@ typedef struct {
     double *seen;                                     /* [most] number of probabilities in `mass` */
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES]; /* [most] bits, as in kvd_bits_count */
     size_t coded[KVD_N_SIDES];                        /* number of coded entries */
+    uint32_t stream[KVD_N_SIDES];                     /* states of kvd_bits_block */
     /* Channels that the keys of the first `pruned` entries keep, [d], n_keep of them. */
     uint8_t *keep;
     size_t n_keep, pruned;

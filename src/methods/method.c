@@ -115,6 +115,7 @@ static const struct {
     {BITS, &kvd_bits_comet.info},
     {BITS, &kvd_bits_vidkv.info},
     {BITS, &kvd_bits_xquant.info},
+    {BITS, &kvd_bits_waterfill.info},
     {COMBINATION, &leankv.info},
     {COMBINATION, &zdc.info},
     {COMBINATION, &mikv.info},
@@ -413,6 +414,8 @@ void kvd_method_with_fisher(kvd_method *m)
 
 bool kvd_method_reads_fisher(const kvd_method *m)
 {
+    if (kvd_plan_needs(&m->plan) & KVD_NEEDS_FISHER)
+        return true;
     if (m->plan.maker && m->plan.maker->reads_fisher &&
         m->plan.maker->reads_fisher(&m->plan.maker_values))
         return true;

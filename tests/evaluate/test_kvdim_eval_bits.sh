@@ -78,6 +78,14 @@ then ok "cachegen without calibration"; else not_ok "cachegen without calibratio
 fails "frequencies without calibration" "'cachegen' needs activations of calibration text" --method cachegen
 fails "a stream that loses entries" "'cachegen' codes a block of entries as one stream, from which 'h2o' cannot drop" --prompt 50 --calibration "$D/d.h5" --method h2o+cachegen
 
+# ---- waterfill: finer steps lose less, the finest is the model --------------------------------------
+$B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --fisher="$D/f.h5" -q -o "$D/of-fisher.h5" || bad "squared gradients"
+if rows --prompt 50 --calibration "$D/d.h5" --fisher "$D/f.h5" --method waterfill,step=0.02/0.005/0.00001; then
+  if awk 'NR == 2 { ok += $3 < 0.1 && $2 < 0.12 } NR == 3 { ok += $3 < kl / 4 && $2 > share && $2 < 0.3 } NR == 4 { ok += $3 < 1e-5 } { kl = $3; share = $2 } END { exit !(NR == 4 && ok == 3) }' "$D/rows"
+  then ok "waterfill's steps"; else bad "waterfill's steps" "$(cat "$D/rows")"; fi
+else bad "waterfill runs" "$(cat "$D/err")"; fi
+fails "waterfill without gradients" "'waterfill' needs squared gradients" --calibration "$D/d.h5" --method waterfill
+
 fails "a scale without calibration" "'fp8' needs activations of calibration text: give --calibration" --method fp8,scale=1
 $EVAL -o "$D/none.h5" --method fp8 --sweep 3 >"$D/out" 2>"$D/err"
 [ $? -eq 2 ] && grep -q "method 'fp8' has no key that trades bytes for quality" "$D/err" && ok "a sweep of a fixed width" || not_ok "a sweep of a fixed width" "$(cat "$D/err")"

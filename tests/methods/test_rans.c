@@ -161,10 +161,49 @@ static void rare_symbols(void **state)
     }
 }
 
+/* Calls that continue a stream are read from the last to the first, and cost their entropy. */
+static void streams_continue(void **state)
+{
+    (void)state;
+    enum { CALL = 16, CALLS = N / CALL };
+    static uint8_t part[CALLS][2 * CALL + 4];
+    static size_t size[CALLS];
+    uint64_t count[KVD_RANS_SYMBOLS] = {0};
+    kvd_rans_table t;
+    kvd_rng r;
+    kvd_err err = {""};
+    double entropy = 0;
+    size_t sum = 0;
+    uint32_t stream = 0, states[CALLS];
+    kvd_rng_seed(&r, 3, 1);
+    for (size_t i = 0; i < N; i++) {
+        const double u = kvd_rng_uniform(&r);
+        symbol[i] = (uint8_t)(u * u * u * 9);
+        count[symbol[i]]++;
+    }
+    kvd_rans_table_make(&t, count, KVD_RANS_SYMBOLS);
+    for (int s = 0; s < KVD_RANS_SYMBOLS; s++)
+        entropy -= count[s] ? (double)count[s] * log2((double)count[s] / N) : 0;
+    for (size_t i = 0; i < CALLS; i++) {
+        assert_int_equal(
+            kvd_rans_push(&t, NULL, symbol + i * CALL, CALL, &stream, part[i], &size[i], &err), 0);
+        states[i] = stream;
+        sum += size[i];
+    }
+    assert_true(8 * (double)sum + 32 <= 1.001 * entropy + 64);
+    for (size_t i = CALLS; i-- > 0;) {
+        assert_int_equal(stream, states[i]);
+        if (kvd_rans_pop(&t, NULL, part[i], size[i], &stream, read_again + i * CALL, CALL, &err))
+            fail_msg("%s", err.msg);
+    }
+    assert_memory_equal(read_again, symbol, N);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_input), cmocka_unit_test(contexts),
-        cmocka_unit_test(what_is_refused), cmocka_unit_test(rare_symbols)};
+        cmocka_unit_test(what_is_refused), cmocka_unit_test(rare_symbols),
+        cmocka_unit_test(streams_continue)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,11 @@ typedef struct {
     const double *seen; /* [n] number of probabilities in `mass` */
     /* [d] factors of channels of keys, for methods that balance, after a prompt; else NULL */
     const float *balance;
+    /*
+     * State of the entropy coder at the end of the stream of this head and side, 0 before its first
+     * block. A method with one stream for all blocks updates it. NULL: the block is the stream.
+     */
+    uint32_t *state;
     bool prompt; /* the block holds all tokens of a prompt that are coded */
 } kvd_bits_block;
 
@@ -105,7 +110,7 @@ struct kvd_bits_method {
 extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd_bits_hetero,
     kvd_bits_zipcache, kvd_bits_rotatekv, kvd_bits_allot, kvd_bits_fp8, kvd_bits_mxfp4,
     kvd_bits_nvfp4, kvd_bits_turboquant, kvd_bits_cachegen, kvd_bits_kvtc, kvd_bits_comet,
-    kvd_bits_vidkv, kvd_bits_xquant;
+    kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
 /* GPU code of kivi and kvquant; else NULL. */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;

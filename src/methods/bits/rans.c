@@ -133,25 +133,39 @@ size_t kvd_rans_room(size_t n)
     return 2 * n + STATE_BYTES;
 }
 
-int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
-                    size_t n, uint8_t *out, size_t *bytes, kvd_err *err)
+int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
+                  size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err)
 {
     uint8_t *const end = out + kvd_rans_room(n), *at = end;
-    uint32_t state = LEAST;
+    uint32_t x = *state ? *state : LEAST;
     /* symbols are coded from the last to the first, so that a reader goes forward */
     for (size_t i = n; i-- > 0;) {
         const kvd_rans_table *const t = &table[context ? context[i] : 0];
         const uint32_t f = frequency(t, symbol[i]);
         if (f == 0)
             return kvd_fail(err, "symbol %d of an entropy code has frequency 0", symbol[i]);
-        for (; state >= ((LEAST >> KVD_RANS_BITS) << 8) * f; state >>= 8)
-            *--at = (uint8_t)state;
-        state = ((state / f) << KVD_RANS_BITS) + state % f + t->start[symbol[i]];
+        for (; x >= ((LEAST >> KVD_RANS_BITS) << 8) * f; x >>= 8)
+            *--at = (uint8_t)x;
+        x = ((x / f) << KVD_RANS_BITS) + x % f + t->start[symbol[i]];
     }
-    for (int i = 0; n && i < STATE_BYTES; i++, state >>= 8)
-        *--at = (uint8_t)state;
+    *state = x;
     *bytes = (size_t)(end - at);
     memmove(out, at, *bytes);
+    return 0;
+}
+
+int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
+                    size_t n, uint8_t *out, size_t *bytes, kvd_err *err)
+{
+    uint32_t state = 0;
+    if (kvd_rans_push(table, context, symbol, n, &state, out, bytes, err))
+        return -1;
+    if (!n)
+        return 0;
+    memmove(out + STATE_BYTES, out, *bytes);
+    for (int i = STATE_BYTES; i-- > 0; state >>= 8)
+        out[i] = (uint8_t)state;
+    *bytes += STATE_BYTES;
     return 0;
 }
 
@@ -164,28 +178,43 @@ static int symbol_at(const kvd_rans_table *t, uint32_t number)
     return s;
 }
 
+int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
+                 size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err)
+{
+    const uint8_t *const end = in + bytes;
+    uint32_t x = *state;
+    for (size_t i = 0; i < n; i++) {
+        const kvd_rans_table *const t = &table[context ? context[i] : 0];
+        const uint32_t number = x % KVD_RANS_TOTAL;
+        const int s = symbol_at(t, number);
+        symbol[i] = (uint8_t)s;
+        x = frequency(t, s) * (x >> KVD_RANS_BITS) + number - t->start[s];
+        while (x < LEAST) {
+            if (in == end)
+                return kvd_fail(err, "an entropy code ends after %zu of %zu symbols", i, n);
+            x = x << 8 | *in++;
+        }
+    }
+    *state = x;
+    return in == end
+               ? 0
+               : kvd_fail(err, "an entropy code of %zu symbols does not end with its bytes", n);
+}
+
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err)
 {
-    const uint8_t *const end = in + bytes;
     uint32_t state = 0;
     if (n && bytes < STATE_BYTES)
         return kvd_fail(err, "an entropy code of %zu bytes has no state", bytes);
-    for (int i = 0; n && i < STATE_BYTES; i++)
-        state = state << 8 | *in++;
-    for (size_t i = 0; i < n; i++) {
-        const kvd_rans_table *const t = &table[context ? context[i] : 0];
-        const uint32_t number = state % KVD_RANS_TOTAL;
-        const int s = symbol_at(t, number);
-        symbol[i] = (uint8_t)s;
-        state = frequency(t, s) * (state >> KVD_RANS_BITS) + number - t->start[s];
-        while (state < LEAST) {
-            if (in == end)
-                return kvd_fail(err, "an entropy code ends after %zu of %zu symbols", i, n);
-            state = state << 8 | *in++;
-        }
-    }
-    return in != end || (n && state != LEAST)
-               ? kvd_fail(err, "an entropy code of %zu symbols does not end with its bytes", n)
-               : 0;
+    if (!n)
+        return bytes ? kvd_fail(err, "an entropy code of 0 symbols does not end with its bytes")
+                     : 0;
+    for (int i = 0; i < STATE_BYTES; i++)
+        state = state << 8 | in[i];
+    if (kvd_rans_pop(table, context, in + STATE_BYTES, bytes - STATE_BYTES, &state, symbol, n, err))
+        return -1;
+    return state == LEAST
+               ? 0
+               : kvd_fail(err, "an entropy code of %zu symbols does not end with its bytes", n);
 }

@@ -61,4 +61,20 @@ int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const 
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
+/*
+ * Codes n symbols on top of a stream with final state *state, which becomes the new final state; a
+ * new stream begins with *state 0. The bytes that the stream grows by are written to out, which has
+ * kvd_rans_room(n) bytes. Nothing but the 4 bytes of the last state is stored per stream, however
+ * many calls made it. The stream is read from its end: the last call's symbols first.
+ */
+int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
+                  size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
+
+/*
+ * Reads the n symbols of the last kvd_rans_push from its bytes in [bytes], with the same tables and
+ * contexts, and sets *state to that before the call (not 0). Fails as kvd_rans_decode does.
+ */
+int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
+                 size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
+
 #endif

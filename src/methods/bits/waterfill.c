@@ -1,0 +1,430 @@
+/*
+ * waterfill: transform coding of all KV heads of a layer at one step size for the whole cache.
+ *
+ * A row x of a side of a layer (keys before RoPE, or values, of all heads side by side) has mean m
+ * and covariance C on calibration text. F is the second moment E[g^T g] of the gradient of the loss
+ * with respect to x, so to second order an error e of one token costs (1/2) e F e^T nats. With
+ * F = A^T A and the eigenvectors U of A C A^T,
+ *
+ *   y = (x - m) A^T U,   x^ = m + y^ U^T A^{-T},   e F e^T = |y^ - y|^2
+ *
+ * so the components y are uncorrelated and their squared errors add up to the loss, with one weight
+ * for all components of all layers and both sides. Reverse water-filling (Cover and Thomas, Elements
+ * of Information Theory, section 10.3.3) gives all components the same distortion, except those
+ * with a smaller variance, which are not sent: y is rounded to multiples of one `step`, numbers
+ * below 0.6 steps to 0 (a dead zone, which costs less rate than it adds to the error; Goyal,
+ * "Theoretical foundations of transform coding", 2001), and an entropy coder (rans.h) with a table
+ * per component from calibration rows stores the multiples. A multiple other than 0 is read
+ * away from 0 by `offset` steps, the mean distance in calibration rows. All tokens of a side of a layer form one stream.
+ */
+#include <cblas.h>
+#include <lapacke.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/linalg.h"
+#include "methods/bits/bits.h"
+#include "methods/bits/calibration.h"
+#include "methods/bits/rans.h"
+
+enum { STEP, SINK, ROWS };
+static const kvd_parameter parameters[] = {
+    {"step", 0.01, 1e-7, 1, false, "distance of two levels, in roots of nats per token"},
+    {"sink", 1, 0, 1024, true, "number of first tokens kept exact"},
+    {"rows", 16384, 64, 1 << 20, true, "number of calibration tokens read"},
+    {NULL, 0, 0, 0, false, NULL},
+};
+static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
+
+/*
+ * Symbol ZERO + q is the multiple q. ESCAPE is followed by 4 bytes, which take a table in which all
+ * symbols are equal.
+ */
+enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
+/* Fraction of a step that is added before rounding towards 0. */
+static const double ROUND = 0.4;
+/* Share of the mean of the diagonal of F that is added to the diagonal, so that A has an inverse. */
+static const double RIDGE = 1e-3;
+
+/* Transform and tables of one side of a layer. */
+typedef struct {
+    float *mean;           /* [wide] */
+    float *to, *from;      /* [wide][wide]: y = (x - mean) to, x = mean + y from */
+    kvd_rans_table *table; /* [wide + 1]: components, then bytes after an escape */
+    double offset;         /* mean of |y| / step - |q| over components that are not rounded to 0 */
+} coder;
+
+typedef struct {
+    const kvd_parameter_values *v;
+    int n_layers;
+    size_t wide;  /* n_kv_heads * d_head */
+    coder *coder; /* [n_layers][KVD_N_SIDES] */
+} waterfill;
+
+/* Returns the multiple of the step to which y is rounded. */
+static double multiple_of(double y, double step)
+{
+    return copysign(floor(fabs(y) / step + ROUND), y);
+}
+
+/* ---- calibration ----------------------------------------------------------------------------- */
+
+/* Scratch memory of the calibration. */
+typedef struct {
+    float *x, *y, *head;         /* [n][wide]; [2][n][d_head] */
+    double *a, *c, *u, *product; /* [wide][wide] */
+    double *sigma, *scratch;     /* [wide]; scratch of kvd_gram_add */
+} making;
+
+/* Reads rows of all heads without those of sinks. Returns their number; 0 after a failure. */
+static size_t read_rows(const waterfill *w, const kvd_method_setup *s, kvd_x what, int layer,
+                        size_t n, making *m, kvd_err *err)
+{
+    const size_t d = (size_t)s->config->d_head, sink = (size_t)w->v->value[SINK];
+    size_t kept = 0;
+    for (int g = 0; g < s->config->n_kv_heads; g++) {
+        if (kvd_activations_rows(s->calibration, what, layer, g, 0, n, m->head, m->head + n * d,
+                                 err))
+            return 0;
+        kept = 0;
+        for (size_t i = 0; i < n; i++)
+            if (i % s->calibration->seq_len >= sink)
+                memcpy(m->x + kept++ * w->wide + (size_t)g * d, m->head + i * d, d * sizeof *m->x);
+    }
+    if (!kept)
+        (void)kvd_fail(err, "every token of the calibration is one of the first %zu (sink)", sink);
+    return kept;
+}
+
+/* Subtracts the means of the columns of x [n][d], which go to mean [d]. */
+static void centre(float *x, size_t n, size_t d, float *mean)
+{
+    for (size_t j = 0; j < d; j++) {
+        double sum = 0;
+        for (size_t i = 0; i < n; i++)
+            sum += (double)x[i * d + j];
+        mean[j] = (float)(sum / (double)n);
+        for (size_t i = 0; i < n; i++)
+            x[i * d + j] -= mean[j];
+    }
+}
+
+static void multiply(bool left, bool right, size_t n, const double *a, const double *b, double *c)
+{
+    cblas_dgemm(CblasRowMajor, left ? CblasTrans : CblasNoTrans, right ? CblasTrans : CblasNoTrans,
+                (blasint)n, (blasint)n, (blasint)n, 1, a, (blasint)n, b, (blasint)n, 0, c,
+                (blasint)n);
+}
+
+/* Finds the transform of centred rows m->x [n] from the gradients' moment [wide][wide]. */
+static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
+                     making *m, kvd_err *err)
+{
+    double trace = 0;
+    for (size_t i = 0; i < d; i++)
+        trace += moment[i * d + i] / n_tokens;
+    if (!(trace > 0))
+        return kvd_fail(err, "all gradients of --fisher are 0");
+    for (size_t i = 0; i < d * d; i++)
+        m->a[i] = moment[i] / n_tokens + (i / d == i % d ? RIDGE * trace / (double)d : 0);
+    if (LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'U', (lapack_int)d, m->a, (lapack_int)d))
+        return kvd_fail(err, "the moment of gradients in --fisher is not positive definite");
+    for (size_t i = 0; i < d; i++)
+        memset(m->a + i * d, 0, i * sizeof *m->a);
+    memset(m->c, 0, d * d * sizeof *m->c);
+    if (kvd_gram_add(m->c, d, m->x, n, d, m->scratch, err))
+        return -1;
+    multiply(false, false, d, m->a, m->c, m->product);
+    multiply(false, true, d, m->product, m->a, m->c);
+    for (size_t i = 0; i < d; i++) /* rounding may make it unsymmetric */
+        for (size_t j = 0; j < i; j++)
+            m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
+    if (kvd_gram_svd(m->c, d, m->sigma, m->u, err))
+        return -1;
+    multiply(true, false, d, m->a, m->u, m->product); /* A^T U */
+    for (size_t i = 0; i < d * d; i++)
+        to->to[i] = (float)m->product[i];
+    if (LAPACKE_dtrtrs(LAPACK_ROW_MAJOR, 'U', 'N', 'N', (lapack_int)d, (lapack_int)d, m->a,
+                       (lapack_int)d, m->u, (lapack_int)d))
+        return kvd_fail(err, "the moment of gradients in --fisher has no inverse");
+    for (size_t i = 0; i < d; i++) /* (A^{-1} U)^T */
+        for (size_t j = 0; j < d; j++)
+            to->from[j * d + i] = (float)m->u[i * d + j];
+    return 0;
+}
+
+/*
+ * Makes the tables from the components y [n][d]. Multiples beyond those that occur are escapes.
+ */
+static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
+{
+    uint64_t equal[KVD_RANS_SYMBOLS];
+    double sum = 0, others = 0;
+    for (size_t i = 0; i < KVD_RANS_SYMBOLS; i++)
+        equal[i] = 1;
+    kvd_rans_table_make(&to->table[d], equal, KVD_RANS_SYMBOLS);
+    for (size_t j = 0; j < d; j++) {
+        uint64_t count[KVD_RANS_SYMBOLS] = {0};
+        int least = ZERO, most = ZERO;
+        for (size_t i = 0; i < n; i++) {
+            const double q = multiple_of((double)y[i * d + j], step);
+            if (fabs(q) > 0) {
+                sum += fabs((double)y[i * d + j]) / step - fabs(q);
+                others++;
+            }
+            const int s = fabs(q) <= ZERO ? ZERO + (int)q : ESCAPE;
+            count[s] += 64;
+            least = s < least ? s : least;
+            most = s < ESCAPE && s > most ? s : most;
+        }
+        for (int s = least; s <= most; s++)
+            count[s]++;
+        count[ESCAPE]++;
+        kvd_rans_table_make(&to->table[j], count, KVD_RANS_SYMBOLS);
+    }
+    to->offset = others > 0 ? sum / others : 0;
+}
+
+static void free_making(making *m)
+{
+    free(m->x);
+    free(m->y);
+    free(m->head);
+    free(m->a);
+    free(m->c);
+    free(m->u);
+    free(m->product);
+    free(m->sigma);
+    free(m->scratch);
+}
+
+static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err *err)
+{
+    const size_t most = (size_t)w->v->value[ROWS], d = w->wide,
+                 n = s->calibration->n_tokens < most ? s->calibration->n_tokens : most;
+    making m = {.x = malloc(n * d * sizeof *m.x),
+                .y = malloc(n * d * sizeof *m.y),
+                .head = malloc(2 * n * (size_t)s->config->d_head * sizeof *m.head),
+                .a = malloc(d * d * sizeof *m.a),
+                .c = malloc(d * d * sizeof *m.c),
+                .u = malloc(d * d * sizeof *m.u),
+                .product = malloc(d * d * sizeof *m.product),
+                .sigma = malloc(d * sizeof *m.sigma),
+                .scratch = malloc(kvd_gram_scratch(d) * sizeof *m.scratch)};
+    int status = m.x && m.y && m.head && m.a && m.c && m.u && m.product && m.sigma && m.scratch
+                     ? 0
+                     : kvd_no_memory(err, "calibration rows", 2 * n * d * sizeof *m.x);
+    for (int l = 0; !status && l < w->n_layers; l++)
+        for (int side = 0; !status && side < KVD_N_SIDES; side++) {
+            coder *const to = &w->coder[l * KVD_N_SIDES + side];
+            const kvd_x what = side == KVD_VALUES ? KVD_X_V : pre ? KVD_X_K_PRE : KVD_X_K;
+            const size_t kept = read_rows(w, s, what, l, n, &m, err);
+            if (!kept) {
+                status = -1;
+                break;
+            }
+            centre(m.x, kept, d, to->mean);
+            status = transform(to, s->fisher->moment[side] + (size_t)l * d * d,
+                               (double)s->fisher->n_tokens, kept, d, &m, err);
+            if (status)
+                break;
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)kept, (blasint)d,
+                        (blasint)d, 1, m.x, (blasint)d, to->to, (blasint)d, 0, m.y, (blasint)d);
+            count_multiples(to, m.y, kept, d, w->v->value[STEP]);
+        }
+    free_making(&m);
+    return status;
+}
+
+/* ---- one plan -------------------------------------------------------------------------------- */
+
+static void close_method(void *self)
+{
+    waterfill *const w = self;
+    for (int i = 0; w->coder && i < w->n_layers * KVD_N_SIDES; i++) {
+        free(w->coder[i].mean);
+        free(w->coder[i].to);
+        free(w->coder[i].from);
+        free(w->coder[i].table);
+    }
+    free(w->coder);
+    free(w);
+}
+
+static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
+    const bool pre = c->positions == KVD_POSITIONS_ROPE;
+    const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head;
+    if (kvd_calibration_fits(s, pre, err))
+        return -1;
+    if (s->fisher->first_layer != 0 || s->fisher->n_layers != c->n_layers)
+        return kvd_fail(err, "--fisher holds layers %d to %d, the model has %d",
+                        s->fisher->first_layer, s->fisher->first_layer + s->fisher->n_layers - 1,
+                        c->n_layers);
+    if (!s->fisher->moment[KVD_KEYS] || !s->fisher->moment[KVD_VALUES])
+        return kvd_fail(err, "--fisher has no /moment/k_pre and /moment/v, which 'waterfill' "
+                             "needs: make it again with kvdim-collect --fisher");
+    waterfill *const w = calloc(1, sizeof *w);
+    if (!w)
+        return kvd_no_memory(err, "a method", sizeof *w);
+    *w = (waterfill){.v = v,
+                     .n_layers = c->n_layers,
+                     .wide = wide,
+                     .coder = calloc((size_t)c->n_layers * KVD_N_SIDES, sizeof *w->coder)};
+    bool all = w->coder;
+    for (int i = 0; all && i < c->n_layers * KVD_N_SIDES; i++) {
+        w->coder[i] = (coder){.mean = malloc(wide * sizeof(float)),
+                              .to = malloc(wide * wide * sizeof(float)),
+                              .from = malloc(wide * wide * sizeof(float)),
+                              .table = malloc((wide + 1) * sizeof(kvd_rans_table))};
+        all = w->coder[i].mean && w->coder[i].to && w->coder[i].from && w->coder[i].table;
+    }
+    if (!all ? kvd_no_memory(err, "transforms", 2 * wide * wide * sizeof(float))
+             : calibrate(w, s, pre, err)) {
+        close_method(w);
+        return -1;
+    }
+    *self = w;
+    return 0;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* Memory of a block of n rows. */
+typedef struct {
+    float *x, *y;      /* [n][wide] rows that are coded, without the mean; their components */
+    uint16_t *context; /* [room] table of each symbol */
+    uint8_t *symbol;   /* [room] */
+    uint8_t *stream;
+    size_t n; /* number of symbols */
+} buffers;
+
+/* Returns true if the component can be stored without an escape. */
+static bool plain(const coder *c, size_t j, double q)
+{
+    if (fabs(q) > ZERO)
+        return false;
+    const uint16_t *const start = c->table[j].start + ZERO + (int)q;
+    return start[1] > start[0];
+}
+
+/* Sets the symbols of the components of n rows. */
+static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
+{
+    w->n = 0;
+    for (size_t i = 0; i < n * wide; i++) {
+        const size_t j = i % wide;
+        const double q = multiple_of((double)w->y[i], step);
+        if (fabs(q) > INT32_MAX)
+            return kvd_fail(err, "step = %g is too small: a component is %g", step,
+                            (double)w->y[i]);
+        w->context[w->n] = (uint16_t)j;
+        w->symbol[w->n++] = (uint8_t)(plain(c, j, q) ? ZERO + (int)q : ESCAPE);
+        if (plain(c, j, q))
+            continue;
+        const uint32_t bits = (uint32_t)(int32_t)q;
+        for (int k = 0; k < ESCAPE_BYTES; k++) {
+            w->context[w->n] = (uint16_t)wide;
+            w->symbol[w->n++] = (uint8_t)(bits >> 8 * k);
+        }
+    }
+    return 0;
+}
+
+/* Sets the components of n rows from their symbols. */
+static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step)
+{
+    const uint8_t *s = w->symbol;
+    for (size_t i = 0; i < n * wide; i++) {
+        int32_t q = *s - ZERO;
+        if (*s++ == ESCAPE) {
+            uint32_t bits = 0;
+            for (int k = 0; k < ESCAPE_BYTES; k++)
+                bits |= (uint32_t)*s++ << 8 * k;
+            q = (int32_t)bits;
+        }
+        w->y[i] = (float)((q + (q > 0) * c->offset - (q < 0) * c->offset) * step);
+    }
+}
+
+/* Codes n rows of w->x, replaces them by their decoded values, and counts bits. */
+static int code_rows(const coder *c, buffers *w, size_t n, size_t wide, double step,
+                     uint32_t *state, kvd_bits_count *count, kvd_err *err)
+{
+    const uint32_t before = *state;
+    size_t bytes;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)wide, (blasint)wide,
+                1, w->x, (blasint)wide, c->to, (blasint)wide, 0, w->y, (blasint)wide);
+    if (set_symbols(c, w, n, wide, step, err) ||
+        kvd_rans_push(c->table, w->context, w->symbol, w->n, state, w->stream, &bytes, err))
+        return -1;
+    uint32_t check = *state;
+    memset(w->symbol, 0, w->n);
+    if (kvd_rans_pop(c->table, w->context, w->stream, bytes, &check, w->symbol, w->n, err))
+        return -1;
+    if (before && check != before)
+        return kvd_fail(err, "an entropy code does not end in the state that it began with");
+    read_symbols(c, w, n, wide, step);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)wide, (blasint)wide,
+                1, w->y, (blasint)wide, c->from, (blasint)wide, 0, w->x, (blasint)wide);
+    count->payload += 8 * (double)bytes;
+    count->side += before ? 0 : 8 * (double)sizeof *state;
+    return 0;
+}
+
+static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
+                kvd_err *err)
+{
+    const waterfill *const t = self;
+    const coder *const c = &t->coder[b->layer * KVD_N_SIDES + (int)b->side];
+    const size_t wide = t->wide, sink = (size_t)t->v->value[SINK], size = b->n * wide,
+                 room = (1 + ESCAPE_BYTES) * size,
+                 bytes = 2 * size * sizeof(float) + 3 * room + kvd_rans_room(room);
+    uint32_t own = 0, *const state = b->state ? b->state : &own;
+    float *const memory = malloc(bytes);
+    if (!memory)
+        return kvd_no_memory(err, "a block of the cache", bytes);
+    buffers w = {.x = memory, .y = memory + size};
+    w.context = (uint16_t *)(void *)(memory + 2 * size);
+    w.symbol = (uint8_t *)(w.context + room);
+    w.stream = w.symbol + room;
+    size_t n = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        for (size_t j = 0; j < wide; j++)
+            if (b->position[i] < sink)
+                decoded[i * wide + j] = kvd_round_f16(b->x[i * wide + j]);
+            else
+                w.x[n * wide + j] = b->x[i * wide + j] - c->mean[j];
+        n += b->position[i] >= sink;
+    }
+    *count = (kvd_bits_count){16.0 * (double)((b->n - n) * wide), 0};
+    const int status = n ? code_rows(c, &w, n, wide, t->v->value[STEP], state, count, err) : 0;
+    n = 0;
+    for (size_t i = 0; !status && i < b->n; i++)
+        if (b->position[i] >= sink) {
+            for (size_t j = 0; j < wide; j++)
+                decoded[i * wide + j] = w.x[n * wide + j] + c->mean[j];
+            n++;
+        }
+    free(memory);
+    return status;
+}
+
+const kvd_bits_method kvd_bits_waterfill = {
+    .info =
+        {
+            .name = "waterfill",
+            .summary = "components weighed by gradients, one step for all, an entropy coder",
+            .parameter = parameters,
+            .tradeoff = &tradeoff,
+            .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE | KVD_NEEDS_FISHER,
+        },
+    .keys_before_rope = true,
+    .all_heads = true,
+    .stream = true,
+    .open = open,
+    .close = close_method,
+    .code = code,
+};

@@ -1,0 +1,194 @@
+/*
+ * waterfill on calibration rows: the loss that its step predicts, streams that continue, and the
+ * rows that a step much smaller or larger than the data gives.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "calibration_dump.h"
+#include "common/rng.h"
+#include "methods/method.h"
+
+enum { N = 600, WIDE = HEADS * D };
+static float x[N * WIDE], y[N * WIDE], again[N * WIDE];
+static uint32_t position[N];
+static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
+static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
+
+/* Sets moments of both sides to sums of products of 3 WIDE random gradients of unequal channels. */
+static void draw_moments(void)
+{
+    kvd_rng r;
+    kvd_rng_seed(&r, 7, 1);
+    memset(moment, 0, sizeof moment);
+    for (int side = 0; side < KVD_F_SIDES; side++) {
+        for (int l = 0; l < LAYERS; l++)
+            for (int t = 0; t < 3 * WIDE; t++) {
+                double g[WIDE];
+                for (int i = 0; i < WIDE; i++)
+                    g[i] = (kvd_rng_uniform(&r) - 0.5) * (1 + i % 5) + (i ? g[i - 1] / 2 : 0);
+                for (int i = 0; i < WIDE * WIDE; i++)
+                    moment[side][l * WIDE * WIDE + i] += g[i / WIDE] * g[i % WIDE];
+            }
+        fisher.moment[side] = moment[side];
+    }
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < N; i++)
+        position[i] = i;
+    draw_moments();
+    return open_dump(N);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    close_dump();
+    return 0;
+}
+
+/*
+ * Codes rows x of layer 1 into `to`, `each` rows at a time as one stream. Returns the mean over rows
+ * of e F e^T with the ridge that the method adds to F.
+ */
+static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
+{
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
+    const double *const f = moment[side] + WIDE * WIDE;
+    double trace = 0, loss = 0;
+    uint32_t stream = 0;
+    kvd_method m;
+    void *self = NULL;
+    kvd_err err = {""};
+    if (kvd_method_parse(text, &m, &err) ||
+        m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
+        fail_msg("%s", err.msg);
+    *sum = (kvd_bits_count){0, 0};
+    for (size_t i = 0; i < N; i += each) {
+        kvd_bits_count count;
+        const kvd_bits_block b = {.side = side,
+                                  .layer = 1,
+                                  .n = N - i < each ? N - i : each,
+                                  .d = WIDE,
+                                  .x = x + i * WIDE,
+                                  .position = position + i,
+                                  .state = &stream};
+        if (m.plan.bits->code(self, &b, to + i * WIDE, &count, &err))
+            fail_msg("%s", err.msg);
+        sum->payload += count.payload;
+        sum->side += count.side;
+    }
+    m.plan.bits->close(self);
+    for (int i = 0; i < WIDE; i++)
+        trace += f[i * WIDE + i];
+    for (size_t t = 0; t < N; t++)
+        for (int i = 0; i < WIDE * WIDE; i++) {
+            const size_t a = t * WIDE + (size_t)i / WIDE, b = t * WIDE + (size_t)i % WIDE;
+            loss += ((double)to[a] - (double)x[a]) * ((double)to[b] - (double)x[b]) *
+                    (f[i] + (a == b ? 1e-3 * trace / WIDE : 0)) / (double)fisher.n_tokens / N;
+        }
+    return loss;
+}
+
+static void read_rows(kvd_side side)
+{
+    rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
+}
+
+/* Errors of a small step are uniform: every component loses step^2 / 12, whatever F is. */
+static void the_step_predicts_the_loss(void **state)
+{
+    (void)state;
+    const double steps[] = {1e-3, 1e-2, 5e-2};
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        double bits = INFINITY;
+        read_rows((kvd_side)side);
+        for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+            char text[60];
+            kvd_bits_count count;
+            (void)snprintf(text, sizeof text, "waterfill,step=%g,sink=0", steps[i]);
+            const double loss = code(text, (kvd_side)side, N, y, &count),
+                         predicted = WIDE * steps[i] * steps[i] / 12;
+            if (!(fabs(loss / predicted - 1) < 0.05))
+                fail_msg("%s: loss %g, predicted %g", text, loss, predicted);
+            assert_true(count.payload < bits);
+            bits = count.payload;
+        }
+    }
+}
+
+/* A stream that grows row by row has the bytes of one block, and the same rows. */
+static void streams_continue(void **state)
+{
+    (void)state;
+    const char *const text[] = {"waterfill,step=0.1,sink=0", "waterfill,step=0.5,sink=3",
+                                "waterfill,step=1e-6,sink=0"};
+    for (int side = 0; side < KVD_N_SIDES; side++)
+        for (int i = 0; i < 3; i++) {
+            kvd_bits_count whole, rows;
+            read_rows((kvd_side)side);
+            (void)code(text[i], (kvd_side)side, N, y, &whole);
+            (void)code(text[i], (kvd_side)side, 1, again, &rows);
+            for (size_t j = 0; j < (size_t)N * WIDE; j++)
+                assert_true(fabs((double)y[j] - (double)again[j]) <=
+                            1e-5 * (1 + fabs((double)y[j])));
+            assert_true(whole.side <= 32 && rows.side <= 32);
+            if (!(fabs(rows.payload - whole.payload) <= 16 + 0.002 * whole.payload))
+                fail_msg("%s: %g bits row by row, %g as a block", text[i], rows.payload,
+                         whole.payload);
+        }
+}
+
+/* Sinks are exact to 16 bits. Rows are read as the mean for almost nothing if the step is large. */
+static void sinks_and_no_rate(void **state)
+{
+    (void)state;
+    kvd_bits_count count;
+    read_rows(KVD_VALUES);
+    memset(moment[KVD_VALUES], 0, sizeof moment[KVD_VALUES]);
+    for (int i = 0; i < LAYERS * WIDE; i++)
+        moment[KVD_VALUES][i * WIDE + i % WIDE] = 1e-6;
+    (void)code("waterfill,step=1,sink=2", KVD_VALUES, N, y, &count);
+    draw_moments();
+    for (size_t i = 0; i < 2 * (size_t)WIDE; i++)
+        assert_true(fabs((double)y[i] - (double)x[i]) <= 1e-3 * (1 + fabs((double)x[i])));
+    for (size_t i = 2 * (size_t)WIDE; i < (size_t)N * WIDE; i++)
+        assert_true(fabs((double)y[i] - (double)y[2 * WIDE + i % WIDE]) < 1e-6);
+    assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    kvd_fisher without = fisher;
+    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &without},
+                           none = {.config = &config, .calibration = &dump};
+    kvd_method m;
+    kvd_err err;
+    assert_int_equal(kvd_method_parse("h2o+waterfill", &m, &err), 0);
+    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
+    assert_non_null(strstr(err.msg, "'waterfill' codes all heads of a layer together"));
+    assert_int_equal(kvd_method_parse("waterfill", &m, &err), 0);
+    assert_int_equal(kvd_plan_open(&m.plan, &none, &err), -1);
+    assert_non_null(strstr(err.msg, "--fisher"));
+    without.moment[KVD_VALUES] = NULL;
+    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), -1);
+    assert_non_null(strstr(err.msg, "--fisher has no /moment/k_pre and /moment/v"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_step_predicts_the_loss), cmocka_unit_test(streams_continue),
+        cmocka_unit_test(sinks_and_no_rate), cmocka_unit_test(refused)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
