@@ -310,7 +310,7 @@ results-pages: $(BUILD)/bin/kvdim-report
 
 # The ledger of the papers' claims from the committed files that measure them. Fails where results/ledger.md, README.md
 # or docs/ differ from it; UPDATE=1 writes results/ledger.md and the tables in the documents anew.
-claim_files = $(sort $(shell find results/kvdim-25m results/kvdim-6m results/h200/figures -name '*.h5' \
+claim_files = $(sort $(shell find results/kvdim-25m results/kvdim-6m results/h200/figures results/h200/ablations -name '*.h5' \
                 -not -path '*/methods-sweep/*' -not -path '*/report/*'))
 claims: $(BUILD)/bin/kvdim-report
 	@$(BUILD)/bin/kvdim-report $(claim_files) --no-plots -o $(BUILD)/claims | grep 'figures and tables of the papers'
