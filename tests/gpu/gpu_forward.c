@@ -15,9 +15,9 @@
 /*
  * Largest accepted distances. float32 has that of the CPU's pass. bf16 has 8 bits: weights that are
  * stored in float32, normalised rows, Q, K, V, probabilities, attention output and activation are
- * each rounded by up to 2^-9. Over the fixtures this gives 0.7 to 2.8 % of the norm of logits and up
- * to 3.9 % of attention outputs; Transformers in bf16, whose residual stream is bf16 too, gives 0.8
- * to 4 % of the logits.
+ * each rounded by up to 2^-9. Over the fixtures this gives 0.7 to 2.8 % of the norm of logits and
+ * up to 3.9 % of attention outputs; Transformers in bf16, whose residual stream is bf16 too, gives
+ * 0.8 to 4 % of the logits.
  */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*

@@ -57,8 +57,8 @@ static int tear_down(void **state)
 }
 
 /*
- * Codes rows x of layer 1 into `to`, `each` rows at a time as one stream. Returns the mean over rows
- * of e F e^T with the ridge that the method adds to F.
+ * Codes rows x of layer 1 into `to`, `each` rows at a time as one stream. Returns the mean over
+ * rows of e F e^T with the ridge that the method adds to F.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {

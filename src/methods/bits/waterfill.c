@@ -9,13 +9,14 @@
  *   y = (x - m) A^T U,   x^ = m + y^ U^T A^{-T},   e F e^T = |y^ - y|^2
  *
  * so the components y are uncorrelated and their squared errors add up to the loss, with one weight
- * for all components of all layers and both sides. Reverse water-filling (Cover and Thomas, Elements
- * of Information Theory, section 10.3.3) gives all components the same distortion, except those
- * with a smaller variance, which are not sent: y is rounded to multiples of one `step`, numbers
- * below 0.6 steps to 0 (a dead zone, which costs less rate than it adds to the error; Goyal,
+ * for all components of all layers and both sides. Reverse water-filling (Cover and Thomas,
+ * Elements of Information Theory, section 10.3.3) gives all components the same distortion, except
+ * those with a smaller variance, which are not sent: y is rounded to multiples of one `step`,
+ * numbers below 0.6 steps to 0 (a dead zone, which saves more rate than its error costs; Goyal,
  * "Theoretical foundations of transform coding", 2001), and an entropy coder (rans.h) with a table
- * per component from calibration rows stores the multiples. A multiple other than 0 is read
- * away from 0 by `offset` steps, the mean distance in calibration rows. All tokens of a side of a layer form one stream.
+ * per component from calibration rows stores the multiples. A multiple other than 0 is read away
+ * from 0 by `offset` steps, the mean distance in calibration rows. All tokens of a side of a layer
+ * form one stream.
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -44,7 +45,7 @@ static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
 /* Fraction of a step that is added before rounding towards 0. */
 static const double ROUND = 0.4;
-/* Share of the mean of the diagonal of F that is added to the diagonal, so that A has an inverse. */
+/* Share of the mean diagonal of F that is added to the diagonal, so that A has an inverse. */
 static const double RIDGE = 1e-3;
 
 /* Transform and tables of one side of a layer. */
