@@ -19,7 +19,7 @@
 
 #include "gpu_case.h"
 
-enum { N_KV = 8, N_HEADS = 32, RUNS = 21, STEPS = 13, FLUSH_MIB = 256 };
+enum { N_KV = 8, N_HEADS = 32, RUNS = 21, STEPS = 12, FLUSH_MIB = 256 };
 
 static const char *const step_name[STEPS] = {
     "CTA starts",
@@ -27,7 +27,6 @@ static const char *const step_name[STEPS] = {
     "page numbers read",
     "first copy started",
     "last copy started",
-    "arbitrary unit started",
     "first page arrived",
     "first unit computed",
     "warp 0 computed its last unit",
@@ -61,18 +60,6 @@ static const struct {
     {"1x32768 p=0", 32768, FULL},
 };
 
-static const struct {
-    const char *name;
-    uint32_t bits;
-} variants[] = {
-    {"as it was", 0},
-#define MOST                                                                                       \
-    (KVD_DECODE_PREFETCH | KVD_DECODE_CONSTANTS | KVD_DECODE_ONE_ROUND | KVD_DECODE_UNIT_32 |      \
-     KVD_DECODE_WARM | KVD_DECODE_ALIGNED | KVD_DECODE_FINE)
-    {"all, units of 32 tokens", MOST},
-    {"all, slots looked at", MOST | KVD_DECODE_LOOK},
-};
-
 static double median(double *x, size_t n)
 {
     kvd_sort(x, n);
@@ -104,7 +91,7 @@ static double timed_median(const kvd_decode_args *args)
     return median(us, RUNS);
 }
 
-static void run(int at, int which)
+static void run(int at)
 {
     kvd_attn_heads heads = {N_HEADS, N_KV, 128, {0}, {0}};
     for (int g = 0; g < N_KV; g++) {
@@ -132,7 +119,6 @@ static void run(int at, int which)
     args.q = q;
     args.o = on_device(NULL, (size_t)args.map.o_pitch * 2);
     args.n_ctas = kvd_decode_ctas(&args.map);
-    args.variant = variants[which].bits;
     const size_t n = (size_t)args.n_ctas,
                  bytes = kvd_decode_workspace_bytes(&args.map, 1, len, args.n_ctas),
                  stamp_bytes = n * KVD_DECODE_STAMPS * sizeof(unsigned long long);
@@ -169,8 +155,8 @@ static void run(int at, int which)
     const double without = timed_median(&args);
     check(cudaMemset(args.workspace, 0, bytes), "no work");
     const double idle = timed_median(&args);
-    printf("== %s, %s, %d CTAs\n%-32s %5s %7s %7s %7s\n", cases[at].name, variants[which].name,
-           args.n_ctas, "step", "CTAs", "min", "median", "max");
+    printf("== %s, %d CTAs\n%-32s %5s %7s %7s %7s\n", cases[at].name, args.n_ctas, "step", "CTAs",
+           "min", "median", "max");
     for (int s = 0; s < STEPS; s++)
         if (count[s])
             printf("%-32s %5d %7.2f %7.2f %7.2f\n", step_name[s], count[s], median(us[s][0], RUNS),
@@ -202,8 +188,7 @@ int main(int argc, char **argv)
     check(cudaEventCreate(&to), "event");
     flush = on_device(NULL, (size_t)FLUSH_MIB << 20);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
-            if (argc < 2 || strstr(cases[i].name, argv[1]))
-                run((int)i, (int)v);
+        if (argc < 2 || strstr(cases[i].name, argv[1]))
+            run((int)i);
     return 0;
 }

@@ -21,21 +21,8 @@
 
 enum { N_KV = 8, GROUP = 4, LAYERS = 4, CUT = 32 };
 
-/* Schedules, and variants of the third. */
-static const struct {
-    const char *name;
-    kvd_schedule schedule;
-    uint32_t variant;
-    int32_t segment_cost;
-} way[] = {{"none", KVD_SCHEDULE_NONE, 0, 0},
-           {"papers", KVD_SCHEDULE_PAPERS, 0, 0},
-           {"ours", KVD_SCHEDULE_OURS, 0, 0},
-           {"ours, aligned", KVD_SCHEDULE_OURS, KVD_DECODE_ALIGNED, 0},
-           {"ours, half pages", KVD_SCHEDULE_OURS, KVD_DECODE_FINE | KVD_DECODE_UNIT_32, 0},
-           {"ours, aligned half pages", KVD_SCHEDULE_OURS,
-            KVD_DECODE_FINE | KVD_DECODE_UNIT_32 | KVD_DECODE_ALIGNED, 0},
-           {"ours, segments cost 2048", KVD_SCHEDULE_OURS, KVD_DECODE_ALIGNED, 2048}};
-enum { N_WAYS = sizeof way / sizeof *way };
+static const char *const schedule_name[] = {"none", "papers", "ours"};
+enum { N_WAYS = sizeof schedule_name / sizeof *schedule_name };
 
 static int failed;
 
@@ -53,8 +40,7 @@ typedef struct {
     char *host;
 } plan;
 
-static void plan_make(plan *p, const int (*width)[2], const test_case *c, const int32_t *kv_len,
-                      int w)
+static void plan_make(plan *p, const int (*width)[2], const test_case *c, const int32_t *kv_len)
 {
     memset(p, 0, sizeof *p);
     kvd_attn_heads heads = {GROUP * N_KV, N_KV, 128, {0}, {0}};
@@ -70,8 +56,6 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     p->args.batch = c->batch;
     p->args.max_pages = 1; /* a plan does not read pages */
     p->args.n_ctas = c->n_ctas;
-    p->args.variant = way[w].variant;
-    p->args.segment_cost = way[w].segment_cost;
     p->args.kv_len = kv_len;
     kvd_decode_work_lay(&p->args.map, c->batch, c->n_ctas, NULL, &p->work);
     p->host = need(p->work.bytes);
@@ -119,9 +103,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
             }
             const int t = s->request * N_KV + s->head, all = len[s->request],
                       end = s->page * KVD_PAGE_TOKENS + s->n_tokens;
-            const int cut = p->args.variant & KVD_DECODE_FINE ? CUT : KVD_PAGE_TOKENS;
-            if (s->page < 0 || s->skip < 0 || s->skip % cut || s->skip >= KVD_PAGE_TOKENS ||
-                s->n_tokens <= s->skip || end > all || (end < all && end % cut)) {
+            if (s->page < 0 || s->skip < 0 || s->skip % CUT || s->skip >= KVD_PAGE_TOKENS ||
+                s->n_tokens <= s->skip || end > all || (end < all && end % CUT)) {
                 why = "a segment that is not whole pages of its interval";
                 break;
             }
@@ -196,7 +179,7 @@ static int same(const plan *a, const plan *b)
  */
 static void run_live(const test_case *c, int w)
 {
-    const kvd_schedule schedule = way[w].schedule;
+    const kvd_schedule schedule = (kvd_schedule)w;
     static const int width[N_KV][2] = {{80, 64}, {64, 48}, {64, 64},   {96, 80},
                                        {48, 32}, {64, 48}, {128, 112}, {16, 16}};
     int32_t *len = need((size_t)c->batch * sizeof *len);
@@ -209,8 +192,8 @@ static void run_live(const test_case *c, int w)
         test_case first = *c;
         plan alone, all;
         first.batch = live[i];
-        plan_make(&alone, width, &first, kv_len, w);
-        plan_make(&all, width, c, kv_len, w);
+        plan_make(&alone, width, &first, kv_len);
+        plan_make(&all, width, c, kv_len);
         int32_t *n = on_device(&live[i], sizeof *live);
         all.args.live = n;
         check(kvd_decode_plan(&alone.args, schedule, 0), "plan");
@@ -226,7 +209,7 @@ static void run_live(const test_case *c, int w)
         plan_release(&all);
     }
     printf("%s decode_plan %s, %s, some take part%s%s\n", why ? "not ok" : "ok", c->name,
-           way[w].name, why ? ": " : "", why ? why : "");
+           schedule_name[w], why ? ": " : "", why ? why : "");
     failed |= why != NULL;
     check(cudaFree(kv_len), "cudaFree");
     free(len);
@@ -235,7 +218,7 @@ static void run_live(const test_case *c, int w)
 /* Compares layers of different widths and equal lengths. */
 static void run(const test_case *c, int w)
 {
-    const kvd_schedule schedule = way[w].schedule;
+    const kvd_schedule schedule = (kvd_schedule)w;
     static const int width[LAYERS][N_KV][2] = {
         {{80, 64}, {64, 48}, {64, 64}, {96, 80}, {48, 32}, {64, 48}, {128, 112}, {16, 16}},
         {{16, 128}, {32, 112}, {48, 96}, {64, 80}, {80, 64}, {96, 48}, {112, 32}, {128, 16}},
@@ -257,7 +240,7 @@ static void run(const test_case *c, int w)
     char *described = need(LAYERS * each);
     plan together[LAYERS];
     for (int i = 0; i < LAYERS; i++) {
-        plan_make(&together[i], width[i], c, kv_len, w);
+        plan_make(&together[i], width[i], c, kv_len);
         check(kvd_decode_plan_describe(&together[i].args, schedule, described + (size_t)i * each),
               "describe");
     }
@@ -269,7 +252,7 @@ static void run(const test_case *c, int w)
     int at = 0, most_pages = 0, most_segments = 0, n_split = 0;
     for (int i = 0; i < LAYERS && !why; i++) {
         plan alone;
-        plan_make(&alone, width[i], c, kv_len, w);
+        plan_make(&alone, width[i], c, kv_len);
         check(kvd_decode_plan(&alone.args, schedule, 0), "plan");
         check(cudaDeviceSynchronize(), "plan");
         plan_read(&alone);
@@ -283,12 +266,12 @@ static void run(const test_case *c, int w)
         plan_release(&alone);
     }
     if (why)
-        printf("not ok decode_plan %s, %s, layer %d: %s\n", c->name, way[w].name, at, why);
+        printf("not ok decode_plan %s, %s, layer %d: %s\n", c->name, schedule_name[w], at, why);
     else
         printf(
             "ok decode_plan %s, %s, %d CTAs, %d layers; layer 2: at most %d half pages and %d segments "
             "per CTA, %d split intervals\n",
-            c->name, way[w].name, c->n_ctas, (int)LAYERS, most_pages, most_segments, n_split);
+            c->name, schedule_name[w], c->n_ctas, (int)LAYERS, most_pages, most_segments, n_split);
     failed |= why != NULL;
     for (int i = 0; i < LAYERS; i++)
         plan_release(&together[i]);

@@ -33,7 +33,9 @@ enum {
     BATCHES = 5,          /* fewest batches of pages that the ring holds */
     BATCH = 8,            /* most pages of a batch */
     LAZY = 8,             /* P may reach 2^LAZY before O is rescaled */
-    SHORT = 4             /* most pages of an interval that one warp computes alone */
+    SHORT = 4,            /* most pages of an interval that one warp computes alone */
+    GROUPS = 4,           /* groups of 8 tokens that a warp computes at a time: a unit */
+    SLOTS_AT_ONCE = 10    /* slots of an interval that a lane has under way in a merge */
 };
 
 /*
@@ -56,7 +58,6 @@ enum {
     AT_TABLE,        /* and the first page numbers */
     AT_FIRST_COPY,   /* and has started the first copy */
     AT_LAST_COPY,    /* and the last one */
-    AT_WARM,         /* the first warp starts to compute arbitrary data */
     AT_FIRST_PAGE,   /* the first page has arrived */
     AT_FIRST_DONE,   /* its first unit is computed */
     AT_LAST_DONE,    /* the first warp has computed its last unit */
@@ -281,7 +282,7 @@ template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES>
  * Adds a unit of 8 GROUPS tokens to the state, K at shared-memory address `k`, V at `v`. Tokens
  * from n_tokens on do not count; n_tokens is at least 1.
  */
-template <typename T, int HALVES, int GROUPS>
+template <typename T, int HALVES>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, uint32_t v,
              int d_qk, int d_v, int n_tokens, float scale_log2, int lane)
@@ -425,47 +426,11 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
             fmaf(max, map.scale, logf(sum));
 }
 
-/*
- * Slots are written and read without a fence between CTAs: a word that is not EMPTY is the result.
- * EMPTY is a NaN that no instruction gives; were it a result, another NaN would be written.
- */
-enum : uint32_t { EMPTY = 0xffffffffu, OTHER_NAN = 0x7fffffffu };
-
-static __device__ __forceinline__ uint32_t not_empty(float x)
-{
-    return __float_as_uint(x) == EMPTY ? (uint32_t)OTHER_NAN : __float_as_uint(x);
-}
-
+/* Stores two numbers of a slot, which another CTA reads after the count of arrivals. */
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 {
-    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(not_empty(x)),
-                 "r"(not_empty(y))
+    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y)
                  : "memory");
-}
-
-static __device__ __forceinline__ float2 look_pair(const float *from)
-{
-    float2 r;
-    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(r.x), "=f"(r.y)
-                 : "l"(from)
-                 : "memory");
-    return r;
-}
-
-static __device__ __forceinline__ float4 look_four(const float *from)
-{
-    float4 r;
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
-                 : "l"(from)
-                 : "memory");
-    return r;
-}
-
-static __device__ __forceinline__ bool is_empty(float x)
-{
-    return __float_as_uint(x) == EMPTY;
 }
 
 /*
@@ -517,7 +482,7 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
  * Each warp loads one head and every `split`-th slot, each lane 4 dims. Returns split, the number
  * of places that remain to be merged.
  */
-template <int WARPS, int AT_ONCE, bool LOOK>
+template <int WARPS>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
                                                   const kvd_decode_segment &s, int warp, int lane)
 {
@@ -528,53 +493,11 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
          row += WARPS / split) {
         float max = -INFINITY, sum = 0;
         float4 o = make_float4(0, 0, 0, 0);
-        for (int k0 = sub; k0 < s.span; k0 += AT_ONCE * split) {
-            float2 ml[AT_ONCE];
-            float4 x[AT_ONCE];
-            while (LOOK) {
-                /* Reads the slots until no word is empty, then marks them as empty again. */
-                bool empty = false;
+        for (int k0 = sub; k0 < s.span; k0 += SLOTS_AT_ONCE * split) {
+            float2 ml[SLOTS_AT_ONCE];
+            float4 x[SLOTS_AT_ONCE];
 #pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) {
-                    const int k = k0 + i * split;
-                    const size_t at =
-                        (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
-                    ml[i] = make_float2(-INFINITY, -1);
-                    x[i] = make_float4(0, 0, 0, 0);
-                    if (k < s.span) {
-                        ml[i] = look_pair(p.work.slot_ml + 2 * at);
-                        if (4 * lane < d_v)
-                            x[i] = look_four(p.work.slot_o + at * (size_t)p.d_v_max + 4 * lane);
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++)
-                    /* a CTA without work has sum -1 and writes no slot */
-                    empty = empty || is_empty(ml[i].x) || is_empty(ml[i].y) ||
-                            (ml[i].y != -1 && (is_empty(x[i].x) || is_empty(x[i].y) ||
-                                               is_empty(x[i].z) || is_empty(x[i].w)));
-                if (__any_sync(~0u, empty))
-                    continue;
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) {
-                    const int k = k0 + i * split;
-                    const size_t at =
-                        (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
-                    if (k < s.span && ml[i].y != -1) {
-                        if (4 * lane < d_v)
-                            __stcg(
-                                reinterpret_cast<int4 *>(p.work.slot_o + at * (size_t)p.d_v_max) +
-                                    lane,
-                                make_int4(-1, -1, -1, -1));
-                        if (lane == 0)
-                            __stcg(reinterpret_cast<int2 *>(p.work.slot_ml) + at,
-                                   make_int2(-1, -1));
-                    }
-                }
-                break;
-            }
-#pragma unroll
-            for (int i = 0; i < (LOOK ? 0 : AT_ONCE); i++) {
+            for (int i = 0; i < SLOTS_AT_ONCE; i++) {
                 const int k = k0 + i * split;
                 const size_t at =
                     (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
@@ -586,7 +509,7 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
                            : make_float4(0, 0, 0, 0);
             }
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
+            for (int i = 0; i < SLOTS_AT_ONCE; i++)
                 /*
                  * A CTA without work has max = -inf, and the rest of its slot holds arbitrary data.
                  */
@@ -674,7 +597,7 @@ static __device__ __forceinline__ void put_short(const state<HALVES> &st, const 
     }
 }
 
-template <typename T, int HALVES, int GROUPS>
+template <typename T, int HALVES>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
                                int lane)
 {
@@ -689,12 +612,6 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     uint32_t q[8][2 * HALVES];
     uint32_t n0 = 0, n1; /* number of units of the CTA before this segment, and including it */
     /*
-     * True until the warp has computed one unit of arbitrary data, which brings the code of the
-     * loop into the instruction cache while the first page is on its way.
-     */
-    bool warm = p.args.variant & KVD_DECODE_WARM;
-    const bool look = p.args.variant & KVD_DECODE_LOOK;
-    /*
      * Bit 0 is the parity of the merge area, which is free for its first user. The bits above count
      * the intervals that one warp computed alone.
      */
@@ -705,7 +622,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             word1 = load_segment_word(p.work.list + list.y, lane);
         const int head = __shfl_sync(~0u, word, 1), n_tokens = __shfl_sync(~0u, word, 3);
         const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
-        const int skip = GROUPS < 8 ? __shfl_sync(~0u, word, 7) : 0;
+        const int skip = __shfl_sync(~0u, word, 7);
         n1 = n0 + UNITS * (uint32_t)pages_of(n_tokens);
         /*
          * If there are many short intervals and the ring holds a few of them at once, each warp
@@ -726,38 +643,29 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const uint32_t step = is_short ? 1 : WARPS;
         for (uint32_t n = mine ? n0 + place : n1; n < n1; n += step) {
             const uint32_t page = n / UNITS, at = page % PAGES_IN_FLIGHT;
-            if (!warm)
-                pipe_wait(pipe.full + 8 * at, page / PAGES_IN_FLIGHT & 1);
+            pipe_wait(pipe.full + 8 * at, page / PAGES_IN_FLIGHT & 1);
             if (warp == 0 && lane == 0 && n == 0)
-                stamp(p, warm ? AT_WARM : AT_FIRST_PAGE);
+                stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
-            const int tokens = warm ? 8 * GROUPS : n_tokens - first;
+            const int tokens = n_tokens - first;
             /* The first and the last page of a segment may have units without tokens. */
-            if (tokens > 0 && (warm || first >= skip)) {
-                const uint32_t k = pipe.ring + (warm ? 0 : pipe.offset[at]);
+            if (tokens > 0 && first >= skip) {
+                const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
                 const uint32_t unit = n % UNITS * (16 * GROUPS);
-                consume_unit<T, HALVES, GROUPS>(st, q, k + unit * (uint32_t)d_qk,
-                                                v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
-                                                p.scale_log2, lane);
+                consume_unit<T, HALVES>(st, q, k + unit * (uint32_t)d_qk, v + unit * (uint32_t)d_v,
+                                        d_qk, d_v, tokens, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
                 /* orders the stores that cleared V before the next copy to this part of the ring */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
             }
-            if (warm) {
-                warm = false;
-                clear(st);
-                n -= step;
-                continue;
-            }
             if (warp == 0 && lane == 0 && n == 0)
                 stamp(p, AT_FIRST_DONE);
             /* all lanes arrive, because each orders its own reads before the next copy */
             pipe_arrive(pipe.empty + 8 * at);
         }
-        warm = false;
         if (is_short) {
             if (mine)
                 put_short<T, HALVES>(st, p, __shfl_sync(~0u, word, 0), head, d_v, lane);
@@ -781,10 +689,9 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         merge_warps<T, WARPS>(p, area, s, (int)min(n1 - n0, WARPS), s.live == 1, tid);
         if (tid == 0)
             stamp(p, AT_WARPS_MERGED);
-        if (s.live > 1 && !look) {
-            const bool one_round = p.args.variant & KVD_DECODE_ONE_ROUND;
+        if (s.live > 1) {
             consumers_sync<WARPS>();
-            if (tid == 0 && one_round) {
+            if (tid == 0) {
                 uint32_t before;
                 asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
                              : "=r"(before)
@@ -794,19 +701,10 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 if (*area.is_last)
                     p.work.arrived[s.first_cta] = 0; /* reset for the next launch */
                 stamp(p, AT_ARRIVED);
-            } else if (tid == 0) {
-                __threadfence();
-                const uint32_t before = atomicAdd(p.work.arrived + s.first_cta, 1u);
-                *area.is_last = before + 1 == (uint32_t)s.live;
-                if (*area.is_last)
-                    p.work.arrived[s.first_cta] = 0; /* reset for the next launch */
-                __threadfence();
-                stamp(p, AT_ARRIVED);
             }
             consumers_sync<WARPS>();
             if (*area.is_last) {
-                const int places = one_round ? merge_slots<WARPS, 10, false>(p, area, s, warp, lane)
-                                             : merge_slots<WARPS, 4, false>(p, area, s, warp, lane);
+                const int places = merge_slots<WARPS>(p, area, s, warp, lane);
                 consumers_sync<WARPS>();
                 if (tid == 0)
                     stamp(p, AT_SLOTS_READ);
@@ -814,22 +712,6 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             }
         }
         pipe_arrive(area.free);
-    }
-    if (look) {
-        /*
-         * The last CTA of an interval merges it. It waits for CTAs of lower index only, which have
-         * started before it, so there is no deadlock if the grid exceeds the device.
-         */
-        const kvd_decode_segment s = whole_segment(load_segment_word(&cta->first_segment, lane));
-        if (s.live > 1 && (int)blockIdx.x == s.first_cta + s.span - 1) {
-            const int tid = 32 * warp + lane;
-            consumers_sync<WARPS>();
-            const int places = merge_slots<WARPS, 10, true>(p, area, s, warp, lane);
-            consumers_sync<WARPS>();
-            if (tid == 0)
-                stamp(p, AT_SLOTS_READ);
-            merge_warps<T, WARPS>(p, area, s, places, true, tid);
-        }
     }
 }
 
@@ -881,7 +763,7 @@ static __device__ __forceinline__ void read_parameters(const params &p, uint32_t
     *sum = all;
 }
 
-template <typename T, int HALVES, int GROUPS>
+template <typename T, int HALVES>
 static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     decode_kernel(const __grid_constant__ params p)
 {
@@ -890,8 +772,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (threadIdx.x == 0)
         stamp(p, AT_ENTRY);
-    if (p.args.variant & KVD_DECODE_PREFETCH)
-        prefetch(p, warp, lane);
+    prefetch(p, warp, lane);
     merge_area area;
     pipes pipe;
     pipe.ring = smem_address(smem);
@@ -918,12 +799,12 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
     __syncthreads();
-    if ((p.args.variant & KVD_DECODE_CONSTANTS) && threadIdx.x == 32 * (WARPS - 1))
+    if (threadIdx.x == 32 * (WARPS - 1))
         read_parameters(p, area.is_last + 1);
     if (warp == WARPS)
         produce(p, pipe, lane);
     else
-        consume<T, HALVES, GROUPS>(p, pipe, area, warp, lane);
+        consume<T, HALVES>(p, pipe, area, warp, lane);
     if (threadIdx.x == 0)
         stamp(p, AT_END);
     if (p.args.busy) {
@@ -956,17 +837,13 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
     const kvd_attn_map *map = &args->map;
     if ((args->dtype != KVD_BF16 && args->dtype != KVD_F16) || args->batch < 1 ||
         args->max_pages < 1 || args->n_ctas < 1 || args->n_ctas > 1024 || !args->kv_len ||
-        !args->workspace ||
-        ((args->variant & KVD_DECODE_FINE) &&
-         !(args->variant & (KVD_DECODE_UNIT_32 | KVD_DECODE_UNIT_16))) ||
-        map->n_kv_heads < 1 || map->n_heads > KVD_HEADS_MAX || map->group < 1 ||
+        !args->workspace || map->n_kv_heads < 1 || map->n_heads > KVD_HEADS_MAX || map->group < 1 ||
         map->group > KVD_GROUP_MAX || (args->second_len && map->n_kv_heads % 2))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
-template <typename T, int HALVES, int GROUPS>
-static cudaError_t launch(params *p, cudaStream_t stream)
+template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStream_t stream)
 {
     int device, most, major;
     cudaError_t e = cudaGetDevice(&device);
@@ -985,12 +862,9 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     p->ring_bytes = (most - rest) / 128 * 128;
     if (p->ring_bytes < 2 * widest)
         return cudaErrorInvalidConfiguration;
-    /* A smaller ring leaves memory unused, so that no two CTAs are on one SM. */
     const int bytes = p->ring_bytes + rest;
-    if (p->args.ring_bytes)
-        p->ring_bytes = max(2 * widest, min(p->ring_bytes, p->args.ring_bytes));
-    e = cudaFuncSetAttribute(decode_kernel<T, HALVES, GROUPS>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    e = cudaFuncSetAttribute(decode_kernel<T, HALVES>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             bytes);
     if (e != cudaSuccess)
         return e;
     /* On Hopper the launch overlaps the end of the preceding kernel. */
@@ -1004,16 +878,7 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES, GROUPS>, *p);
-}
-
-template <int GROUPS> static cudaError_t launch_groups(params *p, cudaStream_t stream)
-{
-    if (p->args.map.group > 8)
-        return p->args.dtype == KVD_BF16 ? launch<__nv_bfloat16, 2, GROUPS>(p, stream)
-                                         : launch<__half, 2, GROUPS>(p, stream);
-    return p->args.dtype == KVD_BF16 ? launch<__nv_bfloat16, 1, GROUPS>(p, stream)
-                                     : launch<__half, 1, GROUPS>(p, stream);
+    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES>, *p);
 }
 
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
@@ -1030,8 +895,9 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     p.d_v_max = kvd_decode_d_v_max(&args->map);
     /* + 4 puts the columns of O^T that a warp writes at once into different banks */
     p.o_pitch = p.d_v_max + 4;
-    if (args->variant & KVD_DECODE_UNIT_16)
-        return launch_groups<2>(&p, stream);
-    return args->variant & KVD_DECODE_UNIT_32 ? launch_groups<4>(&p, stream)
-                                              : launch_groups<8>(&p, stream);
+    if (args->map.group > 8)
+        return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 2>(&p, stream)
+                                       : launch<__half, 2>(&p, stream);
+    return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 1>(&p, stream)
+                                   : launch<__half, 1>(&p, stream);
 }

@@ -16,19 +16,7 @@
 extern "C" {
 #endif
 
-/* Variants of the kernel and of the plan that are compared with each other. */
-typedef enum {
-    KVD_DECODE_PREFETCH = 1,   /* work, page table and Q are prefetched into L2 */
-    KVD_DECODE_ONE_ROUND = 2,  /* slots of an interval are read in one round */
-    KVD_DECODE_WARM = 4,       /* the first unit is computed once on arbitrary data */
-    KVD_DECODE_UNIT_32 = 8,    /* warps compute 32 tokens at a time */
-    KVD_DECODE_UNIT_16 = 16,   /* warps compute 16 tokens at a time */
-    KVD_DECODE_CONSTANTS = 64, /* the kernel's parameters are read once before they are needed */
-    KVD_DECODE_FINE = 128,     /* plan: cuts at half pages; requires units of 32 or 16 tokens */
-    KVD_DECODE_LOOK = 256,     /* the last CTA of an interval waits for the slots of the others */
-    KVD_DECODE_ALIGNED = 32,   /* plan: each interval has CTAs of its own if it costs little */
-} kvd_decode_variant;
-
+/* Room for the time stamps of a CTA in kvd_decode_args.stamps. */
 enum { KVD_DECODE_STAMPS = 16 };
 
 typedef struct {
@@ -56,10 +44,7 @@ typedef struct {
     unsigned long long *busy;
     /* output, device [n_ctas][KVD_DECODE_STAMPS], nanoseconds (decode.cu names them), or NULL */
     unsigned long long *stamps;
-    uint32_t variant;     /* bits of kvd_decode_variant */
-    int32_t ring_bytes;   /* most bytes of pages in flight per CTA; 0: what shared memory holds */
-    int32_t segment_cost; /* of a plan of schedule OURS; 0: the default of decode_plan.cu */
-    int32_t n_ctas;       /* kvd_decode_ctas(), or any number up to 1024 */
+    int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
     /*
      * device, kvd_decode_workspace_bytes() bytes: the plan and the partial results. Must be kept
      * from plan to run.

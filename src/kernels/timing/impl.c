@@ -23,11 +23,7 @@ static const kvd_impl *const all[] = {
     &kvd_impl_ref,          &kvd_impl_cpu,
 #ifdef KVD_CUDA
     &kvd_impl_cuda,         &kvd_impl_cuda_mma,      &kvd_impl_cuda_dense, &kvd_impl_cudnn,
-    &kvd_impl_cudnn_padded, &kvd_impl_cudnn_grouped, &kvd_impl_palu,       &kvd_impl_cuda_v0,
-    &kvd_impl_cuda_v1,      &kvd_impl_cuda_v2,       &kvd_impl_cuda_v3,    &kvd_impl_cuda_v4,
-    &kvd_impl_cuda_v5,      &kvd_impl_cuda_v6,       &kvd_impl_cuda_v7,    &kvd_impl_cuda_v8,
-    &kvd_impl_cuda_v9,      &kvd_impl_cuda_v10,      &kvd_impl_cuda_v11,   &kvd_impl_cuda_v12,
-    &kvd_impl_cuda_v13,     &kvd_impl_cuda_v14,      &kvd_impl_cuda_v15,
+    &kvd_impl_cudnn_padded, &kvd_impl_cudnn_grouped, &kvd_impl_palu,
 #endif
 };
 enum { N = sizeof all / sizeof *all };

@@ -21,14 +21,6 @@
  */
 enum { LAYERS = 32 };
 
-/* A variant of decode that is compared with the others. */
-typedef struct {
-    uint32_t bits;        /* of kvd_decode_variant */
-    int32_t segment_cost; /* 0: the default */
-    int32_t ring_bytes;   /* 0: the default */
-    bool always_busy;     /* timed launches write busy times */
-} variant;
-
 typedef struct {
     const kvd_problem *p;
     bool mma;
@@ -49,7 +41,6 @@ typedef struct {
     void *layers; /* device, descriptions of all layers' plans */
     kvd_decode_args decode;
     char engine[64];
-    variant v;
 } state;
 
 /* ---- what it takes ---- */
@@ -264,14 +255,11 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
                                   .pool = pool,
                                   .o = s->o,
                                   .n_ctas = s->n_ctas,
-                                  .variant = s->v.bits,
-                                  .segment_cost = s->v.segment_cost,
-                                  .ring_bytes = s->v.ring_bytes,
                                   .workspace = workspace};
     return describe_decode_plans(s, bytes, stream, err);
 }
 
-static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma, variant v,
+static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
                     kvd_scheduler scheduler, void *stream, void **self, kvd_err *err)
 {
     kvd_fill_args fill;
@@ -281,7 +269,6 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
         return kvd_no_memory(err, "an implementation", sizeof *s);
     s->p = p;
     s->mma = mma;
-    s->v = v;
     s->schedule = (kvd_schedule)scheduler;
     s->batch = kvd_problem_batch(p);
     if (kvd_attn_map_make(heads, &s->map)) {
@@ -327,20 +314,20 @@ fail:
 static int open_cuda(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                      kvd_err *err)
 {
-    return open_any(p, &p->heads, false, (variant){0}, scheduler, stream, self, err);
+    return open_any(p, &p->heads, false, scheduler, stream, self, err);
 }
 
 static int open_mma(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                     kvd_err *err)
 {
-    return open_any(p, &p->heads, true, (variant){0}, scheduler, stream, self, err);
+    return open_any(p, &p->heads, true, scheduler, stream, self, err);
 }
 
 static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                       kvd_err *err)
 {
     const kvd_attn_heads dense = kvd_heads_dense(&p->heads);
-    return open_any(p, &dense, false, (variant){0}, scheduler, stream, self, err);
+    return open_any(p, &dense, false, scheduler, stream, self, err);
 }
 
 /* ---- running ---- */
@@ -370,8 +357,6 @@ static int prepare(void *self, void *stream, kvd_err *err)
 static int launch(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
-    if (s->v.always_busy)
-        s->prefill.busy = s->decode.busy = s->busy;
     if (s->p->phase == KVD_DECODE)
         return kvd_cuda_check(kvd_decode(&s->decode, stream), "decode", err);
     return kvd_cuda_check((s->mma ? kvd_prefill_mma : kvd_prefill_sm90)(&s->prefill, stream),
@@ -469,51 +454,6 @@ const kvd_impl kvd_impl_cuda_dense = {.name = "cuda-dense",
                                       .can = can_dense,
                                       .open = open_dense,
                                       REST};
-
-/* Variants of decode that are timed next to each other. */
-#define VARIANT(N, NAME, BITS, COST, RING, BUSY)                                                   \
-    static int open_v##N(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self, \
-                         kvd_err *err)                                                             \
-    {                                                                                              \
-        return open_any(p, &p->heads, false, (variant){BITS, COST, RING, BUSY}, scheduler, stream, \
-                        self, err);                                                                \
-    }                                                                                              \
-    const kvd_impl kvd_impl_cuda_v##N = {.name = NAME,                                             \
-                                         .summary = "a variant of decode",                         \
-                                         .cuda = true,                                             \
-                                         .phases = 1 << KVD_DECODE,                                \
-                                         .dtypes = TYPES,                                          \
-                                         .schedulers = SCHEDULERS,                                 \
-                                         .runs = KVD_WIDTH_USE_OWN,                                \
-                                         .can = can_cuda,                                          \
-                                         .open = open_v##N,                                        \
-                                         REST}
-enum {
-    P = KVD_DECODE_PREFETCH,
-    C = P | KVD_DECODE_CONSTANTS,
-    M = C | KVD_DECODE_ONE_ROUND,
-    U = M | KVD_DECODE_UNIT_32,
-    W = U | KVD_DECODE_WARM,
-    A = W | KVD_DECODE_ALIGNED,
-    F = A | KVD_DECODE_FINE,
-    F16 = (F & ~KVD_DECODE_UNIT_32) | KVD_DECODE_UNIT_16
-};
-VARIANT(0, "cuda-busy", 0, 0, 0, true);
-VARIANT(1, "cuda-p", P, 0, 0, false);
-VARIANT(2, "cuda-c", C, 0, 0, false);
-VARIANT(3, "cuda-m", M, 0, 0, false);
-VARIANT(4, "cuda-u", U, 0, 0, false);
-VARIANT(5, "cuda-w", W, 0, 0, false);
-VARIANT(6, "cuda-a", A, 0, 0, false);
-VARIANT(7, "cuda-f", F, 0, 0, false);
-VARIANT(8, "cuda-f16", F16, 0, 0, false);
-VARIANT(9, "cuda-f2048", F, 2048, 0, false);
-VARIANT(10, "cuda-f96K", F, 0, 96 << 10, false);
-VARIANT(11, "cuda-f128K", F, 0, 128 << 10, false);
-VARIANT(12, "cuda-2048", 0, 2048, 0, false);
-VARIANT(13, "cuda-l", F | KVD_DECODE_LOOK, 0, 0, false);
-VARIANT(14, "cuda-lw", (F | KVD_DECODE_LOOK) & ~KVD_DECODE_WARM, 0, 0, false);
-VARIANT(15, "cuda-la", (F | KVD_DECODE_LOOK) & ~KVD_DECODE_ALIGNED, 0, 0, false);
 
 #else
 typedef int kvd_no_impl_cuda; /* a file needs a declaration */

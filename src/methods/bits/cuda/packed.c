@@ -361,10 +361,13 @@ static bool runs(const kvd_plan *plan)
     return !plan->layers && !plan->tokens && !plan->maker && !plan->channels;
 }
 
-/* Prompts attend before they are coded; `check` refuses cut rows. */
+/*
+ * Prompts attend before they are coded; `check` refuses cut rows. A page has room for four times
+ * the expected outliers, and a real prompt may have more, so outliers are generated with elsewhere.
+ */
 static bool generates(const kvd_plan *plan)
 {
-    return !plan->dims;
+    return !plan->dims && !(kvd_gpu_packed_value(plan, "outliers") > 0);
 }
 
 /* Makes the table of rotations for keys coded before RoPE, which all layers share. */
