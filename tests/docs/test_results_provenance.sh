@@ -58,7 +58,7 @@ h200/attention/schedules-prefill-ragged.h5
 h200/attention/schedules-prefill.h5
 h200/attention/sharp-decode.h5
 h200/attention/sharp-prefill.h5
-h200/attention/sizes-decode.h5
+h200/methods-steps/methods-steps.h5
 h200/attention/sizes-prefill.h5
 h200/serving/by-batch.h5
 h200/serving/by-input.h5
