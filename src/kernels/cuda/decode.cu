@@ -11,13 +11,18 @@
  * Grid: one persistent CTA per SM. The last warp is the producer: it walks the CTA's segments
  * (decode_work.h) and copies page after page of the KV head into a ring buffer in shared memory. K
  * and V are adjacent in a page, so one bulk copy moves both. Pages have different sizes, so the
- * ring is managed in bytes and not in tokens. Each of the other warps consumes whole pages, page n
- * of the CTA going to warp n mod their number, with a maximum, sum and O of its own. At the end of
- * a segment the warps' results are merged through shared memory in the order of their first pages.
- * An interval (all pages of one request and KV head) that is split between CTAs is merged by the
- * last of them to finish, in the order of the CTAs. Results therefore depend on the plan only.
+ * ring is managed in bytes and not in tokens. The other warps compute units of half a page, unit n
+ * of the CTA going to warp n mod their number. Each has a maximum, sum and O of its own. At the end
+ * of a segment the warps' results are merged through shared memory in the order of their first
+ * units. An interval (all tokens of one request and KV head) that is split between CTAs is merged
+ * by the last of them to finish, in the order of the CTAs. Results therefore depend on the plan
+ * only.
  *
- * A page: S = Q K^T is computed with mma.m16n8k16, the rows being the heads of the group. Then O^T
+ * If little is read, the time before the first page arrives is a large part of the whole. All CTAs
+ * therefore first prefetch work list, page table and Q into L2, and one thread reads the kernel's
+ * parameters into the constant cache.
+ *
+ * A unit: S = Q K^T is computed with mma.m16n8k16, the rows being the heads of the group. Then O^T
  * = V^T P^T is computed with dims as rows. The accumulator of S, packed, is the B operand of the
  * second product, so P never leaves registers, and O^T wastes no registers on rows without a head.
  * The 8 x 8 blocks of the cache are what ldmatrix reads, 128 contiguous bytes each, so there are no
@@ -25,6 +30,7 @@
  */
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
+#include "kernels/cuda/decode_merge.cuh"
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
@@ -34,8 +40,7 @@ enum {
     BATCH = 8,            /* most pages of a batch */
     LAZY = 8,             /* P may reach 2^LAZY before O is rescaled */
     SHORT = 4,            /* most pages of an interval that one warp computes alone */
-    GROUPS = 4,           /* groups of 8 tokens that a warp computes at a time: a unit */
-    SLOTS_AT_ONCE = 10    /* slots of an interval that a lane has under way in a merge */
+    GROUPS = 4            /* groups of 8 tokens of a unit, which a warp computes at a time */
 };
 
 /*
@@ -43,35 +48,6 @@ enum {
  * 168 registers, up to 16 (HALVES 2) need more.
  */
 template <int HALVES> static constexpr int n_warps = HALVES == 2 ? 7 : 8;
-
-typedef struct {
-    kvd_decode_args args;
-    kvd_decode_work work;
-    float scale_log2;
-    int32_t d_v_max, o_pitch, ring_bytes;
-} params;
-
-/* Stamps of a CTA's time line, args.stamps [CTA][KVD_DECODE_STAMPS]. */
-enum {
-    AT_ENTRY,        /* first instruction */
-    AT_WORK,         /* the producer has its first segment */
-    AT_TABLE,        /* and the first page numbers */
-    AT_FIRST_COPY,   /* and has started the first copy */
-    AT_LAST_COPY,    /* and the last one */
-    AT_FIRST_PAGE,   /* the first page has arrived */
-    AT_FIRST_DONE,   /* its first unit is computed */
-    AT_LAST_DONE,    /* the first warp has computed its last unit */
-    AT_WARPS_MERGED, /* the results of the CTA's warps are merged */
-    AT_ARRIVED,      /* the slot is written and the arrival counted */
-    AT_SLOTS_READ,   /* the last CTA of an interval has read the slots */
-    AT_END,          /* the first warp ends */
-};
-
-static __device__ __forceinline__ void stamp(const params &p, int i)
-{
-    if (p.args.stamps)
-        p.args.stamps[blockIdx.x * KVD_DECODE_STAMPS + (unsigned)i] = now_ns();
-}
 
 /* ---- the producer ---- */
 
@@ -256,29 +232,6 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
 }
 
 /*
- * Running state of one warp within a segment: the largest raw score of head lane/4 (and lane/4 +
- * 8), this lane's share of the sum of exponentials, and O^T: dims 16 i + lane/4 (and + 8) of heads
- * 2 (lane % 4) (and + 1).
- */
-template <int HALVES> struct state {
-    float max[HALVES], sum[HALVES], o[HALVES][8][4];
-};
-
-template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES> &st)
-{
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        st.max[h] = -INFINITY;
-        st.sum[h] = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                st.o[h][i][e] = 0;
-    }
-}
-
-/*
  * Adds a unit of 8 GROUPS tokens to the state, K at shared-memory address `k`, V at `v`. Tokens
  * from n_tokens on do not count; n_tokens is at least 1.
  */
@@ -361,180 +314,6 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
 }
 
 /*
- * Merge area in shared memory: for each place (in the order of first pages) O [group][o_pitch], and
- * [16] maxima and sums.
- */
-typedef struct {
-    float *o;
-    float2 *ml;        /* [warps][KVD_GROUP_MAX] */
-    uint32_t free;     /* barrier that completes when every warp has read the last result */
-    uint32_t *is_last; /* shared memory: 1 if this CTA was the last to finish its segment */
-} merge_area;
-
-/* Returns the start time of this CTA, kept in shared memory after is_last. */
-static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
-{
-    return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
-}
-
-template <int HALVES>
-static __device__ __forceinline__ void
-put_state(state<HALVES> &st, const params &p, const merge_area &area, int place, int d_v, int lane)
-{
-    const int group = p.args.map.group;
-    float *o = area.o + (size_t)place * (size_t)(group * p.o_pitch);
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        float sum = st.sum[h];
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        if (lane % 4 == 0)
-            area.ml[place * KVD_GROUP_MAX + lane / 4 + 8 * h] = make_float2(st.max[h], sum);
-        const int head = 8 * h + lane % 4 * 2;
-        float *row = o + head * p.o_pitch + lane / 4;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (16 * i < d_v) {
-                if (head < group) {
-                    row[16 * i] = st.o[h][i][0];
-                    row[16 * i + 8] = st.o[h][i][2];
-                }
-                if (head + 1 < group) {
-                    row[p.o_pitch + 16 * i] = st.o[h][i][1];
-                    row[p.o_pitch + 16 * i + 8] = st.o[h][i][3];
-                }
-            }
-    }
-}
-
-/*
- * Writes two dims of one query head: O / sum as 16-bit values, and once per head the logarithm of
- * the sum.
- */
-template <typename T>
-static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s,
-                                                  int row, int pair, float2 o, float max, float sum)
-{
-    const kvd_attn_map &map = p.args.map;
-    const int head = s.head * map.group + row;
-    uint32_t *to = reinterpret_cast<uint32_t *>(
-        (uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch + map.o_offset[head]);
-    const float r = 1 / sum;
-    to[pair] = pack<T>(o.x * r, o.y * r);
-    if (p.args.lse && pair == 0)
-        p.args.lse[(size_t)s.request * (size_t)map.n_heads + head] =
-            fmaf(max, map.scale, logf(sum));
-}
-
-/* Stores two numbers of a slot, which another CTA reads after the count of arrivals. */
-static __device__ __forceinline__ void put_pair(float *to, float x, float y)
-{
-    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y)
-                 : "memory");
-}
-
-/*
- * Merges the warps' results into the segment's result. A whole interval is written to the output, a
- * part of a split interval to its slot.
- */
-template <typename T, int WARPS>
-static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
-                                                   const kvd_decode_segment &s, int places,
-                                                   bool is_whole, int tid)
-{
-    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head],
-              pair = tid % (KVD_WIDTH_MAX / 2);
-    const int cta = (int)blockIdx.x, slot = 2 * cta + (cta == s.first_cta);
-    const int rows = 32 * WARPS / (KVD_WIDTH_MAX / 2);
-    if (2 * pair >= d_v || tid >= rows * (KVD_WIDTH_MAX / 2))
-        return;
-    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += rows) {
-        float max = -INFINITY, sum = 0;
-        float2 o = make_float2(0, 0);
-#pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            if (w < places)
-                max = fmaxf(max, area.ml[w * KVD_GROUP_MAX + row].x);
-#pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            if (w < places) {
-                const float2 ml = area.ml[w * KVD_GROUP_MAX + row];
-                const float2 x = reinterpret_cast<const float2 *>(
-                    area.o + (size_t)(w * group + row) * p.o_pitch)[pair];
-                const float f = exp2_fast((ml.x - max) * p.scale_log2);
-                sum = fmaf(ml.y, f, sum);
-                o.x = fmaf(x.x, f, o.x);
-                o.y = fmaf(x.y, f, o.y);
-            }
-        if (is_whole) {
-            put_result<T>(p, s, row, pair, o, max, sum);
-        } else {
-            const size_t at = (size_t)slot * group + row;
-            put_pair(p.work.slot_o + at * p.d_v_max + 2 * pair, o.x, o.y);
-            if (pair == 0)
-                put_pair(p.work.slot_ml + 2 * at, max, sum);
-        }
-    }
-}
-
-/*
- * Loads the slots of an interval's CTAs into the merge area; called by the last CTA that finished.
- * Each warp loads one head and every `split`-th slot, each lane 4 dims. Returns split, the number
- * of places that remain to be merged.
- */
-template <int WARPS>
-static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
-                                                  const kvd_decode_segment &s, int warp, int lane)
-{
-    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head];
-    const int split = max(1, WARPS / group), sub = warp % split;
-    const float2 *slot_ml = reinterpret_cast<const float2 *>(p.work.slot_ml);
-    for (int row = warp / split; row < (warp < WARPS / split * split ? group : 0);
-         row += WARPS / split) {
-        float max = -INFINITY, sum = 0;
-        float4 o = make_float4(0, 0, 0, 0);
-        for (int k0 = sub; k0 < s.span; k0 += SLOTS_AT_ONCE * split) {
-            float2 ml[SLOTS_AT_ONCE];
-            float4 x[SLOTS_AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < SLOTS_AT_ONCE; i++) {
-                const int k = k0 + i * split;
-                const size_t at =
-                    (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
-                ml[i] = k < s.span ? __ldcg(slot_ml + at) : make_float2(-INFINITY, 0);
-                x[i] = k < s.span && 4 * lane < d_v
-                           ? __ldcg(reinterpret_cast<const float4 *>(p.work.slot_o +
-                                                                     at * (size_t)p.d_v_max) +
-                                    lane)
-                           : make_float4(0, 0, 0, 0);
-            }
-#pragma unroll
-            for (int i = 0; i < SLOTS_AT_ONCE; i++)
-                /*
-                 * A CTA without work has max = -inf, and the rest of its slot holds arbitrary data.
-                 */
-                if (ml[i].x != -INFINITY) {
-                    const float top = fmaxf(max, ml[i].x);
-                    const float f = exp2_fast((max - top) * p.scale_log2);
-                    const float g = exp2_fast((ml[i].x - top) * p.scale_log2);
-                    max = top;
-                    sum = fmaf(ml[i].y, g, sum * f);
-                    o.x = fmaf(x[i].x, g, o.x * f);
-                    o.y = fmaf(x[i].y, g, o.y * f);
-                    o.z = fmaf(x[i].z, g, o.z * f);
-                    o.w = fmaf(x[i].w, g, o.w * f);
-                }
-        }
-        if (4 * lane < d_v)
-            reinterpret_cast<float4 *>(area.o + (size_t)((sub * group + row) * p.o_pitch))[lane] =
-                o;
-        if (lane == 0)
-            area.ml[sub * KVD_GROUP_MAX + row] = make_float2(max, sum);
-    }
-    return split;
-}
-
-/*
  * Loads a segment with word i in lane i. Keeping all words in registers of every lane would make
  * the page loop spill.
  */
@@ -555,46 +334,6 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
     s.live = __shfl_sync(~0u, word, 6);
     s.skip = __shfl_sync(~0u, word, 7);
     return s;
-}
-
-/*
- * Writes O / sum and the logarithm of the sum of an interval that one warp computed alone, directly
- * from registers.
- */
-template <typename T, int HALVES>
-static __device__ __forceinline__ void put_short(const state<HALVES> &st, const params &p,
-                                                 int request, int kv_head, int d_v, int lane)
-{
-    const kvd_attn_map &map = p.args.map;
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        float sum = st.sum[h];
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        const int row = 8 * h + lane / 4, column = 8 * h + lane % 4 * 2;
-        if (p.args.lse && lane % 4 == 0 && row < map.group)
-            p.args
-                .lse[(size_t)request * (size_t)map.n_heads + (size_t)(kv_head * map.group + row)] =
-                fmaf(st.max[h], map.scale, logf(sum));
-        const float r0 = 1 / __shfl_sync(~0u, sum, lane % 4 * 8),
-                    r1 = 1 / __shfl_sync(~0u, sum, lane % 4 * 8 + 4);
-        uint16_t *o = (uint16_t *)p.args.o + (size_t)request * (size_t)map.o_pitch +
-                      map.o_offset[kv_head * map.group] + column * d_v + lane / 4;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (16 * i < d_v) {
-                const uint32_t low = pack<T>(st.o[h][i][0] * r0, st.o[h][i][1] * r1);
-                const uint32_t high = pack<T>(st.o[h][i][2] * r0, st.o[h][i][3] * r1);
-                if (column < map.group) {
-                    o[16 * i] = (uint16_t)low;
-                    o[16 * i + 8] = (uint16_t)high;
-                }
-                if (column + 1 < map.group) {
-                    o[d_v + 16 * i] = (uint16_t)(low >> 16);
-                    o[d_v + 16 * i + 8] = (uint16_t)(high >> 16);
-                }
-            }
-    }
 }
 
 template <typename T, int HALVES>
@@ -717,7 +456,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
 
 /*
  * Order of shared memory: ring, O of the merge area, maxima and sums, barriers (full, empty, free),
- * offsets, is_last, start time.
+ * offsets, is_last, a sum of the parameters, start time.
  */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 
@@ -792,7 +531,10 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
                                                                        : 32 * WARPS);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    /* Above this line the kernel touches no memory that a preceding kernel wrote. */
+    /*
+     * Above this line the kernel reads no memory that a preceding kernel writes. It only prefetches
+     * such memory into L2, where later writes of the preceding kernel arrive too.
+     */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

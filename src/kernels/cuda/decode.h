@@ -72,7 +72,8 @@ size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv
  *   the tasks are sorted by decreasing weight and assigned one by one to the least loaded SM (ZACK
  *   section 5, FDC 4.3).
  * - OURS: the intervals of all (request, KV head) are concatenated, measured in bytes plus a fixed
- *   cost per segment, and cut into equal parts, one per CTA.
+ *   cost per segment, and cut at half pages into equal parts, one per CTA. If the parts stay nearly
+ *   equal, no CTA works on two intervals.
  *
  * One plan serves every layer with the same widths and lengths.
  */

@@ -17,7 +17,8 @@
  * request b and KV head g costs
  *   SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST)
  * in units of 16 bytes, where groups8 is the number of groups of 8 tokens that are read. Cuts are
- * rounded to half pages.
+ * rounded to half pages. If the parts stay nearly equal, cuts are moved to the ends of intervals,
+ * so that no CTA works on two intervals.
  */
 #include <string.h>
 

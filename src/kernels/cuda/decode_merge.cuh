@@ -1,0 +1,290 @@
+/*
+ * Merging of partial results in decode.cu: of the warps of a CTA through shared memory, and of the
+ * CTAs that share an interval through slots in the workspace. Also the structs that the merge
+ * shares with decode.cu: the kernel's parameters, the time stamps of a CTA, and the running state
+ * of a warp. Included by decode.cu alone.
+ */
+#ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
+#define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
+
+#include "common/half.h"
+#include "kernels/cuda/decode_tile.cuh"
+#include "kernels/cuda/decode_work.h"
+
+enum { SLOTS_AT_ONCE = 10 /* number of slots that a warp loads before it uses the first one */ };
+
+typedef struct {
+    kvd_decode_args args;
+    kvd_decode_work work;
+    float scale_log2;
+    int32_t d_v_max, o_pitch, ring_bytes;
+} params;
+
+/* Stamps of a CTA's time line, args.stamps [CTA][KVD_DECODE_STAMPS]. */
+enum {
+    AT_ENTRY,        /* first instruction */
+    AT_WORK,         /* the producer has its first segment */
+    AT_TABLE,        /* the producer has the first page numbers */
+    AT_FIRST_COPY,   /* the producer has started the first copy */
+    AT_LAST_COPY,    /* the producer has started the last copy */
+    AT_FIRST_PAGE,   /* the first page has arrived */
+    AT_FIRST_DONE,   /* the first warp has computed its first unit */
+    AT_LAST_DONE,    /* the first warp has computed its last unit */
+    AT_WARPS_MERGED, /* the results of the CTA's warps are merged */
+    AT_ARRIVED,      /* the slot is written and the arrival counted */
+    AT_SLOTS_READ,   /* the last CTA of an interval has read the slots */
+    AT_END,          /* the first warp ends */
+};
+
+static __device__ __forceinline__ void stamp(const params &p, int i)
+{
+    if (p.args.stamps)
+        p.args.stamps[blockIdx.x * KVD_DECODE_STAMPS + (unsigned)i] = now_ns();
+}
+
+/* ---- the state of a warp ---- */
+
+/*
+ * Running state of one warp within a segment: the largest raw score of head lane/4 (and lane/4 +
+ * 8), this lane's share of the sum of exponentials, and O^T: dims 16 i + lane/4 (and + 8) of heads
+ * 2 (lane % 4) (and + 1).
+ */
+template <int HALVES> struct state {
+    float max[HALVES], sum[HALVES], o[HALVES][8][4];
+};
+
+template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES> &st)
+{
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        st.max[h] = -INFINITY;
+        st.sum[h] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                st.o[h][i][e] = 0;
+    }
+}
+
+/* ---- the warps of a CTA ---- */
+
+/*
+ * Merge area in shared memory: for each place (in the order of first units) O [group][o_pitch], and
+ * [16] maxima and sums.
+ */
+typedef struct {
+    float *o;
+    float2 *ml;        /* [warps][KVD_GROUP_MAX] */
+    uint32_t free;     /* barrier that completes when every warp has read the last result */
+    uint32_t *is_last; /* shared memory: 1 if this CTA was the last to finish its segment */
+} merge_area;
+
+/* Returns the start time of this CTA, kept in shared memory after is_last. */
+static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
+{
+    return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
+}
+
+template <int HALVES>
+static __device__ __forceinline__ void
+put_state(state<HALVES> &st, const params &p, const merge_area &area, int place, int d_v, int lane)
+{
+    const int group = p.args.map.group;
+    float *o = area.o + (size_t)place * (size_t)(group * p.o_pitch);
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        float sum = st.sum[h];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (lane % 4 == 0)
+            area.ml[place * KVD_GROUP_MAX + lane / 4 + 8 * h] = make_float2(st.max[h], sum);
+        const int head = 8 * h + lane % 4 * 2;
+        float *row = o + head * p.o_pitch + lane / 4;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (16 * i < d_v) {
+                if (head < group) {
+                    row[16 * i] = st.o[h][i][0];
+                    row[16 * i + 8] = st.o[h][i][2];
+                }
+                if (head + 1 < group) {
+                    row[p.o_pitch + 16 * i] = st.o[h][i][1];
+                    row[p.o_pitch + 16 * i + 8] = st.o[h][i][3];
+                }
+            }
+    }
+}
+
+/*
+ * Writes two dims of one query head: O / sum as 16-bit values, and once per head the logarithm of
+ * the sum.
+ */
+template <typename T>
+static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s,
+                                                  int row, int pair, float2 o, float max, float sum)
+{
+    const kvd_attn_map &map = p.args.map;
+    const int head = s.head * map.group + row;
+    uint32_t *to = reinterpret_cast<uint32_t *>(
+        (uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch + map.o_offset[head]);
+    const float r = 1 / sum;
+    to[pair] = pack<T>(o.x * r, o.y * r);
+    if (p.args.lse && pair == 0)
+        p.args.lse[(size_t)s.request * (size_t)map.n_heads + head] =
+            fmaf(max, map.scale, logf(sum));
+}
+
+/* Stores two numbers of a slot, which another CTA reads after the count of arrivals. */
+static __device__ __forceinline__ void put_pair(float *to, float x, float y)
+{
+    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y)
+                 : "memory");
+}
+
+/*
+ * Merges the warps' results into the segment's result. A whole interval is written to the output, a
+ * part of a split interval to its slot.
+ */
+template <typename T, int WARPS>
+static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
+                                                   const kvd_decode_segment &s, int places,
+                                                   bool is_whole, int tid)
+{
+    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head],
+              pair = tid % (KVD_WIDTH_MAX / 2);
+    const int cta = (int)blockIdx.x, slot = 2 * cta + (cta == s.first_cta);
+    const int rows = 32 * WARPS / (KVD_WIDTH_MAX / 2);
+    if (2 * pair >= d_v || tid >= rows * (KVD_WIDTH_MAX / 2))
+        return;
+    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += rows) {
+        float max = -INFINITY, sum = 0;
+        float2 o = make_float2(0, 0);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            if (w < places)
+                max = fmaxf(max, area.ml[w * KVD_GROUP_MAX + row].x);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            if (w < places) {
+                const float2 ml = area.ml[w * KVD_GROUP_MAX + row];
+                const float2 x = reinterpret_cast<const float2 *>(
+                    area.o + (size_t)(w * group + row) * p.o_pitch)[pair];
+                const float f = exp2_fast((ml.x - max) * p.scale_log2);
+                sum = fmaf(ml.y, f, sum);
+                o.x = fmaf(x.x, f, o.x);
+                o.y = fmaf(x.y, f, o.y);
+            }
+        if (is_whole) {
+            put_result<T>(p, s, row, pair, o, max, sum);
+        } else {
+            const size_t at = (size_t)slot * group + row;
+            put_pair(p.work.slot_o + at * p.d_v_max + 2 * pair, o.x, o.y);
+            if (pair == 0)
+                put_pair(p.work.slot_ml + 2 * at, max, sum);
+        }
+    }
+}
+
+/* ---- the CTAs of an interval ---- */
+
+/*
+ * Loads the slots of an interval's CTAs into the merge area; called by the last CTA that finished.
+ * Each warp loads one head and every `split`-th slot, each lane 4 dims. Returns split, the number
+ * of places that remain to be merged.
+ */
+template <int WARPS>
+static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
+                                                  const kvd_decode_segment &s, int warp, int lane)
+{
+    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head];
+    const int split = max(1, WARPS / group), sub = warp % split;
+    const float2 *slot_ml = reinterpret_cast<const float2 *>(p.work.slot_ml);
+    for (int row = warp / split; row < (warp < WARPS / split * split ? group : 0);
+         row += WARPS / split) {
+        float max = -INFINITY, sum = 0;
+        float4 o = make_float4(0, 0, 0, 0);
+        for (int k0 = sub; k0 < s.span; k0 += SLOTS_AT_ONCE * split) {
+            float2 ml[SLOTS_AT_ONCE];
+            float4 x[SLOTS_AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < SLOTS_AT_ONCE; i++) {
+                const int k = k0 + i * split;
+                const size_t at =
+                    (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
+                ml[i] = k < s.span ? __ldcg(slot_ml + at) : make_float2(-INFINITY, 0);
+                x[i] = k < s.span && 4 * lane < d_v
+                           ? __ldcg(reinterpret_cast<const float4 *>(p.work.slot_o +
+                                                                     at * (size_t)p.d_v_max) +
+                                    lane)
+                           : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < SLOTS_AT_ONCE; i++)
+                /*
+                 * A CTA without work has max = -inf, and the rest of its slot holds arbitrary data.
+                 */
+                if (ml[i].x != -INFINITY) {
+                    const float top = fmaxf(max, ml[i].x);
+                    const float f = exp2_fast((max - top) * p.scale_log2);
+                    const float g = exp2_fast((ml[i].x - top) * p.scale_log2);
+                    max = top;
+                    sum = fmaf(ml[i].y, g, sum * f);
+                    o.x = fmaf(x[i].x, g, o.x * f);
+                    o.y = fmaf(x[i].y, g, o.y * f);
+                    o.z = fmaf(x[i].z, g, o.z * f);
+                    o.w = fmaf(x[i].w, g, o.w * f);
+                }
+        }
+        if (4 * lane < d_v)
+            reinterpret_cast<float4 *>(area.o + (size_t)((sub * group + row) * p.o_pitch))[lane] =
+                o;
+        if (lane == 0)
+            area.ml[sub * KVD_GROUP_MAX + row] = make_float2(max, sum);
+    }
+    return split;
+}
+
+/* ---- one warp ---- */
+
+/*
+ * Writes O / sum and the logarithm of the sum of an interval that one warp computed alone, directly
+ * from registers.
+ */
+template <typename T, int HALVES>
+static __device__ __forceinline__ void put_short(const state<HALVES> &st, const params &p,
+                                                 int request, int kv_head, int d_v, int lane)
+{
+    const kvd_attn_map &map = p.args.map;
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        float sum = st.sum[h];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const int row = 8 * h + lane / 4, column = 8 * h + lane % 4 * 2;
+        if (p.args.lse && lane % 4 == 0 && row < map.group)
+            p.args
+                .lse[(size_t)request * (size_t)map.n_heads + (size_t)(kv_head * map.group + row)] =
+                fmaf(st.max[h], map.scale, logf(sum));
+        const float r0 = 1 / __shfl_sync(~0u, sum, lane % 4 * 8),
+                    r1 = 1 / __shfl_sync(~0u, sum, lane % 4 * 8 + 4);
+        uint16_t *o = (uint16_t *)p.args.o + (size_t)request * (size_t)map.o_pitch +
+                      map.o_offset[kv_head * map.group] + column * d_v + lane / 4;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (16 * i < d_v) {
+                const uint32_t low = pack<T>(st.o[h][i][0] * r0, st.o[h][i][1] * r1);
+                const uint32_t high = pack<T>(st.o[h][i][2] * r0, st.o[h][i][3] * r1);
+                if (column < map.group) {
+                    o[16 * i] = (uint16_t)low;
+                    o[16 * i + 8] = (uint16_t)high;
+                }
+                if (column + 1 < map.group) {
+                    o[d_v + 16 * i] = (uint16_t)(low >> 16);
+                    o[d_v + 16 * i + 8] = (uint16_t)(high >> 16);
+                }
+            }
+    }
+}
+
+#endif
