@@ -378,7 +378,7 @@ unchanged() {
 refused "a file that grows too large" 1 "File too large" sh -c "ulimit -f 16; exec '$report' '$tmp/in' --no-plots -q -o '$tmp/old'"
 unchanged "leaves the old folder"
 mkdir "$tmp/disk"
-if mount -t tmpfs -o size=400k none "$tmp/disk" 2>/dev/null; then
+if mount -t tmpfs -o size=480k none "$tmp/disk" 2>/dev/null; then
   refused "a full disk" 1 "No space left on device" sh -c "'$report' '$tmp/zero.h5' --no-plots -q -o '$tmp/disk/old' && cp -r '$tmp/disk/old' '$tmp/full' && exec '$report' '$tmp/in' $plots -q -o '$tmp/disk/old'"
   diff -r "$tmp/full" "$tmp/disk/old" >"$tmp/log" 2>&1 && [ "$(ls "$tmp/disk")" = old ] && ok "leaves the old folder, too" || not_ok "leaves the old folder, too"
   umount "$tmp/disk"
