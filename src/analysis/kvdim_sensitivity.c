@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/sensitivity_engine.h"
+#include "analysis/sensitivity.h"
 #include "common/device.h"
 #include "common/json.h"
 #include "common/options.h"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/compare.h"
+#include "analysis/similarity.h"
 #include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"

@@ -9,16 +9,14 @@
 
 #include "analysis/decompose.h"
 #include "analysis/reduce.h"
-#include "analysis/sources.h"
 #include "analysis/spectrum_options.h"
-#include "analysis/spectrum_text.h"
 #include "common/clock.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
 
 #ifdef KVD_CUDA
-#include "analysis/cuda/decompose.h"
+#include "analysis/cuda/eigen.h"
 #include "common/cuda/libraries.h"
 #endif
 

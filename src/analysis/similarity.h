@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "formats/similarity.h"
 
 /* Returns mean |R[i][j]| over [d][d] (AABS). */
 double kvd_mean_abs(const double *R, size_t d);
@@ -39,5 +40,25 @@ int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, s
  * Fills R [d][d] with a random basis (Haar), with signs set as in every basis here, as a control.
  */
 int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err);
+
+/* Compares every spectrum of one model with every other one, for kvdim-similarity. */
+
+/* Returns the number of leading dimensions called half: d / 2, at least 1. */
+size_t kvd_half(size_t d);
+
+/*
+ * Fails, naming the files, unless all spectra have the same model, pairing, kind of Q and K (rope)
+ * and range of layers, and one label with equal token count and sequence length has one content
+ * hash.
+ */
+int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
+
+/*
+ * Compares one pair, which must be present in all spectra and must not be bqk or bvw. Heads run in
+ * parallel on all threads. `seed` seeds the random control basis.
+ */
+int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t seed,
+                kvd_comparison *out, kvd_err *err);
+void kvd_comparison_release(kvd_comparison *c);
 
 #endif

@@ -1,5 +1,10 @@
 #include "analysis/spectrum_options.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
 #include "model/text/text_options.h"
 
 const char *const kvd_decomposition_name[4] = {"svd", "tsqr", "gram", NULL};
@@ -86,4 +91,151 @@ static const kvd_program program = {
 void kvd_spectrum_parse(int argc, char **argv, kvd_spectrum_options *cfg)
 {
     kvd_options_parse(&program, argc, argv, cfg);
+}
+
+void kvd_sources_close(kvd_sources *in)
+{
+    kvd_moments_release(&in->sum);
+    for (size_t i = 0; i < in->n_dumps; i++)
+        kvd_activations_close(&in->dump[i]);
+    free(in->dump);
+    free(in->source);
+    memset(in, 0, sizeof *in);
+}
+
+static int one_kind(const char *const *path, size_t n, bool *moments, kvd_err *err)
+{
+    char first[64], name[64];
+    for (size_t i = 0; i < n; i++) {
+        if (kvd_h5_peek_schema(path[i], name, sizeof name, err))
+            return -1;
+        if (strcmp(name, "moments") && strcmp(name, "activations"))
+            return kvd_fail(err,
+                            "'%s' holds kvdim/%s, kvdim/activations or kvdim/moments is wanted",
+                            path[i], name);
+        if (i == 0)
+            memcpy(first, name, sizeof first);
+        else if (strcmp(first, name))
+            return kvd_fail(err, "'%s' holds %s, '%s' %s: give one kind", path[0], first, path[i],
+                            name);
+    }
+    *moments = !strcmp(first, "moments");
+    return 0;
+}
+
+/*
+ * Fails if two paths name one file, even by different names, because HDF5 must not open a file
+ * twice.
+ */
+static int distinct(const char *const *path, size_t n, kvd_err *err)
+{
+    struct stat *s = calloc(n, sizeof *s);
+    int status = 0;
+    if (!s)
+        return kvd_no_memory(err, "the list of inputs", n * sizeof *s);
+    for (size_t i = 0; !status && i < n; i++) {
+        if (stat(path[i], &s[i]))
+            status = kvd_fail_errno(err, "cannot open '%s'", path[i]);
+        for (size_t j = 0; !status && j < i; j++)
+            if (s[i].st_dev == s[j].st_dev && s[i].st_ino == s[j].st_ino)
+                status = kvd_fail(err, "'%s' and '%s' hold the same texts: they are one file",
+                                  path[j], path[i]);
+    }
+    free(s);
+    return status;
+}
+
+/*
+ * Fails if input i holds the texts of an earlier input, which would count twice. hashes contains
+ * the corpus hashes of the inputs before i.
+ */
+static int check_new(const char *const *path, char (*hashes)[40], size_t i, const char *hash,
+                     kvd_err *err)
+{
+    snprintf(hashes[i], sizeof hashes[i], "%s", hash);
+    for (size_t j = 0; j < i; j++)
+        if (hash[0] && !strcmp(hash, hashes[j]))
+            return kvd_fail(err, "'%s' and '%s' hold the same texts (corpus hash %s)", path[j],
+                            path[i], hash);
+    return 0;
+}
+
+static int load_moments(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
+                        char (*hashes)[40], kvd_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        kvd_moments one = {0}, *to = i ? &one : &in->sum;
+        if (kvd_moments_load(to, path[i], err))
+            return -1;
+        int status = check_new(path, hashes, i, to->corpus_hash, err);
+        if (!status && i)
+            status = kvd_moments_add(&in->sum, path[0], &one, path[i], err);
+        if (i)
+            kvd_moments_release(&one);
+        if (status)
+            return -1;
+    }
+    if (tokens && tokens != in->sum.n_tokens)
+        return kvd_fail(err, "--tokens %zu: the moments are sums over %zu tokens and cannot be cut",
+                        tokens, in->sum.n_tokens);
+    return 0;
+}
+
+/*
+ * Opens dumps as one source. kvd_moments_add on headers without sums checks that they belong
+ * together and adds the token counts and labels.
+ */
+static int open_dumps(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
+                      char (*hashes)[40], kvd_err *err)
+{
+    size_t left = tokens ? tokens : SIZE_MAX;
+    in->dump = calloc(n, sizeof *in->dump);
+    in->source = calloc(n, sizeof *in->source);
+    if (!in->dump || !in->source)
+        return kvd_no_memory(err, "the list of dumps", n * (sizeof *in->dump + sizeof *in->source));
+    for (size_t i = 0; i < n; i++) {
+        kvd_activations *a = &in->dump[i];
+        if (kvd_activations_open(a, path[i], err))
+            return -1;
+        in->n_dumps = i + 1;
+        if (check_new(path, hashes, i, a->corpus_hash, err))
+            return -1;
+        const size_t taken = a->n_tokens < left ? a->n_tokens : left;
+        kvd_moments one = {.model = a->model,
+                           .n_tokens = taken,
+                           .n_sequences = a->n_sequences,
+                           .seq_len = a->seq_len,
+                           .first_layer = a->first_layer,
+                           .n_layers = a->n_layers};
+        memcpy(one.label, a->label, sizeof one.label);
+        memcpy(one.corpus_hash, a->corpus_hash, sizeof one.corpus_hash);
+        if (i == 0)
+            in->sum = one;
+        else if (taken && kvd_moments_add(&in->sum, path[0], &one, path[i], err))
+            return -1;
+        if (taken)
+            in->source[in->n_sources++] = (kvd_source){.dump = a, .n_tokens = taken};
+        left -= taken;
+    }
+    if (tokens && left)
+        return kvd_fail(err, "--tokens %zu: the %s %zu tokens", tokens,
+                        n > 1 ? "dumps together have" : "dump has", in->sum.n_tokens);
+    return 0;
+}
+
+int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
+                     kvd_err *err)
+{
+    memset(in, 0, sizeof *in);
+    char(*hashes)[40] = calloc(n, sizeof *hashes);
+    if (!hashes)
+        return kvd_no_memory(err, "the list of inputs", n * sizeof *hashes);
+    int status = distinct(path, n, err) || one_kind(path, n, &in->moments, err) ? -1 : 0;
+    if (!status)
+        status = in->moments ? load_moments(in, path, n, tokens, hashes, err)
+                             : open_dumps(in, path, n, tokens, hashes, err);
+    free(hashes);
+    if (status)
+        kvd_sources_close(in);
+    return status;
 }

@@ -1,4 +1,4 @@
-#include "analysis/spectrum_text.h"
+#include "analysis/spectrum_options.h"
 
 #include <math.h>
 #include <stdio.h>

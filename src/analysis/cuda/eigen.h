@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 
+#include "analysis/decompose.h"
 #include "common/err.h"
 
 /*
@@ -20,5 +21,15 @@
  */
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
+
+/* kvd_decompose_moments (analysis/decompose.h) on the current GPU. */
+
+/*
+ * Decomposes as kvd_decompose_moments does. All heads of a pair are one batch. The balanced pairs,
+ * a singular value decomposition between two square roots, stay on the CPU: a second Gram matrix
+ * would lose their small singular values. Pairs done on the device have on_gpu set.
+ */
+int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
+                              bool before_rope, int first, kvd_spectrum *s, kvd_err *err);
 
 #endif

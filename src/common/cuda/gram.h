@@ -1,7 +1,7 @@
 /*
  * G += X^T X in float64 for many heads at once, on the GPU. The moments of activations
- * (collect/cuda/moments.c) and of gradients (analysis/cuda/sensitivity.c) use it. The rows of X are
- * bf16 or float32 values at any stride.
+ * (collect/cuda/moments.c) and of gradients (analysis/cuda/sensitivity_cuda.c) use it. The rows of
+ * X are bf16 or float32 values at any stride.
  */
 #ifndef KVD_COMMON_CUDA_GRAM_H
 #define KVD_COMMON_CUDA_GRAM_H
