@@ -19,8 +19,7 @@
 #include "report/measures/compare.h"
 #include "report/measures/ledger.h"
 #include "report/measures/same.h"
-#include "report/page.h"
-#include "report/plots.h"
+#include "report/report.h"
 #include "report/studies/studies.h"
 
 static const char program[] = "kvdim-report";

@@ -1,4 +1,4 @@
-#include "report/page.h"
+#include "report/report.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -5,8 +5,9 @@
 #ifndef KVD_REPORT_REPORT_H
 #define KVD_REPORT_REPORT_H
 
+#include <stdbool.h>
+
 #include "report/tables.h"
-#include "report/text.h"
 
 /* A figure is a gnuplot script of plots/ that reads CSV files of tables/. */
 typedef struct {
@@ -88,5 +89,30 @@ int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, 
                         size_t drawn);
 
 void kvd_report_release(kvd_report *r);
+
+/*
+ * Writes the report as one HTML page without scripts and without references to other servers. It is
+ * light or dark as the reader's browser asks.
+ */
+
+/*
+ * Writes index.html of the folder. If `figures`, the SVG files of figures/ become part of the page;
+ * otherwise, and for a figure with a `why`, the page gives the reason why the figure is missing.
+ */
+int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
+
+/* Figures through gnuplot, which runs as a child process with scripts of plots/. */
+
+/*
+ * Writes figures/NAME.svg and NAME.png of every figure into the folder. The folder must hold the
+ * tables already: gnuplot runs in it and reads tables/NAME.csv. `scripts` is the folder of the
+ * scripts.
+ *
+ * If gnuplot cannot draw a figure, or is not installed, the reason is added to the figure's `why`
+ * and to *why, and *failed is increased. Returns -1 with *err only if a file cannot be written or
+ * the program is interrupted.
+ */
+int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, size_t *failed,
+                    kvd_err *why, kvd_err *err);
 
 #endif

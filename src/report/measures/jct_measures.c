@@ -1,4 +1,4 @@
-#include "report/measures/jct_measures.h"
+#include "report/measures/measures.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "formats/jct.h"
 #include "report/measures/same.h"
-#include "report/rows/jct_rows.h"
+#include "report/rows.h"
 
 /* SHARED_CHANGE precedes SHARED, because its text begins with the text of SHARED. */
 typedef enum {

@@ -7,13 +7,8 @@
 #include <string.h>
 
 #include "common/args.h"
-#include "report/measures/jct_measures.h"
-#include "report/measures/proposals.h"
-#include "report/measures/rate_measures.h"
 #include "report/measures/same.h"
 #include "report/measures/serving_measures.h"
-#include "report/measures/setting_measures.h"
-#include "report/measures/token_measures.h"
 
 /* ---- values by name ------------------------------------------------------------------------- */
 

@@ -147,4 +147,143 @@ void kvd_values_null(kvd_measured *v, double lo, double hi);
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
+/* Numbers that are computed from kvdim/jct files, for the ledger. */
+
+/*
+ * Measures of jobs that ran on a GPU. METHOD is a name, which covers all its settings, or a name
+ * with keys ("zack,p=0.3"), which covers one. PART is a column without "_s" ("decode_restore"). SIZES is
+ * "100000x256", input and output tokens, several of them with plus signs between them, or "all".
+ *
+ *   jct-share-METHOD-PART[+PART]...:SIZES         the parts in percent of the JCT; a job without
+ *                                                 any of them does not count, because another
+ *                                                 part may do their work
+ *   jct-of-prompts-METHOD-PART[+PART]...:SIZES    the parts in percent of the time of prompts
+ *   jct-of-steps-METHOD-PART[+PART]...:SIZES      the parts in percent of the time of steps
+ *   jct-extra-METHOD-PART[+PART]...:SIZES         the parts less those of none in the same file and
+ *                                                 sizes, in percent of the JCT
+ *   jct-change-A-over-B:SIZES                     JCT of A over that of B in the same file and
+ *                                                 sizes, less 1, in percent
+ *   jct-shared-METHOD-PART[+PART]...:SIZES        as jct-share, for jobs whose prompts the GPUs
+ *                                                 share by their tokens
+ *   jct-shared-change-METHOD-PART[+PART]...-over-OTHER:SIZES
+ *                                                 for those jobs, the parts over those of OTHER,
+ *                                                 less 1, in percent
+ */
+bool kvd_jct_measure_known(const char *name);
+int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
+                    kvd_err *err);
+
+/* Rates that keep 99 % of the accuracy, as kvdim-eval --target finds them, for the ledger. */
+
+/*
+ * p99-A:TEXT is the share of the cache that A removes at 99 % of the top-1 accuracy of the
+ * uncompressed model, with its 95 % interval. p99-A-less-B:TEXT is the share of A less that of B in
+ * one file; its interval is the widest that the two intervals allow.
+ *
+ * There is one value per accuracy file that has a search of A and whose label contains TEXT,
+ * ignoring upper and lower case. A is the name of a search: a method, with "-RULE" if its widths
+ * follow another rule than its default.
+ */
+bool kvd_rate_measure_known(const char *name);
+int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
+                     kvd_err *err);
+
+/*
+ * Numbers that are computed from accuracy rows of methods whose settings were tried, for the
+ * ledger.
+ */
+
+/*
+ * One value per accuracy file and evaluated text:
+ *   mirror-kl         KL of hetero with K2V4 over that with K4V2; mirror-kl-high: of K4V8 over K8V4
+ *   neutral-cache smallest share of a 16-bit cache, percent, of the leankv settings that keep at
+ *   least 0.99 of top-1 with an interval that reaches 1 five-percent-cache the same of those that
+ *   keep at least 0.95 of top-1 v-over-qk perplexity of zack with cut=v over that with cut=qk, at
+ *   the largest p that both have kv-over-weights perplexity of hetero with 4 bits for keys and
+ *   values over that with 4-bit weights, less 1, percent, where every row
+ *                     reads the compressed cache; kv-over-weights-prompt: where prompts attend
+ *                     uncompressed
+ *   h2o-over-sparsity-kl
+ *                     KL of h2o over that of sparsity with th = tl at the same share of the cache,
+ *                     one value per row of sparsity; its null is 1
+ * A file without the rows that a measure compares has no value of it.
+ */
+bool kvd_setting_measure_known(const char *name);
+int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
+
+/* Numbers that are computed from kvdim/tokens files, for the ledger. */
+
+/*
+ * One value per tokens file of a trained model:
+ *   score-range             range of the scores (largest less smallest) of the last layer over that
+ *                           of the first, percent
+ *   near-unimportant        part of the unimportant tokens, ranked by the mean score as a query,
+ *                           that neighbouring layers share: mean over neighbours, percent, with its
+ *                           interval over requests; near-unimportant-as-key: by the mean score as a
+ *                           key; near-unimportant-denominator: by softmax denominators;
+ *                           near-important...: likewise
+ *   rise-unimportant        near-unimportant less the part that the first and the last layer share,
+ *                           percentage points; rise-important likewise
+ *   received-decades        mean over layers of the decades that the mean mass received spans
+ *   value-decades           the most decades that the norms of values span in a layer
+ *   more-decades            the least difference of those two in a layer
+ *   critical-layers         most over fewest tokens that hold 95 % of a layer's mass (means over
+ *                           requests)
+ *   critical-heads          most over fewest tokens that hold 95 % of a KV head's mass: mean over
+ *                           layers of the ratio
+ *   critical-requests       standard deviation over requests / mean of those of a KV head, mean
+ *                           over heads, percent
+ * A file of one layer (of one KV head) has no value of what compares layers (heads).
+ *
+ * The null is the range of the measure over the files of the same model and seq_len with random
+ * weights. critical-layers and critical-heads: from 1 to the larger of the ratio that layers
+ * (heads) of equal means would show by their spread over requests, and the largest ratio with
+ * random weights.
+ */
+bool kvd_token_measure_known(const char *name);
+int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
+
+/*
+ * Settings that kvdim-fit --regression proposed and that were measured, next to the Oracle of the
+ * same text (ZDC section 8).
+ */
+
+typedef struct {
+    const kvd_result *file; /* file with the proposal */
+    size_t proposal;        /* row of the proposal in `file` */
+    const kvd_result *accuracy;
+    size_t row; /* row of `accuracy` that measured the proposal */
+    /* loss that was asked for: perplexity over that of the uncompressed model, less 1 */
+    double asked;
+    kvd_interval measured; /* measured loss */
+    double share;          /* share of a 16-bit cache that the proposal stores */
+    /*
+     * Smallest share of another measured setting whose loss is at most `asked`; NaN if there is
+     * none.
+     */
+    double oracle_asked;
+    /* smallest share of another setting whose loss is at most the measured loss */
+    double oracle_measured;
+    /*
+     * smallest shares that settings store within the lower and the upper end of the interval of the
+     * measured loss; NaN if no setting is within that end
+     */
+    double oracle_lo, oracle_hi;
+} kvd_judged_proposal;
+
+/*
+ * Fills *all with every proposal, once per accuracy file of its model that has a row with exactly
+ * its numbers. The Oracle is searched among the rows of all files with equal model, text, tokens,
+ * prompt and method that are not proposals. *all is allocated; the caller frees it.
+ */
+int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
+
+/*
+ * Measure "proposal-over-oracle": `share` over oracle_measured, less 1, in percent, of proposals
+ * for losses that the sweep reached, from sweeps of which at least one is of the proposal's model,
+ * because the paper's regression knows its models. The interval is that of the Oracle's share over
+ * the interval of the proposal's loss.
+ */
+int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
+
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "report/measures/same.h"
-#include "report/rows/serving_rows.h"
+#include "report/rows.h"
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct"};
 

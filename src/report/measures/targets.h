@@ -5,7 +5,7 @@
 #ifndef KVD_REPORT_MEASURES_TARGETS_H
 #define KVD_REPORT_MEASURES_TARGETS_H
 
-#include "report/rows/accuracy_rows.h"
+#include "report/rows.h"
 
 /* Fewest evaluated points that show where a share is lost. */
 enum { KVD_FEWEST_POINTS = 3 };

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/rows/kernels_rows.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 /* ---- tables --------------------------------------------------------------------------------- */

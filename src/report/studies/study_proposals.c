@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "report/measures/proposals.h"
+#include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
 static kvd_table *begin(kvd_section *s, kvd_err *err)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/rows/serving_rows.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 /* ---- tables --------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "report/measures/targets.h"
-#include "report/rows/accuracy_rows.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 /* Largest number of methods in the figure and in the table. */
