@@ -1,4 +1,4 @@
-#include "collect/accumulate.h"
+#include "collect/sums.h"
 
 #include <stdlib.h>
 #include <string.h>

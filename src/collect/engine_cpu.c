@@ -4,11 +4,9 @@
  */
 #include <stdlib.h>
 
-#include "collect/accumulate.h"
 #include "collect/dump.h"
 #include "collect/engine.h"
-#include "collect/information.h"
-#include "collect/tally.h"
+#include "collect/sums.h"
 #include "common/clock.h"
 #include "common/device.h"
 

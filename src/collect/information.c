@@ -1,4 +1,4 @@
-#include "collect/information.h"
+#include "collect/sums.h"
 
 #include <cblas.h>
 #include <math.h>

@@ -10,10 +10,8 @@
 #include <string.h>
 
 #include "collect/engine.h"
-#include "collect/memory.h"
 #include "collect/options.h"
 #include "collect/outputs.h"
-#include "collect/parameters.h"
 #include "collect/ranks.h"
 #include "collect/snapshots.h"
 #include "collect/summary.h"

@@ -13,10 +13,12 @@
 
 #include <stdbool.h>
 
+#include "collect/options.h"
 #include "collect/state.h"
 #include "formats/activations.h"
 #include "formats/fisher.h"
 #include "formats/moments.h"
+#include "model/checkpoint/checkpoint.h"
 
 typedef struct {
     bool want_dump, want_moments, want_stats, want_fisher;
@@ -86,5 +88,16 @@ int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
  * *o.
  */
 void kvd_outputs_close(kvd_outputs *o);
+
+/* Checks the host memory that a run of kvdim-collect needs, before the run allocates it. */
+
+/*
+ * Fails if the available memory cannot hold the weights of a layer, the activations of a batch of
+ * batch_tokens and the sums of `out`. The message has the numbers and the options that lower them.
+ * The caller must have resolved the options and described the sums. On a GPU only the sums are in
+ * host memory.
+ */
+int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
+                             kvd_outputs *out, size_t batch_tokens, kvd_err *err);
 
 #endif

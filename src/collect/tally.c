@@ -1,4 +1,4 @@
-#include "collect/tally.h"
+#include "collect/sums.h"
 
 #include <cblas.h>
 #include <math.h>

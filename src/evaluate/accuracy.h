@@ -8,7 +8,6 @@
 #include "evaluate/evaluate.h"
 #include "evaluate/point_columns.h"
 #include "evaluate/target.h"
-#include "evaluate/target_difference.h"
 #include "formats/accuracy.h"
 #include "formats/rows.h"
 #include "methods/points.h"

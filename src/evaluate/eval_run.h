@@ -1,15 +1,74 @@
 /*
- * One run of kvdim-eval. eval_inputs.c reads its inputs, kvdim_eval.c sets it up, eval_rows.c
- * evaluates its points, eval_search.c searches targets, eval_weights.c evaluates weights of few
- * bits, and eval_curve.c reads curves from the rows. Private to the program.
+ * One run of kvdim-eval. eval_inputs.c reads its inputs and evaluates weights of few bits,
+ * kvdim_eval.c sets it up, eval_rows.c evaluates its points, eval_search.c searches targets, and
+ * eval_curve.c reads curves from the rows. Private to the program.
  */
 #ifndef KVD_EVALUATE_EVAL_RUN_H
 #define KVD_EVALUATE_EVAL_RUN_H
 
+#include "common/run_key.h"
 #include "evaluate/accuracy.h"
-#include "evaluate/eval_options.h"
-#include "evaluate/saved_rows.h"
+#include "evaluate/inputs.h"
 #include "evaluate/target.h"
+
+/* The command line of kvdim-eval. */
+
+typedef struct {
+    kvd_inputs_options in;                /* first; in.cache: set by the program unless given */
+    size_t *weights_bits, n_weights_bits; /* allocated */
+    size_t weights_group;                 /* weights that share a scale */
+    double target;                        /* share of the accuracy to keep; NaN means no search */
+    const char *target_key;               /* NULL means the usual key of each method */
+    size_t sweep;                         /* points per method; 0 means no sweep */
+    bool points_only; /* the answer to --target is taken from the points asked for */
+    bool resume;
+    bool scan; /* --scan-errors */
+    bool cache_given;
+    kvd_dtype compute; /* KVD_F32 or KVD_BF16 */
+} kvd_eval_options;
+
+/* Reads argv into *cfg, which is zeroed; wrong usage ends the program with status 2. */
+void kvd_eval_parse(int argc, char **argv, kvd_eval_options *cfg);
+
+void kvd_eval_options_release(kvd_eval_options *cfg);
+
+/*
+ * Rows of an unfinished kvdim-eval run, in OUT.h5.rows next to OUT.h5. The file is replaced as a
+ * whole after every row, so a run that is killed loses only the row in progress. A resumed run
+ * takes the rows in the order in which it would compute them.
+ */
+
+typedef struct {
+    char *path; /* path of the saved rows; NULL if rows are not saved */
+    kvd_run_key key;
+    /* Rows saved by an earlier run. */
+    kvd_accuracy from;
+    /* Index of the first saved row that was not taken yet. */
+    size_t next;
+} kvd_saved_rows;
+
+/*
+ * Reads OUT.rows if it exists. Fails if its key differs from s->key ("was X, is now Y") or if it is
+ * damaged. `like` is an initialised kvd_accuracy of this run. The caller must set s->key before.
+ */
+int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
+                        kvd_err *err);
+/* Returns the number of rows that an earlier run saved. */
+size_t kvd_saved_rows_count(const kvd_saved_rows *s);
+void kvd_saved_rows_release(kvd_saved_rows *s);
+
+/*
+ * If a saved row is left, appends it to *to and sets *taken to true. Fails if the row is of another
+ * point.
+ */
+int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
+                        kvd_accuracy *to, bool *taken, kvd_err *err);
+
+/* Replaces OUT.rows with the current rows. Does nothing while saved rows are still being taken. */
+int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
+                        kvd_err *err);
+/* Removes OUT.rows. Call it when OUT.h5 is complete. */
+int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
     /* Name of its group in the result file. */
@@ -73,7 +132,7 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
 
 /*
- * Evaluates --weights-bits (eval_weights.c): appends one row per number of bits after all other
+ * Evaluates --weights-bits (eval_inputs.c): appends one row per number of bits after all other
  * rows.
  */
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);

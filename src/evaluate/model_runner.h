@@ -14,7 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "evaluate/attention_error.h"
 #include "evaluate/quality.h"
 #include "methods/cache.h"
 #include "model/pass/forward.h"

@@ -14,8 +14,7 @@
 #include "common/json.h"
 #include "export/checkpoint_out.h"
 #include "export/export_options.h"
-#include "export/rates_note.h"
-#include "export/rotations.h"
+#include "export/folder_notes.h"
 #include "model/model_info.h"
 
 static const char program[] = "kvdim-export";

@@ -1,6 +1,6 @@
 /*
  * Second moments on the device, in float64: X^T X of every head of Q, K and V (and of Q and K
- * before RoPE), like collect/accumulate.h on the CPU. Products of two bf16 or float32 values are
+ * before RoPE), like collect/sums.h on the CPU. Products of two bf16 or float32 values are
  * exact in float64, so the sums differ from the CPU's only by the order of adding.
  */
 #ifndef KVD_COLLECT_CUDA_MOMENTS_H

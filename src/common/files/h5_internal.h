@@ -71,7 +71,7 @@ int kvd_h5_put_u64(kvd_h5 *f, const char *where, const char *name, uint64_t valu
 
 /*
  * Attaches a dimension scale to every axis of `dataset`, with the names in `s`; makes the scales
- * that the file lacks (h5_scales.c). Returns 0, or -1 without a message if HDF5 fails.
+ * that the file lacks (h5_chunks.c). Returns 0, or -1 without a message if HDF5 fails.
  */
 int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s);
 

@@ -60,7 +60,7 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /*
  * Returns true if the row is of the model with weights of few bits, which is no method of the cache
- * (study_weights.c).
+ * (study_settings.c).
  */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
 /* Returns true if the row evaluates the text that its bases come from. */
@@ -120,12 +120,12 @@ typedef struct {
  *   centroids-time:all     seconds with the most centroids / with the fewest
  *                          The names of these five may end in -weighted for weighted centroids;
  *                          the prune- names also in -rows for rows without K-means.
- *   p99-...:TEXT           rate_measures.h
+ *   p99-...:TEXT           kvd_rate_measure
  *   proposal-over-oracle:all
- *                          proposals.h
- *   NAME:all               token_measures.h
+ *                          kvd_proposals_measure
+ *   NAME:all               kvd_token_measure
  *   serving-...:TRACE      serving_measures.h
- *   jct-...:SIZES          jct_measures.h
+ *   jct-...:SIZES          kvd_jct_measure
  *
  * Spectra of fewer rows count only for the measures prune-... and centroids-.... If no file has the
  * measure, out->n is 0. An unknown name is an error.

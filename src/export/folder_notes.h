@@ -1,13 +1,16 @@
+/* Files that kvdim-export adds to its folder: rates.json, and rotations.safetensors. */
+#ifndef KVD_EXPORT_FOLDER_NOTES_H
+#define KVD_EXPORT_FOLDER_NOTES_H
+
+#include "common/files/output_folder.h"
+#include "common/run.h"
+#include "methods/dims/dims.h"
+#include "methods/points.h"
+
 /*
  * Writes rates.json, which every folder of kvdim-export contains. It states the chosen method and
  * point, the widths, and the inputs.
  */
-#ifndef KVD_EXPORT_RATES_NOTE_H
-#define KVD_EXPORT_RATES_NOTE_H
-
-#include "common/files/output_folder.h"
-#include "common/run.h"
-#include "methods/points.h"
 
 /* Contents of rates.json. All pointers are borrowed. */
 typedef struct {
@@ -37,5 +40,14 @@ double kvd_rates_note_folded_p(const kvd_rates_note *note);
  * Returns true if kvdim-export wrote the folder: its rates.json says so, and it holds only files.
  */
 bool kvd_rates_note_found(const char *folder);
+
+/* Writes projections for use by other programs, as rotations.safetensors. */
+
+/*
+ * Writes rotations.safetensors. For layer L and KV head H it holds the float32 tensors
+ * layers.L.kv_heads.H.{a_q, a_k} [d_head][d_qk], .a_v [d_head][d_v] and .b_v [d_v][d_head], each at
+ * the head's own width. A side that is left whole has no tensors.
+ */
+int kvd_rotations_write(const kvd_dims *dims, const kvd_output *folder, kvd_err *err);
 
 #endif
