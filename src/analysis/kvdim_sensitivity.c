@@ -17,7 +17,6 @@
 #include "common/run.h"
 #include "methods/widths.h"
 #include "model/model_info.h"
-#include "model/model_text.h"
 #include "model/text/text_options.h"
 
 static const char program[] = "kvdim-sensitivity";

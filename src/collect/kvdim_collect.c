@@ -19,7 +19,6 @@
 #include "common/progress.h"
 #include "common/run.h"
 #include "model/model_info.h"
-#include "model/model_text.h"
 #include "model/text/corpus.h"
 
 static const char program[] = "kvdim-collect";

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 
 #include "common/run.h"
-#include "model/checkpoint/paths.h"
 #include "model/checkpoint/safetensors_write.h"
+#include "model/checkpoint/shards.h"
 #include "model/checkpoint/streaming.h"
 
 /* ---- JSON that changes ---- */

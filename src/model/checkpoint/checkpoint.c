@@ -15,7 +15,6 @@
 #include "model/checkpoint/gguf_model.h"
 #include "model/checkpoint/llama2c.h"
 #include "model/checkpoint/packing/stacked.h"
-#include "model/checkpoint/paths.h"
 #include "model/checkpoint/shards.h"
 #include "model/checkpoint/streaming.h"
 

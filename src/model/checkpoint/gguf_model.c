@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "model/checkpoint/family.h"
-#include "model/checkpoint/gguf_config.h"
 
 typedef struct {
     char name[KVD_PART_NAME];

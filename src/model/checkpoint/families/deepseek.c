@@ -7,9 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/checkpoint/config_rope.h"
+#include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
-#include "model/checkpoint/families/routed.h"
 
 /* Fails unless `key` is absent or the text `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "model/checkpoint/config_json.h"
-#include "model/checkpoint/config_rope.h"
 #include "model/checkpoint/families/families.h"
 
 /*

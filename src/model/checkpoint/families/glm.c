@@ -4,7 +4,6 @@
  * `glm` (GLM-4-9B and GLM-Edge) does not.
  */
 #include "model/checkpoint/config_json.h"
-#include "model/checkpoint/config_rope.h"
 #include "model/checkpoint/families/families.h"
 
 static int read_config(const json_t *root, kvd_config *c, kvd_err *err)

@@ -3,9 +3,8 @@
  * window in every second layer. Files hold each part of all experts of a layer in one tensor, in
  * MXFP4 as published, or transposed in another type.
  */
-#include "model/checkpoint/config_rope.h"
+#include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
-#include "model/checkpoint/families/routed.h"
 
 /* Reads the windows: those of layer_types, or every second layer from the first on. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)

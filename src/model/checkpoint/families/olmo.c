@@ -4,7 +4,6 @@
  * four layers, and scales RoPE in the others only.
  */
 #include "model/checkpoint/config_json.h"
-#include "model/checkpoint/config_rope.h"
 #include "model/checkpoint/families/families.h"
 
 static int read_common(const json_t *root, kvd_config *c, kvd_err *err)

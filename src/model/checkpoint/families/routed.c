@@ -1,4 +1,4 @@
-#include "model/checkpoint/families/routed.h"
+#include "model/checkpoint/families/families.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "model/checkpoint/packing/blocks.h"
+#include "model/checkpoint/tensor.h"
 
 #include <assert.h>
 #include <math.h>
