@@ -33,4 +33,25 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
  */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
+/*
+ * Measures the peak rates of this CPU. The floors of CPU rows (kernels/timing/floors.h) are
+ * computed from them.
+ */
+
+/*
+ * Fills *c with the best of 3 measurements on all threads: sgemm of 1536^3, memcpy and a sum over
+ * 128 MiB, and exp of float32 by a polynomial of degree 5 in registers (the rate of the vector
+ * units; libm is slower). Takes some tenths of a second. Returns 0, or -1 and fills *err.
+ */
+int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
+
+/* Measures the peak rates of the current GPU through kernels/cuda/ceilings.h. */
+
+/*
+ * Fills *c with the rates of a copy, a read, the bf16 product of 8192^3 through cuBLAS, and
+ * exponentials. Takes about a second. Returns 0, or -1 and fills *err; always fails in a build
+ * without CUDA.
+ */
+int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
+
 #endif
