@@ -1,4 +1,4 @@
-#include "analysis/fit_proposal.h"
+#include "analysis/regression.h"
 
 #include <math.h>
 #include <stdio.h>

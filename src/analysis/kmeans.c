@@ -1,4 +1,4 @@
-#include "analysis/kmeans.h"
+#include "analysis/reduce.h"
 
 #include <assert.h>
 #include <cblas.h>

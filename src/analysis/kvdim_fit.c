@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/fit_proposal.h"
+#include "analysis/regression.h"
 #include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/kmeans.h"
 #include "common/clock.h"
 #include "common/rng.h"
 

@@ -14,9 +14,11 @@
 #ifndef KVD_ANALYSIS_REGRESSION_H
 #define KVD_ANALYSIS_REGRESSION_H
 
+#include <jansson.h>
 #include <stdbool.h>
 
 #include "formats/model_info.h"
+#include "formats/rates.h"
 #include "formats/spectrum.h"
 
 /*
@@ -117,5 +119,43 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
  * "zdc,g=0.25,rise=0.1,p.qk=0.4,p.v=0.2,p_u.qk=0.8,p_u.v=0.7,...".
  */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
+
+/*
+ * kvdim-fit --regression: proposes settings for wanted losses from sweeps, and computes their
+ * widths on a spectrum. Private to kvdim-fit.
+ */
+
+enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
+
+typedef struct {
+    kvd_sweep sweep[KVD_FIT_SWEEPS];
+    size_t n_sweeps, n_tried;
+    size_t model_of[KVD_FIT_SWEEPS], n_models; /* number of each sweep's model */
+    /* Number of the spectrum's model; n_models if that model was not swept. */
+    size_t target;
+    kvd_tried *best;    /* [n_best] optimal settings of all sweeps, sweep after sweep */
+    size_t *best_model; /* [n_best]: number of each setting's model */
+    size_t n_best;
+    kvd_regression fit;
+    kvd_proposal *proposal; /* [n]: one proposal per wanted loss */
+    size_t n;
+} kvd_fit_proposal;
+
+/*
+ * Reads the sweeps, fits the regression, and proposes settings for n losses. r, whose model and
+ * label are set, receives rule, pairs and points: for proposal i, the widths of important tokens in
+ * point 2i and those of the other tokens in 2i + 1. Fails on sweeps of different methods, on widths
+ * by another rule than eq6, and if the spectrum lacks a pair.
+ */
+int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
+                          const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,
+                          kvd_err *err);
+void kvd_fit_proposal_release(kvd_fit_proposal *x);
+
+/* Writes /rows, one row per proposal, and /regression. */
+int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
+void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
+/* Returns the proposals as JSON; NULL if memory runs out. */
+json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r);
 
 #endif

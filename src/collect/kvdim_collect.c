@@ -13,8 +13,6 @@
 #include "collect/options.h"
 #include "collect/outputs.h"
 #include "collect/ranks.h"
-#include "collect/snapshots.h"
-#include "collect/summary.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"

@@ -1,4 +1,4 @@
-#include "collect/summary.h"
+#include "collect/outputs.h"
 
 #include <stdio.h>
 #include <sys/stat.h>

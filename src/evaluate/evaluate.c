@@ -8,7 +8,7 @@
 
 #include "common/clock.h"
 #include "common/run.h"
-#include "evaluate/kept_prompts.h"
+#include "evaluate/model_runner.h"
 
 /*
  * ---- a batch ------------------------------------------------------------------------------------

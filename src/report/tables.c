@@ -1,4 +1,4 @@
-#include "report/tables.h"
+#include "report/report.h"
 
 #include <assert.h>
 #include <math.h>

@@ -16,7 +16,7 @@
 #include "engine/cpu/weights.h"
 #include "forward_case.h"
 #include "model/checkpoint/family.h"
-#include "model/checkpoint/packing/stacked.h"
+#include "model/checkpoint/shards.h"
 #include "model/checkpoint/weights.h"
 #include "model/pass/blocks.h"
 #include "temp_folder.h"

@@ -1,4 +1,4 @@
-#include "model/pass/blocks_back.h"
+#include "model/pass/layer_back.h"
 
 #include <assert.h>
 #include <cblas.h>

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "model/pass/blocks.h"
-#include "model/pass/blocks_back.h"
 
 size_t kvd_layer_back_scratch(const kvd_config *c)
 {

@@ -1,4 +1,4 @@
-#include "model/text/gguf_tokenizer.h"
+#include "model/text/tokenizer/steps.h"
 
 #include <inttypes.h>
 #include <jansson.h>

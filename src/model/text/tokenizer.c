@@ -10,7 +10,6 @@
 #include "common/run.h"
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
-#include "model/text/gguf_tokenizer.h"
 #include "model/text/tokenizer/json_fields.h"
 #include "model/text/tokenizer/steps.h"
 

@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 
+#include "model/checkpoint/gguf.h"
 #include "model/text/tokenizer.h"
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/vocab.h"
@@ -206,5 +207,24 @@ int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, b
 /* Appends the bytes of the ids: a space directly after id 1 is dropped, and <0xNN> is one byte. */
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out,
                            kvd_err *err);
+
+/* Reads the tokenizer of a GGUF file by rebuilding the tokenizer.json of its model. */
+
+struct json_t; /* from jansson */
+
+/*
+ * Returns the tokenizer.json of a GGUF file, which the caller owns. Supports tokenizer.ggml.model
+ * `llama` (SentencePiece BPE with byte fallback) and `gpt2` (byte-level BPE, split into words as
+ * tokenizer.ggml.pre says).
+ *
+ * A SentencePiece vocabulary has scores instead of BPE merges. The merges are then all pairs of
+ * pieces whose concatenation is a piece, ordered by the score of that piece, best first, as
+ * Transformers makes them. BOS and EOS are added if the file says so; if it says nothing, as
+ * llama.cpp adds them.
+ *
+ * Returns NULL with *err if the file holds no tokenizer, one of another kind, or lists that
+ * contradict each other.
+ */
+struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 #endif

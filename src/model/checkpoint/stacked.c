@@ -1,4 +1,4 @@
-#include "model/checkpoint/packing/stacked.h"
+#include "model/checkpoint/shards.h"
 
 #include <stdio.h>
 #include <stdlib.h>
