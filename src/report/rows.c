@@ -186,31 +186,84 @@ size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first)
     return last;
 }
 
-double kvd_jct_real(const kvd_jct_entry *e, const char *column)
+double kvd_report_real(const kvd_report_row *e, const char *column)
 {
-    return kvd_row_real(e->file->jct, e->row, column);
+    return kvd_row_real(e->rows, e->row, column);
 }
 
-const char *kvd_jct_text(const kvd_jct_entry *e, const char *column)
+const char *kvd_report_text(const kvd_report_row *e, const char *column)
 {
-    return kvd_row_text(e->file->jct, e->row, column);
+    return kvd_row_text(e->rows, e->row, column);
 }
 
-double kvd_jct_speed_up(const kvd_jct_entry *e)
+void kvd_report_rows_release(kvd_report_rows *all)
 {
-    kvd_jct_entry none = *e;
+    free(all->item);
+    *all = (kvd_report_rows){0};
+}
+
+/* Returns the rows of a file of the given kind; NULL for a file of another kind. */
+static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
+{
+    return file->kind != kind           ? NULL
+           : kind == KVD_RESULT_JCT     ? file->jct
+           : kind == KVD_RESULT_SERVING ? file->serving
+                                        : file->kernels.rows;
+}
+
+/* Lists all rows of the files of a kind in order, and describes each. */
+static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
+                  kvd_report_rows *out, kvd_err *err)
+{
+    size_t n = 0;
+    *out = (kvd_report_rows){0};
+    for (size_t i = 0; i < r->n; i++)
+        if (rows_of(&r->item[i], kind))
+            n += kvd_rows_count(rows_of(&r->item[i], kind));
+    if (n == 0)
+        return 0;
+    out->item = calloc(n, sizeof *out->item);
+    if (!out->item)
+        return kvd_no_memory(err, "rows of results", (unsigned long long)n * sizeof *out->item);
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_rows *const rows = rows_of(&r->item[i], kind);
+        for (size_t k = 0; rows && k < kvd_rows_count(rows); k++) {
+            kvd_report_row *const e = &out->item[out->n++];
+            *e = (kvd_report_row){.file = &r->item[i], .rows = rows, .row = k};
+            describe(e);
+            kvd_series_clean(e->place);
+            kvd_series_clean(e->series);
+        }
+    }
+    return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const kvd_report_row *x = a, *y = b;
+    const int order = strcmp(x->place, y->place);
+    if (order)
+        return order;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+double kvd_jct_speed_up(const kvd_report_row *e)
+{
+    kvd_report_row none = *e;
     none.row = kvd_jct_uncompressed(e->file->jct, e->row);
     return none.row == SIZE_MAX ? (double)NAN
-                                : kvd_jct_real(&none, "jct_s") / kvd_jct_real(e, "jct_s");
+                                : kvd_report_real(&none, "jct_s") / kvd_report_real(e, "jct_s");
 }
 
-static void describe_jct(kvd_jct_entry *e)
+static void describe_jct(kvd_report_row *e)
 {
     char batch[32] = "", chunk[48] = "";
-    const char *const engine = kvd_jct_text(e, "engine");
-    const double n = kvd_jct_real(e, "batch"), tokens = kvd_jct_real(e, "chunk");
+    const char *const engine = kvd_report_text(e, "engine");
+    const double n = kvd_report_real(e, "batch"), tokens = kvd_report_real(e, "chunk");
     const char *const by_tokens =
-        strcmp(kvd_jct_text(e, "parallel"), "sequence") ? "" : "; prompts shared by tokens";
+        strcmp(kvd_report_text(e, "parallel"), "sequence") ? "" : "; prompts shared by tokens";
     if (n > 0)
         snprintf(batch, sizeof batch, "; batch %.0f", n);
     if (tokens > 0)
@@ -221,54 +274,22 @@ static void describe_jct(kvd_jct_entry *e)
                                   : "";
     snprintf(e->place, sizeof e->place, "%.50s on %.*s%s%s%s%s", e->file->model.name,
              (int)strcspn(engine, ",;"), engine, stock, by_tokens, batch, chunk);
-    snprintf(e->series, sizeof e->series, "%.100s%s", kvd_jct_text(e, "method"),
-             kvd_jct_real(e, "phases") > 0 ? "" : " (total alone)");
-    kvd_series_clean(e->place);
-    kvd_series_clean(e->series);
+    snprintf(e->series, sizeof e->series, "%.100s%s", kvd_report_text(e, "method"),
+             kvd_report_real(e, "phases") > 0 ? "" : " (total alone)");
 }
 
-static int jct_by_place(const void *a, const void *b)
+int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err)
 {
-    const kvd_jct_entry *x = a, *y = b;
-    const int order = strcmp(x->place, y->place);
-    if (order)
-        return order;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    return (x->row > y->row) - (x->row < y->row);
-}
-
-int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_jct_entries *out, kvd_err *err)
-{
+    if (gather(r, KVD_RESULT_JCT, describe_jct, out, err))
+        return -1;
     size_t n = 0;
-    *out = (kvd_jct_entries){0};
-    for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == KVD_RESULT_JCT)
-            n += kvd_rows_count(r->item[i].jct);
-    if (n == 0)
-        return 0;
-    out->item = calloc(n, sizeof *out->item);
-    if (!out->item)
-        return kvd_no_memory(err, "rows of jct", (unsigned long long)n * sizeof *out->item);
-    for (size_t i = 0; i < r->n; i++)
-        for (size_t k = 0; r->item[i].kind == KVD_RESULT_JCT && k < kvd_rows_count(r->item[i].jct);
-             k++) {
-            kvd_jct_entry *const e = &out->item[out->n];
-            e->file = &r->item[i];
-            e->row = k;
-            if (strcmp(kvd_jct_text(e, "kind"), kind))
-                continue;
-            describe_jct(e);
-            out->n++;
-        }
-    qsort(out->item, out->n, sizeof *out->item, jct_by_place);
+    for (size_t i = 0; i < out->n; i++)
+        if (!strcmp(kvd_report_text(&out->item[i], "kind"), kind))
+            out->item[n++] = out->item[i];
+    out->n = n;
+    if (n)
+        qsort(out->item, n, sizeof *out->item, by_place);
     return 0;
-}
-
-void kvd_jct_entries_release(kvd_jct_entries *e)
-{
-    free(e->item);
-    *e = (kvd_jct_entries){0};
 }
 
 /* ---- parts ---------------------------------------------------------------------------------- */
@@ -306,7 +327,7 @@ int kvd_jct_part_of(const char *phase)
     return KVD_JCT_PARTS - 1;
 }
 
-double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side)
+double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 {
     static const char *const sides[] = {"prefill", "decode"};
     double sum = 0;
@@ -316,26 +337,16 @@ double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side)
             continue;
         for (int k = 0; k < 3 && phases[part][k]; k++) {
             snprintf(column, sizeof column, "%s_%s_s", sides[i], phases[part][k]);
-            sum += kvd_jct_real(e, column);
+            sum += kvd_report_real(e, column);
         }
         if (part == KVD_JCT_PARTS - 1) {
             snprintf(column, sizeof column, "%s_s", sides[i]);
-            sum += kvd_jct_real(e, column);
+            sum += kvd_report_real(e, column);
             for (int p = 0; p < part; p++)
                 sum -= kvd_jct_part(e, p, sides[i]);
         }
     }
     return sum;
-}
-
-double kvd_kernels_real(const kvd_kernels_entry *e, const char *column)
-{
-    return kvd_row_real(e->file->kernels.rows, e->row, column);
-}
-
-const char *kvd_kernels_text(const kvd_kernels_entry *e, const char *column)
-{
-    return kvd_row_text(e->file->kernels.rows, e->row, column);
 }
 
 /*
@@ -358,102 +369,64 @@ static void family(const char *widths, char *to, size_t size)
     snprintf(to, size, "%.*s", (int)(n < size ? n : size - 1), widths);
 }
 
-static void describe_kernels(kvd_kernels_entry *e)
+static void describe_kernels(kvd_report_row *e)
 {
     char widths[64];
-    const char *const lengths = kvd_kernels_text(e, "lengths"), *const schedule =
-                                                                    kvd_kernels_text(e, "schedule");
-    const char *const data = kvd_kernels_text(e, "data");
+    const char *const lengths = kvd_report_text(e, "lengths"), *const schedule =
+                                                                   kvd_report_text(e, "schedule");
+    const char *const data = kvd_report_text(e, "data");
     snprintf(e->place, sizeof e->place, "%.20s %.0f x %.0f %.10s%s%.20s%s %.10s",
-             kvd_kernels_text(e, "phase"), kvd_kernels_real(e, "batch"),
-             kvd_kernels_real(e, "seq_len"), kvd_kernels_text(e, "dtype"),
+             kvd_report_text(e, "phase"), kvd_report_real(e, "batch"),
+             kvd_report_real(e, "seq_len"), kvd_report_text(e, "dtype"),
              strcmp(lengths, "equal") ? " " : "", strcmp(lengths, "equal") ? lengths : "",
-             strcmp(data, "sharp") ? "" : " sharp", kvd_kernels_text(e, "l2"));
-    family(kvd_kernels_text(e, "widths"), widths, sizeof widths);
-    snprintf(e->series, sizeof e->series, "%.40s%s%.20s on %s", kvd_kernels_text(e, "impl"),
+             strcmp(data, "sharp") ? "" : " sharp", kvd_report_text(e, "l2"));
+    family(kvd_report_text(e, "widths"), widths, sizeof widths);
+    snprintf(e->series, sizeof e->series, "%.40s%s%.20s on %s", kvd_report_text(e, "impl"),
              strcmp(schedule, "-") ? " by " : "", strcmp(schedule, "-") ? schedule : "", widths);
-    kvd_series_clean(e->place);
-    kvd_series_clean(e->series);
 }
 
-int kvd_kernels_collect(const kvd_results *r, kvd_kernels_entries *out, kvd_err *err)
+int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err)
 {
-    size_t n = 0;
-    *out = (kvd_kernels_entries){0};
-    for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == KVD_RESULT_KERNELS)
-            n += kvd_rows_count(r->item[i].kernels.rows);
-    if (n == 0)
-        return 0;
-    out->item = calloc(n, sizeof *out->item);
-    if (!out->item)
-        return kvd_no_memory(err, "rows of kernels", (unsigned long long)n * sizeof *out->item);
-    for (size_t i = 0; i < r->n; i++)
-        for (size_t k = 0;
-             r->item[i].kind == KVD_RESULT_KERNELS && k < kvd_rows_count(r->item[i].kernels.rows);
-             k++) {
-            kvd_kernels_entry *const e = &out->item[out->n++];
-            e->file = &r->item[i];
-            e->row = k;
-            describe_kernels(e);
-        }
-    return 0;
+    return gather(r, KVD_RESULT_KERNELS, describe_kernels, out, err);
 }
 
-void kvd_kernels_entries_release(kvd_kernels_entries *e)
-{
-    free(e->item);
-    *e = (kvd_kernels_entries){0};
-}
-
-double kvd_serving_real(const kvd_serving_entry *e, const char *column)
-{
-    return kvd_row_real(e->file->serving, e->row, column);
-}
-
-const char *kvd_serving_text(const kvd_serving_entry *e, const char *column)
-{
-    return kvd_row_text(e->file->serving, e->row, column);
-}
-
-static void describe_serving(kvd_serving_entry *e)
+static void describe_serving(kvd_report_row *e)
 {
     char replicas[32] = "", chunk[48] = "";
-    const double n = kvd_serving_real(e, "replicas"), tokens = kvd_serving_real(e, "chunk");
+    const double n = kvd_report_real(e, "replicas"), tokens = kvd_report_real(e, "chunk");
     if (n > 1)
         snprintf(replicas, sizeof replicas, "; %.0f replicas", n);
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
-    const char *const engine = kvd_serving_text(e, "engine");
+    const char *const engine = kvd_report_text(e, "engine");
     snprintf(e->place, sizeof e->place, "%.48s on %.*s: %.60s%s%s", e->file->model.name,
-             (int)strcspn(engine, ",;"), engine, kvd_serving_text(e, "trace"), replicas, chunk);
-    snprintf(e->series, sizeof e->series, "%.100s", kvd_serving_text(e, "method"));
-    kvd_series_clean(e->place);
-    kvd_series_clean(e->series);
+             (int)strcspn(engine, ",;"), engine, kvd_report_text(e, "trace"), replicas, chunk);
+    snprintf(e->series, sizeof e->series, "%.100s", kvd_report_text(e, "method"));
+    e->kind = kvd_report_text(e, "kind");
 }
 
 /*
  * Returns true if two rows with the same label were served under different limits (batch, memory,
  * latency bounds), which the label does not show in full.
  */
-static bool other_service(const kvd_serving_entry *a, const kvd_serving_entry *b)
+static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 {
     static const char *const column[] = {"max_batch",     "max_tokens", "memory_bytes",
                                          "reserve_bytes", "slo_ttft_s", "slo_tbt_s"};
     for (size_t i = 0; i < sizeof column / sizeof *column; i++) {
-        const double x = kvd_serving_real(a, column[i]), y = kvd_serving_real(b, column[i]);
+        const double x = kvd_report_real(a, column[i]), y = kvd_report_real(b, column[i]);
         if (x < y || x > y || isnan(x) != isnan(y))
             return true;
     }
-    return strcmp(kvd_serving_text(a, "trace"), kvd_serving_text(b, "trace")) ||
-           strcmp(kvd_serving_text(a, "route"), kvd_serving_text(b, "route"));
+    return strcmp(kvd_report_text(a, "trace"), kvd_report_text(b, "trace")) ||
+           strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
 /*
  * Appends the name of the file to a place that several files have, if their rows share a method or
  * were served under different limits.
  */
-static void tell_apart(kvd_serving_entries *all)
+static void tell_apart(kvd_report_rows *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);
     for (size_t i = 0; shared && i < all->n; i++)
@@ -470,57 +443,24 @@ static void tell_apart(kvd_serving_entries *all)
     free(shared);
 }
 
-static int serving_by_place(const void *a, const void *b)
+int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err)
 {
-    const kvd_serving_entry *x = a, *y = b;
-    const int order = strcmp(x->place, y->place);
-    if (order)
-        return order;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    return (x->row > y->row) - (x->row < y->row);
-}
-
-int kvd_serving_collect(const kvd_results *r, kvd_serving_entries *out, kvd_err *err)
-{
-    size_t n = 0;
-    *out = (kvd_serving_entries){0};
-    for (size_t i = 0; i < r->n; i++)
-        if (r->item[i].kind == KVD_RESULT_SERVING)
-            n += kvd_rows_count(r->item[i].serving);
-    if (n == 0)
-        return 0;
-    out->item = calloc(n, sizeof *out->item);
-    if (!out->item)
-        return kvd_no_memory(err, "rows of serving", (unsigned long long)n * sizeof *out->item);
-    for (size_t i = 0; i < r->n; i++)
-        for (size_t k = 0;
-             r->item[i].kind == KVD_RESULT_SERVING && k < kvd_rows_count(r->item[i].serving); k++) {
-            kvd_serving_entry *const e = &out->item[out->n++];
-            e->file = &r->item[i];
-            e->row = k;
-            e->kind = kvd_serving_text(e, "kind");
-            describe_serving(e);
-        }
-    tell_apart(out);
-    qsort(out->item, out->n, sizeof *out->item, serving_by_place);
+    if (gather(r, KVD_RESULT_SERVING, describe_serving, out, err))
+        return -1;
+    if (out->n) {
+        tell_apart(out);
+        qsort(out->item, out->n, sizeof *out->item, by_place);
+    }
     return 0;
 }
 
-void kvd_serving_entries_release(kvd_serving_entries *e)
-{
-    free(e->item);
-    *e = (kvd_serving_entries){0};
-}
-
-const kvd_serving_entry *kvd_serving_uncompressed(const kvd_serving_entries *all,
-                                                  const kvd_serving_entry *e)
+const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e)
 {
     const bool point = !strcmp(e->kind, "point");
     const char *const column = point ? "rate" : "latency_bound_s";
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_serving_entry *const x = &all->item[i];
-        const double a = kvd_serving_real(x, column), b = kvd_serving_real(e, column);
+        const kvd_report_row *const x = &all->item[i];
+        const double a = kvd_report_real(x, column), b = kvd_report_real(e, column);
         if (!strcmp(x->kind, e->kind) && !strcmp(x->place, e->place) &&
             !strcmp(x->series, "none") && a <= b && a >= b)
             return x;

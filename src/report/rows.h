@@ -51,37 +51,45 @@ double kvd_entry_saving(const kvd_accuracy_entry *e);
 /* Returns the last item of the series and label that item `first` begins. */
 size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first);
 
-/* Rows of kvdim/jct files as the report shows them. */
-
+/*
+ * Rows of kvdim/jct, kvdim/kernels and kvdim/serving files as the report shows them. Texts have the
+ * form that legends need.
+ */
 typedef struct {
     const kvd_result *file;
+    const kvd_rows *rows; /* rows of the file */
     size_t row;
-    /* conditions under which rows can be compared, such as "model on H200; batch 8" */
+    const char *kind; /* "point", "max-rate", "validation" of kvdim/serving; otherwise NULL */
+    /*
+     * conditions under which rows can be compared: "model on H200; batch 8", "decode 64 x 8192 bf16
+     * cold", "model on H200: trace; 2 replicas; chunks of 512"
+     */
     char place[KVD_LABEL];
-    char series[KVD_LABEL]; /* method, as the legend shows it */
-} kvd_jct_entry;
+    /* method as the legend shows it; of kernels the name of a curve over p: "cuda by ours on kvdim25m" */
+    char series[KVD_LABEL];
+} kvd_report_row;
 
 typedef struct {
-    kvd_jct_entry *item;
+    kvd_report_row *item;
     size_t n;
-} kvd_jct_entries;
-
-/*
- * Fills *out with the rows of one kind of all files, by place, and in the order of the files within
- * a place. *out is empty if there are none.
- */
-int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_jct_entries *out, kvd_err *err);
-void kvd_jct_entries_release(kvd_jct_entries *e);
+} kvd_report_rows;
 
 /* Returns a value of the row: NaN or "" if the file has no such column. */
-double kvd_jct_real(const kvd_jct_entry *e, const char *column);
-const char *kvd_jct_text(const kvd_jct_entry *e, const char *column);
+double kvd_report_real(const kvd_report_row *e, const char *column);
+const char *kvd_report_text(const kvd_report_row *e, const char *column);
+void kvd_report_rows_release(kvd_report_rows *all);
+
+/*
+ * Fills *out with the rows of one kind of kvdim/jct files, by place, and in the order of the files
+ * within a place. *out is empty if there are none.
+ */
+int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
 /*
  * Returns the JCT of none in the file and sizes of the row, divided by that of the row; NaN if none
  * was not run there.
  */
-double kvd_jct_speed_up(const kvd_jct_entry *e);
+double kvd_jct_speed_up(const kvd_report_row *e);
 
 /* Parts of an inference step in the figures. A part consists of several phases. */
 enum { KVD_JCT_PARTS = 11 };
@@ -93,69 +101,21 @@ int kvd_jct_part_of(const char *phase);
  * Returns the seconds of a part, for prefill and decode together or for one of them ("prefill",
  * "decode"). The last part is the remainder of the time, including the residue.
  */
-double kvd_jct_part(const kvd_jct_entry *e, int part, const char *side);
+double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
-/* Rows of kvdim/kernels files as the report shows them. */
-
-typedef struct {
-    const kvd_result *file;
-    size_t row;
-    /* conditions under which rows can be compared, such as "decode 64 x 8192 bf16 cold" */
-    char place[KVD_LABEL];
-    char series[KVD_LABEL]; /* name of a curve over p, such as "cuda by ours on kvdim25m" */
-} kvd_kernels_entry;
-
-typedef struct {
-    kvd_kernels_entry *item;
-    size_t n;
-} kvd_kernels_entries;
+/* Fills *out with all rows of kvdim/kernels files in order. *out is empty if there are none. */
+int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*
- * Fills *out with all rows of all files in order. Texts have the form that legends need. *out is
- * empty if there are none.
+ * Fills *out with all rows of kvdim/serving files by place, and in the order of the files within a
+ * place. *out is empty if there are none.
  */
-int kvd_kernels_collect(const kvd_results *r, kvd_kernels_entries *out, kvd_err *err);
-void kvd_kernels_entries_release(kvd_kernels_entries *e);
-
-/* Returns a value of the row: NaN or "" if the file has no such column. */
-double kvd_kernels_real(const kvd_kernels_entry *e, const char *column);
-const char *kvd_kernels_text(const kvd_kernels_entry *e, const char *column);
-
-/* Rows of kvdim/serving files as the report shows them. */
-
-typedef struct {
-    const kvd_result *file;
-    size_t row;
-    const char *kind; /* "point", "max-rate", "validation" */
-    /*
-     * conditions under which rows can be compared: "model on H200: trace; 2 replicas; chunks of
-     * 512"
-     */
-    char place[KVD_LABEL];
-    char series[KVD_LABEL]; /* method, as the legend shows it */
-} kvd_serving_entry;
-
-typedef struct {
-    kvd_serving_entry *item;
-    size_t n;
-} kvd_serving_entries;
-
-/*
- * Fills *out with all rows of all files by place, and in the order of the files within a place.
- * Texts have the form that legends need. *out is empty if there are none.
- */
-int kvd_serving_collect(const kvd_results *r, kvd_serving_entries *out, kvd_err *err);
-void kvd_serving_entries_release(kvd_serving_entries *e);
-
-/* Returns a value of the row: NaN or "" if the file has no such column. */
-double kvd_serving_real(const kvd_serving_entry *e, const char *column);
-const char *kvd_serving_text(const kvd_serving_entry *e, const char *column);
+int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*
  * Returns the row of method none with the place and kind of this row and, for a point, its rate;
  * NULL if there is none.
  */
-const kvd_serving_entry *kvd_serving_uncompressed(const kvd_serving_entries *all,
-                                                  const kvd_serving_entry *e);
+const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
 #endif

@@ -109,14 +109,14 @@ int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
  * cells.
  */
 void kvd_jct_size_columns(kvd_table *t);
-void kvd_jct_sizes(kvd_table *t, const kvd_jct_entry *e);
+void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
 
 /*
  * Adds the bars of every place, in percent of the JCT of none and of the job's own JCT, and the
  * curves of JCT over input and output length.
  */
-int kvd_jct_figures(const kvd_jct_entries *all, kvd_section *s, kvd_err *err);
+int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 /* Adds the table of the papers' parts, in percent of the job's own JCT. */
-int kvd_jct_shares(const kvd_jct_entries *all, kvd_section *s, kvd_err *err);
+int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 
 #endif
