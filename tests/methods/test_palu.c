@@ -20,13 +20,6 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
-}
-
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
 /* Returns the sum of the squared singular values after the first r, and writes that of all. */
@@ -244,5 +237,5 @@ int main(void)
                                        cmocka_unit_test(palu_of_single_heads),
                                        cmocka_unit_test(palu_gives_ranks_by_information),
                                        cmocka_unit_test(palu_gives_ranks_by_eq6)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }
