@@ -1,7 +1,7 @@
 /*
  * One run of kvdim-eval. eval_inputs.c reads its inputs and evaluates weights of few bits,
- * kvdim_eval.c sets it up, eval_rows.c evaluates its points, eval_search.c searches targets, and
- * eval_curve.c reads curves from the rows. Private to the program.
+ * kvdim_eval.c sets it up, eval_rows.c evaluates its points, and eval_search.c searches targets and
+ * reads curves from the rows. Private to the program.
  */
 #ifndef KVD_EVALUATE_EVAL_RUN_H
 #define KVD_EVALUATE_EVAL_RUN_H
@@ -210,7 +210,7 @@ int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
  */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
-/* Returns true if two methods differ in nothing but the key of `rate` (eval_curve.c). */
+/* Returns true if two methods differ in nothing but the key of `rate` (eval_search.c). */
 bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
                            const kvd_method_tradeoff *rate);
 /*

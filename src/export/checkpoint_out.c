@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "common/run.h"
-#include "model/checkpoint/safetensors_write.h"
+#include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/shards.h"
 #include "model/checkpoint/streaming.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "model/checkpoint/safetensors_write.h"
+#include "model/checkpoint/safetensors.h"
 
 static const char program[] = "kvdim-export";
 

@@ -1,6 +1,6 @@
 /*
- * A report: sections with words, tables and figures. The studies fill it; tables.c, plots.c and
- * page.c write it.
+ * A report: sections with words, tables and figures. The studies fill it; tables.c and page.c
+ * write it.
  */
 #ifndef KVD_REPORT_REPORT_H
 #define KVD_REPORT_REPORT_H

@@ -21,7 +21,7 @@
 #include "make_checkpoint.h"
 #include "methods/cache.h"
 #include "methods/fold.h"
-#include "model/checkpoint/safetensors_write.h"
+#include "model/checkpoint/safetensors.h"
 #include "model/pass/forward.h"
 #include "temp_folder.h"
 

@@ -7,7 +7,6 @@
 
 #include "common/utf8.h"
 #include "model/text/tokenizer/json_fields.h"
-#include "model/text/tokenizer/merge.h"
 #include "model/text/tokenizer/pieces.h"
 
 typedef struct {
