@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/checkpoint/families/families.h"
-
 const json_t *kvd_cfg_member(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);

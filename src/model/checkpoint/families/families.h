@@ -2,7 +2,6 @@
 #ifndef KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 #define KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 
-#include "model/checkpoint/config_json.h"
 #include "model/checkpoint/family.h"
 
 extern const kvd_family kvd_family_llama;
@@ -34,31 +33,28 @@ extern const kvd_family kvd_family_deepseek_v3;
  */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
-extern const char kvd_llama_ignored_layer[], kvd_llama_ignored[];
 
-/* Helpers with which the families with routed experts read config.json. */
-
-/* Keys of config.json, and values that an absent key has; 0: the key is required. */
-typedef struct {
-    const char *experts, *chosen, *width;
-    int n_experts, n_chosen, d_expert;
-} kvd_routed_keys;
-
-/*
- * Reads the number of experts, how many of them a token uses, and the width of each. The number of
- * experts is read from its key, or from the other of num_experts and num_local_experts. The sizes
- * of the model must have been read before. Fails if the model has more layers than a configuration
- * can mark, or if a token uses more experts than there are.
- */
-int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
-
-/*
- * Reads the layers without experts: those in the list mlp_only_layers, and with decoder_sparse_step
- * N those whose number, counted from 1, is not a multiple of N.
- */
-int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
-
-/* Sets rope_theta to `theta` if no place of the file states it. Call it after kvd_cfg_rope. */
-void kvd_cfg_theta_or(const json_t *root, double theta, kvd_config *c);
+/* Parts of a kvd_family and rows of its table of stored tensors that most families share. */
+#define KVD_LLAMA_NAMES                                                                            \
+    .base = "model.", .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq", \
+    .ignored = "model.rotary_emb.inv_freq"
+#define KVD_LLAMA_QKV                                                                              \
+    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},                                          \
+        {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},                                      \
+    {                                                                                              \
+        KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL                                         \
+    }
+#define KVD_LLAMA_MLP                                                                              \
+    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},                                          \
+        {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},                                          \
+    {                                                                                              \
+        KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL                                         \
+    }
+#define KVD_LLAMA_ENDS                                                                             \
+    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},                                \
+        {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},                                   \
+    {                                                                                              \
+        KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL                                               \
+    }
 
 #endif

@@ -22,22 +22,13 @@ static int read_llama(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-const char kvd_llama_ignored_layer[] = "self_attn.rotary_emb.inv_freq";
-const char kvd_llama_ignored[] = "model.rotary_emb.inv_freq";
-
 const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_MLP,
+    KVD_LLAMA_ENDS,
     {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
 };
@@ -46,28 +37,28 @@ const kvd_family kvd_family_llama = {
     .name = "llama",
     .architecture = "LlamaForCausalLM",
     .read = read_llama,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
-/* Mistral 7B and similar models: Llama with a sliding window if the configuration has one. */
-
 /*
- * Reads the window. An absent key means the window of version 0.1; null, as in 0.3, means no
+ * Reads the window of all layers, which is `absent` if the file does not state one; 0 or null: no
  * window.
  */
-static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
+static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
-    int window = json_object_get(root, "sliding_window") ? 0 : 4096;
+    int window = json_object_get(root, "sliding_window") ? 0 : absent;
     if (kvd_cfg_size_or(root, "sliding_window", &window, err) ||
         (window && kvd_cfg_set_window(c, window, 0, err)))
         return -1;
     return kvd_cfg_layer_types(root, window, false, c, err);
 }
+
+/*
+ * Mistral 7B and similar models: Llama with a sliding window if the configuration has one. An
+ * absent key means the window of version 0.1.
+ */
 
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -75,8 +66,8 @@ static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_heads(root, 8, 0, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) || read_window(root, c, err) ||
-        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        read_window(root, 4096, c, err) || kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
         kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
     return 0;
@@ -86,27 +77,15 @@ const kvd_family kvd_family_mistral = {
     .name = "mistral",
     .architecture = "MistralForCausalLM",
     .read = read_mistral,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 /*
  * Phi-3 and Phi-4: Llama with Q, K and V in one tensor, gate and up in another, longrope, a sliding
  * window, and, in Phi-4-mini, RoPE on a part of each head.
  */
-
-static int read_phi3_window(const json_t *root, kvd_config *c, kvd_err *err)
-{
-    int window = 0;
-    if (kvd_cfg_size_or(root, "sliding_window", &window, err) ||
-        (window && kvd_cfg_set_window(c, window, 0, err)))
-        return -1;
-    return kvd_cfg_layer_types(root, window, false, c, err);
-}
 
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -119,9 +98,8 @@ static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_heads(root, 0, 0, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        read_phi3_window(root, c, err) || kvd_cfg_rope(root, ORIGINAL, ROPE, c, err) ||
-        kvd_cfg_head_and_tokens(root, false, c, err))
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) || read_window(root, 0, c, err) ||
+        kvd_cfg_rope(root, ORIGINAL, ROPE, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
     return 0;
 }
@@ -136,21 +114,16 @@ static const kvd_stored phi3_stored[] = {
     {KVD_PART_GATE, "mlp.gate_up_proj", KVD_ROWS_STACKED, NULL},
     {KVD_PART_UP, "mlp.gate_up_proj", KVD_ROWS_STACKED, NULL},
     {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
 };
 
 const kvd_family kvd_family_phi3 = {
     .name = "phi3",
     .architecture = "Phi3ForCausalLM",
     .read = read_phi3,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = phi3_stored,
     .n_stored = sizeof phi3_stored / sizeof phi3_stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 /*
@@ -162,16 +135,12 @@ const kvd_family kvd_family_phi3 = {
 static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool biases = true;
-    int window = 0;
     c->norm = KVD_NORM_LAYER;
     if (kvd_cfg_bool(root, "use_bias", &biases, err) ||
         kvd_cfg_activation(root, "hidden_act", false, "gelu_pytorch_tanh", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_heads(root, 2, 0, c, err) ||
-        kvd_cfg_positive(root, "norm_epsilon", &c->norm_eps, err) ||
-        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
-        (window && kvd_cfg_set_window(c, window, 0, err)) ||
-        kvd_cfg_layer_types(root, window, false, c, err) ||
+        kvd_cfg_positive(root, "norm_epsilon", &c->norm_eps, err) || read_window(root, 0, c, err) ||
         kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
         kvd_cfg_head_and_tokens(root, true, c, err))
         return -1;
@@ -181,28 +150,21 @@ static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
 
 static const kvd_stored starcoder2_stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_UP, "mlp.c_fc", KVD_ROWS_ALL, NULL},
     {KVD_PART_DOWN, "mlp.c_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
 };
 
 const kvd_family kvd_family_starcoder2 = {
     .name = "starcoder2",
     .architecture = "Starcoder2ForCausalLM",
     .read = read_starcoder2,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = starcoder2_stored,
     .n_stored = sizeof starcoder2_stored / sizeof starcoder2_stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 /* Mixtral: Mistral with routed experts in every layer. */
@@ -211,15 +173,11 @@ static int read_mixtral(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
         "num_local_experts", "num_experts_per_tok", "intermediate_size", 8, 2, 0};
-    int window = 0;
     c->chosen_add_up = true;
     if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_routed(root, &keys, c, err) || kvd_cfg_heads(root, 8, 0, c, err) ||
-        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
-        (window && kvd_cfg_set_window(c, window, 0, err)) ||
-        kvd_cfg_layer_types(root, window, false, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) || read_window(root, 0, c, err) ||
         kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
         kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
@@ -229,28 +187,21 @@ static int read_mixtral(const json_t *root, kvd_config *c, kvd_err *err)
 
 static const kvd_stored mixtral_stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_ROUTER, "block_sparse_moe.gate", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_GATE, "block_sparse_moe.experts.#.w1", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_UP, "block_sparse_moe.experts.#.w3", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_DOWN, "block_sparse_moe.experts.#.w2", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
 };
 
 const kvd_family kvd_family_mixtral = {
     .name = "mixtral",
     .architecture = "MixtralForCausalLM",
     .read = read_mixtral,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = mixtral_stored,
     .n_stored = sizeof mixtral_stored / sizeof mixtral_stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };

@@ -62,24 +62,18 @@ const kvd_family kvd_family_qwen2 = {
     .name = "qwen2",
     .architecture = "Qwen2ForCausalLM",
     .read = read_qwen2,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 const kvd_family kvd_family_qwen3 = {
     .name = "qwen3",
     .architecture = "Qwen3ForCausalLM",
     .read = read_qwen3,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_QWEN3_STORED,
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 /*
@@ -131,16 +125,12 @@ static int read_qwen3_moe(const json_t *root, kvd_config *c, kvd_err *err)
 
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_MLP,
     {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},
     {KVD_PART_SHARED_GATE, "mlp.shared_expert.gate_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_SHARED_UP, "mlp.shared_expert.up_proj", KVD_ROWS_ALL, NULL},
@@ -149,31 +139,23 @@ static const kvd_stored stored[] = {
     {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
 };
 
 const kvd_family kvd_family_qwen2_moe = {
     .name = "qwen2_moe",
     .architecture = "Qwen2MoeForCausalLM",
     .read = read_qwen2_moe,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 const kvd_family kvd_family_qwen3_moe = {
     .name = "qwen3_moe",
     .architecture = "Qwen3MoeForCausalLM",
     .read = read_qwen3_moe,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
