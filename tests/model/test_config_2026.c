@@ -13,31 +13,7 @@
 
 #include <math.h>
 
-#include "model/checkpoint/config.h"
-
-static kvd_config accept(const char *text)
-{
-    kvd_config c;
-    kvd_err err = {""};
-    if (kvd_config_parse("c", text, strlen(text), &c, &err))
-        fail_msg("%s: %s", text, err.msg);
-    return c;
-}
-
-/* Replaces the first `from` of a configuration that is read, and expects a message. */
-static void refuse(const char *text, const char *from, const char *to, const char *message)
-{
-    char other[4096];
-    kvd_config c;
-    kvd_err err = {""};
-    const char *const at = strstr(text, from);
-    assert_non_null(at);
-    (void)snprintf(other, sizeof other, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    if (kvd_config_parse("c", other, strlen(other), &c, &err) == 0)
-        fail_msg("%s is read", to);
-    if (!strstr(err.msg, message))
-        fail_msg("%s: '%s' lacks '%s'", to, err.msg, message);
-}
+#include "config_case.h"
 
 /* google/gemma-2-27b */
 static const char gemma2[] =
@@ -63,20 +39,20 @@ static const char gemma[] =
 static void test_gemma(void **state)
 {
     (void)state;
-    const kvd_config c = accept(gemma);
+    const kvd_config c = accept_config(gemma);
     assert_true(c.n_kv_heads == 1 && c.d_head == 256 && c.activation == KVD_GEGLU_TANH);
     assert_true(c.order == KVD_ORDER_BEFORE && c.norm_plus_one && c.tied_head && !c.qk_norm);
     assert_true(c.score_scale <= 0 && fabs(c.embed_scale - sqrt(2048)) < 1e-12);
-    refuse(gemma, "\"hidden_act\":\"gelu\"", "\"hidden_act\":\"silu\"",
-           "'hidden_act' is 'silu', only 'gelu_pytorch_tanh' is supported");
-    refuse(gemma, "\"pad_token_id\":0", "\"use_bidirectional_attention\":true",
-           "only causal attention is supported");
+    refuse_config(gemma, "\"hidden_act\":\"gelu\"", "\"hidden_act\":\"silu\"",
+                  "'hidden_act' is 'silu', only 'gelu_pytorch_tanh' is supported");
+    refuse_config(gemma, "\"pad_token_id\":0", "\"use_bidirectional_attention\":true",
+                  "only causal attention is supported");
 }
 
 static void test_gemma2(void **state)
 {
     (void)state;
-    const kvd_config c = accept(gemma2);
+    const kvd_config c = accept_config(gemma2);
     assert_string_equal(c.family, "gemma2");
     assert_int_equal(c.n_layers, 46);
     assert_int_equal(c.n_kv_heads, 16);
@@ -89,13 +65,14 @@ static void test_gemma2(void **state)
     assert_true(c.score_softcap == 50 && c.logit_softcap == 30);
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), l % 2 ? 0 : 4096);
-    refuse(gemma2, "\"hidden_activation\":\"gelu_pytorch_tanh\"", "\"hidden_activation\":\"silu\"",
-           "'hidden_activation' is 'silu', only 'gelu_pytorch_tanh' is supported");
-    refuse(gemma2, "\"rms_norm_eps\":1e-06,", "", "'rms_norm_eps' is missing");
-    refuse(gemma2, "\"attention_bias\":false", "\"use_bidirectional_attention\":true",
-           "'use_bidirectional_attention' is true, only causal attention is supported");
-    refuse(gemma2, "\"query_pre_attn_scalar\":144", "\"query_pre_attn_scalar\":0",
-           "'query_pre_attn_scalar' is 0, not positive");
+    refuse_config(gemma2, "\"hidden_activation\":\"gelu_pytorch_tanh\"",
+                  "\"hidden_activation\":\"silu\"",
+                  "'hidden_activation' is 'silu', only 'gelu_pytorch_tanh' is supported");
+    refuse_config(gemma2, "\"rms_norm_eps\":1e-06,", "", "'rms_norm_eps' is missing");
+    refuse_config(gemma2, "\"attention_bias\":false", "\"use_bidirectional_attention\":true",
+                  "'use_bidirectional_attention' is true, only causal attention is supported");
+    refuse_config(gemma2, "\"query_pre_attn_scalar\":144", "\"query_pre_attn_scalar\":0",
+                  "'query_pre_attn_scalar' is 0, not positive");
 }
 
 /* google/gemma-3-1b-it */
@@ -123,7 +100,7 @@ static const char gemma3[] =
 static void test_gemma3(void **state)
 {
     (void)state;
-    kvd_config c = accept(gemma3_text);
+    kvd_config c = accept_config(gemma3_text);
     assert_string_equal(c.family, "gemma3_text");
     assert_int_equal(c.d_head, 256);
     assert_true(c.score_softcap == 0 && c.logit_softcap == 0 && c.qk_norm);
@@ -132,7 +109,7 @@ static void test_gemma3(void **state)
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), (l + 1) % 6 ? 512 : 0);
 
-    c = accept(gemma3);
+    c = accept_config(gemma3);
     assert_string_equal(c.family, "gemma3");
     assert_int_equal(c.n_layers, 62);
     assert_int_equal(c.vocab_size, 262208);
@@ -144,21 +121,24 @@ static void test_gemma3(void **state)
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
     /* As Transformers 5 writes it: one object per kind of layer. */
-    c = accept("{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
-               "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
-               "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
-               "\"rope_theta\":5000.0},\"sliding_attention\":{\"rope_type\":\"default\","
-               "\"rope_theta\":300.0}}}");
+    c = accept_config(
+        "{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
+        "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
+        "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
+        "\"rope_theta\":5000.0},\"sliding_attention\":{\"rope_type\":\"default\","
+        "\"rope_theta\":300.0}}}");
     assert_int_equal(kvd_config_window(&c, 0), 0);
     assert_int_equal(kvd_config_window(&c, 1), 9);
     assert_true(c.rope_factor == 2 && c.rope_theta == 5000 && c.rope_local_theta == 300);
 
-    refuse(gemma3, "\"text_config\"", "\"other\"", "'text_config' is missing");
-    refuse(gemma3, "\"sliding_window\":1024", "\"final_logit_softcapping\":30",
-           "text_config: 'final_logit_softcapping' is 30, which the Hugging Face library does not");
-    refuse(gemma3, "\"sliding_window\":1024",
-           "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
-           "rope_parameters: sliding_attention: rope type 'linear'");
+    refuse_config(gemma3, "\"text_config\"", "\"other\"", "'text_config' is missing");
+    refuse_config(
+        gemma3, "\"sliding_window\":1024", "\"final_logit_softcapping\":30",
+        "text_config: 'final_logit_softcapping' is 30, which the Hugging Face library does not");
+    refuse_config(
+        gemma3, "\"sliding_window\":1024",
+        "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
+        "rope_parameters: sliding_attention: rope type 'linear'");
 }
 
 /* allenai/OLMo-2-1124-7B and Olmo-3-1025-7B */
@@ -181,19 +161,19 @@ static const char olmo3[] =
 static void test_olmo(void **state)
 {
     (void)state;
-    kvd_config c = accept(olmo2);
+    kvd_config c = accept_config(olmo2);
     assert_int_equal(c.order, KVD_ORDER_BRANCH);
     assert_true(c.qk_norm && c.qk_norm_whole && !c.norm_plus_one && !c.tied_head);
     assert_true(c.rope_theta == 500000 && c.rope_local_theta == 0 && c.window == 0);
-    c = accept(olmo3);
+    c = accept_config(olmo3);
     assert_int_equal(c.rope_scaling, KVD_ROPE_YARN);
     assert_true(c.rope_factor == 8 && c.rope_theta == 500000 && c.rope_local_theta == 500000);
     assert_true(c.rope_attention_factor == 1.2079441541679836 && c.rope_truncate);
     assert_int_equal(c.rope_original_positions, 8192);
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), (l + 1) % 4 ? 4096 : 0);
-    refuse(olmo3, "\"beta_fast\":32", "\"beta_fast\":0.5",
-           "'beta_fast' 0.5 is below 'beta_slow' 1");
+    refuse_config(olmo3, "\"beta_fast\":32", "\"beta_fast\":0.5",
+                  "'beta_fast' 0.5 is below 'beta_slow' 1");
 }
 
 /* zai-org/GLM-4-9B-0414 */
@@ -208,15 +188,16 @@ static const char glm4[] =
 static void test_glm(void **state)
 {
     (void)state;
-    const kvd_config c = accept(glm4);
+    const kvd_config c = accept_config(glm4);
     assert_int_equal(c.order, KVD_ORDER_AROUND);
     assert_int_equal(c.rope_dims, 64);
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     assert_true(c.bias_qkv && !c.bias_o);
-    refuse(glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.5",
-           "'partial_rotary_factor' is 1.5, more than 1");
-    refuse(glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":0.01",
-           "'partial_rotary_factor' 0.01 of a head of 128 is 1 dimensions, RoPE needs an even");
+    refuse_config(glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.5",
+                  "'partial_rotary_factor' is 1.5, more than 1");
+    refuse_config(
+        glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":0.01",
+        "'partial_rotary_factor' 0.01 of a head of 128 is 1 dimensions, RoPE needs an even");
 }
 
 /* bigcode/starcoder2-3b */
@@ -232,12 +213,12 @@ static const char starcoder2[] =
 static void test_starcoder2(void **state)
 {
     (void)state;
-    const kvd_config c = accept(starcoder2);
+    const kvd_config c = accept_config(starcoder2);
     assert_int_equal(c.norm, KVD_NORM_LAYER);
     assert_int_equal(c.activation, KVD_GELU_TANH);
     assert_true(c.bias_qkv && c.bias_o && c.bias_ffn && c.tied_head);
     assert_int_equal(kvd_config_window(&c, 29), 4096);
-    refuse(starcoder2, "\"norm_epsilon\":1e-05,", "", "'norm_epsilon' is missing");
+    refuse_config(starcoder2, "\"norm_epsilon\":1e-05,", "", "'norm_epsilon' is missing");
 }
 
 /* Qwen2.5 with the rope_scaling that its model card gives, and what follows without its keys. */
@@ -250,11 +231,11 @@ static void test_yarn(void **state)
         "\"num_key_value_heads\":4,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,"
         "\"vocab_size\":152064,\"rope_scaling\":{\"factor\":4.0,"
         "\"original_max_position_embeddings\":32768,\"type\":\"yarn\"}}";
-    const kvd_config c = accept(qwen);
+    const kvd_config c = accept_config(qwen);
     assert_true(c.rope_beta_fast == 32 && c.rope_beta_slow == 1 && c.rope_truncate);
     assert_true(fabs(c.rope_attention_factor - (0.1 * log(4) + 1)) < 1e-15);
-    refuse(qwen, "\"factor\":4.0", "\"factor\":4.0,\"short_factor\":[1]",
-           "'short_factor' is not known for rope type 'yarn'");
+    refuse_config(qwen, "\"factor\":4.0", "\"factor\":4.0,\"short_factor\":[1]",
+                  "'short_factor' is not known for rope type 'yarn'");
 }
 
 int main(void)
