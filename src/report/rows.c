@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "formats/jct.h"
-#include "report/measures/calibration.h"
 #include "report/measures/measures.h"
 
 const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column)

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "report/measures/measures.h"
-#include "report/measures/same.h"
+#include "report/rows.h"
 
 /* ---- rows that are nearly equal ------------------------------------------------------------- */
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "formats/jct.h"
-#include "report/measures/same.h"
 #include "report/rows.h"
 
 /* SHARED_CHANGE precedes SHARED, because its text begins with the text of SHARED. */

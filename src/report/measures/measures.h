@@ -2,7 +2,9 @@
 #ifndef KVD_REPORT_MEASURES_MEASURES_H
 #define KVD_REPORT_MEASURES_MEASURES_H
 
+#include "report/report.h"
 #include "report/results.h"
+#include "report/rows.h"
 
 /* ---- spectra; sums run over all layers and heads of the pair -------------------------------- */
 
@@ -124,7 +126,7 @@ typedef struct {
  *   proposal-over-oracle:all
  *                          kvd_proposals_measure
  *   NAME:all               kvd_token_measure
- *   serving-...:TRACE      serving_measures.h
+ *   serving-...:TRACE      kvd_serving_measure
  *   jct-...:SIZES          kvd_jct_measure
  *
  * Spectra of fewer rows count only for the measures prune-... and centroids-.... If no file has the
@@ -285,5 +287,149 @@ int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t 
  * the interval of the proposal's loss.
  */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
+
+/*
+ * Bytes saved at a share of the top-1 accuracy, from a search of kvdim-eval --target or from the
+ * evaluated points of a series.
+ */
+
+/* Fewest evaluated points that show where a share is lost. */
+enum { KVD_FEWEST_POINTS = 3 };
+
+/*
+ * Returns the search for a share of `target` of the method of the row, in the same file; or NULL.
+ */
+const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
+
+/*
+ * Reads the bytes saved at 99 % of the top-1 accuracy off items first .. last, which are one series
+ * on one text, from many bytes to few.
+ *
+ * If one key, and at most one further key that rises or falls with it (h2o.recent with h2o.heavy),
+ * tells the items apart, they are a line: the result is the last item before the first miss, and a
+ * share of 1 at no saving precedes the first item. Otherwise the items are a grid of settings
+ * without an order: the result is the setting that saves most among those that keep the share, with
+ * the whole interval above the share, or with an interval that reaches the share.
+ */
+void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
+                            kvd_target_result *x);
+
+/*
+ * Cost and benefit of calibrating on fewer rows (ZDC Fig. 15 and 26): spectra of pruned and
+ * clustered rows, and of all rows, each with the accuracy of models that were cut by it.
+ */
+
+/*
+ * Returns true if some rows were left out or replaced by centroids. The report shows such spectra
+ * in a section of their own.
+ */
+bool kvd_calibration_reduced(const kvd_spectrum *s);
+
+/* Returns the spectrum among the results that was not pruned and otherwise equals s, or NULL. */
+const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
+
+/*
+ * Returns the spectrum that an accuracy row names as its calibration, by label and model, or NULL
+ * if it is not among the results.
+ */
+const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
+
+/* One spectrum and one accuracy row that names it as its calibration. */
+typedef struct {
+    const kvd_result *spectrum, *accuracy;
+    size_t row;
+    double p; /* removal rate that was asked for */
+    /* seconds of making the inputs, in proportion to the tokens that were kept */
+    double collect_s;
+    double calibrate_s; /* seconds of rows, K-means and decomposition */
+    double perplexity;
+} kvd_calibration_point;
+
+/*
+ * Fills *points with the points of all rows with a p that was asked for; *n is 0 if no spectrum is
+ * reduced. Order: by evaluated text, method and p; then whole rows before centroids before weighted
+ * centroids; then by number of centroids and share pruned. *points is allocated; the caller frees
+ * it.
+ */
+int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
+                           kvd_err *err);
+
+/*
+ * Returns true if the points are equal in p and in everything but the calibration and the widths
+ * that follow from it.
+ */
+bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
+/*
+ * Returns true if kvd_calibration_same_choice holds and both have the same kind of rows and, if
+ * `centroids`, equal numbers of centroids.
+ */
+bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
+                               bool centroids);
+
+/* Values of the measures of measures.h that begin with prune- and centroids-. */
+int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
+                            kvd_measured *out, kvd_err *err);
+int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
+
+/*
+ * Writes the name of a curve, such as "uniform: weighted": method, evaluated text if `texts`, and
+ * kind of rows.
+ */
+void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
+
+/* Numbers that are computed from kvdim/serving files, for the ledger. */
+
+/*
+ * "serving-WHAT-A-over-B:TRACE", of methods by their names without keys and of Poisson arrivals
+ * with the lengths of TRACE. Rows of A and B are compared if they differ in method and rate alone
+ * (report/rows.h).
+ *
+ *   ttft, tbt, jct   Mean of A over that of B less 1, in percent: one value per load, which is the
+ *                    rate of arrivals over the highest rate of B. Loads above 1 are left out.
+ *   rate             Rate at which A has the normalised latency that B has at the load, over B's
+ *                    rate, by linear interpolation between the points of A; one value per load. If
+ *                    A stays below that latency at all of its points, its highest rate counts; if A
+ *                    is above it at all of them, the value is 0.
+ *   top              Highest rate of A over that of B under the same bound on latency: one value.
+ *
+ * The values of one A, one B and one place are a curve, by rising load (kvd_measured_value.load). A
+ * value of rows that serve less than 90 % as fast as requests arrive is marked (`grows`).
+ */
+bool kvd_serving_measure_known(const char *name);
+int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,
+                        kvd_measured *out, kvd_err *err);
+
+/*
+ * Compares two sets of results: finds rows that measure the same quantity, and judges whether they
+ * differ.
+ */
+
+/* One measured number with what it measures. */
+typedef struct {
+    /* schema, labels, method, p, ...; two numbers are comparable if their keys are equal */
+    char key[2 * KVD_LABEL + 128];
+    char quantity[48];
+    double value, lo, hi; /* lo, hi: 95 % interval, NaN without one */
+} kvd_observation;
+
+typedef struct {
+    kvd_observation *item;
+    size_t n;
+} kvd_observations;
+
+/*
+ * Returns the verdict on two numbers. "inside": each is in the interval of the other, or, if only
+ * one number has an interval, the other number is in it; "outside" otherwise. Without intervals:
+ * "equal" to nine digits, else "differs".
+ */
+const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
+
+/*
+ * Adds the section with the table of matching rows and with lines that name differences in gpu, cpu
+ * or git_revision between the sets. *n_outside is the number of rows with the verdict "outside" or
+ * "differs". Fails if no row of one set matches a row of the other.
+ */
+int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
+                        size_t *n_outside, kvd_err *err);
 
 #endif

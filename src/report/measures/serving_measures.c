@@ -1,11 +1,10 @@
-#include "report/measures/serving_measures.h"
+#include "report/measures/measures.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/measures/same.h"
 #include "report/rows.h"
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct"};

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "report/measures/measures.h"
-#include "report/measures/same.h"
 #include "report/results.h"
+#include "report/rows.h"
 
 /* Returns true if "key=value" is one of the settings, which commas separate. */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "report/measures/measures.h"
-#include "report/measures/targets.h"
 #include "report/rows.h"
 #include "report/studies/studies.h"
 

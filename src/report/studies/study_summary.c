@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/measures/targets.h"
+#include "report/measures/measures.h"
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
