@@ -1,4 +1,4 @@
-#include "analysis/decompose.h"
+#include "analysis/pairs.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/decompose.h"
+#include "analysis/pairs.h"
 #include "analysis/reduce.h"
 #include "analysis/spectrum_options.h"
 #include "common/clock.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "analysis/decompose.h"
+#include "analysis/pairs.h"
 #include "common/json.h"
 #include "model/text/text_options.h"
 

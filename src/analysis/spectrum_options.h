@@ -2,7 +2,7 @@
 #ifndef KVD_ANALYSIS_SPECTRUM_OPTIONS_H
 #define KVD_ANALYSIS_SPECTRUM_OPTIONS_H
 
-#include "analysis/decompose.h"
+#include "analysis/pairs.h"
 #include "analysis/reduce.h"
 #include "common/options.h"
 

@@ -1,11 +1,11 @@
 /*
- * The CPU engine of kvdim-collect (collect/engine.h): runs the pass of model/pass/forward.h, whose
+ * The CPU engine of kvdim-collect (collect/collect.h): runs the pass of model/pass/forward.h, whose
  * hook records every layer.
  */
 #include <stdlib.h>
 
+#include "collect/collect.h"
 #include "collect/dump.h"
-#include "collect/engine.h"
 #include "collect/sums.h"
 #include "common/clock.h"
 #include "common/device.h"

@@ -9,10 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collect/engine.h"
+#include "collect/collect.h"
 #include "collect/options.h"
-#include "collect/outputs.h"
-#include "collect/ranks.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"

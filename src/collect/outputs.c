@@ -1,4 +1,4 @@
-#include "collect/outputs.h"
+#include "collect/collect.h"
 
 #include <errno.h>
 #include <stdio.h>

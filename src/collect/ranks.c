@@ -1,4 +1,4 @@
-#include "collect/ranks.h"
+#include "collect/collect.h"
 
 #include <errno.h>
 #include <fcntl.h>

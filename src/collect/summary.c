@@ -1,4 +1,4 @@
-#include "collect/outputs.h"
+#include "collect/collect.h"
 
 #include <stdio.h>
 #include <sys/stat.h>

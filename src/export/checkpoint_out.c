@@ -1,4 +1,4 @@
-#include "export/checkpoint_out.h"
+#include "export/export.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "export/folder_notes.h"
+#include "export/export.h"
 
 #include <dirent.h>
 #include <fcntl.h>

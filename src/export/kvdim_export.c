@@ -12,9 +12,7 @@
 #include <sys/stat.h>
 
 #include "common/json.h"
-#include "export/checkpoint_out.h"
-#include "export/export_options.h"
-#include "export/folder_notes.h"
+#include "export/export.h"
 #include "model/model_info.h"
 
 static const char program[] = "kvdim-export";

@@ -17,7 +17,7 @@
 
 #include "dims_fixture.h"
 #include "expected.h"
-#include "export/checkpoint_out.h"
+#include "export/export.h"
 #include "make_checkpoint.h"
 #include "methods/cache.h"
 #include "methods/fold.h"

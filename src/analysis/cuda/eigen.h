@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-#include "analysis/decompose.h"
+#include "analysis/pairs.h"
 #include "common/err.h"
 
 /*
@@ -22,7 +22,7 @@
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 
-/* kvd_decompose_moments (analysis/decompose.h) on the current GPU. */
+/* kvd_decompose_moments (analysis/pairs.h) on the current GPU. */
 
 /*
  * Decomposes as kvd_decompose_moments does. All heads of a pair are one batch. The balanced pairs,

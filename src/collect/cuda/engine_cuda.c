@@ -1,8 +1,8 @@
 /*
- * The GPU engine of kvdim-collect (collect/engine.h): runs the pass of model/cuda, whose hooks add
+ * The GPU engine of kvdim-collect (collect/collect.h): runs the pass of model/cuda, whose hooks add
  * to sums and dump on each device.
  */
-#include "collect/engine.h"
+#include "collect/collect.h"
 
 #include <stdlib.h>
 

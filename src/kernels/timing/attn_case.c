@@ -1,4 +1,4 @@
-#include "kernels/timing/attn_case.h"
+#include "kernels/timing/attn_options.h"
 
 #include <math.h>
 #include <stdio.h>

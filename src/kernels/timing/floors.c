@@ -1,4 +1,4 @@
-#include "kernels/timing/floors.h"
+#include "kernels/timing/impl.h"
 
 #include <cblas.h>
 #include <math.h>

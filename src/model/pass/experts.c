@@ -1,4 +1,4 @@
-#include "model/pass/experts.h"
+#include "model/pass/layer.h"
 
 #include <assert.h>
 #include <math.h>

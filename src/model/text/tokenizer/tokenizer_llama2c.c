@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common/utf8.h"
-#include "model/text/tokenizer/vocab.h"
 
 #define BOS         1
 #define FIRST_BYTE  3
