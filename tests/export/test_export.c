@@ -20,7 +20,7 @@
 #include "export/export.h"
 #include "make_checkpoint.h"
 #include "methods/cache.h"
-#include "methods/fold.h"
+#include "methods/folded.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/pass/forward.h"
 #include "temp_folder.h"

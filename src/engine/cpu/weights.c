@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/fold.h"
 #include "methods/folded.h"
 
 static float *floats(const char *what, size_t n, kvd_err *err)
