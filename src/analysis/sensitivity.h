@@ -64,7 +64,7 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
 /*
  * Interface of the engines that run the backward pass for kvdim-sensitivity and sum its gradients,
- * on the CPU (sensitivity_cpu.c) or on a GPU (cuda/sensitivity_cuda.c).
+ * on the CPU (sensitivity.c) or on a GPU (cuda/sensitivity_cuda.c).
  */
 
 typedef struct {
