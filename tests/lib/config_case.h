@@ -12,7 +12,7 @@
 
 #include "model/checkpoint/config.h"
 
-static inline kvd_config accept_config(const char *text)
+static inline kvd_config accept(const char *text)
 {
     kvd_config c;
     kvd_err err = {""};

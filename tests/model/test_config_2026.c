@@ -39,7 +39,7 @@ static const char gemma[] =
 static void test_gemma(void **state)
 {
     (void)state;
-    const kvd_config c = accept_config(gemma);
+    const kvd_config c = accept(gemma);
     assert_true(c.n_kv_heads == 1 && c.d_head == 256 && c.activation == KVD_GEGLU_TANH);
     assert_true(c.order == KVD_ORDER_BEFORE && c.norm_plus_one && c.tied_head && !c.qk_norm);
     assert_true(c.score_scale <= 0 && fabs(c.embed_scale - sqrt(2048)) < 1e-12);
@@ -52,7 +52,7 @@ static void test_gemma(void **state)
 static void test_gemma2(void **state)
 {
     (void)state;
-    const kvd_config c = accept_config(gemma2);
+    const kvd_config c = accept(gemma2);
     assert_string_equal(c.family, "gemma2");
     assert_int_equal(c.n_layers, 46);
     assert_int_equal(c.n_kv_heads, 16);
@@ -100,7 +100,7 @@ static const char gemma3[] =
 static void test_gemma3(void **state)
 {
     (void)state;
-    kvd_config c = accept_config(gemma3_text);
+    kvd_config c = accept(gemma3_text);
     assert_string_equal(c.family, "gemma3_text");
     assert_int_equal(c.d_head, 256);
     assert_true(c.score_softcap == 0 && c.logit_softcap == 0 && c.qk_norm);
@@ -109,7 +109,7 @@ static void test_gemma3(void **state)
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), (l + 1) % 6 ? 512 : 0);
 
-    c = accept_config(gemma3);
+    c = accept(gemma3);
     assert_string_equal(c.family, "gemma3");
     assert_int_equal(c.n_layers, 62);
     assert_int_equal(c.vocab_size, 262208);
@@ -121,12 +121,11 @@ static void test_gemma3(void **state)
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
     /* As Transformers 5 writes it: one object per kind of layer. */
-    c = accept_config(
-        "{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
-        "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
-        "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
-        "\"rope_theta\":5000.0},\"sliding_attention\":{\"rope_type\":\"default\","
-        "\"rope_theta\":300.0}}}");
+    c = accept("{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
+               "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
+               "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
+               "\"rope_theta\":5000.0},\"sliding_attention\":{\"rope_type\":\"default\","
+               "\"rope_theta\":300.0}}}");
     assert_int_equal(kvd_config_window(&c, 0), 0);
     assert_int_equal(kvd_config_window(&c, 1), 9);
     assert_true(c.rope_factor == 2 && c.rope_theta == 5000 && c.rope_local_theta == 300);
@@ -161,11 +160,11 @@ static const char olmo3[] =
 static void test_olmo(void **state)
 {
     (void)state;
-    kvd_config c = accept_config(olmo2);
+    kvd_config c = accept(olmo2);
     assert_int_equal(c.order, KVD_ORDER_BRANCH);
     assert_true(c.qk_norm && c.qk_norm_whole && !c.norm_plus_one && !c.tied_head);
     assert_true(c.rope_theta == 500000 && c.rope_local_theta == 0 && c.window == 0);
-    c = accept_config(olmo3);
+    c = accept(olmo3);
     assert_int_equal(c.rope_scaling, KVD_ROPE_YARN);
     assert_true(c.rope_factor == 8 && c.rope_theta == 500000 && c.rope_local_theta == 500000);
     assert_true(c.rope_attention_factor == 1.2079441541679836 && c.rope_truncate);
@@ -188,7 +187,7 @@ static const char glm4[] =
 static void test_glm(void **state)
 {
     (void)state;
-    const kvd_config c = accept_config(glm4);
+    const kvd_config c = accept(glm4);
     assert_int_equal(c.order, KVD_ORDER_AROUND);
     assert_int_equal(c.rope_dims, 64);
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
@@ -213,7 +212,7 @@ static const char starcoder2[] =
 static void test_starcoder2(void **state)
 {
     (void)state;
-    const kvd_config c = accept_config(starcoder2);
+    const kvd_config c = accept(starcoder2);
     assert_int_equal(c.norm, KVD_NORM_LAYER);
     assert_int_equal(c.activation, KVD_GELU_TANH);
     assert_true(c.bias_qkv && c.bias_o && c.bias_ffn && c.tied_head);
@@ -231,7 +230,7 @@ static void test_yarn(void **state)
         "\"num_key_value_heads\":4,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,"
         "\"vocab_size\":152064,\"rope_scaling\":{\"factor\":4.0,"
         "\"original_max_position_embeddings\":32768,\"type\":\"yarn\"}}";
-    const kvd_config c = accept_config(qwen);
+    const kvd_config c = accept(qwen);
     assert_true(c.rope_beta_fast == 32 && c.rope_beta_slow == 1 && c.rope_truncate);
     assert_true(fabs(c.rope_attention_factor - (0.1 * log(4) + 1)) < 1e-15);
     refuse_config(qwen, "\"factor\":4.0", "\"factor\":4.0,\"short_factor\":[1]",

@@ -266,7 +266,7 @@ static void refuse(const char *text, const char *message)
 static void test_published(void **state)
 {
     (void)state;
-    kvd_config c = accept_config(mixtral);
+    kvd_config c = accept(mixtral);
     assert_int_equal(c.n_experts, 8);
     assert_int_equal(c.n_chosen, 2);
     assert_int_equal(c.d_expert, 14336);
@@ -274,16 +274,15 @@ static void test_published(void **state)
     assert_true(kvd_config_routed(&c, 0) && kvd_config_routed(&c, 31));
     assert_int_equal(kvd_config_window(&c, 0), 0);
     assert_true(kvd_family_elements(&c) == 46702792704); /* 46.7 billion */
-    assert_true(accept_config(edit_config(mixtral, "\"rope_theta\":1000000.0,", "")).rope_theta ==
-                1e6);
-    c = accept_config(qwen3_30b);
+    assert_true(accept(edit_config(mixtral, "\"rope_theta\":1000000.0,", "")).rope_theta == 1e6);
+    c = accept(qwen3_30b);
     assert_int_equal(c.n_experts, 128);
     assert_int_equal(c.n_chosen, 8);
     assert_int_equal(c.d_expert, 768);
     assert_int_equal(c.d_head, 128);
     assert_true(c.chosen_add_up && c.qk_norm && !c.bias_qkv);
     assert_true(kvd_family_elements(&c) == 30532122624); /* 30.5 billion */
-    c = accept_config(qwen15_moe);
+    c = accept(qwen15_moe);
     assert_int_equal(c.n_experts, 60);
     assert_int_equal(c.d_shared, 5632);
     assert_true(!c.chosen_add_up && c.shared_gate && c.bias_qkv);
@@ -293,7 +292,7 @@ static void test_published(void **state)
 static void test_gpt_oss(void **state)
 {
     (void)state;
-    kvd_config c = accept_config(gpt_oss_20b);
+    kvd_config c = accept(gpt_oss_20b);
     assert_int_equal(c.n_experts, 32);
     assert_int_equal(c.n_chosen, 4);
     assert_int_equal(c.d_head, 64);
@@ -485,9 +484,9 @@ static void test_clamped_swiglu(void **state)
 static void test_layers_and_refusals(void **state)
 {
     (void)state;
-    kvd_config c = accept_config(edit_config(qwen3_30b, "sparse_step\":1", "sparse_step\":3"));
+    kvd_config c = accept(edit_config(qwen3_30b, "sparse_step\":1", "sparse_step\":3"));
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 2) && kvd_config_routed(&c, 5));
-    c = accept_config(edit_config(qwen3_30b, "layers\":[]", "layers\":[0,47]"));
+    c = accept(edit_config(qwen3_30b, "layers\":[]", "layers\":[0,47]"));
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1) &&
                 !kvd_config_routed(&c, 47));
     kvd_place place;
@@ -503,7 +502,7 @@ static void test_layers_and_refusals(void **state)
     assert_false(kvd_family_knows(&c, "model.layers.0.mlp.experts.7.down_proj.weight"));
     assert_true(kvd_family_knows(&c, "model.layers.1.mlp.gate.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.0.mlp.gate.weight"));
-    c = accept_config(edit_config(qwen3_30b, "\"num_experts\"", "\"num_local_experts\""));
+    c = accept(edit_config(qwen3_30b, "\"num_experts\"", "\"num_local_experts\""));
     assert_int_equal(c.n_experts, 128);
     refuse(edit_config(qwen3_30b, "\"num_experts\"", "\"num_local_experts\":64,\"num_experts\""),
            "'num_experts' is 128 and 'num_local_experts' is 64");

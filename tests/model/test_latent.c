@@ -215,7 +215,7 @@ static const char v3[] =
 static void test_configurations(void **state)
 {
     (void)state;
-    kvd_config c = accept_config(v2_lite);
+    kvd_config c = accept(v2_lite);
     assert_true(c.n_kv_heads == 1 && c.d_head == 576 && c.latent == 512 && c.rope_dims == 64);
     assert_true(c.d_nope == 128 && c.d_value == 128 && c.q_rank == 0 && c.d_shared == 2816);
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1));
@@ -224,7 +224,7 @@ static void test_configurations(void **state)
     assert_true(fabs(c.score_scale - mscale * mscale / sqrt(192)) < 1e-12);
     assert_true(fabs(c.rope_attention_factor - 1) < 1e-12);
     assert_true(c.expert_groups == 1 && !c.route_sigmoid && !c.chosen_add_up);
-    c = accept_config(v3);
+    c = accept(v3);
     assert_true(c.q_rank == 1536 && c.expert_groups == 8 && c.groups_chosen == 4);
     assert_true(c.route_sigmoid && c.chosen_add_up && c.extra_layers == 1);
     assert_true(!kvd_config_routed(&c, 2) && kvd_config_routed(&c, 3));
