@@ -27,7 +27,6 @@
  * on lengths only.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
-#include "methods/bits/cuda/packed_decode_levels.h"
 
 namespace
 {
@@ -67,37 +66,6 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
             if (B == 3)
                 a[r] |= shifted(w[B - 1], 4 * m + r - 2 - r % 2 * 2) & 0x00040004u << r % 2 * 2;
         }
-    }
-}
-
-/*
- * Rows of Q as B operand: float16, divided by the power of two `unit`. Heads from the group's size
- * on are 0.
- */
-template <int UNITS> struct queries {
-    uint32_t half[UNITS][2];
-    /* powers of two by which the queries of heads 2 c and 2 c + 1 were divided; c = lane % 4 */
-    float unit[2];
-};
-
-template <int UNITS>
-__device__ void load_queries(const packed_params &p, int b, int g, int lane, queries<UNITS> &q)
-{
-    const uint16_t *const from = query_of(p, b, g, lane);
-    const bool there = lane / 4 < p.a.map.group;
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * UNITS; i++) {
-        uint32_t &w = q.half[i / 2][i % 2];
-        w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
-        most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
-    }
-    const float unit = unit_of(most), over = 1 / unit; /* exact */
-    of_columns(unit, q.unit, lane);
-#pragma unroll
-    for (int i = 0; i < 2 * UNITS; i++) {
-        uint32_t &w = q.half[i / 2][i % 2];
-        w = f16_pair(bf16_of(w, 0) * over, bf16_of(w, 1) * over);
     }
 }
 

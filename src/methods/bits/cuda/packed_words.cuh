@@ -106,6 +106,12 @@ static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
     return r;
 }
 
+static __device__ __forceinline__ uint32_t f16_pair(float low, float high)
+{
+    const __half2 v = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&v);
+}
+
 static __device__ __forceinline__ float half_of(uint32_t pair, int e)
 {
     return __half2float(__ushort_as_half((unsigned short)(e ? pair >> 16 : pair)));

@@ -1,6 +1,6 @@
-/* Declarations shared by packed_decode.cu and packed_decode_levels.cu, and internal to them. */
-#ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_LEVELS_H
-#define KVD_METHODS_BITS_CUDA_PACKED_DECODE_LEVELS_H
+/* Declarations shared by the files packed_decode*.cu, and internal to them. */
+#ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_KERNELS_H
+#define KVD_METHODS_BITS_CUDA_PACKED_DECODE_KERNELS_H
 
 #include "methods/bits/cuda/packed_decode.h"
 
