@@ -171,8 +171,8 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
         check(kvd_packed_rope_table(cosine, sine, D, turn, NULL), "turns");
         a->turn = turn;
     }
-    if (a->form.k_apart || a->form.v_apart)
-        check(kvd_packed_scatter_outliers(a, n_pages, outliers, NULL), "outliers");
+    if (a->form.k_apart || a->form.v_apart || a->form.exponent)
+        check(kvd_packed_make_plausible(a, n_pages, outliers, NULL), "outliers");
     if (!kvd_packed_decodes(a)) {
         fprintf(stderr, "bench_gpu_packed: no kernel for '%s'\n", text);
         exit(1);

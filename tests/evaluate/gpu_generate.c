@@ -341,6 +341,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type)
                   {"strawman,p=0.25", true, false},
                   {"kivi,bits=4,residual=32", false, false},
                   {"kvquant,outliers=0", false, false},
+                  {"nvfp4", false, false},
                   {"kvquant", false, true},
                   {"h2o", false, false},
                   {"keyformer", false, false},

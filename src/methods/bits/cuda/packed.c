@@ -6,6 +6,7 @@
 
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/kvquant.h"
+#include "methods/bits/scales.h"
 #include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "coded cache";
@@ -261,8 +262,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         a->sink = (uint16_t *)(void *)(rings + in_slots);
         in_slots += slots * (size_t)a->n_sink * row;
         at += a->page_bytes * (pages + 1);
-        if ((a->form.k_apart || a->form.v_apart) &&
-            kvd_cuda_check(kvd_packed_scatter_outliers(
+        if ((a->form.k_apart || a->form.v_apart || a->form.exponent) &&
+            kvd_cuda_check(kvd_packed_make_plausible(
                                a, pages + 1,
                                (int32_t)ceil(kvd_gpu_packed_outliers(m->plan, c->config)), stream),
                            what, err))
@@ -320,6 +321,23 @@ static int copy_tables(packed *k, const kvd_plan *plan, kvd_err *err)
     return 0;
 }
 
+/* Copies the scales of all tensors to the device, if the method has scales from a calibration. */
+static int copy_scales(packed *k, const kvd_plan *plan, kvd_err *err)
+{
+    const kvd_scales *const scales = plan->bits == &kvd_bits_mxfp4 ? NULL : plan->bits_self;
+    const int layers = k->method.cache->config->n_layers,
+              heads = k->method.cache->config->n_kv_heads;
+    if (!scales || !scales->scale)
+        return 0;
+    const size_t each = (size_t)heads * KVD_N_SIDES, bytes = (size_t)layers * each * sizeof(float);
+    const float *const scale = kvd_device_copy(&k->memory, scales->scale, bytes, what, NULL, err);
+    if (!scale || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        return -1;
+    for (int l = 0; l < layers; l++)
+        k->layer[l].scale = scale + (size_t)l * each;
+    return 0;
+}
+
 static void describe_layer(packed *k, const kvd_plan *plan, int l)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -344,7 +362,8 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
             "'%s' after a method of the dims axis: prompts attend whole there, the CUDA engine has "
             "their cut rows alone",
             name);
-    if (!kvd_gpu_packed_has_levels(plan) && group != 16 && group != 32 && group != 64)
+    if (!kvd_gpu_packed_has_levels(plan) && !kvd_gpu_packed_has_floats(plan) && group != 16 &&
+        group != 32 && group != 64)
         return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64", name,
                         group);
     return kvd_gpu_packed_has_levels(plan) && c->cosine && !c->hook.wants_raw
@@ -435,6 +454,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
     if ((kvd_gpu_packed_has_levels(plan) && copy_tables(k, plan, err)) ||
+        (kvd_gpu_packed_has_floats(plan) && copy_scales(k, plan, err)) ||
         choose_attention(k, err)) {
         release(&k->method);
         return -1;

@@ -1,9 +1,9 @@
 /*
- * Caches of codes (kivi, kvquant). Pages hold codes, scales and outliers (packed_layout.h); a slot
- * holds its newest rows in bf16. The rows of a prompt are in the bf16 pages, which all layers
- * share, until attention has read them, and are then coded. Steps store their rows in the slot's
- * ring. Results follow kvd_bits_method: the same windows, groups and roundings, applied to bf16
- * rows.
+ * Caches of codes (kivi, kvquant, fp8, mxfp4, nvfp4). Pages hold codes, scales and outliers
+ * (packed_layout.h); a slot holds its newest rows in bf16. The rows of a prompt are in the bf16
+ * pages, which all layers share, until attention has read them, and are then coded. Steps store
+ * their rows in the slot's ring. Results follow kvd_bits_method: the same windows, groups and
+ * roundings, applied to bf16 rows.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_H
 #define KVD_METHODS_BITS_CUDA_PACKED_H
@@ -18,6 +18,8 @@
 double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
 /* Returns true if the bits method has levels in place of even steps (kvquant). */
 bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
+/* Returns true if the bits method has floating-point codes (fp8, mxfp4, nvfp4). */
+bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
 /* Returns the expected number of key outliers in a page of one head. */
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
 /*

@@ -5,6 +5,8 @@
  * Even steps (kivi): s = (max - min) / (2^b - 1), zero = min, both rounded to float16; code =
  * round((x - zero) / s), as in kvd_quantise_group.
  *
+ * Floating-point codes have kernels of their own (packed_floats.cu).
+ *
  * Levels (kvquant): code = the level nearest to (x - middle) / half width; outliers are stored
  * separately, the first tokens in float16.
  *
@@ -17,6 +19,7 @@
  */
 #include "methods/bits/cuda/packed_code_token.cuh"
 #include "methods/bits/cuda/packed_code_values.cuh"
+#include "methods/bits/cuda/packed_floats.cuh"
 
 namespace
 {
@@ -320,6 +323,8 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
     if (a->form.bits < 1 || a->form.bits > 8 || a->n < 1 || a->n > 65535 ||
         a->pages_side_by_side < 1)
         return cudaErrorInvalidValue;
+    if (a->form.exponent)
+        return kvd_packed_code_floats(a, stream);
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
     code_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
     return cudaGetLastError();

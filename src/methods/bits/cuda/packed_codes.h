@@ -41,6 +41,8 @@ typedef struct {
      * its second array gives the number that a code is read as.
      */
     const float *level;
+    /* Device [n_kv_heads][2]: scales of floating-point keys and values; NULL: 1. */
+    const float *scale;
     /* Device [n_kv_heads][range_width][2]: middle and half width of every dim of keys. */
     const float *range;
     int32_t range_width;
@@ -78,11 +80,11 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /* Writes all tokens of the requests to their working pages, from codes and from the ring. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Writes `per_page` outliers at plausible places to each page, for timing on pages that were never
- * computed.
+ * Prepares pages of random bytes for timing, as pages that were never computed. Writes `per_page`
+ * outliers at plausible places to each page; floating-point codes become finite, with scales of 1.
  */
-cudaError_t kvd_packed_scatter_outliers(const kvd_packed_args *a, size_t pages, int32_t per_page,
-                                        cudaStream_t stream);
+cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
+                                      cudaStream_t stream);
 /* Fills table [n][max_pages] with the ring page of every page of a request. */
 cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pages,
                                   int32_t ring_pages, int32_t *table, cudaStream_t stream);

@@ -33,11 +33,6 @@ namespace
 
 /* ---- operands ---- */
 
-__device__ __forceinline__ uint32_t shifted(uint32_t x, int right)
-{
-    return right < 0 ? x << -right : x >> right;
-}
-
 /*
  * A operand of 16 tokens from a lane's codes: integers in the lowest bits of 16, which as float16
  * are exactly code * 2^-24. Registers 1 and 3, rows 8 .. 15, are 2^twos<B>() times too large,
@@ -81,7 +76,7 @@ template <int B, int N, bool FINE> struct even_page {
      * every group size of this FINE.
      */
     static constexpr int UNITS = N, SHARE = FINE ? 1 : 2;
-    static constexpr bool STRAIGHT = true;
+    static constexpr bool STRAIGHT = true, BF = false;
     /* Value of a code of 1 as float16, and factor of rows 8 .. 15. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
@@ -90,6 +85,15 @@ template <int B, int N, bool FINE> struct even_page {
     static __device__ constexpr float factor(int r)
     {
         return r % 2 ? CODE * ROWS : CODE;
+    }
+
+    static __device__ constexpr float outputs()
+    {
+        return 1;
+    }
+
+    static __device__ __forceinline__ void for_rows(float (&)[4][4])
+    {
     }
 
     __device__ even_page(const packed_params &, char *, char *)
@@ -312,6 +316,8 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
         return NULL;
     if (a->level)
         return kvd_packed_levels_kernel(a);
+    if (a->form.exponent)
+        return kvd_packed_floats_kernel(a);
     return d == 64 ? of_form<4>(&a->form) : d == 128 ? of_form<8>(&a->form) : NULL;
 }
 
@@ -341,7 +347,7 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     p->slot_floats = HEADS * (2 + KVD_WIDTH_MAX);
     p->k_shift = log2_of(a->form.k_group / 8);
     p->v_shift = log2_of(a->form.v_group / 16);
-    p->stage_bytes = p->parts.v_list - p->parts.k_side;
+    p->stage_bytes = max(p->parts.v_list - p->parts.k_side, 16);
     if (a->level)
         kvd_packed_levels_lay_out(p);
     p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), (int)WARPS);

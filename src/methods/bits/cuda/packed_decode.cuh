@@ -227,12 +227,15 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Packs the probabilities of all tokens of the page as B operand in float16. */
+/* Packs the probabilities of all tokens of the page as B operand in bfloat16 or float16. */
+template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (&packed)[8])
 {
 #pragma unroll
-    for (int k = 0; k < 8; k++)
-        packed[k] = exchanged(f16_pair(s[k / 2][k % 2 * 2], s[k / 2][k % 2 * 2 + 1]));
+    for (int k = 0; k < 8; k++) {
+        const float x = s[k / 2][k % 2 * 2], y = s[k / 2][k % 2 * 2 + 1];
+        packed[k] = exchanged(BF ? bf16_pair(x, y) : f16_pair(x, y));
+    }
 }
 
 /* Packs the probabilities of tokens from .. to - 1 as B operand, with 0 for the other tokens. */
@@ -300,11 +303,11 @@ __device__ __forceinline__ void store(const packed_params &p, int b, int g, int 
 
 /*
  * Writes a head's output if the run covers the whole head (`slot` is NULL). Otherwise writes the
- * maxima, sums and O [group][KVD_WIDTH_MAX] of the part to `slot`.
+ * maxima, sums and O [group][KVD_WIDTH_MAX] of the part to `slot`. O is multiplied by `factor`.
  */
 template <class PAGE>
 __device__ void put_result(const packed_params &p, const cursor &at, const state<PAGE::UNITS> &st,
-                           float *slot, int lane)
+                           float factor, float *slot, int lane)
 {
     const int group = p.a.map.group, column = lane % 4 * 2;
     float over[2];
@@ -328,7 +331,7 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int row = column + i % 2, dim = 16 * u + lane / 4 + i / 2 * 8;
-            const float x = st.o[u][i] * (1 / PAGE::factor(i / 2)) + zero[i % 2];
+            const float x = st.o[u][i] * (factor / PAGE::factor(i / 2)) + zero[i % 2];
             if (row >= group)
                 continue;
             if (slot)
@@ -347,7 +350,9 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
  * codes are too large. copy: copies the bytes after a page's codes to a stage with cp.async.
  * PAGE(p, shared, scratch): constructor; `shared` is memory of the CTA, filled by all its threads,
  * and `scratch` of the warp. begin: called at the first page of a head. scores and values: process
- * coded tokens; they use up words and reload them, at the end from `next`. STRAIGHT: if true, fully
+ * coded tokens; they use up words and reload them, at the end from `next`. BF: type of the
+ * probabilities that values gets, bfloat16 or float16. outputs: factor by which sums of values are
+ * too small; for_rows: divides probabilities by it for rows of the ring. STRAIGHT: if true, fully
  * coded pages have a separate code path, which is worth its length where scores and values are
  * short.
  */
@@ -366,7 +371,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
     if (PAGE::STRAIGHT && min(keys, coded) >= KVD_PAGE_TOKENS) {
         page.scores(p, at, stage, w, codes, s, lane);
         soften(st, s);
-        probabilities(s, prob);
+        probabilities<PAGE::BF>(s, prob);
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
@@ -384,12 +389,13 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
                 s[m][i] = token_of(m, i, lane) < left ? s[m][i] : -INFINITY;
     soften(st, s);
     if (coded > 0) {
-        probabilities<false>(s, 0, coded, prob, lane);
+        probabilities<PAGE::BF>(s, 0, coded, prob, lane);
         page.values(p, at, stage, w, codes, next, prob, st, lane);
     } else {
         w.begin(0, next);
     }
     if (coded < left) {
+        page.for_rows(s);
         probabilities<true>(s, coded, left, prob, lane);
         ring_values<PAGE>(in_ring(p.a, at.b, at.page, at.g) + KVD_PAGE_TOKENS * 16 * UNITS, left,
                           prob, st, lane);
@@ -446,7 +452,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
         __syncwarp(); /* all lanes have read the stage */
         if (at.page + 1 == at.pages || x + 1 == to) {
             const bool whole = start == 0 && at.page + 1 == at.pages;
-            put_result<PAGE>(p, at, st,
+            put_result<PAGE>(p, at, st, page.outputs(),
                              whole ? NULL
                                    : p.d.partial +
                                          (size_t)(2 * me + (start == 0)) * (size_t)p.slot_floats,

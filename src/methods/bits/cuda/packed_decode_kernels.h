@@ -31,5 +31,7 @@ typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
  */
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
+/* Returns the kernel for floating-point codes, or NULL if there is none for these heads. */
+kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a);
 
 #endif

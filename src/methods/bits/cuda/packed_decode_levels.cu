@@ -31,7 +31,7 @@ namespace
 
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, D = 16 * N;
-    static constexpr bool STRAIGHT = false;
+    static constexpr bool STRAIGHT = false, BF = false;
     typedef words_ahead<B, N, true> words;
     const char *table; /* shared, table of levels */
     /*
@@ -55,6 +55,15 @@ template <int B, int N> struct levels_page {
     static __device__ constexpr float factor(int)
     {
         return 1;
+    }
+
+    static __device__ constexpr float outputs()
+    {
+        return 1;
+    }
+
+    static __device__ __forceinline__ void for_rows(float (&)[4][4])
+    {
     }
 
     __device__ levels_page(const packed_params &p, char *shared, char *scratch)

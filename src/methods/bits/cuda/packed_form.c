@@ -1,6 +1,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "methods/bits/bits.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/kvquant.h"
 #include "methods/method.h"
@@ -18,6 +19,12 @@ bool kvd_gpu_packed_has_levels(const kvd_plan *plan)
     return plan->bits == &kvd_bits_kvquant;
 }
 
+bool kvd_gpu_packed_has_floats(const kvd_plan *plan)
+{
+    return plan->bits == &kvd_bits_fp8 || plan->bits == &kvd_bits_mxfp4 ||
+           plan->bits == &kvd_bits_nvfp4;
+}
+
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c)
 {
     return kvd_gpu_packed_value(plan, "outliers") * KVD_PAGE_TOKENS * c->d_head;
@@ -28,17 +35,25 @@ static size_t coded(size_t m, size_t window, size_t block)
     return m > window ? (m - window) / block * block : 0;
 }
 
+/* Returns the bits of scales of a token with d channels: a last block is filled up with codes. */
+static double block_bits(const kvd_packed_form *f, int d)
+{
+    const int blocks = kvd_packed_blocks(f, d);
+    return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
+}
+
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m)
 {
     const kvd_packed_form *const f = &a->form;
-    const double d_qk = a->map.d_qk[g], d_v = a->map.d_v[g],
-                 groups = kvd_packed_groups(f, a->map.d_v[g]);
+    const double d_qk = a->map.d_qk[g], d_v = a->map.d_v[g], k_side = block_bits(f, a->map.d_qk[g]),
+                 v_side = f->exponent ? block_bits(f, a->map.d_v[g])
+                                      : 32.0 * kvd_packed_groups(f, a->map.d_v[g]);
     const double keys = (double)coded(m, 0, (size_t)a->k_block),
                  values = (double)coded(m, (size_t)a->v_newest, 1);
     const double sink = (double)m < a->n_sink ? (double)m : a->n_sink, plain = (double)m;
-    return (keys - sink) * d_qk * f->bits + (f->k_group ? keys / f->k_group * d_qk * 32 : 0) +
-           (plain - keys + sink) * d_qk * 16 +
-           (values - sink) * (d_v * f->bits + 32 * groups + 32 * f->v_apart) +
+    return (keys - sink) * (d_qk * f->bits + k_side) +
+           (f->k_group ? keys / f->k_group * d_qk * 32 : 0) + (plain - keys + sink) * d_qk * 16 +
+           (values - sink) * (d_v * f->bits + v_side + 32 * f->v_apart) +
            (plain - values + sink) * d_v * 16;
 }
 
@@ -62,6 +77,13 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->form.v_apart = 2 * (int32_t)kvd_kvquant_apart(&plan->bits_values, (size_t)c->d_head);
         a->form.k_apart = apart > 0 ? (int32_t)ceil(apart + 16) * 4 : 0;
         a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
+        a->k_block = 1;
+    } else if (kvd_gpu_packed_has_floats(plan)) {
+        const bool fp8 = plan->bits == &kvd_bits_fp8;
+        a->form.bits = fp8 ? 8 : 4;
+        a->form.exponent = !fp8 ? 2 : kvd_gpu_packed_value(plan, "mantissa") > 2 ? 4 : 5;
+        a->form.block = fp8 ? 0 : plan->bits == &kvd_bits_mxfp4 ? 32 : 16;
+        a->form.v_group = KVD_WIDTH_MAX;
         a->k_block = 1;
     } else {
         a->form.k_group = a->form.v_group = group;

@@ -86,6 +86,25 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
+/* Changes a code of a lane's words, which several lanes may change at the same time. */
+static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
+                                                uint32_t code)
+{
+#pragma unroll 1
+    for (int below = 0; below < bits;) {
+        const kvd_packed_piece p = kvd_packed_piece_of(levels, bits, n, below);
+        const uint32_t mask = (1u << p.width) - 1;
+        atomicAnd(words + p.word, ~(mask << p.shift));
+        atomicOr(words + p.word, (code >> below & mask) << p.shift);
+        below += p.width;
+    }
+}
+
+static __device__ __forceinline__ uint32_t shifted(uint32_t x, int right)
+{
+    return right < 0 ? x << -right : x >> right;
+}
+
 /* Returns the transpose of an 8 x 8 fragment of 16-bit numbers. */
 static __device__ __forceinline__ uint32_t exchanged(uint32_t fragment)
 {
