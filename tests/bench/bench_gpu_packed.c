@@ -171,6 +171,13 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
         check(kvd_packed_rope_table(cosine, sine, D, turn, NULL), "turns");
         a->turn = turn;
     }
+    if (kvd_gpu_packed_is_turned(plan)) {
+        kvd_packed_turned t;
+        end_on(kvd_gpu_packed_turned_make(plan, a, &t, &err), &err);
+        a->level = on_device(t.level, t.n_level * sizeof(float));
+        a->range = on_device(t.range, t.n_range * sizeof(float));
+        kvd_gpu_packed_turned_free(&t);
+    }
     if (a->form.k_apart || a->form.v_apart || a->form.exponent)
         check(kvd_packed_make_plausible(a, n_pages, outliers, NULL), "outliers");
     if (!kvd_packed_decodes(a)) {

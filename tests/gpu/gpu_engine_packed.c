@@ -1,8 +1,9 @@
 /*
- * Tests of the CUDA engine with coded caches (kivi, kvquant, fp8, mxfp4, nvfp4), compared with the
- * CPU engine, which runs the same plan row by row in float32: logits of every emitted token, bytes
- * held, requests that share the batch and reuse slots, prompts that end around groups, windows and
- * pages. Rounding can change a code, so rows may differ by a share of the method's own effect.
+ * Tests of the CUDA engine with coded caches (kivi, kvquant, floating-point codes, turboquant),
+ * compared with the CPU engine, which runs the same plan row by row in float32: logits of every
+ * emitted token, bytes held, requests that share the batch and reuse slots, prompts that end around
+ * groups, windows and pages. Rounding can change a code, so rows may differ by a share of the
+ * method's own effect.
  */
 #include <math.h>
 #include <string.h>
@@ -248,12 +249,14 @@ static void test_rest(void)
     refused(&l, "kivi,group=32,residual=32", 32, "'kivi' compresses a prompt in one piece");
     refused(&l, "nvfp4", 32, "'nvfp4' compresses a prompt in one piece");
     refused(&b, "kvquant", 0, "'kvquant' codes keys before RoPE");
+    refused(&l, "turboquant", 0, "turboquant,bits=4,qjl=1: the CUDA engine has codes");
     refused(&l, "gear", 0, "gear");
     refused(&l, "h2o+kivi", 0, "h2o");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
     test_context(&l, "fp8,mantissa=2");
     test_context(&l, "nvfp4");
+    test_context(&l, "turboquant,bits=3,qjl=0");
     load_release(&l);
     load_release(&b);
     kvd_checkpoint_close(c);
@@ -283,7 +286,9 @@ int main(int argc, char **argv)
                                      {"fp8,scale=2", 0.5, 1e-9},
                                      {"mxfp4", 0.5, 1e-9},
                                      {"nvfp4", 0.5, 1e-9},
-                                     {"nvfp4,scale=2", 0.5, 1e-9}};
+                                     {"nvfp4,scale=2", 0.5, 1e-9},
+                                     {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
+                                     {"turboquant,bits=2,qjl=0", 0.5, 1e-9}};
     static const test_case kivi[] = {{"kivi,bits=4,group=16,residual=16", 0.5, 1e-9}};
     static const test_case nvfp4[] = {{"nvfp4", 0.5, 1e-9}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};

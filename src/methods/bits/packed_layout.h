@@ -30,6 +30,9 @@
  * scale of 8 bits, or there are none. The scales of a block are 64 adjacent bytes, one per token of
  * the page (kvd_packed_block_scale), block after block.
  *
+ * Codes of rotated vectors (turboquant) are levels. Their scales are norms / KVD_PACKED_NORM: of
+ * values in the place of scales, of keys in 64 float16 after those of values, one per token.
+ *
  * The page of a head: codes of keys, codes of values, scales of keys, scales of values, outliers of
  * values [64][v_apart], then a count (16 bytes) and the outliers of keys [k_apart]. An outlier is
  * 32 bits: float16 in the lower half, its place in the upper half, which is the dim, for keys dim +
@@ -66,14 +69,21 @@ typedef struct {
      * power of two, E8M0) or 16 (E4M3); 0: no scales in the page
      */
     int32_t block;
+    bool norms; /* vectors are rotated, and keys have a norm per token */
 } kvd_packed_form;
+
+/*
+ * Norms are stored divided by this power of two, and levels multiplied by it, so that probabilities
+ * times norms fit in float16.
+ */
+#define KVD_PACKED_NORM 8.0f
 
 /*
  * Offsets in bytes of the parts of a head's page, multiples of 16. Codes of keys are at 0; `bytes`
  * is the size.
  */
 typedef struct {
-    int32_t v, k_side, v_side, v_list, k_list, bytes;
+    int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
 } kvd_packed_parts;
 
 KVD_PACKED_INLINE int kvd_packed_groups(const kvd_packed_form *f, int d)
@@ -93,11 +103,12 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     p.k_side = p.v + 8 * d_v * f->bits;
     if (f->exponent) {
         p.v_side = p.k_side + kvd_packed_blocks(f, d_qk) * KVD_PAGE_TOKENS;
-        p.v_list = p.v_side + kvd_packed_blocks(f, d_v) * KVD_PAGE_TOKENS;
+        p.k_norm = p.v_side + kvd_packed_blocks(f, d_v) * KVD_PAGE_TOKENS;
     } else {
         p.v_side = p.k_side + (f->k_group ? KVD_PAGE_TOKENS / f->k_group * d_qk * 4 : 0);
-        p.v_list = p.v_side + kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4;
+        p.k_norm = p.v_side + kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4;
     }
+    p.v_list = p.k_norm + (f->norms ? 2 * KVD_PAGE_TOKENS : 0);
     p.k_list = p.v_list + KVD_PAGE_TOKENS * 4 * f->v_apart;
     p.bytes = p.k_list + (f->k_apart ? 16 + 4 * f->k_apart : 0);
     return p;

@@ -314,6 +314,8 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
             return NULL;
     if (a->map.group > HEADS)
         return NULL;
+    if (a->form.norms && !a->level)
+        return NULL;
     if (a->level)
         return kvd_packed_levels_kernel(a);
     if (a->form.exponent)

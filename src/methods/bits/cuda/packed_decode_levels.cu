@@ -1,8 +1,10 @@
 /*
- * Attention of steps on codes of levels (kvquant): computes what packed_decode.cu does, for
+ * Attention of steps on codes of levels (kvquant, turboquant): computes what packed_decode.cu
+ * does, for
  *
  * K = R(t) (middle + half width * level[code]) per channel, V = middle + half width * level[code]
- * per token, with outliers and first tokens stored separately.
+ * per token, with outliers and first tokens stored separately. Rotated vectors (turboquant) have a
+ * norm per token of K in addition, and neither R nor ranges of channels.
  *
  * R(t), RoPE of the key's position, is R(first position of the page) R(t % 64). The first factor is
  * applied to the queries, once per page. The second factor is read from a table of 64 positions in
@@ -354,6 +356,13 @@ template <int B, int N> struct levels_page {
 #pragma unroll
         for (int i = 0; i < 16; i++)
             s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * unit[i % 2]);
+        if (!p.a.form.norms)
+            return;
+        const uint16_t *const norm =
+            reinterpret_cast<const uint16_t *>(stage + p.parts.k_norm - p.parts.k_side);
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            s[i / 4][i % 4] *= half_of(norm[token_of(i / 4, i % 4, lane)], 0);
     }
 
     /* Multiplies units 2 pass and 2 pass + 1 of values. */

@@ -69,7 +69,7 @@ template <class F> static __device__ __forceinline__ float block_scale(uint32_t 
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/* Returns the byte for a block with the largest magnitude `most`; `tensor` is the tensor's scale. */
+/* Returns the byte for a block with the largest magnitude `most`, for a scale of the tensor. */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {
