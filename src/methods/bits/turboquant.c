@@ -63,7 +63,7 @@ typedef struct {
     double outliers; /* fraction of the channels that have one bit more */
     bool qjl;
     uint64_t seed;
-    int d_head, group; /* of the model; group: query heads per KV head */
+    int d_head, n_heads, n_kv_heads; /* of the model */
     size_t widest;
     _Atomic(tables *) *of; /* [widest + 1]; NULL until a vector of the width is coded */
 } turboquant;
@@ -179,7 +179,7 @@ void kvd_turboquant_heads(const void *self, int *d_head, int *group)
 {
     const turboquant *const q = self;
     *d_head = q->d_head;
-    *group = q->group;
+    *group = q->n_heads / q->n_kv_heads;
 }
 
 /* ---- one plan -------------------------------------------------------------------------------- */
@@ -204,7 +204,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                       .qjl = v->value[QJL] > 0,
                       .seed = s->seed,
                       .d_head = s->config->d_head,
-                      .group = s->config->n_heads / s->config->n_kv_heads,
+                      .n_heads = s->config->n_heads,
+                      .n_kv_heads = s->config->n_kv_heads,
                       .widest = (size_t)s->config->d_head * (size_t)heads};
     q->of = calloc(q->widest + 1, sizeof *q->of);
     if (!q->of) {
