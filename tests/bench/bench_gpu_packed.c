@@ -204,9 +204,18 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
 
 int main(int argc, char **argv)
 {
-    static char *const usual[] = {
-        "kivi,bits=2",    "kivi,bits=3",    "kivi,bits=4",    "kivi,bits=8",
-        "kvquant,bits=2", "kvquant,bits=3", "kvquant,bits=4", "kvquant,bits=4,outliers=0"};
+    static char *const usual[] = {"kivi,bits=2",
+                                  "kivi,bits=3",
+                                  "kivi,bits=4",
+                                  "kivi,bits=8",
+                                  "kvquant,bits=2",
+                                  "kvquant,bits=3",
+                                  "kvquant,bits=4",
+                                  "kvquant,bits=4,outliers=0",
+                                  "fp8",
+                                  "mxfp4",
+                                  "nvfp4",
+                                  "turboquant,bits=4,qjl=0"};
     static launch x[RIVALS];
     static kvd_plan plan[RIVALS];
     static double us[RIVALS][SAMPLES];

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/bits/bits.h"
 #include "methods/bits/scales.h"
 #include "methods/plan.h"
 
@@ -16,6 +17,8 @@ static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
+    /* fp8 and nvfp4 then reach 14 and 8 at least, beyond which numbers saturate. */
+    const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)
         if (!strcmp(plan->bits->info.parameter[i].key, "scale")) {
@@ -32,7 +35,7 @@ static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup
     s->n_kv_heads = heads;
     for (size_t i = 0; i < n; i++) {
         const size_t layer = i / KVD_N_SIDES / heads, head = of > 1 ? i / KVD_N_SIDES % heads : 0;
-        s->scale[i] = 0.0031f * (float)(1 + layer % 3) * (float)(1 + i % KVD_N_SIDES) *
+        s->scale[i] = first * (float)(1 + layer % 3) * (float)(1 + i % KVD_N_SIDES) *
                       (1 + 0.37f * (float)head);
     }
     return 0;
