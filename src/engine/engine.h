@@ -38,6 +38,12 @@ typedef struct {
      * steps. The CPU engine refuses it.
      */
     bool exact_prompts;
+    /*
+     * Weights of the model in bf16 on the GPU (model/checkpoint/cuda/weights.h), borrowed; several
+     * engines may use them. NULL: the engine loads its own. Requires exact_prompts and one GPU. The
+     * CPU engine ignores it.
+     */
+    const struct kvd_gpu_weights *weights;
 } kvd_engine_spec;
 
 typedef struct {

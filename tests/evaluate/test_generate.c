@@ -515,6 +515,96 @@ static void questions_in_turn(void **state)
     check_questions(2);
 }
 
+/* ---- divided work ---- */
+
+typedef struct {
+    uint32_t token[3 * N_NEW];
+    double log_p[3 * N_NEW];
+    kvd_stepwise_account account, stepped; /* of the call, and summed over its steps */
+    size_t steps;
+} divided;
+
+static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
+                    kvd_err *err)
+{
+    divided *const d = ctx;
+    (void)first, (void)err;
+    d->steps += n;
+    kvd_stepwise_account_add(&d->stepped, account);
+    return 0;
+}
+
+/* Generates with one sequence in a group. */
+static void divide(const kvd_generator_spec *spec, const bool *done, divided *d)
+{
+    kvd_err err = {""};
+    const kvd_plan none = {.type = KVD_F32};
+    const kvd_continuations c = {
+        .n_sequences = PROMPTS, .offset = offset, .id = id, .end = end, .done = done};
+    kvd_generator_spec s = *spec;
+    s.max_tokens = s.max_len = LONGEST;
+    kvd_generator *const g = kvd_generator_new(checkpoint, &s, &err);
+    if (!g || kvd_generate(g, &none, &c, &(kvd_continued){.token = d->token, .log_p = d->log_p},
+                           &d->account, add_step, d, &err))
+        fail_msg("%s", err.msg);
+    kvd_generator_free(g);
+}
+
+static void assert_same(const divided *a, const divided *b)
+{
+    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++) {
+        assert_int_equal(a->token[i], b->token[i]);
+        assert_true(fabs(a->log_p[i] - b->log_p[i]) < 1e-4);
+    }
+    assert_int_equal(a->account.rows, b->account.rows);
+    assert_true(fabs(a->account.payload - b->account.payload) < 0.5);
+    assert_int_equal(b->account.rows, b->stepped.rows);
+}
+
+/* Threads in place of GPUs: three for three sequences, then two, so that one takes two of them. */
+static void several_workers_are_one(void **state)
+{
+    (void)state;
+    static divided one, several;
+    divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
+    assert_int_equal(one.steps, PROMPTS);
+    for (int n = 3; n > 1; n--) {
+        memset(&several, 0, sizeof several);
+        divide(&(kvd_generator_spec){.n_gpus = n}, NULL, &several);
+        assert_int_equal(several.steps, PROMPTS);
+        assert_same(&one, &several);
+    }
+}
+
+static void parts_are_the_whole(void **state)
+{
+    (void)state;
+    static divided one, part, both;
+    const bool done[] = {false, true, false};
+    divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
+    /* The results of a sequence that is done stay as they are. */
+    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
+        both.token[i] = 7;
+    divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);
+    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
+        assert_int_equal(both.token[i], i >= end[1] && i < end[2] ? 7 : one.token[i]);
+    assert_int_equal(both.steps, PROMPTS - 1);
+    memset(&both, 0, sizeof both);
+    for (size_t p = 0; p < 2; p++) {
+        memset(&part, 0, sizeof part);
+        divide(&(kvd_generator_spec){.n_gpus = 1, .part = p, .n_parts = 2}, NULL, &part);
+        assert_int_equal(part.steps, p ? 1 : 2);
+        for (size_t s = p; s < PROMPTS; s += 2)
+            for (size_t i = end[s]; i < end[s + 1]; i++) {
+                both.token[i] = part.token[i];
+                both.log_p[i] = part.log_p[i];
+            }
+        kvd_stepwise_account_add(&both.account, &part.account);
+        kvd_stepwise_account_add(&both.stepped, &part.stepped);
+    }
+    assert_same(&one, &both);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -549,6 +639,8 @@ int main(void)
                                        cmocka_unit_test(codes_are_the_whole_sequence),
                                        cmocka_unit_test(rows_that_do_not_follow),
                                        cmocka_unit_test(questions_in_turn),
+                                       cmocka_unit_test(several_workers_are_one),
+                                       cmocka_unit_test(parts_are_the_whole),
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests_name("generate", tests, set_up, tear_down);
 }

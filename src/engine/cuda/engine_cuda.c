@@ -489,10 +489,13 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                                        .first_gpu = s->first_gpu,
                                        .n_gpus = s->n_gpus,
                                        .max_tokens = tokens,
-                                       .max_len = s->max_len};
+                                       .max_len = s->max_len,
+                                       .weights = s->weights};
     kvd_gpu_share share;
     e->cache.attention = s->attention;
     e->cache.exact_prompts = s->exact_prompts;
+    if (s->weights && (!s->exact_prompts || (plan->dims && plan->dims->rebuild)))
+        return kvd_fail(err, "an engine that changes its weights cannot borrow them");
     if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
         kvd_batch_limits(c, tokens, s->max_len, err) ||
         kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, e->device - s->first_gpu,

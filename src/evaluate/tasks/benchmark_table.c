@@ -14,6 +14,7 @@
 enum { RESAMPLES = 2000 };
 
 static const kvd_column columns[] = {
+    {"path", KVD_COL_TEXT, "1", "where passes ran and the cache was (docs/tasks.md)"},
     {"metric", KVD_COL_TEXT, "1", "how answers are scored (docs/tasks.md); several: items differ"},
     {"n_items", KVD_COL_INT, "1", "items of the task"},
     {"n_answers", KVD_COL_INT, "1", "answers: several where an item has several questions"},
@@ -35,6 +36,7 @@ static const kvd_column columns[] = {
     {"prompt_tokens", KVD_COL_REAL, "token", "tokens compressed at once, mean over sequences"},
     {"prompt_s", KVD_COL_REAL, "s", "pass over the prompt of a sequence on this machine, mean"},
     {"step_s", KVD_COL_REAL, "s", "step after the prompt on this machine, mean"},
+    {"free_seconds", KVD_COL_REAL, "s", "passes over prompts and steps of all sequences, summed"},
     {"seed", KVD_COL_INT, "1", "seed of the method's random choices"},
 };
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
@@ -194,6 +196,8 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
         prompt_s += c->prompt_s;
         steps_s += c->steps_s;
     }
+    char why[KVD_GENERATOR_WHY];
+    kvd_rows_text(t->rows, "path", kvd_generator_path(run->generator, plan, why));
     kvd_rows_text(t->rows, "metric", metric);
     kvd_rows_int(t->rows, "n_items", (int64_t)items);
     kvd_rows_int(t->rows, "n_answers", (int64_t)answers);
@@ -208,6 +212,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);
     kvd_rows_real(t->rows, "prompt_s", prompt_s / (double)sequences);
     kvd_rows_real(t->rows, "step_s", steps ? steps_s / (double)steps : (double)NAN);
+    kvd_rows_real(t->rows, "free_seconds", prompt_s + steps_s);
     kvd_rows_int(t->rows, "seed", (int64_t)plan->seed);
 }
 

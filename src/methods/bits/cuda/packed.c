@@ -342,10 +342,17 @@ static bool turns(const kvd_plan *plan)
     return (bits == 2 || bits == 3 || bits == 4) && !(kvd_gpu_packed_value(plan, "qjl") > 0);
 }
 
+/* Returns true if the kernels have the plan's groups; only codes of ranges have groups to choose. */
+static bool has_group(const kvd_plan *plan)
+{
+    const int group = (int)kvd_gpu_packed_value(plan, "group");
+    return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_has_floats(plan) || group == 16 ||
+           group == 32 || group == 64;
+}
+
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->info.name;
-    const double group = kvd_gpu_packed_value(plan, "group");
     if (plan->dims)
         return kvd_fail(
             err,
@@ -361,10 +368,9 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
                          "residuals (qjl=0)",
                          name, kvd_gpu_packed_value(plan, "bits"),
                          kvd_gpu_packed_value(plan, "qjl"));
-    if (!kvd_gpu_packed_has_levels(plan) && !kvd_gpu_packed_has_floats(plan) && group != 16 &&
-        group != 32 && group != 64)
+    if (!has_group(plan))
         return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64", name,
-                        group);
+                        kvd_gpu_packed_value(plan, "group"));
     return kvd_gpu_packed_has_levels(plan) && c->cosine && !c->hook.wants_raw
                ? kvd_fail(
                      err,
@@ -389,7 +395,7 @@ static bool generates(const kvd_plan *plan)
     if (plan->dims || kvd_gpu_packed_value(plan, "outliers") > 0)
         return false;
     if (!kvd_gpu_packed_is_turned(plan))
-        return true;
+        return has_group(plan);
     if (plan->bits_self)
         kvd_turboquant_heads(plan->bits_self, &d, &group);
     return turns(plan) && (d == 64 || d == 128) && group <= 8;

@@ -77,7 +77,7 @@ typedef struct {
     int n_qkv, n_o;
 } kvd_gpu_layer;
 
-typedef struct {
+typedef struct kvd_gpu_weights {
     kvd_config config;
     kvd_dtype type;
     kvd_gpu_share share;

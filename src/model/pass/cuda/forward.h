@@ -20,14 +20,19 @@ typedef struct {
     kvd_dtype type;        /* KVD_F32 or KVD_BF16 */
     int first_gpu, n_gpus; /* CUDA device numbers; NCCL computes the sums if n_gpus > 1 */
     size_t max_tokens, max_len;
+    /*
+     * Weights of the whole model in `type` on the only GPU, borrowed and never changed. NULL: the
+     * pass loads its own.
+     */
+    const kvd_gpu_weights *weights;
 } kvd_gpu_forward_spec;
 
 /* Returns the bytes that a pass takes on each GPU: weights, activations and attention's scratch. */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
 /*
- * Returns a new pass with all weights loaded. The checkpoint is not needed afterwards. Device
- * first_gpu is current on return.
+ * Returns a new pass with all weights loaded, unless s->weights has them. The checkpoint is not
+ * needed afterwards. Device first_gpu is current on return.
  */
 kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                                      kvd_err *err);

@@ -33,6 +33,7 @@ typedef struct {
     int device;
     size_t max_tokens, max_len;
     kvd_gpu_weights weights;
+    bool borrowed;        /* true if the arrays of `weights` belong to another owner */
     kvd_gpu_dense *dense; /* dense attention, or NULL */
     kvd_gpu_sum *sum;     /* sum over the GPUs, borrowed; NULL on one GPU */
     cudaStream_t stream;

@@ -170,7 +170,8 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          kvd_err *err)
 {
     size_t left = 0, total = 0;
-    const size_t need = kvd_gpu_worker_bytes(&w->config, s, share, dense);
+    const size_t there = s->weights ? s->weights->bytes : 0,
+                 need = kvd_gpu_worker_bytes(&w->config, s, share, dense) - there;
     if (kvd_cuda_check(cudaMemGetInfo(&left, &total), "forward pass", err))
         return -1;
     return need <= left
@@ -184,6 +185,20 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                      w->config.n_experts ? ": all experts must fit, or give --device cpu" : "");
 }
 
+/* Loads the weights, or borrows those of the spec. */
+static int take_weights(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
+                        const kvd_gpu_share *share, kvd_err *err)
+{
+    if (!s->weights)
+        return kvd_gpu_weights_load(&w->weights, c, s->type, share, err);
+    if (s->n_gpus != 1 || s->weights->type != s->type || s->weights->share.count != 1)
+        return kvd_fail(err, "weights in %s of one GPU for a pass in %s on %d GPUs",
+                        kvd_dtype_name(s->weights->type), kvd_dtype_name(s->type), s->n_gpus);
+    w->weights = *s->weights;
+    w->borrowed = true;
+    return 0;
+}
+
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool dense, kvd_err *err)
 {
@@ -193,8 +208,7 @@ int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gp
     w->max_tokens = s->max_tokens;
     w->max_len = s->max_len;
     if (kvd_cuda_check(cudaSetDevice(w->device), "forward pass", err) ||
-        enough_memory(w, c, s, share, dense, err) ||
-        kvd_gpu_weights_load(&w->weights, c, s->type, share, err) ||
+        enough_memory(w, c, s, share, dense, err) || take_weights(w, c, s, share, err) ||
         kvd_cuda_check(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking), "forward pass",
                        err) ||
         (s->n_gpus > 1 && open_sums(w, err)) || open_cublas(w, err) ||
@@ -218,7 +232,8 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w)
     kvd_device_release(&w->memory);
     if (w->experts.count)
         (void)cudaFreeHost(w->experts.count);
-    kvd_gpu_weights_release(&w->weights);
+    if (!w->borrowed)
+        kvd_gpu_weights_release(&w->weights);
     for (int i = 0; i < 2; i++) {
         if (w->written[i])
             (void)cudaEventDestroy(w->written[i]);
