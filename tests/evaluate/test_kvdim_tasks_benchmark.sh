@@ -155,7 +155,7 @@ head -n $((lines - 2)) "$D/p.h5.items.3-of-3" >"$D/short" && cp "$D/p.h5.items.3
 if part 3/3 && grep -q 'going on after' "$D/err" && [ "$(wc -l <"$D/p.h5.items.3-of-3")" -eq "$lines" ]; then ok "a part that goes on"; else bad "a part that goes on" "$(cat "$D/err")"; fi
 if part 2/3 && "$B/bin/kvdim-tasks" $MODEL $one $two --resume --json -o "$D/p.h5" 2>"$D/err" | untimed >"$D/2" && grep -q "and 3 files of parts" "$D/err" && [ "$(wc -l <"$D/1")" -gt 500 ] && cmp -s "$D/1" "$D/2" && ! ls "$D" | grep -q 'p.h5.'
 then ok "the table of all parts"; else bad "the table of all parts" "$(cat "$D/err")" "$(diff "$D/1" "$D/2" | head)" "$(ls "$D")"; fi
-# The same as an array of Slurm jobs and one job after them.
+# An array of Slurm jobs makes the same table: two jobs and one job after them.
 rm -f "$D/p.h5"
 slurm() { env SLURM_CPUS_PER_TASK=2 KVDIM_TASKS="$B/bin/kvdim-tasks" "$@" sh experiments/slurm/tasks.sbatch $MODEL -o "$D/p.h5" $one $two $more; }
 more=

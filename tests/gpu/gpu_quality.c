@@ -77,7 +77,7 @@ static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_predict
         const bool counts = x->sequence[i] >= 0;
         if (kvd_quality_add_each(counts ? &q[x->sequence[i]] : &one, x->logits + i * x->vocab,
                                  with_reference ? x->reference + i * x->vocab : NULL, x->target + i,
-                                 1, x->vocab, counts ? each + i : NULL, err))
+                                 1, x->vocab, counts && each ? each + i : NULL, err))
             return -1;
     }
     return 0;
@@ -197,8 +197,8 @@ static void against_itself(void)
     rows x = random_rows(200, 4999, 0, 60);
     kvd_quality got[SEQUENCES], again[SEQUENCES];
     kvd_err err = {""};
-    int good =
-        !on_gpu(&x, 1, got, &err) && !on_gpu(&x, 1, again, &err) && !memcmp(got, again, sizeof got);
+    int good = !on_gpu(&x, 1, got, NULL, &err) && !on_gpu(&x, 1, again, NULL, &err) &&
+               !memcmp(got, again, sizeof got);
     for (int s = 0; s < SEQUENCES; s++)
         good &= got[s].kl == 0 && got[s].agree == got[s].n;
     verdict(good, "against_itself", err.msg);
@@ -212,7 +212,7 @@ static void refused(const char *name, rows *x)
     kvd_err want = {"nothing"}, got = {"nothing"};
     char detail[1200];
     const int cpu = kvd_quality_add(q, x->logits, x->reference, x->target, x->n, x->vocab, &want);
-    const int gpu = on_gpu(x, 1, q, &got);
+    const int gpu = on_gpu(x, 1, q, NULL, &got);
     snprintf(detail, sizeof detail, "'%s', not '%s'", got.msg, want.msg);
     verdict(cpu == -1 && gpu == -1 && !strcmp(want.msg, got.msg), name, detail);
 }

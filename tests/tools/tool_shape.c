@@ -3,8 +3,8 @@
  * weights as a Hugging Face folder.
  *
  *   dtype=bf16|f16|f32 (bf16)   shard-mb=N (5000)   seed=N (1)   config=1: config.json alone
- *   tokenizer=FILE: also tokenizer.json, the BPE tokenizer FILE with further pieces up to the size of
- *   the vocabulary
+ *   tokenizer=FILE: also tokenizer.json, the BPE tokenizer FILE with further pieces up to the size
+ *   of the vocabulary
  *   any other key: that number in config.json instead of the published one, for smaller models of
  *   the same form
  */

@@ -202,6 +202,10 @@ static void run_worker(job *j, worker *w)
 {
     size_t first, n;
     kvd_err err = {""};
+#ifdef KVD_CUDA
+    if (w->spec.gpu)
+        kvd_generate_use_gpu(&w->spec);
+#endif
     kvd_generate_path *const path = path_of(j, w, &err);
     int status = path ? 0 : -1;
     while (!status && take_group(j, path, &first, &n))
@@ -228,10 +232,6 @@ static void *run_thread(void *ctx)
 {
     const hand *const h = ctx;
     kvd_threads_limit(h->threads);
-#ifdef KVD_CUDA
-    if (h->worker->spec.gpu)
-        kvd_generate_use_gpu(&h->worker->spec);
-#endif
     run_worker(h->job, h->worker);
     return NULL;
 }

@@ -32,8 +32,8 @@ void kvd_journal_close(kvd_journal *j);
 /*
  * Generates as kvd_generate does, but takes the sequences of `run` from the journal where it has
  * them, and saves the others. run: name of the plan and task within this output. If j is NULL,
- * nothing is saved. `step` is called for saved groups too, with
- * their number, `first` 0 and no account.
+ * nothing is saved. `step` is called for saved groups too, with their number, `first` 0 and no
+ * account.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,

@@ -85,10 +85,10 @@ void kvd_task_run_release(kvd_task_run *f);
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Runs all items through the cache of a plan, which must be open; with a generator of one part only
- * generates that part, for the journal. Fails if the account does not
- * show that the plan did something (kvd_cache_check_steps). *r must be zeroed or of the same tasks;
- * release it with kvd_task_result_release. name: of the plan in the journal.
+ * Runs all items through the cache of a plan, which must be open. If the generator has one part of
+ * several, only generates that part, for the journal. Fails if the account does not show that the
+ * plan did something (kvd_cache_check_steps). *r must be zeroed or of the same tasks; release it
+ * with kvd_task_result_release. name: of the plan in the journal.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
