@@ -247,7 +247,7 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, cons
 
 const char kvd_benchmark_heading[] =
     "task                 method           metric          items   cut  score %  95 %            "
-    "change  95 %             B/token  share  prompt/ms  step/ms";
+    "change  95 %             B/token  share   read  prompt/ms  step/ms";
 
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line)
 {
@@ -259,14 +259,15 @@ const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, cha
     kvd_interval_text(change, sizeof change, "[%.1f, %.1f]",
                       100 * kvd_row_real(r, i, "score_change_lo"),
                       100 * kvd_row_real(r, i, "score_change_hi"));
-    snprintf(line, KVD_BENCHMARK_LINE,
-             "%-20s %-16s %-14s %6.0f %5.0f  %7.2f  %-14s %7.2f  %-15s %8.0f  %5.3f  %9.1f  %7.2f",
-             kvd_row_text(r, i, "label"), name, kvd_row_text(r, i, "metric"),
-             kvd_row_real(r, i, "n_items"), kvd_row_real(r, i, "n_cut"),
-             100 * kvd_row_real(r, i, "score"), score, 100 * kvd_row_real(r, i, "score_change"),
-             change, kvd_row_real(r, i, "bytes_per_token_stored"),
-             kvd_row_real(r, i, "free_cache_share"), 1e3 * kvd_row_real(r, i, "prompt_s"),
-             1e3 * kvd_row_real(r, i, "step_s"));
+    snprintf(
+        line, KVD_BENCHMARK_LINE,
+        "%-20s %-16s %-14s %6.0f %5.0f  %7.2f  %-14s %7.2f  %-15s %8.0f  %5.3f  %5.3f  %9.1f  %7.2f",
+        kvd_row_text(r, i, "label"), name, kvd_row_text(r, i, "metric"),
+        kvd_row_real(r, i, "n_items"), kvd_row_real(r, i, "n_cut"),
+        100 * kvd_row_real(r, i, "score"), score, 100 * kvd_row_real(r, i, "score_change"), change,
+        kvd_row_real(r, i, "bytes_per_token_stored"), kvd_row_real(r, i, "free_cache_share"),
+        kvd_row_real(r, i, "free_read_share"), 1e3 * kvd_row_real(r, i, "prompt_s"),
+        1e3 * kvd_row_real(r, i, "step_s"));
     return line;
 }
 
