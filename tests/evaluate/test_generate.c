@@ -13,6 +13,7 @@
 
 #include "dims_fixture.h"
 #include "evaluate/generate/generate.h"
+#include "evaluate/generate/generate_path.h"
 #include "make_dump.h"
 #include "methods/cache.h"
 #include "methods/points.h"
@@ -605,6 +606,79 @@ static void parts_are_the_whole(void **state)
     assert_same(&one, &both);
 }
 
+#ifdef KVD_CUDA
+/* Returns the reason why the engine does not generate with a method; "" if it does. */
+static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
+{
+    static char why[KVD_GENERATOR_WHY];
+    kvd_err err = {""};
+    kvd_method m;
+    kvd_point *point = NULL;
+    size_t n_points;
+    if (kvd_method_parse(text, &m, &err))
+        fail_msg("%s", err.msg);
+    m.spectrum = m.dims ? &spectrum : NULL;
+    m.spectrum_path = "fixture";
+    if (kvd_points_make(&m, &point, &n_points, &err))
+        fail_msg("%s: %s", text, err.msg);
+    kvd_plan plan = kvd_point_plan(point);
+    plan.type = type;
+    plan.prompt = 1;
+    const kvd_method_setup setup = {
+        .config = config, .spectrum = m.spectrum, .calibration = &dump, .seed = 3};
+    if (kvd_plan_open(&plan, &setup, &err))
+        fail_msg("%s: %s", text, err.msg);
+    const kvd_generator_spec s = {.gpu = true, .compute = KVD_BF16, .max_len = 64};
+    assert_true(kvd_generate_engine_runs(c, &s, &plan, why) == !*why);
+    kvd_plan_close(&plan);
+    kvd_points_free(point, n_points);
+    return why;
+}
+
+/* A model or plan that the engine would refuse takes the other path. */
+static void paths_on_a_gpu(void **state)
+{
+    (void)state;
+    static const char *const engine[] = {"none",
+                                         "zack,p=0.5",
+                                         "kivi,bits=4,residual=32",
+                                         "h2o",
+                                         "kvquant,outliers=0",
+                                         "h2o+zack,p=0.5",
+                                         "keydiff+balanced,p=0.3"};
+    static const char *const rows[] = {"kivi,bits=4,group=8,residual=32",
+                                       "kvquant",
+                                       "quest",
+                                       "h2o+palu",
+                                       "palu",
+                                       "h2o+kivi,residual=32"};
+    static const char *const other[] = {"gpt-oss", "gemma2-caps", "olmo2-gqa", "mixtral-full",
+                                        "deepseek-v2"};
+    for (size_t i = 0; i < sizeof engine / sizeof *engine; i++)
+        assert_string_equal(why_not(config, engine[i], KVD_BF16), "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!*why_not(config, rows[i], KVD_BF16))
+            fail_msg("%s in the engine", rows[i]);
+    assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
+    /* Codes of keys before RoPE, with norms of Q and K between the product and RoPE. */
+    kvd_config normed = *config;
+    normed.qk_norm = true;
+    assert_string_equal(why_not(&normed, "none", KVD_BF16), "");
+    assert_true(*why_not(&normed, "kvquant,outliers=0", KVD_BF16));
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        char path[200];
+        kvd_err err = {""};
+        snprintf(path, sizeof path, "tests/data/families/%s", other[i]);
+        kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
+        if (!c)
+            fail_msg("%s", err.msg);
+        if (!*why_not(kvd_checkpoint_config(c), "none", KVD_BF16))
+            fail_msg("%s in the engine", other[i]);
+        kvd_checkpoint_close(c);
+    }
+}
+#endif
+
 static void refusals(void **state)
 {
     (void)state;
@@ -639,6 +713,9 @@ int main(void)
                                        cmocka_unit_test(codes_are_the_whole_sequence),
                                        cmocka_unit_test(rows_that_do_not_follow),
                                        cmocka_unit_test(questions_in_turn),
+#ifdef KVD_CUDA
+                                       cmocka_unit_test(paths_on_a_gpu),
+#endif
                                        cmocka_unit_test(several_workers_are_one),
                                        cmocka_unit_test(parts_are_the_whole),
                                        cmocka_unit_test(refusals)};

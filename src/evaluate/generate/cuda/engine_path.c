@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "evaluate/generate/generate_path.h"
+#include "kernels/layout.h"
 #include "methods/cuda/gpu_method.h"
 #include "model/checkpoint/cuda/weights.h"
 
@@ -63,6 +64,13 @@ static const char *why_not_model(const kvd_config *c, size_t max_len)
         max_len > (size_t)c->rope_original_positions)
         return "the engine turns keys once, and longrope turns those of long sequences otherwise";
     const kvd_scores s = kvd_config_scores(c);
+    kvd_gpu_share share;
+    kvd_err why;
+    if (!c->latent && kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, &why))
+        return "the engine does not compute layers of this family";
+    if (c->d_head % KVD_WIDTH_STEP || c->d_head > KVD_WIDTH_MAX || c->n_heads > KVD_HEADS_MAX ||
+        c->n_heads / c->n_kv_heads > KVD_GROUP_MAX)
+        return "the engine's kernels have no heads of this width or number";
     return c->latent ? "the engine has no latent attention"
            : s.softcap > 0 || fabs((double)s.scale * sqrt((double)c->d_head) - 1) > 1e-6
                ? "the engine has scores of the scale 1/sqrt(d_head) without a cap"
