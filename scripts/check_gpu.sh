@@ -111,6 +111,7 @@ sanitize() {
   TOOLS=memcheck sanitize gpu_engine_zdc_layers quick
   TOOLS=memcheck sanitize gpu_engine quick one
   TOOLS=memcheck sanitize gpu_backward quick
+  TOOLS=memcheck sanitize gpu_generate quick
   sanitize gpu_blocks_back small
   for test in gpu_leankv gpu_packed gpu_evict gpu_latents gpu_zdc; do sanitize $test quick; done
   for case in one short mixed mixed_f16 sharp sharp_f16; do
