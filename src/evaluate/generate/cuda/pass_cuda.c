@@ -113,6 +113,21 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
 
 /* ---- weights ---- */
 
+/*
+ * Sets *streamed if the routed experts of the model leave less than an eighth of the free memory
+ * of the GPU for activations and caches.
+ */
+static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
+                       bool *streamed, kvd_err *err)
+{
+    size_t left = 0, total = 0;
+    if (kvd_cuda_check(cudaMemGetInfo(&left, &total), "weights", err))
+        return -1;
+    *streamed = config->n_experts > 0 &&
+                kvd_gpu_weights_bytes(config, type, share, false) > left - left / 8;
+    return 0;
+}
+
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
     /* A failure shows in the next call for the device. */
@@ -123,14 +138,17 @@ kvd_gpu_weights *kvd_generate_weights_new(const kvd_checkpoint *c, const kvd_gen
                                           kvd_err *err)
 {
     kvd_gpu_weights *const w = calloc(1, sizeof *w);
+    const kvd_config *const config = kvd_checkpoint_config(c);
     kvd_gpu_share share;
+    bool streamed = false;
     if (!w) {
         kvd_no_memory(err, "weights", sizeof *w);
         return NULL;
     }
     kvd_generate_use_gpu(s);
-    if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_PASS, 0, 1, &share, err) ||
-        kvd_gpu_weights_load(w, c, s->compute, &share, err)) {
+    if (kvd_gpu_share_of(config, KVD_GPU_PASS, 0, 1, &share, err) ||
+        must_stream(config, s->compute, &share, &streamed, err) ||
+        kvd_gpu_weights_load(w, c, s->compute, &share, streamed, err)) {
         free(w);
         return NULL;
     }
