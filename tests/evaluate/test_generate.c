@@ -1,7 +1,8 @@
 /*
  * Tests of generation with a compressed cache. With method `none` each token is the argmax of a
- * full pass over all tokens so far. With a plan, each token is the prediction of kvd_cache over the
- * whole sequence with that prompt. The uncompressed model is also compared with Transformers.
+ * full pass over all tokens so far, also where longrope's factors change. With a plan, each token
+ * is the prediction of kvd_cache over the whole sequence with that prompt. The uncompressed model
+ * is also compared with Transformers.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -190,6 +191,72 @@ static void none_is_repeated_full_passes(void **state)
     assert_int_equal(account.rows,
                      PROMPTS * (N_NEW - 1) * (size_t)config->n_layers * (size_t)config->n_kv_heads);
     assert_true(fabs(account.payload - account.dense) < 1);
+}
+
+/*
+ * With longrope each token is the argmax of a full pass over the tokens so far, whose factors
+ * follow from their number: the library computes the cache again when a text outgrows the original
+ * length, here 32. Text lengths before and after generation: below, across, from just below to the
+ * first that counts as long, and above.
+ */
+static void longrope_follows_the_text(void **state)
+{
+    (void)state;
+    enum { N = 5, TEXT = 64 };
+    static const size_t prompt[N] = {18, 27, 31, 22, 40}, new[N] = {10, 14, 3, 11, 8};
+    kvd_err err = {""};
+    const kvd_plan plan = {.type = KVD_F32};
+    size_t at[N + 1] = {0}, to[N + 1] = {0}, steps = 0;
+    uint32_t ids[N * TEXT], token[N * TEXT] = {0}, text[TEXT];
+    kvd_continued_cost cost[N];
+    for (size_t i = 0; i < N * TEXT; i++)
+        ids[i] = (uint32_t)((i * i + 7 * i) % 80);
+    for (size_t s = 0; s < N; s++) {
+        at[s + 1] = at[s] + prompt[s];
+        to[s + 1] = to[s] + new[s];
+    }
+    kvd_checkpoint *const phi = kvd_checkpoint_open("tests/data/families/phi3-long", &err);
+    assert_non_null(phi);
+    const kvd_config *const c = kvd_checkpoint_config(phi);
+    const size_t vocab = (size_t)c->vocab_size;
+    const kvd_generator_spec spec = {.max_tokens = 3 * TEXT, .max_len = TEXT};
+    const kvd_continuations all = {.n_sequences = N, .offset = at, .id = ids, .end = to};
+    const kvd_continued out = {.token = token, .cost = cost};
+    kvd_generator *const g = kvd_generator_new(phi, &spec, &err);
+    kvd_forward *const f = kvd_forward_new(phi, TEXT, TEXT, &err);
+    kvd_dense_attention dense;
+    kvd_dense_attention_init(&dense);
+    float *const x = malloc(TEXT * vocab * sizeof *x), *const rows =
+                                                           malloc(TEXT * (size_t)c->d_model *
+                                                                  sizeof *rows);
+    assert_true(g && f && x && rows);
+    if (kvd_generate(g, &plan, &all, &out, NULL, NULL, NULL, &err))
+        fail_msg("%s", err.msg);
+    for (size_t s = 0; s < N; s++) {
+        memcpy(text, ids + at[s], prompt[s] * sizeof *text);
+        for (size_t j = 0; j < new[s]; j++) {
+            const size_t bounds[] = {0, prompt[s] + j};
+            const kvd_batch b = {.n_sequences = 1, .offset = bounds, .id = text};
+            if (kvd_forward_run(f, &b, &dense.hook, -1, rows, &err) ||
+                kvd_forward_logits(f, rows, bounds[1], x, &err))
+                fail_msg("%s", err.msg);
+            const float *const last = x + (bounds[1] - 1) * vocab;
+            size_t best = 0;
+            for (size_t i = 1; i < vocab; i++)
+                best = last[i] > last[best] ? i : best;
+            text[bounds[1]] = (uint32_t)best;
+            assert_int_equal(token[to[s] + j], best);
+        }
+        assert_int_equal(cost[s].steps, new[s] - 1);
+        steps += cost[s].steps;
+    }
+    assert_int_equal(steps, 10 + 14 + 3 + 11 + 8 - N);
+    free(x);
+    free(rows);
+    kvd_dense_attention_release(&dense);
+    kvd_forward_free(f);
+    kvd_generator_free(g);
+    kvd_checkpoint_close(phi);
 }
 
 /*
@@ -708,6 +775,7 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(none_is_repeated_full_passes),
+                                       cmocka_unit_test(longrope_follows_the_text),
                                        cmocka_unit_test(none_is_transformers),
                                        cmocka_unit_test(every_axis_is_the_whole_sequence),
                                        cmocka_unit_test(codes_are_the_whole_sequence),

@@ -176,6 +176,15 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
+/*
+ * Returns true if sequence s can follow others of its group: its results are not there yet, and it
+ * need not run alone.
+ */
+static bool follows(const job *j, size_t s)
+{
+    return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
+}
+
 /* Runs the sequences of a group whose results are not there yet. */
 static int run_group(job *j, kvd_generate_path *path, size_t first, size_t n, kvd_err *err)
 {
@@ -184,7 +193,7 @@ static int run_group(job *j, kvd_generate_path *path, size_t first, size_t n, kv
         end = s + 1;
         if (done && done[s])
             continue;
-        while (end < first + n && !(done && done[end]))
+        while (follows(j, s) && end < first + n && follows(j, end))
             end++;
         if (kvd_generate_group(path, j->g->config, j->plan, j->c, j->out, s, end - s, &j->lock,
                                &j->account[s], err))

@@ -64,7 +64,39 @@ typedef struct {
     uint32_t *id;                                /* [tokens of the prompts] */
     uint32_t *best;                              /* [n] */
     float *logits; /* [path->piece][vocab_size]; NULL: no result needs logits */
+    const kvd_plan *plan;
+    kvd_stepwise_account *account;
+    uint32_t *text; /* all input tokens of a sequence that outgrows longrope's table; else NULL */
 } group;
+
+static size_t prompt_of(const kvd_continuations *c, size_t s)
+{
+    return c->offset[s + 1] - c->offset[s];
+}
+
+static size_t length_of(const kvd_continuations *c, size_t s)
+{
+    return c->end[s + 1] - c->end[s];
+}
+
+/*
+ * Returns the length that sequence s first runs with: of a prompt below longrope's original length,
+ * at most that length, which selects the table of short sequences.
+ */
+static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
+{
+    const size_t n = prompt_of(c, s), all = n + length_of(c, s),
+                 original = (size_t)config->rope_original_positions;
+    const bool two =
+        config->positions == KVD_POSITIONS_ROPE && config->rope_scaling == KVD_ROPE_LONGROPE;
+    return two && n < original && original < all ? original : all;
+}
+
+/* The last token of a sequence is not an input. */
+bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s)
+{
+    return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
+}
 
 /*
  * Decides the token of the place that sequence s of the group has come to, and moves on to the next
@@ -98,7 +130,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
         kvd_continued_cost *const cost = &u->out->cost[u->row[i]];
         const double mine = seconds * (double)(u->offset[i + 1] - u->offset[i]) / rows;
         cost->bits = u->path->bits(u->path, u->slot[i]);
-        if (u->start[i]) {
+        if (u->rows[u->slot[i]] > prompt_of(u->c, u->row[i])) {
             cost->steps_s += mine;
             cost->steps++;
         } else {
@@ -134,11 +166,6 @@ static int pass(group *u, size_t n_sequences, kvd_err *err)
     return 0;
 }
 
-static size_t length_of(const kvd_continuations *c, size_t s)
-{
-    return c->end[s + 1] - c->end[s];
-}
-
 static int run_prompts(group *u, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -147,13 +174,32 @@ static int run_prompts(group *u, kvd_err *err)
         memcpy(u->id + u->offset[s], c->id + at, n * sizeof *u->id);
         u->offset[s + 1] = u->offset[s] + n;
         u->start[s] = 0;
-        u->whole[s] = n + length_of(c, u->first + s);
+        u->whole[s] = first_length(u->config, c, u->first + s);
         u->row[s] = u->first + s;
         u->slot[s] = s;
         u->at[s] = c->end[u->first + s];
         u->rows[s] = n;
     }
+    if (u->text)
+        memcpy(u->text, u->id, u->offset[1] * sizeof *u->text);
     return pass(u, u->n, err);
+}
+
+/*
+ * Adds the next token of a sequence that runs alone to its text. If the text outgrows the first
+ * length, turns the step into a prompt of the whole text, in a new cache.
+ */
+static int add_to_text(group *u, kvd_err *err)
+{
+    const size_t rows = u->rows[0];
+    u->text[rows - 1] = u->id[0];
+    if (rows != first_length(u->config, u->c, u->first) + 1)
+        return 0;
+    u->path->end(u->path, u->account);
+    memcpy(u->id, u->text, rows * sizeof *u->id);
+    u->offset[1] = rows;
+    u->start[0] = 0;
+    return u->path->begin(u->path, u->plan, 1, err);
 }
 
 /*
@@ -165,25 +211,30 @@ static int run_step(group *u, size_t *left, kvd_err *err)
     const kvd_continuations *const c = u->c;
     *left = 0;
     for (size_t s = 0; s < u->n; s++) {
-        const size_t row = u->first + s, n = c->offset[row + 1] - c->offset[row];
+        const size_t row = u->first + s;
         if (u->at[s] == c->end[row + 1])
             continue;
         const size_t i = (*left)++;
         u->offset[i] = i;
         u->id[i] = u->next[s];
         u->start[i] = u->rows[s]++;
-        u->whole[i] = n + length_of(c, row);
+        const size_t first = first_length(u->config, c, row);
+        u->whole[i] = u->rows[s] <= first ? first : prompt_of(c, row) + length_of(c, row);
         u->row[i] = row;
         u->slot[i] = s;
     }
     u->offset[*left] = *left;
-    return *left ? pass(u, *left, err) : 0;
+    if (*left == 0 || (u->text && add_to_text(u, err)))
+        return *left ? -1 : 0;
+    return pass(u, *left, err);
 }
 
 static int reserve(group *u, kvd_err *err)
 {
+    const bool alone = kvd_generate_outgrows(u->config, u->c, u->first);
     const size_t n = u->n, vocab = (size_t)u->config->vocab_size,
-                 tokens = u->c->offset[u->first + n] - u->c->offset[u->first];
+                 tokens = u->c->offset[u->first + n] - u->c->offset[u->first] +
+                          (alone ? length_of(u->c, u->first) : 0);
     size_t **const lists[] = {&u->at,    &u->rows, &u->offset, &u->start,
                               &u->whole, &u->row,  &u->slot};
     const bool wanted = u->out->log_p || u->out->rank;
@@ -195,15 +246,17 @@ static int reserve(group *u, kvd_err *err)
     u->id = malloc(tokens * sizeof *u->id);
     if (wanted)
         u->logits = malloc(u->path->piece * vocab * sizeof *u->logits);
-    return failed || !u->next || !u->best || !u->id || (wanted && !u->logits)
+    if (alone)
+        u->text = malloc(tokens * sizeof *u->text);
+    return failed || !u->next || !u->best || !u->id || (wanted && !u->logits) || (alone && !u->text)
                ? kvd_no_memory(err, "sequences that run together", tokens * sizeof *u->id)
                : 0;
 }
 
 static void release(group *u)
 {
-    void *const all[] = {u->at,   u->rows, u->offset, u->start, u->whole, u->row,
-                         u->slot, u->next, u->best,   u->id,    u->logits};
+    void *const all[] = {u->at,   u->rows, u->offset, u->start, u->whole,  u->row,
+                         u->slot, u->next, u->best,   u->id,    u->logits, u->text};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -212,8 +265,15 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)
 {
-    group u = {
-        .config = config, .path = path, .c = c, .out = out, .lock = lock, .first = first, .n = n};
+    group u = {.config = config,
+               .path = path,
+               .c = c,
+               .out = out,
+               .lock = lock,
+               .first = first,
+               .n = n,
+               .plan = plan,
+               .account = account};
     size_t left = 1;
     int status =
         reserve(&u, err) || path->begin(path, plan, n, err) || run_prompts(&u, err) ? -1 : 0;

@@ -41,8 +41,16 @@ struct kvd_generate_path {
 };
 
 /*
+ * Returns true if sequence s outgrows the length that selects longrope's table of short sequences.
+ * Its cache is then made again from all tokens so far, with the table of long sequences, as the
+ * Hugging Face library does.
+ */
+bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
+
+/*
  * Generates sequences first .. first+n-1 of *c together, which are at most as many as
- * path->together allows. Adds their account to *account. `lock` is held while c->ended runs.
+ * path->together allows; a sequence that outgrows its table must be alone. Adds their account to
+ * *account. `lock` is held while c->ended runs.
  */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
