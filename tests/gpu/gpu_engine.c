@@ -13,6 +13,7 @@
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
+#include "model/checkpoint/shapes.h"
 #include "temp_folder.h"
 #include "worst.h"
 
@@ -315,6 +316,33 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint_close(c);
 }
 
+/* A GLM-4 with half of a head rotated, of a head size that the kernels take. */
+static const kvd_shape glm = {
+    "glm", "glm", "made up",
+    "{\"architectures\":[\"GlmForCausalLM\"],\"model_type\":\"glm\",\"hidden_act\":\"silu\","
+    "\"attention_bias\":true,\"head_dim\":64,\"hidden_size\":128,\"intermediate_size\":192,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"max_position_embeddings\":1024,\"partial_rotary_factor\":0.5,\"rope_theta\":10000.0,"
+    "\"rms_norm_eps\":1e-05,\"vocab_size\":300,\"tie_word_embeddings\":false}"};
+
+static void test_partial_rope(const request *r)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&glm, 4, &err);
+    load l = {0};
+    if (c)
+        l = load_make(c, r, 6, 15);
+    if (!c || expect(&l, c, NULL, &err)) {
+        report(0, glm.name, err.msg);
+    } else {
+        test(c, glm.name, &l, NULL, "none", &replayed);
+        test(c, glm.name, &l, NULL, "none", &pieces);
+    }
+    if (c)
+        load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
 /* Families whose layers differ: biases, norms of Q and K, other orders, learned positions. */
 static void test_families(const request *r, const setting *first, const setting *second)
 {
@@ -560,6 +588,8 @@ static void test_on(const subject *m, int gpus, int quick, const setting *const 
     if (quick)
         return;
     test_families(short_ones, &replayed, &pieces);
+    if (gpus <= 2)
+        test_partial_rope(short_ones);
     test_halves(m);
     if (gpus == 1)
         test_refused();

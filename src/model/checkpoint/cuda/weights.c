@@ -19,11 +19,20 @@ enum {
 };
 
 /*
- * Returns the first feature of a model that only the forward pass of model/pass/cuda computes, or
- * NULL if the model has none.
+ * Returns true if `use` does not rotate a part of a head. The serving engine does in neighbouring
+ * pairs, whose tables have angle 0 for the dimensions that are not rotated.
  */
-static const char *only_in_pass(const kvd_config *c)
+static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
 {
+    return c->rope_dims && c->rope_dims < c->d_head &&
+           !(use == KVD_GPU_SERVING && c->rope_layout == KVD_ROPE_INTERLEAVED);
+}
+
+/* Returns the first feature of a model that `use` does not compute, or NULL if it computes all. */
+static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
+{
+    if (use == KVD_GPU_PASS)
+        return NULL;
     return c->latent > 0                                  ? "latent attention"
            : c->n_experts > 0                             ? "routed experts"
            : c->sinks                                     ? "attention sinks"
@@ -34,15 +43,9 @@ static const char *only_in_pass(const kvd_config *c)
            : c->qk_norm_whole                             ? "norms over all heads of Q and K"
            : c->rope_local_theta > 0                      ? "two RoPE bases"
            : c->rope_scaling == KVD_ROPE_YARN             ? "RoPE scaling 'yarn'"
-           : c->rope_dims && c->rope_dims < c->d_head     ? "partial RoPE"
+           : lacks_partial_rope(c, use)                   ? "partial RoPE"
            : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"
                                                           : NULL;
-}
-
-/* Returns the first feature of a model that `use` does not compute, or NULL if it computes all. */
-static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
-{
-    return use == KVD_GPU_PASS ? NULL : only_in_pass(c);
 }
 
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
