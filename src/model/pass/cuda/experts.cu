@@ -3,8 +3,9 @@
  * the copies of rows to and from an expert.
  *
  * One thread chooses the experts of a token, in the order of sums and comparisons of the CPU; with
- * groups of experts one warp. One block lists the tokens of an expert: it reads the choices of all tokens twice, first to count its
- * own, then to write them. All of this is small next to the products of the experts.
+ * groups of experts one warp. One block lists the tokens of an expert: it reads the choices of all
+ * tokens twice, first to count its own, then to write them. All of this is small next to the
+ * products of the experts.
  */
 #include "model/pass/cuda/blocks.h"
 
