@@ -346,9 +346,9 @@ static void test_partial_rope(const request *r)
 /* Families whose layers differ: biases, norms of Q and K, other orders, learned positions. */
 static void test_families(const request *r, const setting *first, const setting *second)
 {
-    static const char *const name[] = {"mistral-full", "llama-biases", "qwen2-gqa",
-                                       "qwen3-gqa",    "opt-before",   "opt-after",
-                                       "falcon-mha",   "falcon-40b",   "falcon-7b"};
+    static const char *const name[] = {"mistral-full", "llama-biases", "qwen2-gqa", "qwen3-gqa",
+                                       "qwen3-yarn",   "opt-before",   "opt-after", "falcon-mha",
+                                       "falcon-40b",   "falcon-7b"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         kvd_err err = {""};
         char path[128];

@@ -116,8 +116,8 @@ static void test_refusals(void)
                  "has routed experts, which the serving engine on GPUs does not compute");
     test_refusal("gemma2-caps", KVD_GPU_GRADIENTS, 1,
                  "has capped scores or logits, which the backward pass on GPUs does not compute");
-    test_refusal("llama-yarn", KVD_GPU_SERVING, 1,
-                 "has RoPE scaling 'yarn', which the serving engine on GPUs does not compute");
+    test_refusal("gemma-mha", KVD_GPU_SERVING, 1,
+                 "has a scaled embedding, which the serving engine on GPUs does not compute");
     test_refusal(
         "olmo2-gqa", KVD_GPU_PASS, 2,
         "norms over all heads of Q and K of an olmo2 model cannot be divided by 2 GPUs: use "

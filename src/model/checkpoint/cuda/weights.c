@@ -42,7 +42,6 @@ static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
            : kvd_config_norms_branches(c)                 ? "norms after the branches of a layer"
            : c->qk_norm_whole                             ? "norms over all heads of Q and K"
            : c->rope_local_theta > 0                      ? "two RoPE bases"
-           : c->rope_scaling == KVD_ROPE_YARN             ? "RoPE scaling 'yarn'"
            : lacks_partial_rope(c, use)                   ? "partial RoPE"
            : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"
                                                           : NULL;
