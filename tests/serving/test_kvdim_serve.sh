@@ -61,7 +61,7 @@ sed 's/b\.h5/a.h5/' "$D/b.json" | cmp -s - "$D/a.json" && ok "the same again" ||
 # ---- admission by what is stored -----------------------------------------------------------------------
 run() { "$SERVE" $costs --method none --requests poisson:50:fixed:200:300 --n-requests 200 --json -q "$@" -o "$D/m.h5" >"$D/m.json" 2>"$D/err"; }
 run && whole=$(values served_per_s "$D/m.json") few=$(values running_mean "$D/m.json") && [ "$(values admission "$D/m.json") $(values preempted "$D/m.json") $(values recomputed "$D/m.json")" = "whole 0 0" ] &&
-  run --memory 1 --reserve 0.92 --admission stored && [ "$(values admission "$D/m.json")" = stored ] &&
+  run --memory 15.4 --reserve 0.2 --admission stored && [ "$(values admission "$D/m.json")" = stored ] &&
   echo "$(values preempted "$D/m.json") $(values recomputed "$D/m.json") $(values kv_share "$D/m.json") $(values served_per_s "$D/m.json") $whole" | awk '{ exit !($1 > 0 && $2 >= 200 * $1 && $3 <= 1 && $4 < $5) }' &&
   grep -q "preemptions, [0-9]* tokens computed again" "$D/err" && ok "preemptions and recomputed tokens are reported" || bad "preemptions and recomputed tokens are reported" "$(cat "$D/m.json" "$D/err")"
 fails "an unknown admission" 2 "--admission" $costs --requests poisson:2 --admission some
