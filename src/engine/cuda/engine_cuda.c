@@ -181,19 +181,22 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
 
 /*
  * Returns an error that names the stage, request and token of the first row that is not finite.
- * After the last residual, row numbers count only the tokens whose logits are computed.
+ * From the last residual on (with norms after branches, after it), row numbers count only the
+ * tokens whose logits are computed.
  */
 static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                         kvd_err *err)
 {
     const unsigned stage = (unsigned)(bad >> 40);
+    const unsigned few = kvd_config_norms_branches(&e->w.config)
+                             ? kvd_gpu_stage_final(&e->w.config)
+                             : kvd_gpu_stage_before(e->w.config.n_layers);
     size_t row = (size_t)(bad & ((1ULL << 40) - 1)), i = 0;
     char where[32];
     if (bad == ~0ULL)
         return 0;
     kvd_gpu_stage_name(&e->w.config, stage, where, sizeof where);
-    if (stage >= kvd_gpu_stage_before(e->w.config.n_layers) && row < e->n_emit &&
-        !only_steps(e, it))
+    if (stage >= few && row < e->n_emit && !only_steps(e, it))
         row = (size_t)e->batch.host.last[row];
     while (i + 1 < it->n_slices && row >= it->slice[i].n)
         row -= it->slice[i++].n;

@@ -31,6 +31,7 @@ static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
 /* Returns the first feature of a model that `use` does not compute, or NULL if it computes all. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
+    const bool gradients = use == KVD_GPU_GRADIENTS;
     if (use == KVD_GPU_PASS)
         return NULL;
     return c->latent > 0                                  ? "latent attention"
@@ -39,8 +40,8 @@ static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
            : c->score_softcap > 0 || c->logit_softcap > 0 ? "capped scores or logits"
            : c->score_scale > 0                           ? "a scale of scores of its own"
            : c->embed_scale > 0                           ? "a scaled embedding"
-           : kvd_config_norms_branches(c)                 ? "norms after the branches of a layer"
-           : c->qk_norm_whole                             ? "norms over all heads of Q and K"
+           : kvd_config_norms_branches(c) && gradients    ? "norms after the branches of a layer"
+           : c->qk_norm_whole && gradients                ? "norms over all heads of Q and K"
            : c->rope_local_theta > 0                      ? "two RoPE bases"
            : lacks_partial_rope(c, use)                   ? "partial RoPE"
            : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"

@@ -533,8 +533,13 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     w->stage = stage_end(layer);
     if (stop)
         return check_output(w, n, err);
-    return behind_attention(w, l, n, err) ||
-                   (layer == w->config.n_layers - 1 && kvd_gpu_join_sums(w, err))
+    if (behind_attention(w, l, n, err))
+        return -1;
+    if (layer < w->config.n_layers - 1)
+        return 0;
+    /* A caller may gather rows of the residual, so the last branch is added to it here. */
+    return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
+                   kvd_gpu_join_sums(w, err)
                ? -1
                : 0;
 }
