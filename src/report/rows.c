@@ -392,14 +392,16 @@ int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
 static void describe_serving(kvd_report_row *e)
 {
     char replicas[32] = "", chunk[48] = "";
+    const bool stored = !strcmp(kvd_report_text(e, "admission"), "stored");
     const double n = kvd_report_real(e, "replicas"), tokens = kvd_report_real(e, "chunk");
     if (n > 1)
         snprintf(replicas, sizeof replicas, "; %.0f replicas", n);
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
     const char *const engine = kvd_report_text(e, "engine");
-    snprintf(e->place, sizeof e->place, "%.48s on %.*s: %.60s%s%s", e->file->model.name,
-             (int)strcspn(engine, ",;"), engine, kvd_report_text(e, "trace"), replicas, chunk);
+    snprintf(e->place, sizeof e->place, "%.48s on %.*s: %.60s%s%s%s", e->file->model.name,
+             (int)strcspn(engine, ",;"), engine, kvd_report_text(e, "trace"), replicas, chunk,
+             stored ? "; admitted by what is stored" : "");
     snprintf(e->series, sizeof e->series, "%.100s", kvd_report_text(e, "method"));
     e->kind = kvd_report_text(e, "kind");
 }
