@@ -94,11 +94,11 @@ struct kvd_engine {
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /*
      * Writes the number of entries of a KV head in a slot, which holds a request with `tokens`
-     * tokens, and the bits that all its entries hold, without those that kvd_plan_entry_bits
-     * counts; NaN: whole rows of the plan's widths in the type of the cache. NULL: the engine does
-     * not count slots.
+     * tokens, the mean if its heads hold different numbers; and the bits that all its entries hold,
+     * without those that kvd_plan_entry_bits counts. NaN bits: whole rows of the plan's widths in
+     * the type of the cache. NULL: the engine does not count slots.
      */
-    void (*count)(const kvd_engine *e, size_t slot, size_t tokens, size_t *entries, double *bits);
+    void (*count)(const kvd_engine *e, size_t slot, size_t tokens, double *entries, double *bits);
     /*
      * Frees a slot whose request ends, or is preempted, without an iteration that has `last`. NULL:
      * the engine cannot.

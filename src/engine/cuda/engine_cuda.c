@@ -276,16 +276,22 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
                           what, err);
 }
 
-static void count(const kvd_engine *self, size_t slot, size_t tokens, size_t *entries, double *bits)
+static void count(const kvd_engine *self, size_t slot, size_t tokens, double *entries, double *bits)
 {
     const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)self)->cache.method;
-    *entries = m && m->entries ? m->entries(m, slot, tokens) : tokens;
+    *entries = m && m->mean      ? m->mean(m, slot)
+               : m && m->entries ? (double)m->entries(m, slot, tokens)
+                                 : (double)tokens;
     *bits = m && m->bits ? m->bits(m, slot) : (double)NAN;
 }
 
 static void drop(kvd_engine *self, size_t slot)
 {
-    kvd_pages_give_back(&((kvd_cuda_engine *)(void *)self)->pages, slot);
+    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
+    kvd_gpu_method *const m = e->cache.method;
+    kvd_pages_give_back(&e->pages, slot);
+    if (m && m->drop)
+        m->drop(m, slot);
 }
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
