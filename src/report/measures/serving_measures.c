@@ -39,16 +39,43 @@ bool kvd_serving_measure_known(const char *name)
     return parse(name, &q);
 }
 
+/* Returns true if a method's text has an item after its name that begins with the n characters. */
+static bool has_item(const char *text, const char *item, size_t n)
+{
+    for (const char *at = strchr(text, ','); at; at = strchr(at + 1, ','))
+        if (!strncmp(at + 1, item, n) && (item[n - 1] == '=' || !at[n + 1] || at[n + 1] == ','))
+            return true;
+    return false;
+}
+
+/* Returns true if the method of a row is of the name and has the items that the question asks. */
+static bool is_method(const char *text, const char *asked)
+{
+    size_t n = strcspn(asked, ",");
+    if (n != strcspn(text, ",") || strncmp(text, asked, n))
+        return false;
+    for (asked += n; *asked; asked += n) {
+        char key[48];
+        n = strcspn(++asked, ",");
+        if (*asked != '!' && !has_item(text, asked, n))
+            return false;
+        snprintf(key, sizeof key, "%.*s=", (int)n - 1, asked + 1);
+        if (*asked == '!' && has_item(text, key, n))
+            return false;
+    }
+    return true;
+}
+
 /*
- * Returns true if the row has the method, with any keys, and the trace, and its costs were measured
+ * Returns true if the row has the method and the trace, and its costs were measured
  * on a GPU. Times of a CPU do not compare with the GPUs of the papers.
  */
 static bool is_of(const kvd_report_row *e, const char *kind, const char *method, const char *trace)
 {
     const char *const m = kvd_report_text(e, "method"), *const t = kvd_report_text(e, "trace");
-    const size_t n = strcspn(m, ","), all = strlen(t), end = strlen(trace);
-    return !strcmp(e->kind, kind) && kvd_report_real(e, "gpus") > 0 && strlen(method) == n &&
-           !strncmp(m, method, n) && all > end && !strcmp(t + all - end, trace);
+    const size_t all = strlen(t), end = strlen(trace);
+    return !strcmp(e->kind, kind) && kvd_report_real(e, "gpus") > 0 && is_method(m, method) &&
+           all > end && !strcmp(t + all - end, trace);
 }
 
 /* Returns true if two rows of one place were served alike but for the conditions named. */
