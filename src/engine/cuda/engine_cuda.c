@@ -302,8 +302,8 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 /* ---- life ---- */
 
 /*
- * A method of another axis than dims chooses tokens by all heads of a layer, so heads cannot be
- * divided among GPUs.
+ * Heads are divided among GPUs. A method of another axis than dims must therefore keep each KV head
+ * by itself, and not choose by all heads of a layer.
  */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
 {
@@ -314,11 +314,13 @@ int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s
     if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
         return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
                         s->first_gpu, devices);
-    return (kvd_plan_beyond_widths(plan) || plan->dims_low) &&
-                   !(s->sequence && kind && kind->shares_prompts)
+    const bool divides =
+        kind && (s->sequence ? kind->shares_prompts : kind->by_head && kind->by_head(plan));
+    return (kvd_plan_beyond_widths(plan) || plan->dims_low) && !divides
                ? kvd_fail(
                      err,
-                     "the CUDA engine runs methods of other axes than dims on one GPU, %d were asked for",
+                     "the CUDA engine runs this method on one GPU, %d were asked for: it does not keep each "
+                     "head by itself",
                      s->n_gpus)
                : 0;
 }

@@ -77,6 +77,15 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits(((parallel *)(void *)self)->gpu[0], i, to, err);
 }
 
+static double held(const kvd_engine *self)
+{
+    const parallel *const p = (const parallel *)(const void *)self;
+    double bytes = 0;
+    for (int g = 0; g < p->n; g++)
+        bytes += p->gpu[g]->cache.method->held(p->gpu[g]->cache.method);
+    return bytes;
+}
+
 static void drop(kvd_engine *self, size_t slot)
 {
     parallel *const p = (parallel *)(void *)self;
@@ -165,5 +174,6 @@ kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *pl
         free_parallel(&p->engine);
         return NULL;
     }
+    p->engine.held = p->gpu[0]->cache.method ? held : NULL;
     return &p->engine;
 }

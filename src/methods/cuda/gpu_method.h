@@ -144,6 +144,12 @@ typedef struct kvd_gpu_kind {
     /* True if several GPUs may share the tokens of a prompt. */
     bool shares_prompts;
     /*
+     * Returns true if all that the plan stores of a KV head depends on that head alone, so that
+     * tensor parallel GPUs may divide the heads. The method then has the heads of its GPU
+     * (kvd_paged_cache.share). NULL: never.
+     */
+    bool (*by_head)(const kvd_plan *plan);
+    /*
      * Returns true if this kind can run the plan, which has a method of this kind. NULL if it can
      * run every plan.
      */

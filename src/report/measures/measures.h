@@ -386,7 +386,7 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
  * "serving-WHAT-A-over-B:TRACE", of methods A and B and of Poisson arrivals with the lengths of
  * TRACE. A method is a name, which covers all its settings, and may have items after commas: of
  * KEY=VALUE, rows must have it as they print it; of !KEY, rows must not print the key. Rows of A
- * and B are compared if they differ in method and rate alone (same.h).
+ * and B are compared if they differ in method and rate alone (report/rows.h).
  *
  *   ttft, tbt, jct   Mean of A over that of B less 1, in percent: one value per load, which is the
  *                    rate of arrivals over the highest rate of B. Loads above 1 are left out.

@@ -378,4 +378,13 @@ static bool generates(const kvd_plan *plan)
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);
 }
 
-const kvd_gpu_kind kvd_gpu_evict = {.generates = generates, .open = open_method};
+/* Returns true for methods that choose per KV head, and whose choice has no number of the head. */
+static bool by_head(const kvd_plan *plan)
+{
+    return !other_member(plan) &&
+           (plan->tokens == &kvd_tokens_h2o || plan->tokens == &kvd_tokens_snapkv ||
+            plan->tokens == &kvd_tokens_streaming);
+}
+
+const kvd_gpu_kind kvd_gpu_evict = {
+    .by_head = by_head, .generates = generates, .open = open_method};
