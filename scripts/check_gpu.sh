@@ -106,6 +106,7 @@ sanitize() {
   TOOLS=memcheck sanitize gpu_engine_evict quick
   TOOLS=memcheck sanitize gpu_engine_packed quick
   TOOLS=memcheck sanitize gpu_engine_latent quick
+  TOOLS=memcheck sanitize gpu_engine_by_head quick
   TOOLS=memcheck sanitize gpu_engine_leankv quick
   TOOLS=memcheck sanitize gpu_engine_zdc quick
   TOOLS=memcheck sanitize gpu_engine_zdc_layers quick
