@@ -12,9 +12,9 @@
 
 const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
 
-/* ---- settings as text ---- */
+/* ---- settings in text form ---- */
 
-/* Returns true if the item sets a rate, for example "zack.p_u.qk=0.5". */
+/* Returns true if the item of a settings text sets a removal rate, as "zack.p_u.qk=0.5" does. */
 static bool is_rate(const char *item)
 {
     static const char *const key[] = {".p.qk=", ".p.v=", ".p_u=", ".p_u.qk=", ".p_u.v="};
@@ -26,8 +26,8 @@ static bool is_rate(const char *item)
 }
 
 /*
- * Moves g and rise from the text of a row's settings to *t and removes the rates; `rest` receives
- * the remaining settings.
+ * Splits the settings text of a row: stores g and rise in *t, drops the rates, and writes the other
+ * settings to `rest`.
  */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
@@ -55,7 +55,7 @@ static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t siz
     return 0;
 }
 
-/* ---- rows ---- */
+/* ---- rows of the result file ---- */
 
 static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
 {
@@ -67,7 +67,7 @@ static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
     return kvd_fail(err, "pair '%s' is none of ours", name);
 }
 
-/* Takes from the first row the settings that all rows must have. */
+/* Stores the settings of the first row that all rows must share. */
 static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest, kvd_err *err)
 {
     snprintf(s->method, sizeof s->method, "%s", kvd_row_text(r, row, "method"));
@@ -158,7 +158,7 @@ void kvd_sweep_release(kvd_sweep *s)
     *s = (kvd_sweep){.n = 0};
 }
 
-/* ---- the Oracle ---- */
+/* ---- Oracle: best settings in hindsight ---- */
 
 static int by_share(const void *a, const void *b)
 {
@@ -185,8 +185,8 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
 }
 
 /*
- * Fills one row per setting: the columns are one indicator per model, then ln Q_d; n_models + 1 in
- * all.
+ * Fills the least-squares equations, one row per setting. Row: one indicator per model, then ln
+ * Q_d; n_models + 1 columns in all.
  */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
@@ -290,8 +290,8 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
 }
 
 /*
- * Rounds *x to four decimals within lo .. hi. Returns true if the limits moved *x by more than
- * rounding.
+ * Rounds *x to four decimals within lo .. hi. Returns true if the limits, not the rounding, changed
+ * *x.
  */
 static bool put(double *x, double lo, double hi)
 {

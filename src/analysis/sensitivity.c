@@ -13,7 +13,7 @@ enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
-    double *sum;     /* [n_layers][KINDS][n_kv_heads][d][d], summed over the queries of the group */
+    double *sum;     /* sums over the queries of the group, [n_layers][KINDS][n_kv_heads][d][d] */
     double *scratch; /* [threads][kvd_gram_scratch(d)] */
 };
 
@@ -112,7 +112,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* sigma is already per token, so it is not divided by a number of rows */
+        /*
+         * The singular values sigma are per token already, so the file states 1 row, by which
+         * readers divide.
+         */
         out->pair[pair[side]].n_rows = 1;
     }
     size_t failed = jobs; /* first job that failed, which is the same for any schedule */
@@ -134,8 +137,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 }
 
 /*
- * Returns the loss in nats per token if every direction has at most the error theta. If bits is not
- * NULL, sets *bits to the mean number of bits per number.
+ * Returns the loss in nats per token if the error of every direction is limited to `theta`. If
+ * `bits` is not NULL, sets *bits to the mean number of bits per number of K and V.
  */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
@@ -158,7 +161,10 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* With theta = loss at least one direction costs as much, or all of them cost less together. */
+    /*
+     * Bisection for the theta at which the loss is reached. It is at most `loss`: with theta =
+     * loss, one direction alone costs as much, or all directions are removed and cost less.
+     */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;

@@ -21,8 +21,8 @@ double kvd_mean_abs(const double *R, size_t d)
 double kvd_delta(const double *A, const double *B, size_t d)
 {
     /*
-     * Sums by columns, as kvd_delta_aligned does, so that both agree to the last bit if no sign
-     * differs.
+     * Add by columns, as kvd_delta_aligned does, so that both functions return the same number if
+     * no sign differs.
      */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
@@ -45,7 +45,10 @@ double kvd_delta_aligned(const double *A, const double *B, size_t d)
     return sum / (double)(d * d);
 }
 
-/* Returns C [d][d] = A^T B, allocated; NULL with *err on failure. */
+/*
+ * Returns the matrix of cosines C [d][d] = A^T B, which the caller frees. On failure returns NULL
+ * and fills *err.
+ */
 static double *cosines(const double *A, const double *B, size_t d, kvd_err *err)
 {
     const int n = (int)d;
@@ -64,7 +67,8 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     if (!C)
         return -1;
     /*
-     * | A_m^T B_m ||_F^2 grows by the last row and column of the leading m x m block.
+     * || A_m^T B_m ||_F^2 for m = 1 .. d: each step adds the last row and column of the leading m x
+     * m block of C.
      */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
@@ -106,8 +110,8 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
     for (size_t i = 0; i < d * d; i++)
         X[i] = kvd_rng_normal(&rng);
     /*
-     * The distribution of normal entries is invariant under rotation, so their singular basis is
-     * uniformly distributed.
+     * The singular basis of a matrix of independent normal entries is uniformly distributed,
+     * because their distribution is invariant under rotation.
      */
     const int status = kvd_svd_right(X, d, d, X + d * d, R, err);
     free(X);
@@ -148,7 +152,7 @@ int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_file
     return 0;
 }
 
-/* ---- memory ---- */
+/* ---- memory of the results ---- */
 
 static double *carve(double **at, size_t n)
 {
@@ -193,17 +197,17 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ---- one head ---- */
+/* ---- comparison of one head ---- */
 
 /*
- * Measures of one head. Each thread writes its own cells; sums are taken later in the order of the
- * heads, so results do not depend on the number of threads.
+ * Similarity measures of every head. Each thread writes the cells of its own heads; averages are
+ * computed later in the order of the heads, so results do not depend on the number of threads.
  */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    double *cell;    /* [head][b][a][N_CELL]; a = n_files is the random basis */
-    double *epsilon; /* [head][b]; b = n_files is the random basis */
+    double *cell;    /* [head][b][a][N_CELL]: basis a against file b; a = n_files is random */
+    double *epsilon; /* [head][b]: mean absolute entry of basis b; b = n_files is random */
     double *own;     /* [head][b][d] */
 } parts;
 
@@ -260,11 +264,12 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/* ---- all heads ---- */
+/* ---- averages over all heads ---- */
 
 /*
- * The difference of two mean absolute entries over epsilon of file b, for every a, which is a file
- * or, as the last one, the random basis. AABS(A) - AABS(B) is one reading of the papers' delta.
+ * Computes, for every basis a, the difference between the mean absolute entries of a and of file
+ * b's rotations, divided by `epsilon`, that of file b. Basis a is a file's or, as the last one,
+ * random. AABS(A) - AABS(B) is one reading of the papers' delta.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

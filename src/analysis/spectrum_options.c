@@ -127,8 +127,8 @@ static int one_kind(const char *const *path, size_t n, bool *moments, kvd_err *e
 }
 
 /*
- * Fails if two paths name one file, even by different names, because HDF5 must not open a file
- * twice.
+ * Fails if two paths refer to the same file, even by different names, because HDF5 must not open a
+ * file twice.
  */
 static int distinct(const char *const *path, size_t n, kvd_err *err)
 {
@@ -149,8 +149,8 @@ static int distinct(const char *const *path, size_t n, kvd_err *err)
 }
 
 /*
- * Fails if input i holds the texts of an earlier input, which would count twice. hashes contains
- * the corpus hashes of the inputs before i.
+ * Fails if input file i has the same texts (corpus hash) as an earlier one, because they would
+ * count twice. `hashes` holds the corpus hashes of the inputs before i.
  */
 static int check_new(const char *const *path, char (*hashes)[40], size_t i, const char *hash,
                      kvd_err *err)
@@ -185,8 +185,8 @@ static int load_moments(kvd_sources *in, const char *const *path, size_t n, size
 }
 
 /*
- * Opens dumps as one source. kvd_moments_add on headers without sums checks that they belong
- * together and adds the token counts and labels.
+ * Opens the dumps as one set of texts. kvd_moments_add, called on headers without sums, checks that
+ * they belong together and adds their token counts and labels.
  */
 static int open_dumps(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                       char (*hashes)[40], kvd_err *err)
@@ -244,8 +244,8 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
 }
 
 /*
- * Returns the number of singular values below 1e-5 of the largest, where the error of a Gram matrix
- * passes 1e-6.
+ * Returns the number of singular values that are below 1e-5 of their head's largest. If they come
+ * from a Gram matrix, their relative error may be above 1e-6.
  */
 static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
 {
@@ -287,7 +287,7 @@ static void warn(const char *program, const kvd_spectrum_options *cfg, bool from
             program, kvd_pair_name[pair], blurred);
 }
 
-/* Returns a JSON number, or null for NaN: the CV of singular values that are all 0. */
+/* Returns x as a JSON number, or null if x is NaN, as the CV of singular values that are all 0. */
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
@@ -331,8 +331,8 @@ static int print_json(const char *program, const kvd_spectrum_options *cfg, cons
 }
 
 /*
- * Prints the device that computed the eigenvalues, the share of the rows that was left out, and the
- * times.
+ * Prints the device that computed the eigenvalues, the fraction of the rows that was left out, and
+ * the computing times.
  */
 static void print_how(const char *gpu, const kvd_spectrum_options *cfg, const kvd_spectrum *s)
 {

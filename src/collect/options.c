@@ -12,7 +12,7 @@
 #include "model/checkpoint/family.h"
 #include "model/text/text_options.h"
 
-/* ---- usage ---- */
+/* ---- checks of the options ---- */
 
 bool kvd_collect_dumps(const kvd_collect_options *o)
 {
@@ -30,7 +30,7 @@ void kvd_collect_output_names(const kvd_collect_options *cfg,
     name[3] = (kvd_output_name){"--fisher", cfg->fisher_file, NULL};
 }
 
-/* Checks that every output has a file of its own. */
+/* Fails if two outputs of the run have the same file. */
 static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
@@ -65,7 +65,7 @@ static int check_usage(void *config, kvd_err *err)
     return check_files(cfg, err);
 }
 
-/* ---- values ---- */
+/* ---- values of options ---- */
 
 static int read_layers(void *config, const char *text, kvd_err *err)
 {
@@ -82,7 +82,7 @@ static int read_layers(void *config, const char *text, kvd_err *err)
     return 0;
 }
 
-/* Prints the shapes and ends the program. */
+/* Prints the list of model shapes that --shape accepts, and ends the program. */
 static void list_shapes(void)
 {
     printf("%-14s %-22s %14s  %s\n", "shape", "model", "weights (1e9)", "published as");
@@ -106,12 +106,15 @@ static int find_shape(void *config, const char *text, kvd_err *err)
     return (cfg->shape = kvd_shape_find(text, err)) ? 0 : -1;
 }
 
-/* ---- the table ---- */
+/* ---- table of options ---- */
 
 static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
-/* Output that is written to -o, or with --name=FILE to a file of its own. */
+/*
+ * Entry of the option table for an output --NAME, which is written to -o, or with --NAME=FILE to a
+ * file of its own.
+ */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
         name, .type = KVD_OPT_TEXT, .arg = "FILE", .optional = true, KVD_INTO(T, file),            \
@@ -210,7 +213,7 @@ void kvd_collect_options_release(kvd_collect_options *cfg)
     kvd_options_release(&command_line, cfg);
 }
 
-/* Returns the counts of --snapshots as they were given; allocated. */
+/* Returns the token counts of --snapshots as the user gave them, as allocated text. */
 static char *list_snapshots(const kvd_collect_options *cfg, kvd_err *err)
 {
     const size_t room = 24 * cfg->n_snapshots + 1;
@@ -286,7 +289,7 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
 }
 
 typedef struct {
-    double forward, backward, record, write; /* shares in percent */
+    double forward, backward, record, write; /* percent of the time of the run */
 } shares;
 
 static shares shares_of(const kvd_collect_summary *s)

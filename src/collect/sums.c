@@ -23,7 +23,7 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/* One head: rows X [n][d] with leading dimension ld. */
+/* Work of one thread: one head of one tensor, with rows X [n][d] and leading dimension ld. */
 typedef struct {
     kvd_g g;
     int head;
@@ -32,15 +32,17 @@ typedef struct {
 } job;
 
 /*
- * Computes all sums of a layer. There are many heads with small matrices, so each thread takes one
- * head at a time, with single-threaded BLAS. One thread adds up each sum in the order of the rows,
- * so the result is the same for any schedule.
+ * Adds X^T X of every head of a layer to the sums. There are many heads with small matrices, so
+ * each thread takes one head at a time, with single-threaded BLAS. One thread adds up each sum in
+ * the order of the rows, so the result is the same for any schedule.
  */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /* index of the first job that failed, which is the same for any schedule */
+    /*
+     * index of the first job that failed; it does not depend on the order in which the threads run
+     */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -148,9 +150,9 @@ void kvd_tally_release(kvd_tally *t)
     *t = (kvd_tally){0};
 }
 
-/* ---- one head of one sequence ---------------------------------------------------------------- */
+/* ---- scores and probabilities of one head of one sequence ------------------------------------ */
 
-/* Places of the sums of one head. */
+/* Histograms and sums of one head. */
 typedef struct {
     kvd_word *score_bins, *probability_bins;
     double score_sum, score_squares, score_min, score_max;
@@ -165,9 +167,9 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
 }
 
 /*
- * Counts the scores s[n] of a row, writes their sum into *of_query, adds each to of_key[n], and
- * writes the row's probabilities into p. Returns the logarithm of the softmax denominator, or NaN
- * if a score is not finite.
+ * Processes one row of attention: adds the scores s[n] to the histograms, writes their sum to
+ * *of_query, adds each score to of_key[n], and writes the row's probabilities into p. Returns the
+ * logarithm of the softmax denominator, or NaN if a score is not finite.
  */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
@@ -202,13 +204,19 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/* Returns the number of tokens that attend to token j in a sequence of n tokens. */
+/*
+ * Returns the number of tokens, itself included, that attend to token j in a sequence of n tokens;
+ * `window` is the layer's attention window, 0 without one.
+ */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
 }
 
-/* Returns the number of tokens that token j attends to. */
+/*
+ * Returns the number of tokens, itself included, that token j attends to; `window` is the layer's
+ * attention window, 0 without one.
+ */
 static size_t sees(size_t j, size_t window)
 {
     return window && j + 1 > window ? window : j + 1;
@@ -255,7 +263,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            mass[i] = p[i - start]; /* the token's own row; later rows are added below */
+            mass[i] = p[i - start]; /* the token's own row; rows of later tokens are added below */
         }
     }
     AT(SCORE_SUM)->x = h.score_sum;
@@ -266,9 +274,9 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         mass[j] += later[j];
         AT(RECEIVED_AT)[j].x += mass[j];
         const size_t others = seen_by(j, n, window) - 1;
-        if (j + 1 == n) /* there is no later token */
+        if (j + 1 == n) /* the last token has no later one */
             break;
-        /* others is 0 with a window of 1 */
+        /* with a window of 1 no other token attends to this one */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -278,7 +286,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
     return 0;
 }
 
-/* ---- what heads hold together ---------------------------------------------------------------- */
+/* ---- counts of tokens that hold most of the probability -------------------------------------- */
 
 static int falling(const void *a, const void *b)
 {
@@ -287,8 +295,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns the smallest number of entries of sorted[n], which decreases, that add up to `wanted`.
- * Continues from the position *at and the partial sum *sum.
+ * Returns the smallest number of leading entries of sorted[n], which decreases, whose sum is at
+ * least `wanted`. Continues from the position *at and the partial sum *sum.
  */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
@@ -307,10 +315,17 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* A rounding error of the sum makes no token critical. */
+/*
+ * Factor on the mass that is wanted, below 1 so that a rounding error does not make one more token
+ * critical.
+ */
 static const double slack = 1 - 1e-12;
 
-/* Adds one request's counts at every level: count[level] and the fields after it. */
+/*
+ * Adds one request's number of critical tokens at every level (part of the probability mass): the
+ * fewest tokens that together hold this part. Updates the field `count` of the statistics and the
+ * four fields after it.
+ */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {
@@ -330,8 +345,8 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
 }
 
 /*
- * Adds one KV head: the counts of its group of query heads and the norms of V. Leaves the group's
- * mass in the place of the group's first head.
+ * Adds the statistics of one KV head: the counts of its group of query heads and the norms of V.
+ * Stores the probability mass of the group in the place of the group's first head.
  */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
@@ -367,8 +382,8 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
 }
 
 /*
- * Adds the counts of the mass of all heads, and for a request that is kept every token's mass,
- * denominators and mean scores.
+ * Adds the counts of the probability mass of all heads of a layer. For a request that is recorded
+ * per token, also stores every token's mass, denominators and mean scores.
  */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
@@ -408,12 +423,15 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
     }
 }
 
-/* ---- a layer --------------------------------------------------------------------------------- */
+/* ---- all heads of a layer -------------------------------------------------------------------- */
 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/* Runs `one` for all heads. The error is that of the first head that fails, for any schedule. */
+/*
+ * Calls `one` for every head of a layer. If several heads fail, the error is that of the first of
+ * them, for any schedule of the threads.
+ */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

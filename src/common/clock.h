@@ -1,12 +1,12 @@
-/* Clock that measures every duration in a result file. */
+/* Clock by which every duration in a result file is measured. */
 #ifndef KVD_COMMON_CLOCK_H
 #define KVD_COMMON_CLOCK_H
 
 #include <time.h>
 
 /*
- * Returns the seconds since some moment before the program started. Unlike the time of day, this
- * clock is never set back.
+ * Returns the time in seconds since an arbitrary moment before the program started. Unlike the time
+ * of day, this clock is never set back.
  */
 static inline double kvd_clock_s(void)
 {

@@ -1,4 +1,4 @@
-/* The JSON summary that programs print with --json. */
+/* Prints the summary of a program as JSON, for the option --json. */
 #ifndef KVD_COMMON_JSON_H
 #define KVD_COMMON_JSON_H
 

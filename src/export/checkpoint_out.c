@@ -14,7 +14,7 @@
 #include "model/checkpoint/shards.h"
 #include "model/checkpoint/streaming.h"
 
-/* ---- JSON that changes ---- */
+/* ---- JSON files that are rewritten ---- */
 
 static json_t *load(const char *path, kvd_err *err)
 {
@@ -63,7 +63,7 @@ int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output
 
 /*
  * Sets the dtype in config.json. Its key is "dtype" since Transformers 4.56 and "torch_dtype"
- * before; both are read.
+ * before; every key that is present is set.
  */
 static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
 {
@@ -97,12 +97,12 @@ int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const
     return status ? -1 : 0;
 }
 
-/* ---- files that stay ---- */
+/* ---- files that are copied ---- */
 
 /*
- * Returns true for licences and for the files that the Hugging Face library and others read in
- * addition to config.json and weights. Model cards are left out, because they describe another
- * model than the one written.
+ * Returns true if the file `name` belongs to the exported checkpoint: a licence, or a file that the
+ * Hugging Face library reads in addition to config.json and the weights. Model cards do not belong
+ * to it, because they describe the uncompressed model.
  */
 static bool belongs(const char *name)
 {
@@ -179,11 +179,11 @@ int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_e
     return status;
 }
 
-enum { PIECE = 1 << 18 }; /* elements converted at a time */
+enum { PIECE = 1 << 18 }; /* elements of a tensor that are converted at a time */
 
-/* ---- one tensor ---- */
+/* ---- transfer of one tensor ---- */
 
-/* Transfer of one tensor into the file. */
+/* State of the transfer of one tensor from the input checkpoint to an output file. */
 typedef struct {
     kvd_checkpoint_out *out;
     kvd_safetensors_writer *writer;
@@ -206,8 +206,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
 }
 
 /*
- * Rounds elements to the output dtype. A finite value must stay finite; a folded value must be
- * finite before rounding.
+ * Rounds n elements of a tensor to the output dtype and stores them in t->buffer. Fails if a finite
+ * element becomes infinite, or if an element of a folded tensor is not finite.
  */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
@@ -270,13 +270,13 @@ static int convert(transfer *t, const kvd_tensor *tensor, kvd_err *err)
     return status;
 }
 
-/* Writes one tensor, whose elements are at `data` in the input file. */
+/* Writes one tensor, whose elements are at `data` in the mapped input file, to the output file. */
 static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, const char *name,
                            const void *data, size_t bytes, kvd_safetensors_writer *writer,
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    kvd_err ignored; /* fails for a dtype that is only copied */
+    kvd_err ignored; /* unused: a dtype that kvd_safetensors_find does not know is copied */
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);
     int status;
@@ -303,9 +303,9 @@ static int write_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, size
     return status;
 }
 
-/* ---- one file ---- */
+/* ---- one output file ---- */
 
-/* A tensor of an output file, and its index in the input file. */
+/* Name, dtype and shape of a tensor of an output file, and its index in the input file. */
 typedef struct {
     kvd_tensor_spec spec;
     size_t index;
@@ -338,8 +338,8 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
 }
 
 /*
- * Returns all entries of __metadata__, and "format", without which the Hugging Face library refuses
- * a file.
+ * Returns the metadata of an output file: all entries of __metadata__ of the input file, and
+ * "format", without which the Hugging Face library refuses a file.
  */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {
@@ -396,7 +396,7 @@ done:
     return status;
 }
 
-/* ---- all of them ---- */
+/* ---- all files of the checkpoint ---- */
 
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err)
 {

@@ -17,9 +17,9 @@
 #include "model/checkpoint/checkpoint.h"
 
 /*
- * Writes a copy of a Hugging Face checkpoint with folded tensors replaced. The copy has the same
- * files and names, with configuration and tokenizer. All other tensors are copied bit for bit,
- * unless another dtype is selected.
+ * Writes a copy of a Hugging Face checkpoint in which some tensors are replaced by folded ones
+ * (multiplied with projections). The copy has the same files and names, with configuration and
+ * tokenizer. All other tensors are copied bit for bit, unless another dtype is selected.
  */
 
 typedef struct {
@@ -32,14 +32,17 @@ typedef struct {
 } kvd_checkpoint_out;
 
 /*
- * Writes weights, index, config.json and the other files of a checkpoint into the folder. Holds a
- * piece of one tensor in memory at a time. Fails if the checkpoint is not in safetensors, if a
- * number is not finite or too large for its dtype (naming tensor and element), if the disk is full,
- * or if the program is interrupted.
+ * Writes weights, index, config.json and the other files of the checkpoint into `folder`. Memory
+ * holds only a piece of one tensor at a time. Fails if the input checkpoint is not in safetensors,
+ * if a number is not finite or too large for its dtype (the message names tensor and element), if
+ * the disk is full, or if the program is interrupted.
  */
 int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_err *err);
 
-/* Computes the bytes of weights that will be written, for progress. */
+/*
+ * Computes the size in bytes of the weights that kvd_checkpoint_write will write. Used for the
+ * progress display.
+ */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
 /*
@@ -48,20 +51,23 @@ int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err
  */
 
 /*
- * Writes model.safetensors.index.json of a checkpoint in shards, with the total size of the new
- * weights, `bytes`.
+ * Writes model.safetensors.index.json for a checkpoint whose weights are divided among several
+ * files. `bytes` is the total size of the written weights.
  */
 int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
                          kvd_err *err);
 
-/* Writes config.json: byte for byte if `dtype` is NULL, else with the name of *dtype. */
+/*
+ * Writes config.json into `folder`: a byte-for-byte copy if `dtype` is NULL, else a copy with its
+ * dtype set to *dtype.
+ */
 int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const kvd_output *folder,
                           kvd_err *err);
 
 /*
- * Copies, byte for byte, the other files of the folder of config.json that loading, tokenising,
- * generating and lawful use need. If the configuration is not named config.json (NAME.config.json
- * of a single NAME.safetensors), copies only its tokenizer.
+ * Copies, byte for byte, the other files that loading, tokenising, generating and lawful use need,
+ * from the folder of config.json. If the configuration has another name (NAME.config.json for a
+ * single NAME.safetensors), copies only its tokenizer.
  */
 int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err);
 
@@ -70,7 +76,7 @@ int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_e
 typedef struct {
     kvd_common_options common;
     const char *model, *spectrum, *rates, *table; /* rates, table: NULL if not given */
-    const char *method_text; /* NULL if chosen by the pairs of the rates file */
+    const char *method_text; /* name of the method; NULL: chosen by the pairs of the rates file */
     char *own_text;          /* allocated */
     kvd_method method;
     size_t point;
@@ -86,18 +92,18 @@ void kvd_export_options_release(kvd_export_options *cfg);
 /* Files that kvdim-export adds to its folder: rates.json, and rotations.safetensors. */
 
 /*
- * Writes rates.json, which every folder of kvdim-export contains. It states the chosen method and
- * point, the widths, and the inputs.
+ * Writes rates.json, which every folder of kvdim-export contains: the chosen method and point, the
+ * kept widths of all heads, and the inputs.
  */
 
-/* Contents of rates.json. All pointers are borrowed. */
+/* Data from which rates.json is written. All pointers are borrowed. */
 typedef struct {
     const char *form; /* "checkpoint" or "rotations" */
     const kvd_model_info *model;
-    double scale, softcap;  /* of the scores of whole heads, kvd_config_scores */
+    double scale, softcap;  /* score scale and softcap of uncut heads, from kvd_config_scores */
     const kvd_point *point; /* chosen point; it covers both sides unless key cut names one */
     long index;             /* index of the point in the rates file; -1 if p or r was given */
-    bool folds[2];          /* true if the checkpoint holds Q-K [0] or V [1] cut */
+    bool folds[2];          /* true if Q and K [0] or V [1] are folded into the checkpoint */
     const char *dtype;      /* "as stored", or the dtype of all tensors */
     const kvd_run *run;
 } kvd_rates_note;
@@ -109,22 +115,26 @@ typedef struct {
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
 /*
- * Returns the overall p of the exported checkpoint: 1 - kept / whole over both sides, where a side
- * that is not folded counts as whole.
+ * Returns the fraction of dimensions that are removed from the exported checkpoint, 1 - kept / all
+ * over Q-K and V. A side that is not folded counts as kept completely.
  */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
 /*
- * Returns true if kvdim-export wrote the folder: its rates.json says so, and it holds only files.
+ * Returns true if kvdim-export wrote the folder: its rates.json has the schema kvdim/export, and it
+ * contains no subfolders.
  */
 bool kvd_rates_note_found(const char *folder);
 
-/* Writes projections for use by other programs, as rotations.safetensors. */
+/*
+ * Writes the projections of a compression method to rotations.safetensors, for use by other
+ * programs.
+ */
 
 /*
  * Writes rotations.safetensors. For layer L and KV head H it holds the float32 tensors
  * layers.L.kv_heads.H.{a_q, a_k} [d_head][d_qk], .a_v [d_head][d_v] and .b_v [d_v][d_head], each at
- * the head's own width. A side that is left whole has no tensors.
+ * the head's own width. A side (Q and K, or V) that is not cut has no tensors.
  */
 int kvd_rotations_write(const kvd_dims *dims, const kvd_output *folder, kvd_err *err);
 

@@ -13,7 +13,7 @@
 
 static const char program[] = "kvdim-export";
 
-/* ---- parts ---- */
+/* ---- parts of rates.json ---- */
 
 static json_t *real(double x)
 {
@@ -25,7 +25,10 @@ static int kept_of(const kvd_dims_head *h, int side)
     return side ? h->d_v : h->d_qk;
 }
 
-/* Returns the widths of one side, [layer][kv_head]. */
+/*
+ * Returns the widths that one side (0: Q and K, 1: V) keeps, as a JSON array [layer][kv_head]. If
+ * `padded` is set, widths are rounded up to multiples of 16.
+ */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
     json_t *const all = json_array();
@@ -104,7 +107,7 @@ static double padded_p(const kvd_dims *d)
     return 1 - kept / (2.0 * heads * d->d_head);
 }
 
-/* ---- the whole ---- */
+/* ---- rates.json ---- */
 
 int kvd_rates_note_write(const kvd_rates_note *n, const kvd_output *folder, kvd_err *err)
 {
@@ -131,7 +134,7 @@ int kvd_rates_note_write(const kvd_rates_note *n, const kvd_output *folder, kvd_
     return status;
 }
 
-/* ---- finding one ---- */
+/* ---- recognition of folders of kvdim-export ---- */
 
 static bool holds_files_alone(const char *folder)
 {
@@ -164,14 +167,14 @@ enum { MATRICES = 4, NAME = 64 };
 static const char *const matrix_name[MATRICES] = {"a_q", "a_k", "a_v", "b_v"};
 
 typedef struct {
-    kvd_tensor_spec spec; /* tensor without its name */
+    kvd_tensor_spec spec; /* dtype and shape of the tensor; its name is in `name` */
     char name[NAME];
     const float *data;
 } rotation;
 
 /*
- * Returns the elements of matrix k of a head and fills its rows and columns, or returns NULL if
- * that side is whole.
+ * Returns the elements of projection matrix k (a_q, a_k, a_v or b_v) of a head and stores its rows
+ * and columns in `dims`. Returns NULL if the matrix's side, Q and K or V, is not cut.
  */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {

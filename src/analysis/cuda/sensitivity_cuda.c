@@ -5,8 +5,8 @@
 #include "model/pass/cuda/backward.h"
 
 /*
- * The sums of analysis/sensitivity.h on the GPU, in float64. The gradients of
- * model/pass/cuda/backward.h are read in device memory.
+ * Sums of the outer products of head rows and of their gradients (analysis/sensitivity.h) on the
+ * GPU, in float64. The gradients of model/pass/cuda/backward.h are read in device memory.
  */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
@@ -34,7 +34,7 @@ static void kvd_gpu_sensitivity_free(kvd_gpu_sensitivity *s)
 }
 
 /*
- * Returns sums of 0 on the current device; they take 32 n_layers n_kv_heads d_head^2 bytes. Heads
+ * Creates zeroed sums on the current device; they take 32 n_layers n_kv_heads d_head^2 bytes. Heads
  * may have at most KVD_GRAM_MAX_D dimensions. On failure returns NULL and fills *err.
  */
 static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err *err)
@@ -64,7 +64,10 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
     return s;
 }
 
-/* Queues the sums of two kinds of rows of equal type, for query head `member` of every group. */
+/*
+ * Queues the addition of X^T X for two kinds of rows of equal type (queries and outputs, or their
+ * gradients), for query head `member` of every group.
+ */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
 {
@@ -82,7 +85,7 @@ static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, siz
     return kvd_cuda_check(kvd_gram_add_rows(&a, g->stream), what, err);
 }
 
-/* Queues the addition of one layer of one batch. */
+/* Queues the addition of the rows and gradients of one layer, for one batch, to the sums. */
 static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, kvd_err *err)
 {
     const size_t width = s->n_kv_heads * s->group * s->d, of_rows[] = {g->ld, width},
@@ -95,7 +98,10 @@ static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradien
     return 0;
 }
 
-/* Copies the sums to the host in the layout of kvd_sensitivity_sums. Waits for the stream. */
+/*
+ * Copies the sums to `sums` on the host, in the layout of kvd_sensitivity_sums. Waits for the
+ * stream.
+ */
 static int kvd_gpu_sensitivity_get(kvd_gpu_sensitivity *s, cudaStream_t stream, double *sums,
                                    kvd_err *err)
 {

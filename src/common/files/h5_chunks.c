@@ -1,7 +1,8 @@
 /*
- * Writes large datasets. HDF5 runs chunks through its filters one after another on one thread, at
- * 40 MB/s for sums and bases. Here all threads run the three filters (shuffle, deflate,
- * Fletcher-32), and HDF5 stores the results. Any HDF5 reads the chunks as its own.
+ * Writes large datasets in compressed chunks with all threads. HDF5 runs chunks through its filters
+ * one after another on one thread, at 40 MB/s for sums and bases. Here all threads run the three
+ * filters (shuffle, deflate, Fletcher-32), and HDF5 stores the results. Any HDF5 reads the chunks
+ * as its own.
  */
 #include <assert.h>
 #include <hdf5_hl.h>
@@ -14,8 +15,8 @@
 #include "common/threads.h"
 
 /*
- * Chunks as kvd_h5_slab_dims makes them: axis `cut` is cut into pieces of `piece` rows, slower axes
- * into single rows, faster axes not at all.
+ * Division of a dataset into chunks, as kvd_h5_slab_dims computes it: axis `cut` is cut into pieces
+ * of `piece` rows, slower axes into single rows, faster axes not at all.
  */
 typedef struct {
     int rank, cut;
@@ -43,8 +44,8 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
 }
 
 /*
- * Finds chunk i: its offset in the dataset, and its first element. *valid elements exist; the rest
- * of the chunk is beyond the edge of the dataset.
+ * Computes the position of chunk i: its offset in the dataset, and the index of its first element,
+ * which is returned. *valid elements of the chunk exist; the others are outside the dataset.
  */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
@@ -61,7 +62,7 @@ static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
     return element;
 }
 
-/* HDF5's shuffle filter: puts byte j of all elements together. */
+/* Applies HDF5's shuffle filter: byte j of all elements is stored together. */
 static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, uint8_t *to)
 {
     for (size_t j = 0; j < size; j++) {
@@ -71,7 +72,10 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
     }
 }
 
-/* HDF5's Fletcher-32: sums 16-bit words, first byte high; a last odd byte counts as a high byte. */
+/*
+ * Computes HDF5's Fletcher-32 checksum: sums 16-bit words, first byte high; a last odd byte counts
+ * as a high byte.
+ */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
     enum { ROUND = 360 }; /* number of words that fit into the sums without overflow */
@@ -106,7 +110,8 @@ typedef struct {
 } work;
 
 /*
- * Runs the filters on one chunk. If deflate would enlarge the chunk, it is stored without deflate.
+ * Applies the filters to one chunk. If deflate would enlarge the chunk, it is stored without
+ * deflate.
  */
 static void pack(const layout *l, const uint8_t *from, size_t valid, size_t room, work *w)
 {
@@ -168,10 +173,16 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
  * the length in their name: "token" and "token_512".
  */
 
-/* Longest axis whose indices are stored. A longer axis is a dimension without coordinates. */
+/*
+ * Length of the longest axis whose indices are stored in its scale. A longer axis is a dimension
+ * without coordinates.
+ */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
-/* Opens the scale `path` of `n` entries. Returns H5I_INVALID_HID if there is no such scale. */
+/*
+ * Opens the dimension scale `path` of `n` entries. Returns H5I_INVALID_HID if there is no such
+ * scale.
+ */
 static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 {
     hid_t scale = H5I_INVALID_HID;
@@ -192,7 +203,7 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
-    /* netCDF's name for a dimension without coordinates; the length fills 10 columns. */
+    /* Name that netCDF gives to a dimension without coordinates; the length fills 10 columns. */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
                    (unsigned long long)n);

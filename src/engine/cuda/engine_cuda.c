@@ -1,4 +1,4 @@
-/* Engine of one GPU, alone or as one of several: its allocations and the run of an iteration. */
+/* Engine on one GPU, alone or as one of several GPUs: allocates its memory and runs iterations. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,9 +14,9 @@
 
 static const char what[] = "serving engine";
 
-enum { STEP_ROWS = 8 /* larger batches of steps are filled up to multiples of this */ };
+enum { STEP_ROWS = 8 /* decode batches with more requests are padded to multiples of this */ };
 
-/* Returns the number of steps that run for n requests, after filling up. */
+/* Returns the number of decode steps that run for n requests, after padding the batch. */
 static size_t filled_up(size_t n)
 {
     return n <= STEP_ROWS ? n : (n + STEP_ROWS - 1) / STEP_ROWS * STEP_ROWS;
@@ -27,7 +27,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* ---- an iteration: lists ---- */
+/* ---- input lists of an iteration ---- */
 
 static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                            kvd_err *err)
@@ -56,7 +56,7 @@ static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, co
     return 0;
 }
 
-/* Returns the number of tokens that the pages of a slice's slot hold. */
+/* Returns the number of tokens that the cache pages of a slice's slot hold. */
 static size_t entries(const kvd_cuda_engine *e, const kvd_slice *s)
 {
     const kvd_gpu_method *const m = e->cache.method;
@@ -74,7 +74,10 @@ static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Fills the batch up with steps of one token each in the idle page. */
+/*
+ * Pads the batch: elements from .. to-1 become decode steps of one token each, in a page that no
+ * request uses.
+ */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -122,7 +125,7 @@ static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
     memcpy(b->host.id, id, it->n_tokens * sizeof *id);
 }
 
-/* ---- an iteration: work ---- */
+/* ---- running an iteration ---- */
 
 /* Returns true if the iteration has only decode steps, and all of them emit a token. */
 static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
@@ -130,7 +133,7 @@ static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
     return it->n_steps == it->n_slices && e->n_emit == it->n_slices;
 }
 
-/* Copies the descriptions of the work lists of n steps to the device. */
+/* Copies the work list descriptions of n decode steps to the device, if they are not there yet. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -204,7 +207,10 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_g
                     it->slice[i].request, (size_t)it->slice[i].before + row);
 }
 
-/* Waits for all queued work, also if queueing failed. */
+/*
+ * Waits for all queued GPU work. `status` is nonzero if queueing failed; its error then takes
+ * precedence.
+ */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
     kvd_err second = {""}, *const to = status ? &second : err;
@@ -299,7 +305,7 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
 }
 
-/* ---- life ---- */
+/* ---- opening and closing the engine ---- */
 
 /*
  * Heads are divided among GPUs. A method of another axis than dims must therefore keep each KV head
@@ -348,7 +354,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err
 
 /*
  * Returns the number of tokens of the largest iteration. A prompt that is too long to share an
- * iteration runs alone; steps are filled up.
+ * iteration runs alone; batches of decode steps are padded.
  */
 static size_t most_tokens(const kvd_engine_spec *s)
 {
@@ -383,8 +389,8 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
- * Sets the number of pages: those requested, or those that fit into memory after a reserve for
- * graphs and libraries.
+ * Sets *pages to the number of cache pages: the number in the spec, or the number that fits into
+ * the free memory after a reserve for graphs and libraries.
  */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
@@ -407,8 +413,8 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 }
 
 /*
- * Makes the graphs of all batch sizes of steps before any request runs, so that no measured time
- * includes the making of a graph.
+ * Captures the CUDA graphs of all sizes of decode batches before any request runs, so that no
+ * measured time includes a capture.
  */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
@@ -527,8 +533,8 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
 }
 
 /*
- * Clears the attention outputs of the rows that fill up a batch: attention does not write them, but
- * products read them.
+ * Clears the attention outputs of the rows that pad a decode batch: attention does not write them,
+ * but the products of the whole batch read them.
  */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {
