@@ -342,7 +342,7 @@ static bool turns(const kvd_plan *plan)
     return (bits == 2 || bits == 3 || bits == 4) && !(kvd_gpu_packed_value(plan, "qjl") > 0);
 }
 
-/* Returns true if the kernels have the plan's groups; only codes of ranges have groups to choose. */
+/* Returns true if the kernels have the plan's groups; codes by levels and floats have none. */
 static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");
