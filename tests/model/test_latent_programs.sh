@@ -19,11 +19,11 @@ refused() {
 
 for f in deepseek-v2 deepseek-v2-lite deepseek-v3 deepseek-v3-plain; do
   M=tests/data/families/$f
-  if "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --rope both --dtype f32 --moments="$D/m.h5" -q -o "$D/a.h5" 2>"$D/err" &&
+  if "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --rope both --dtype f32 --device cpu --moments="$D/m.h5" -q -o "$D/a.h5" 2>"$D/err" &&
      "$B/bin/kvdim-spectrum" "$D/m.h5" --pair qk,q,k,v,vw,wv -q -o "$D/s.h5" 2>>"$D/err" &&
      "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.4 -q -o "$D/r.h5" 2>>"$D/err" &&
      "$B/bin/kvdim-eval" $M --ids "$D/ids.csv" --seq-len 40 --prompt 20 --method none --method h2o --method streaming \
-       -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
+       --device cpu -q --json -o "$D/e.h5" >"$D/e.json" 2>>"$D/err"
   then ok "$f: every program"; else not_ok "$f: every program" "$(cat "$D/err")"; continue; fi
   # Numbers of latent and rotated key in all layers, 2 bytes each, against two of that size for h2o's half.
   case $f in deepseek-v2 | deepseek-v2-lite) bytes=68 ;; deepseek-v3) bytes=84 ;; *) bytes=34 ;; esac
@@ -44,6 +44,22 @@ refused "sensitivity is refused" "has latent attention, whose gradients are not 
 if ! "$B/bin/kvdim-jct" $M --input-len 8 --output-len 4 -q -o "$D/x.h5" 2>"$D/err" &&
    grep -qF "has latent attention, which the serving engine does not compute" "$D/err"
 then ok "the serving engine refuses"; else not_ok "the serving engine refuses" "$(cat "$D/err")"; fi
+
+# On a GPU: the rows, bytes and predictions of the CPU; second moments are refused.
+if ! "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --rope both --dtype f32 --device cuda -q -o "$D/g.h5" 2>"$D/err"; then
+  if grep -q 'no CUDA' "$D/err"; then echo "skip a latent on a GPU: no CUDA"; else not_ok "a latent on a GPU" "$(cat "$D/err")"; fi
+else
+  if ${PYTHON:-python3} tests/tools/tool_compare_h5.py near "$D/$(basename $M).a.h5" "$D/g.h5" 1e-5 >"$D/log" 2>&1
+  then ok "rows of a GPU"; else not_ok "rows of a GPU" "$(tail -n 3 "$D/log")"; fi
+  refused "second moments on a GPU are refused" "which has latent attention, are summed on the CPU alone: use --device cpu" \
+    "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --device cuda --moments -q -o "$D/x.h5"
+  for device in cpu cuda; do
+    "$B/bin/kvdim-eval" $M --ids "$D/ids.csv" --seq-len 40 --prompt 20 --method none --method h2o --device $device -q --json -o "$D/e.h5" 2>"$D/err" |
+      sed -n '/"bytes_per_token_stored"/p; s/\("perplexity": [0-9]*\.[0-9]\{0,2\}\).*/\1/p' >"$D/$device.rows"
+  done
+  if [ -s "$D/cpu.rows" ] && cmp -s "$D/cpu.rows" "$D/cuda.rows"
+  then ok "bytes and predictions of a GPU"; else not_ok "bytes and predictions of a GPU" "$(diff "$D/cpu.rows" "$D/cuda.rows")" "$(cat "$D/err")"; fi
+fi
 
 if ! ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then echo "skip what is recorded: no h5py"
 elif ${PYTHON:-python3} - "$D" <<'PY' 2>"$D/err"
