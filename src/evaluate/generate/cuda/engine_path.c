@@ -7,12 +7,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/engine.h"
 #include "evaluate/generate/generate_path.h"
 #include "kernels/layout.h"
 #include "methods/cuda/gpu_method.h"
 #include "model/checkpoint/cuda/weights.h"
+#include "model/pass/cuda/paged.h"
 
 enum { PAGE = 64 /* tokens of a page */ };
 
@@ -54,28 +56,32 @@ static by_engine *of(kvd_generate_path *p)
 
 /* ---- plans ---- */
 
-static const char *why_not_model(const kvd_config *c, size_t max_len)
+/* Fails with the reason why the engine does not generate with a model. */
+static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
 {
+    kvd_gpu_share share;
+    kvd_attn_map map;
     for (int l = 0; l < c->n_layers; l++) {
         const size_t window = kvd_config_window(c, l);
         if (window && window < max_len)
-            return "the engine knows no window shorter than the sequences";
+            return kvd_fail(err, "the engine knows no window shorter than the sequences");
     }
     if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE &&
         max_len > (size_t)c->rope_original_positions)
-        return "the engine turns keys once, and longrope turns those of long sequences otherwise";
-    const kvd_scores s = kvd_config_scores(c);
-    kvd_gpu_share share;
-    kvd_err why;
-    if (!c->latent && kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, &why))
-        return "the engine does not compute layers of this family";
-    if (c->d_head % KVD_WIDTH_STEP || c->d_head > KVD_WIDTH_MAX || c->n_heads > KVD_HEADS_MAX ||
-        c->n_heads / c->n_kv_heads > KVD_GROUP_MAX)
-        return "the engine's kernels have no heads of this width or number";
-    return c->latent ? "the engine has no latent attention"
-           : s.softcap > 0 || fabs((double)s.scale * sqrt((double)c->d_head) - 1) > 1e-6
-               ? "the engine has scores of the scale 1/sqrt(d_head) without a cap"
-               : NULL;
+        return kvd_fail(err, "the engine turns keys once, and longrope turns those of long "
+                             "sequences otherwise");
+    if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
+        char *const advice = strstr(err->msg, ": use ");
+        if (advice) /* the advice is for programs that have no other path */
+            *advice = '\0';
+        return -1;
+    }
+    return kvd_gpu_paged_map(c, &share, NULL, NULL, &map) || map.group > KVD_GROUP_MAX
+               ? kvd_fail(err,
+                          "the engine takes up to %d heads of multiples of %d up to %d, up to %d "
+                          "to a KV head",
+                          KVD_HEADS_MAX, KVD_WIDTH_STEP, KVD_WIDTH_MAX, KVD_GROUP_MAX)
+               : 0;
 }
 
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
@@ -84,6 +90,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
     const char *reason = NULL;
+    kvd_err err = {""};
     if (s->compute != KVD_BF16)
         reason = "the engine computes in bf16 (--compute bf16)";
     else if (p->type != KVD_BF16)
@@ -95,8 +102,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p)
                     : p->dims && p->dims->rebuild)
         reason = "the engine has no cache for it whose prompts attend uncompressed";
-    else
-        reason = why_not_model(c, s->max_len);
+    else if (check_model(c, s->max_len, &err))
+        reason = err.msg;
     (void)snprintf(why, KVD_GENERATOR_WHY, "%s", reason ? reason : "");
     return !reason;
 }
