@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <math.h>
 
-#include "model/pass/cuda/attention_back_units.h"
+#include "model/pass/cuda/attention_units.h"
 #include "model/pass/cuda/blocks_back.h"
 #include "model/pass/cuda/score_blocks.h"
 

@@ -1,8 +1,5 @@
-/*
- * Writes the addresses of attention_units.h and attention_back_units.h; a thread writes one
- * address.
- */
-#include "model/pass/cuda/attention_back_units.h"
+/* Writes the addresses of attention_units.h; a thread writes one address. */
+#include "model/pass/cuda/attention_units.h"
 
 enum { THREADS = 256 };
 

@@ -1,6 +1,7 @@
 /*
  * The step between the QKV product and attention: bias, norm of each head, copy before RoPE, RoPE,
- * check (kvd_gpu_qkv_finish).
+ * check (kvd_gpu_qkv_finish); and for latent attention the rows that it starts from
+ * (kvd_gpu_latent_rows).
  *
  * Bound by memory: every element of Q and K is read and written once, and written once more if the
  * copy is wanted. V is read, and written if it has a bias. Arithmetic is float32, rounded once at
@@ -304,6 +305,39 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
     return cudaGetLastError();
 }
 
+/* ---- latent attention ---- */
+
+/*
+ * One block writes K, V and the rotated dimensions of Q of a token. Bound by memory: the product of
+ * LATENT is read twice and written twice, the rotated dimensions are read and written once.
+ */
+template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
+{
+    __shared__ double part[32];
+    const size_t token = blockIdx.x, d = (size_t)a.d_head, heads = (size_t)a.n_heads,
+                 rope = (size_t)a.rope_dims, latent = d - rope, nope = (size_t)a.d_nope;
+    const float *const down = a.down + token * d;
+    const size_t q = token * (heads + 2) * d, k = q + heads * d, v = k + d,
+                 raw = token * heads * (nope + rope);
+    double sum = 0;
+    for (size_t i = threadIdx.x; i < latent; i += THREADS)
+        sum += (double)down[i] * (double)down[i];
+    const float scale = (float)(1.0 / sqrt(block_sum(sum, part) / (double)latent + a.eps));
+    for (size_t i = threadIdx.x; i < d; i += THREADS) {
+        const float key[1] = {i < rope ? down[latent + i]
+                                       : down[i - rope] * scale * a.gain[i - rope]};
+        const float value[1] = {i < rope ? 0.0f : key[0]};
+        store<T, 1>(a.qkv, k + i, key);
+        store<T, 1>(a.qkv, v + i, value);
+    }
+    for (size_t i = threadIdx.x; i < heads * rope; i += THREADS) {
+        const size_t head = i / rope, j = i % rope;
+        float x[1];
+        load<T, 1>(a.q_raw, raw + head * (nope + rope) + nope + j, x);
+        store<T, 1>(a.qkv, q + head * d + j, x);
+    }
+}
+
 } // namespace
 
 extern "C" cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage,
@@ -323,4 +357,15 @@ extern "C" cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsign
     }
     return a->type == KVD_F32 ? launch<f32>(*a, n, stage, bad, stream)
                               : launch<bf16>(*a, n, stage, bad, stream);
+}
+
+extern "C" cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream)
+{
+    if (n == 0)
+        return cudaSuccess;
+    if (a->type == KVD_F32)
+        latent_kernel<f32><<<(unsigned)n, THREADS, 0, stream>>>(*a);
+    else
+        latent_kernel<bf16><<<(unsigned)n, THREADS, 0, stream>>>(*a);
+    return cudaGetLastError();
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/cpu/weights.h"
+#include "evaluate/generate/generate_path.h"
 #include "expected.h"
 #include "model/checkpoint/cuda/weights.h"
 #include "model/pass/backward.h"
@@ -102,6 +103,19 @@ static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
     }
 }
 
+/*
+ * Returns true if kvdim-tasks generates in the engine on a GPU. It must not choose the engine for a
+ * model that the engine refuses, because its other path runs every model.
+ */
+static bool generates_in_engine(const kvd_config *c)
+{
+    const kvd_generator_spec s = {.gpu = true, .compute = KVD_BF16, .max_tokens = 4, .max_len = 4};
+    const kvd_plan plan = {.type = KVD_BF16};
+    char why[KVD_GENERATOR_WHY] = "";
+    const bool runs = kvd_generate_engine_runs(c, &s, &plan, why);
+    return runs || why[0] == '\0';
+}
+
 /* Returns WHY of a cell, or NULL if it says yes alone. */
 static const char *why_of(const char *cell)
 {
@@ -134,6 +148,10 @@ static void test_fixture(const char *name)
                            column[i], cell, refused ? err.msg : "yes");
             ok = false;
         }
+    }
+    if (ok && ask(GPU_ENGINE, c, &err) && generates_in_engine(kvd_checkpoint_config(c))) {
+        (void)snprintf(text, sizeof text, "kvdim-tasks takes the engine, which says: %s", err.msg);
+        ok = false;
     }
     report(ok, name, text);
     kvd_checkpoint_close(c);
