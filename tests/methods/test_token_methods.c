@@ -209,6 +209,58 @@ static void full_budgets_drop_nothing(void **state)
         same_as_dense(full[i]);
 }
 
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/*
+ * The budget that a method gives the CUDA engine is the number of entries that its own code keeps,
+ * after the prompt and after the last step.
+ */
+static void same_budget(const char *text, int layer)
+{
+    const kvd_evict_request r = {PROMPT, N, layer, LAYERS};
+    kvd_err err = {""};
+    kvd_method m;
+    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
+    assert_non_null(m.plan.tokens->eviction);
+    const kvd_evict_budget b = m.plan.tokens->eviction->budget(&m.plan.tokens_values, &r);
+    const size_t newest = smaller(PROMPT, (size_t)b.keep_new),
+                 mean = newest + smaller(PROMPT - newest, (size_t)b.keep_old);
+    run(text, layer, PROMPT);
+    if (stored(0, 0) + stored(1, 0) != KV * mean)
+        fail_msg("%s, layer %d: %zu and %zu entries after the prompt, not %zu on average", text,
+                 layer, stored(0, 0), stored(1, 0), mean);
+    for (size_t g = 0; g < KV; g++) {
+        assert_true(stored(g, 0) >= newest + smaller((size_t)b.keep_own, mean - newest));
+        assert_int_equal(stored(g, STEPS - 1), smaller(stored(g, 0) + STEPS - 1, (size_t)b.limit));
+    }
+}
+
+static void budgets_of_the_cuda_engine(void **state)
+{
+    (void)state;
+    const char *const text[] = {"h2o,heavy=0.2,recent=0.1",
+                                "h2o,heavy=9,recent=80",
+                                "keyformer,keys=10,recent=6",
+                                "snapkv,budget=0.3,window=8",
+                                "snapkv,budget=90",
+                                "streaming,sink=4,recent=0.2",
+                                "tova,budget=20",
+                                "knorm,budget=24",
+                                "keydiff,budget=0.4",
+                                "pyramidkv,budget=20,window=8,beta=10",
+                                "pyramidkv,budget=35,window=8,beta=20",
+                                "pyramidkv,budget=0.3,window=64",
+                                "adakv,budget=12,window=8,alpha=0",
+                                "adakv,budget=12,window=8,alpha=0.5",
+                                "adakv,budget=90,window=8"};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        for (int l = 0; l < LAYERS; l++)
+            same_budget(text[i], l);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -229,6 +281,7 @@ int main(void)
         cmocka_unit_test(budgets_fall_over_layers),
         cmocka_unit_test(layers_drop_the_same_token),
         cmocka_unit_test(full_budgets_drop_nothing),
+        cmocka_unit_test(budgets_of_the_cuda_engine),
     };
     return cmocka_run_group_tests(tests, set_up, close_rows);
 }
