@@ -121,7 +121,8 @@ static double held_off(const outcome *a, const outcome *b)
 
 /*
  * `rounding` is the distance of none between one and two GPUs, which add in another order. Codes
- * and choices of tokens near a tie amplify it.
+ * and choices of tokens near a tie amplify it, up to a quarter of what the method changes. Data of
+ * another head would change as much as the method does, which must be far above the rounding.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {
@@ -136,7 +137,8 @@ static void test(const load *l, const char *method, const outcome *none, double 
         (void)snprintf(text, sizeof text,
                        "off by %.3g (none %.3g), the method itself by %.3g, held bytes by %.3g",
                        between, rounding, own, held);
-        report(between <= 6 * rounding + 1e-6 && own >= 4 * between && held <= 0.01, method, text);
+        report(own >= 9 * rounding && between <= fmax(own / 4, 6 * rounding) && held <= 0.01,
+               method, text);
     }
     free(one.logits);
     free(two.logits);
@@ -155,8 +157,8 @@ static void refused(const load *l, const char *method, const char *why)
 int main(int argc, char **argv)
 {
     static const request requests[] = {{300, 20}, {129, 30}, {64, 12}, {200, 40}, {63, 10}};
-    static const char *const method[] = {"kivi,bits=4,group=32,residual=32",
-                                         "kvquant,bits=3",
+    static const char *const method[] = {"kivi,bits=2,group=32,residual=32",
+                                         "kvquant,bits=3,outliers=0",
                                          "palu,heads=2,p=0.5",
                                          "palu,heads=1,p=0.7",
                                          "strawman,p=0.7",
