@@ -81,7 +81,7 @@ rm -f "$OUT"/run.[0-9]*
 started=$(date +%s)
 
 # Clocks, rates, shares of time and the card's free memory are checked there, or several GPUs work together.
-measures='gpu_ceilings gpu_engine gpu_forward gpu_engine_zdc_layers gpu_exchange gpu_forward_several'
+measures='gpu_ceilings gpu_engine gpu_forward gpu_forward_experts gpu_engine_zdc_layers gpu_exchange gpu_forward_several'
 : >"$OUT/tests.log"
 for test in $measures; do entry alone "$test"; done >"$list"
 run_all 1 "$OUT/tests.log" <"$list"
@@ -111,6 +111,8 @@ sanitize() {
   TOOLS=memcheck sanitize gpu_engine_zdc_layers quick
   TOOLS=memcheck sanitize gpu_engine quick one
   TOOLS=memcheck sanitize gpu_backward quick
+  TOOLS=memcheck sanitize gpu_generate quick
+  TOOLS=memcheck sanitize gpu_forward_experts quick
   sanitize gpu_blocks_back small
   for test in gpu_leankv gpu_packed gpu_evict gpu_latents gpu_zdc; do sanitize $test quick; done
   for case in one short mixed mixed_f16 sharp sharp_f16; do

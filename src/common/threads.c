@@ -13,6 +13,15 @@ size_t kvd_thread_count(void)
 #endif
 }
 
+void kvd_threads_limit(int n)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(n);
+#else
+    (void)n;
+#endif
+}
+
 size_t kvd_thread_index(void)
 {
 #ifdef _OPENMP

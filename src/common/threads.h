@@ -18,6 +18,12 @@ size_t kvd_thread_count(void);
 size_t kvd_thread_index(void);
 
 /*
+ * Makes the parallel regions that the calling thread starts have n threads. A thread that is not of
+ * OpenMP has no limit before.
+ */
+void kvd_threads_limit(int n);
+
+/*
  * Makes OpenBLAS run every call on the calling thread, and returns the value that kvd_blas_restore
  * needs to undo it. Code that calls BLAS from several threads of its own needs this. Call it
  * outside parallel regions; inside a region both functions do nothing. They are defined in

@@ -38,6 +38,12 @@ typedef struct {
      * steps. The CPU engine refuses it.
      */
     bool exact_prompts;
+    /*
+     * Weights of the model in bf16 on the GPU (model/checkpoint/cuda/weights.h), borrowed; several
+     * engines may use them. NULL: the engine loads its own. Requires exact_prompts and one GPU. The
+     * CPU engine ignores it.
+     */
+    const struct kvd_gpu_weights *weights;
 } kvd_engine_spec;
 
 typedef struct {
@@ -93,7 +99,10 @@ struct kvd_engine {
      * not count slots.
      */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, size_t *entries, double *bits);
-    /* Frees a slot whose request ends without an iteration that has `last`. NULL as `count`. */
+    /*
+     * Frees a slot whose request ends, or is preempted, without an iteration that has `last`. NULL:
+     * the engine cannot.
+     */
     void (*drop)(kvd_engine *e, size_t slot);
     /* Writes the logits [vocab_size] of slice i of the latest iteration, for tests. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);

@@ -252,6 +252,14 @@ static double held(const kvd_engine *hook)
     return ((const engine *)(const void *)hook)->held_bytes;
 }
 
+static void drop(kvd_engine *hook, size_t slot)
+{
+    engine *const e = self_of(hook);
+    e->held[slot] = 0;
+    if (e->stepwise)
+        kvd_sequence_cache_end(&e->caches.running, slot);
+}
+
 /* ---- life ---- */
 
 static void release(kvd_engine *hook)
@@ -369,7 +377,8 @@ kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan,
         return NULL;
     }
     e->stepwise = kvd_plan_beyond_widths(plan);
-    e->hook = (kvd_engine){.step = step, .held = held, .logits = logits_of, .free = release};
+    e->hook = (kvd_engine){
+        .step = step, .held = held, .drop = drop, .logits = logits_of, .free = release};
     e->config = kvd_checkpoint_config(c);
     e->plan = plan;
     e->spec = *s;

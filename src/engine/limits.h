@@ -4,6 +4,13 @@
 
 #include <stddef.h>
 
+/* Rule by which a request gets pages of the cache (serving/batching.h). */
+typedef enum {
+    KVD_ADMIT_WHOLE,  /* pages for all input and output tokens, when it enters */
+    KVD_ADMIT_STORED, /* pages for the tokens that it stores; preemption by recomputation */
+    KVD_ADMISSIONS
+} kvd_admission;
+
 typedef struct {
     /* Maximum number of requests that run at the same time. */
     size_t max_batch;
@@ -13,6 +20,7 @@ typedef struct {
     size_t chunk;
     /* Number of pages of 64 tokens in the cache of every layer. */
     size_t pages;
+    kvd_admission admission;
 } kvd_batching_limits;
 
 #endif

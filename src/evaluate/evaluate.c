@@ -192,7 +192,7 @@ static int prepare(kvd_evaluator *e, kvd_choice *choice, size_t n, bool errors, 
         if (!(c->per_sequence = calloc(e->n_sequences, sizeof *c->per_sequence)))
             return kvd_no_memory(err, "sums per sequence",
                                  e->n_sequences * sizeof *c->per_sequence);
-        if (e->runner->scores_each && !(c->each = calloc(e->n_scored, sizeof *c->each)))
+        if (!(c->each = calloc(e->n_scored, sizeof *c->each)))
             return kvd_no_memory(err, "changes of predictions", e->n_scored * sizeof *c->each);
         c->n_each = e->n_scored;
         if (ready(e, c, err) ||

@@ -98,7 +98,7 @@ typedef struct {
     double weight_bytes; /* bytes of the weights of the model that ran, for result files */
     /* results */
     kvd_quality *per_sequence; /* [n_sequences] */
-    /* [n_each] of all scored rows in the order of the sequences; NULL: the runner does not tell */
+    /* [n_each] of all scored rows in the order of the sequences; NULL in means over seeds */
     kvd_prediction_change *each;
     size_t n_each;
     kvd_attention_error error; /* zeroed unless asked for */

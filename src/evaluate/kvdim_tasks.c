@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/device.h"
+#include "common/files/output.h"
 #include "common/json.h"
 #include "evaluate/tasks/benchmark_table.h"
 #include "evaluate/tasks/task_options.h"
@@ -33,6 +34,7 @@ typedef struct {
     const kvd_chat *chat; /* NULL without a chat form */
     kvd_run_key key;      /* of --resume */
     kvd_journal *journal;
+    kvd_output part; /* lock of the journal of --part */
     kvd_h5 file;
 } tasks_run;
 
@@ -51,6 +53,11 @@ static int resolve_device(tasks_run *v, kvd_err *err)
         cfg->in.cache = cfg->compute;
     if (!cfg->in.batch)
         cfg->in.batch = v->gpu[0] ? 8192 : 2048;
+    const int there = kvd_cuda_count();
+    if (cfg->gpus && !v->gpu[0])
+        return kvd_fail(err, "--gpus %d: this runs on the CPU", cfg->gpus);
+    if (cfg->gpus > there)
+        return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
     return 0;
 }
 
@@ -58,7 +65,9 @@ static kvd_generator_spec generator_of(const tasks_run *v)
 {
     return (kvd_generator_spec){.gpu = v->gpu[0] != '\0',
                                 .compute = v->cfg->compute,
-                                .n_gpus = 1,
+                                .n_gpus = v->cfg->gpus,
+                                .part = v->cfg->part ? v->cfg->part - 1 : 0,
+                                .n_parts = v->cfg->parts,
                                 .max_tokens = v->cfg->in.batch};
 }
 
@@ -306,6 +315,12 @@ static size_t runs_of(const tasks_run *v)
     return n;
 }
 
+/* Returns the number of processes that divide the sequences. */
+static double parts_of(const tasks_run *v)
+{
+    return v->cfg->parts ? (double)v->cfg->parts : 1;
+}
+
 static void print_row(const tasks_run *v)
 {
     char line[KVD_TASK_LINE];
@@ -369,7 +384,7 @@ static int run_point(tasks_run *v, const kvd_point *point, size_t n, kvd_progres
                                         progress, err))
             status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
     }
-    if (!status)
+    if (!status && !v->cfg->parts)
         status = add_rows(v, point, plan, result, n, err);
     for (size_t k = 0; plan && result && k < n; k++) {
         kvd_plan_close(&plan[k]);
@@ -388,7 +403,7 @@ static int run_methods(tasks_run *v, kvd_err *err)
         return -1;
     v->tasks.journal = v->journal;
     kvd_progress_start(&progress, "tasks", "sequences",
-                       (double)kvd_task_run_sequences(&v->tasks) * (double)runs_of(v),
+                       (double)kvd_task_run_sequences(&v->tasks) * (double)runs_of(v) / parts_of(v),
                        cfg->in.common.quiet);
     const kvd_generator_spec spec = generator_of(v);
     int status =
@@ -420,7 +435,7 @@ static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progr
                                               &result, progress, err);
     if (status)
         status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
-    else
+    else if (!v->cfg->parts)
         status = kvd_benchmark_table_add(v->scores, point, &plan, &result, err);
     for (; !status && !o->quiet && !o->json && i < kvd_rows_count(rows); i++) {
         if (!i)
@@ -457,7 +472,8 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
                 program, cut, v->items.n, cfg->in.seq_len);
     kvd_progress progress;
     kvd_progress_start(&progress, "benchmark", "sequences",
-                       (double)v->benchmark.run.n_sequences * (double)(runs_of(v) - 1),
+                       (double)v->benchmark.run.n_sequences * (double)(runs_of(v) - 1) /
+                           parts_of(v),
                        cfg->in.common.quiet);
     int status = 0;
     for (int none = 1; none >= 0; none--)
@@ -496,14 +512,42 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
+/* Opens the journal: of one part, or of all sequences, for which it reads those of parts too. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
-    const kvd_common_options *const o = &v->cfg->in.common;
-    if (!(v->journal = kvd_journal_open(o->output, &v->key, err)))
+    const kvd_tasks_options *const cfg = v->cfg;
+    char *path, parts[64] = "";
+    if ((cfg->parts
+             ? asprintf(&path, "%s.items.%zu-of-%zu", cfg->in.common.output, cfg->part, cfg->parts)
+             : asprintf(&path, "%s.items", cfg->in.common.output)) < 0)
+        return kvd_no_memory(err, "a path", strlen(cfg->in.common.output));
+    if (!cfg->parts || !kvd_output_begin(&v->part, path, err))
+        v->journal = kvd_journal_open(path, !cfg->parts, &v->key, err);
+    free(path);
+    if (!v->journal)
         return -1;
-    if (kvd_journal_n_saved(v->journal) && !o->quiet)
-        fprintf(stderr, "%s: going on after %zu sequences of '%s'\n", program,
-                kvd_journal_n_saved(v->journal), kvd_journal_path(v->journal));
+    const size_t n = kvd_journal_n_parts(v->journal);
+    if (n)
+        snprintf(parts, sizeof parts, " and %zu file%s of parts", n, n > 1 ? "s" : "");
+    if (kvd_journal_n_saved(v->journal) && !cfg->in.common.quiet)
+        fprintf(stderr, "%s: going on after %zu sequences of '%s'%s\n", program,
+                kvd_journal_n_saved(v->journal), kvd_journal_path(v->journal), parts);
+    return 0;
+}
+
+/* Generates the part of --part, and leaves it in its journal. */
+static int run_part(tasks_run *v, kvd_err *err)
+{
+    const kvd_tasks_options *const cfg = v->cfg;
+    if (open_journal(v, err) ||
+        (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)))
+        return -1;
+    if (!cfg->in.common.quiet)
+        fprintf(stderr,
+                "%s: part %zu of %zu is complete in '%s'; after all parts, the same command with "
+                "--resume in place of --part makes '%s'\n",
+                program, cfg->part, cfg->parts, kvd_journal_path(v->journal),
+                cfg->in.common.output);
     return 0;
 }
 
@@ -512,10 +556,16 @@ static int work(tasks_run *v, kvd_err *err)
     const kvd_tasks_options *const cfg = v->cfg;
     if (!cfg->in.common.output)
         return write_items(v, err);
-    if (open_inputs(v, err) || (cfg->resume && kvd_inputs_add_key(&v->in, v->gpu, &v->key, err)))
+    const bool saves = cfg->resume || cfg->parts;
+    if (open_inputs(v, err) || (saves && kvd_inputs_add_key(&v->in, v->gpu, &v->key, err)))
         return -1;
-    if (cfg->resume && kvd_inputs_is_complete(&v->in, &kvd_schema_tasks, &v->key))
+    if (saves && kvd_inputs_is_complete(&v->in, &kvd_schema_tasks, &v->key))
         return kvd_inputs_nothing_to_do(&v->in, program, err);
+    if (cfg->parts)
+        return run_part(v, err);
+    /* Not in the key: equal GPUs give equal results, whatever their number. */
+    if (v->gpu[0] && kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
+        return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||
         (cfg->resume && open_journal(v, err)) || describe_file(v, err) ||
         (kvd_tasks_has_benchmark(cfg)
@@ -535,6 +585,8 @@ static void release(tasks_run *v)
     kvd_benchmark_run_release(&v->benchmark);
     kvd_benchmark_release(&v->items);
     kvd_journal_close(v->journal);
+    if (v->cfg->parts)
+        kvd_output_release(&v->part, false);
     kvd_inputs_release(&v->in);
 }
 

@@ -40,8 +40,6 @@ struct kvd_model_runner {
     size_t piece;
     /* Type in which the pass computes. */
     kvd_dtype compute;
-    /* True if `score` sets kvd_predictions.each. */
-    bool scores_each;
     /*
      * Row of the outputs kept by keep_attention at which the current batch begins; set by the
      * caller.

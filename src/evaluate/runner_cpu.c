@@ -327,7 +327,6 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
                                     .plan_is_reference = plan_is_reference,
                                     .rows_copy = rows_copy,
                                     .differ = differ,
-                                    .scores_each = true,
                                     .reference_logits = reference_logits,
                                     .score = score,
                                     .logit_change = logit_change,

@@ -1,19 +1,29 @@
 #include "serving/batching.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
+
+const char *const kvd_admission_name[KVD_ADMISSIONS + 1] = {"whole", "stored", NULL};
 
 static const uint64_t page = 64; /* tokens per page */
 
-/* A request between its admission and its last token. */
+/* A request between its admission and its last token or its preemption. */
 typedef struct {
     uint32_t request, slot;
-    uint32_t done; /* number of the request's tokens in the cache */
+    uint32_t done;   /* number of the request's tokens in the cache */
+    uint32_t prompt; /* number of its first tokens that enter as a prompt, not as steps */
+    uint64_t pages;
 } runner;
 
 struct kvd_batcher {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    uint32_t *queue; /* [requests->n]: waiting requests are queue[head .. tail - 1] */
+    /*
+     * [requests->n]: requests in the order of arrival. queue[head .. tail - 1] wait, and all that
+     * run arrived before them.
+     */
+    uint32_t *queue;
+    uint32_t *emitted; /* [requests->n]: number of tokens that each request has emitted */
     size_t head, tail;
     runner *running; /* [n_slots], in the order of arrival */
     size_t n_running, n_slots;
@@ -22,6 +32,8 @@ struct kvd_batcher {
     kvd_slice *slice; /* [n_slots]: slices of the latest iteration, in the order of `by` */
     uint32_t *by;     /* [n_slots]: request of each slice, an index into running */
     size_t n_slices;
+    kvd_preempted *preempted; /* [n_slots]: requests that the latest iteration preempted */
+    size_t n_preempted;
     size_t tokens_left, pages_used;
 };
 
@@ -51,12 +63,15 @@ kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_li
         *b = (kvd_batcher){
             .requests = requests, .limits = *limits, .n_slots = n_slots, .n_free = n_slots};
         b->queue = calloc(n, sizeof *b->queue);
+        b->emitted = calloc(n, sizeof *b->emitted);
         b->running = calloc(n_slots, sizeof *b->running);
         b->free_slot = calloc(n_slots, sizeof *b->free_slot);
         b->slice = calloc(n_slots, sizeof *b->slice);
         b->by = calloc(n_slots, sizeof *b->by);
+        b->preempted = calloc(n_slots, sizeof *b->preempted);
     }
-    if (!b || !b->queue || !b->running || !b->free_slot || !b->slice || !b->by) {
+    if (!b || !b->queue || !b->emitted || !b->running || !b->free_slot || !b->slice || !b->by ||
+        !b->preempted) {
         kvd_no_memory(err, "the batch", n * sizeof *b->queue + n_slots * sizeof *b->slice);
         kvd_batcher_free(b);
         return NULL;
@@ -71,16 +86,24 @@ void kvd_batcher_free(kvd_batcher *b)
     if (!b)
         return;
     free(b->queue);
+    free(b->emitted);
     free(b->running);
     free(b->free_slot);
     free(b->slice);
     free(b->by);
+    free(b->preempted);
     free(b);
 }
 
+static uint64_t pages_for(uint64_t tokens)
+{
+    return (tokens + page - 1) / page;
+}
+
+/* Returns the number of pages of a request with all its tokens. */
 static uint64_t pages_of(const kvd_request *r)
 {
-    return ((uint64_t)r->input + r->output + page - 1) / page;
+    return pages_for((uint64_t)r->input + r->output);
 }
 
 /*
@@ -116,6 +139,7 @@ static void retire(kvd_batcher *b)
 {
     for (size_t i = 0; i < b->n_slices; i++) {
         b->running[b->by[i]].done += b->slice[i].n;
+        b->emitted[b->slice[i].request] += b->slice[i].emits != 0;
         b->tokens_left -= b->slice[i].n;
     }
     b->n_slices = 0;
@@ -125,7 +149,7 @@ static void retire(kvd_batcher *b)
         const kvd_request *q = &b->requests->request[r.request];
         if (r.done == tokens_of(q)) {
             b->free_slot[b->n_free++] = r.slot;
-            b->pages_used -= pages_of(q);
+            b->pages_used -= r.pages;
         } else
             b->running[kept++] = r;
     }
@@ -143,35 +167,84 @@ static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
                                           .before = r->done,
                                           .n = n,
                                           .whole = q->input + q->output,
-                                          .emits = after >= q->input,
+                                          .emits = after >= r->prompt,
                                           .last = after == tokens_of(q)};
+}
+
+/* Preempts the running request that arrived last. It has no slice in this iteration. */
+static void preempt(kvd_batcher *b)
+{
+    const runner r = b->running[--b->n_running];
+    b->preempted[b->n_preempted++] = (kvd_preempted){r.request, r.slot, r.done};
+    b->pages_used -= r.pages;
+    b->tokens_left += r.done;
+    b->free_slot[b->n_free++] = r.slot;
+    b->queue[--b->head] = r.request;
+}
+
+/*
+ * Reserves the page that the next token of running[i] needs, if it needs one, and preempts until
+ * there is one. Returns false if running[i] itself was preempted.
+ */
+static bool reserve(kvd_batcher *b, size_t i)
+{
+    if (b->running[i].done < b->running[i].pages * page)
+        return true;
+    while (b->pages_used == b->limits.pages && b->n_running > i)
+        preempt(b);
+    if (b->n_running == i)
+        return false;
+    b->running[i].pages++;
+    b->pages_used++;
+    return true;
 }
 
 static size_t add_steps(kvd_batcher *b)
 {
     for (size_t i = 0; i < b->n_running; i++)
-        if (b->running[i].done >= b->requests->request[b->running[i].request].input)
+        if (b->running[i].done >= b->running[i].prompt && reserve(b, i))
             add_slice(b, i, 1);
     return b->n_slices;
 }
 
-/*
- * Returns the request that has waited longest if batch and memory have room for it, else NULL:
- * later requests never overtake it.
- */
-static const kvd_request *admissible(const kvd_batcher *b)
+/* Returns the number of tokens that a waiting request enters as its prompt. */
+static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
-    if (b->head == b->tail || !b->n_free)
-        return NULL;
-    const kvd_request *q = &b->requests->request[b->queue[b->head]];
-    return pages_of(q) <= b->limits.pages - b->pages_used ? q : NULL;
+    return b->requests->request[request].input + b->emitted[request];
+}
+
+/* Returns the number of pages that a waiting request reserves when it enters. */
+static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
+{
+    return b->limits.admission == KVD_ADMIT_STORED ? pages_for(prompt_of(b, request))
+                                                   : pages_of(&b->requests->request[request]);
+}
+
+/*
+ * Returns the tokens of the prompt of the waiting request that arrived first if batch and memory
+ * have room for it, else 0: later requests never overtake it.
+ */
+static size_t admissible(const kvd_batcher *b)
+{
+    if (b->head == b->tail || !b->n_free || b->n_preempted)
+        return 0;
+    const uint32_t request = b->queue[b->head];
+    const bool spares = b->limits.admission == KVD_ADMIT_STORED && b->n_running;
+    return entry_pages(b, request) + (spares ? b->limits.pages / 100 : 0) <=
+                   b->limits.pages - b->pages_used
+               ? prompt_of(b, request)
+               : 0;
 }
 
 static void admit(kvd_batcher *b)
 {
     const uint32_t request = b->queue[b->head++];
-    b->pages_used += pages_of(&b->requests->request[request]);
-    b->running[b->n_running++] = (runner){.request = request, .slot = b->free_slot[--b->n_free]};
+    const runner r = {.request = request,
+                      .slot = b->free_slot[--b->n_free],
+                      .prompt = prompt_of(b, request),
+                      .pages = entry_pages(b, request)};
+    b->pages_used += r.pages;
+    b->running[b->n_running++] = r;
 }
 
 /*
@@ -180,11 +253,11 @@ static void admit(kvd_batcher *b)
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;
-    for (const kvd_request *q; (q = admissible(b)); n += q->input) {
-        if (n && (n >= b->limits.max_tokens || q->input > b->limits.max_tokens - n))
+    for (size_t prompt; (prompt = admissible(b)); n += prompt) {
+        if (n && (n >= b->limits.max_tokens || prompt > b->limits.max_tokens - n))
             break;
         admit(b);
-        add_slice(b, b->n_running - 1, q->input);
+        add_slice(b, b->n_running - 1, (uint32_t)prompt);
     }
     return n;
 }
@@ -199,10 +272,9 @@ static size_t add_pieces(kvd_batcher *b, size_t room)
                 break;
             admit(b);
         }
-        const uint32_t input = b->requests->request[b->running[i].request].input;
-        if (b->running[i].done >= input)
+        if (b->running[i].done >= b->running[i].prompt)
             continue;
-        const size_t rest = input - b->running[i].done;
+        const size_t rest = b->running[i].prompt - b->running[i].done;
         const size_t piece = rest < room - n ? rest : room - n;
         add_slice(b, i, (uint32_t)piece);
         n += piece;
@@ -213,6 +285,7 @@ static size_t add_pieces(kvd_batcher *b, size_t room)
 kvd_iteration kvd_batcher_next(kvd_batcher *b)
 {
     retire(b);
+    b->n_preempted = 0;
     kvd_iteration it = {.slice = b->slice};
     if (b->limits.chunk) {
         it.n_steps = add_steps(b);
@@ -232,4 +305,10 @@ kvd_batcher_load kvd_batcher_ask(const kvd_batcher *b)
                               .running = b->n_running,
                               .tokens = b->tokens_left,
                               .pages_used = b->pages_used};
+}
+
+const kvd_preempted *kvd_batcher_preempted(const kvd_batcher *b, size_t *n)
+{
+    *n = b->n_preempted;
+    return b->preempted;
 }

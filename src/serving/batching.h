@@ -10,9 +10,18 @@
  * iteration takes one step of all running requests and fills up to `chunk` tokens with pieces of
  * prompts.
  *
- * A request reserves memory for all its tokens, input + output in pages of 64, when it enters, so
- * no memory is ever taken back. A request that cannot fit into an empty cache is refused at once,
- * with its numbers.
+ * `admission` says how a request gets pages of 64 tokens:
+ *
+ * - KVD_ADMIT_WHOLE: pages for all its tokens, input + output, when it enters. No page is ever
+ *   taken back.
+ * - KVD_ADMIT_STORED, as in vLLM (Kwon et al. 2023): pages for its prompt when it enters, and a
+ *   page more whenever a step needs one. Unless nothing runs, a hundredth of the pages must stay
+ *   free when a request enters. If no page is free for a step, the running request that arrived
+ *   last is preempted: it loses its pages and waits again, before all requests that arrived later.
+ *   When it enters again, its input and the tokens that it has emitted are its prompt
+ *   (recomputation). An iteration in which a request is preempted admits none.
+ *
+ * A request that cannot fit into an empty cache is refused at once, with its numbers.
  */
 #ifndef KVD_SERVING_BATCHING_H
 #define KVD_SERVING_BATCHING_H
@@ -20,6 +29,8 @@
 #include "engine/limits.h"
 #include "methods/iteration.h"
 #include "serving/requests.h"
+
+extern const char *const kvd_admission_name[KVD_ADMISSIONS + 1]; /* ends with NULL */
 
 typedef struct kvd_batcher kvd_batcher;
 /*
@@ -41,10 +52,19 @@ int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
  */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);
 
+/* A request that was preempted. */
+typedef struct {
+    uint32_t request;
+    uint32_t slot;   /* slot that it had; the engine must free it before the next iteration runs */
+    uint32_t tokens; /* tokens that the cache held of it, which the model will process again */
+} kvd_preempted;
+/* Returns the *n requests that the latest call of kvd_batcher_next preempted. */
+const kvd_preempted *kvd_batcher_preempted(const kvd_batcher *b, size_t *n);
+
 /* Load of a batcher, for routing and reports. */
 typedef struct {
     size_t waiting, running;
-    /* Number of tokens of waiting and running requests that the model has not processed yet. */
+    /* Number of tokens of waiting and running requests that the model must still process. */
     size_t tokens;
     size_t pages_used;
 } kvd_batcher_load;

@@ -167,12 +167,12 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
     fprintf(
         f,
         "; %s, %s, %zu GPUs%s, attention %s, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch "
-        "%zu, pages %zu, repeats %zu, steps %zu, iterations %s, threads %d, seed %llu",
+        "%zu, pages %zu, admission %s, repeats %zu, steps %zu, iterations %s, threads %d, seed %llu",
         s->gpu[0] ? s->gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
         cfg->sequence ? " by tokens" : "", kvd_jct_attention_name[cfg->attention],
         cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens,
-        s->max_batch, cfg->pages, cfg->repeats, cfg->steps, cfg->iterations ? "yes" : "no",
-        s->run.threads, (unsigned long long)s->run.seed);
+        s->max_batch, cfg->pages, kvd_admission_name[cfg->admission], cfg->repeats, cfg->steps,
+        cfg->iterations ? "yes" : "no", s->run.threads, (unsigned long long)s->run.seed);
     return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
 }
 
@@ -207,6 +207,8 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                    kvd_run_parameter(r, "max-tokens", err, "%zu", s->max_tokens) ||
                    kvd_run_parameter(r, "max-batch", err, "%zu", s->max_batch) ||
                    kvd_run_parameter(r, "pages", err, "%zu", cfg->pages) ||
+                   kvd_run_parameter(r, "admission", err, "%s",
+                                     kvd_admission_name[cfg->admission]) ||
                    kvd_run_parameter(r, "dtype", err, "%s", kvd_dtype_name(cfg->type)) ||
                    kvd_run_parameter(r, "gpus", err, "%zu", s->gpu[0] ? cfg->gpus : 0) ||
                    kvd_run_parameter(r, "attention", err, "%s",

@@ -188,6 +188,10 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
             "requests "
             "is within the bound, that of a longer trace is not\n",
             program, a->method, p->rate, p->served_rate, p->requests);
+    if (s->preempted)
+        fprintf(stderr,
+                "%s: %s: at %.4g requests a second %zu preemptions, %zu tokens computed again\n",
+                program, a->method, p->rate, s->preempted, s->recomputed);
     if (s->refused)
         fprintf(stderr, "%s: %s: %zu of %zu requests refused at %.4g a second, the first: %s\n",
                 program, a->method, s->refused, p->requests, p->rate, s->refusal.msg);
@@ -292,6 +296,8 @@ static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
         l.max_tokens = cfg->limits.max_tokens;
     if (cfg->chunk_given)
         l.chunk = cfg->limits.chunk;
+    if (cfg->admission_given)
+        l.admission = cfg->limits.admission;
     return l;
 }
 

@@ -171,8 +171,15 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
         check(kvd_packed_rope_table(cosine, sine, D, turn, NULL), "turns");
         a->turn = turn;
     }
-    if (a->form.k_apart || a->form.v_apart)
-        check(kvd_packed_scatter_outliers(a, n_pages, outliers, NULL), "outliers");
+    if (kvd_gpu_packed_is_turned(plan)) {
+        kvd_packed_turned t;
+        end_on(kvd_gpu_packed_turned_make(plan, a, &t, &err), &err);
+        a->level = on_device(t.level, t.n_level * sizeof(float));
+        a->range = on_device(t.range, t.n_range * sizeof(float));
+        kvd_gpu_packed_turned_free(&t);
+    }
+    if (a->form.k_apart || a->form.v_apart || a->form.exponent)
+        check(kvd_packed_make_plausible(a, n_pages, outliers, NULL), "outliers");
     if (!kvd_packed_decodes(a)) {
         fprintf(stderr, "bench_gpu_packed: no kernel for '%s'\n", text);
         exit(1);
@@ -197,9 +204,18 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
 
 int main(int argc, char **argv)
 {
-    static char *const usual[] = {
-        "kivi,bits=2",    "kivi,bits=3",    "kivi,bits=4",    "kivi,bits=8",
-        "kvquant,bits=2", "kvquant,bits=3", "kvquant,bits=4", "kvquant,bits=4,outliers=0"};
+    static char *const usual[] = {"kivi,bits=2",
+                                  "kivi,bits=3",
+                                  "kivi,bits=4",
+                                  "kivi,bits=8",
+                                  "kvquant,bits=2",
+                                  "kvquant,bits=3",
+                                  "kvquant,bits=4",
+                                  "kvquant,bits=4,outliers=0",
+                                  "fp8",
+                                  "mxfp4",
+                                  "nvfp4",
+                                  "turboquant,bits=4,qjl=0"};
     static launch x[RIVALS];
     static kvd_plan plan[RIVALS];
     static double us[RIVALS][SAMPLES];

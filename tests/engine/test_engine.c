@@ -146,10 +146,12 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 
 /*
  * Runs all requests through the batcher and the engine, with the tokens of the texts in place of
- * the emitted tokens.
+ * the emitted tokens. If `pages` is not 0, the cache has this number of pages, requests reserve
+ * those that they store, and preempted requests are computed again; *preempted counts them.
  */
-static double serve(const texts *t, const kvd_plan *plan, size_t max_batch, size_t max_tokens,
-                    size_t chunk, kvd_engine_facts *facts, double *held)
+static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
+                           size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
+                           kvd_engine_facts *facts, double *held)
 {
     kvd_err err = {""};
     kvd_request request[REQUESTS];
@@ -165,7 +167,8 @@ static double serve(const texts *t, const kvd_plan *plan, size_t max_batch, size
     if (!e)
         fail_msg("%s", err.msg);
     kvd_batching_limits limits = spec.limits;
-    limits.pages = e->facts.pages;
+    limits.pages = pages ? pages : e->facts.pages;
+    limits.admission = pages ? KVD_ADMIT_STORED : KVD_ADMIT_WHOLE;
     kvd_batcher *const b = kvd_batcher_new(&requests, &limits, &err);
     assert_non_null(b);
     for (uint32_t r = 0; r < REQUESTS; r++)
@@ -174,7 +177,10 @@ static double serve(const texts *t, const kvd_plan *plan, size_t max_batch, size
     double error = 0, square = 0;
     size_t emitted = 0;
     for (kvd_iteration it; (it = kvd_batcher_next(b)).n_slices;) {
-        size_t n = 0;
+        size_t n = 0, gone = 0;
+        const kvd_preempted *const p = kvd_batcher_preempted(b, &gone);
+        for (size_t i = 0; i < gone; i++, ++*preempted)
+            e->drop(e, p[i].slot);
         for (size_t i = 0; i < it.n_slices; i++) {
             const kvd_slice *const s = &it.slice[i];
             memcpy(id + n, t->id + t->offset[s->request] + s->before, s->n * sizeof *id);
@@ -198,6 +204,12 @@ static double serve(const texts *t, const kvd_plan *plan, size_t max_batch, size
     kvd_batcher_free(b);
     e->free(e);
     return sqrt(error / square);
+}
+
+static double serve(const texts *t, const kvd_plan *plan, size_t max_batch, size_t max_tokens,
+                    size_t chunk, kvd_engine_facts *facts, double *held)
+{
+    return serve_within(t, plan, max_batch, max_tokens, chunk, 0, NULL, facts, held);
 }
 
 static void assert_serves(const char *what, const texts *t, const kvd_plan *plan, double allowed)
@@ -383,6 +395,52 @@ static void test_plans_row_by_row(void **unused)
     close_texts(&t);
 }
 
+/*
+ * Requests that are preempted and computed again get the logits of the plain pass. A plan that
+ * compresses prompts serves all tokens too; its second prompt is longer, so its logits may differ.
+ */
+static void test_preempted_requests(void **unused)
+{
+    static const uint32_t input[REQUESTS] = {60, 50, 30, 62, 20},
+                          output[REQUESTS] = {20, 25, 40, 10, 50};
+    static const size_t chunk[] = {0, 70};
+    (void)unused;
+    texts t;
+    kvd_spectrum s;
+    kvd_dims dims;
+    kvd_err err = {""};
+    kvd_method m;
+    open_lengths(&t, "data/models/kvdim-6m", input, output);
+    make_dims(&t, &kvd_dims_zack, &s, &dims);
+    for (int cut = 0; cut < 2; cut++) {
+        const kvd_plan plan = {.dims = cut ? &dims : NULL, .type = KVD_F32};
+        forward(&t, &plan);
+        for (int c = 0; c < 2; c++) {
+            size_t preempted = 0;
+            const double error =
+                serve_within(&t, &plan, REQUESTS, 200, chunk[c], 5, &preempted, NULL, NULL);
+            assert_true(preempted >= 2);
+            if (!(error <= 5 * bar))
+                fail_msg("after %zu preemptions, chunk %zu, logits are off by %.3g", preempted,
+                         chunk[c], error);
+        }
+    }
+    assert_int_equal(kvd_method_parse("h2o", &m, &err), 0);
+    const kvd_method_setup setup = {.config = t.config, .seed = 1};
+    kvd_plan plan = m.plan;
+    plan.prompt = input[0];
+    plan.seed = 1;
+    if (kvd_plan_open(&plan, &setup, &err))
+        fail_msg("%s", err.msg);
+    size_t preempted = 0;
+    (void)serve_within(&t, &plan, REQUESTS, 200, 0, 5, &preempted, NULL, NULL);
+    assert_true(preempted >= 2);
+    kvd_plan_close(&plan);
+    kvd_dims_release(&dims);
+    kvd_spectrum_release(&s);
+    close_texts(&t);
+}
+
 static void test_refused_plans(void **unused)
 {
     (void)unused;
@@ -483,6 +541,7 @@ int main(void)
                                        cmocka_unit_test(test_types_of_the_cache),
                                        cmocka_unit_test(test_window_is_what_is_held),
                                        cmocka_unit_test(test_plans_row_by_row),
+                                       cmocka_unit_test(test_preempted_requests),
                                        cmocka_unit_test(test_refused_plans),
                                        cmocka_unit_test(test_facts),
                                        cmocka_unit_test(test_refusals)};

@@ -3,7 +3,8 @@
  * tokens of free-running answers with forced tokens between them, log probabilities along the CPU's
  * tokens, and the bits that every sequence holds, for methods of every axis on kvdim-6m with random
  * bases. A token may differ where the CPU's logits of the two tokens are nearer than a stated
- * margin; codes and choices of tokens can change by rounding, so their margin is wider.
+ * margin; codes and choices of tokens can change by rounding, so their margin is wider. On two and
+ * four GPUs all results must equal those of one.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -315,20 +316,97 @@ static void compare_ended(kvd_generator *cpu, kvd_generator *gpu, kvd_dtype type
     close_plan(&o);
 }
 
-/* ---- all ---- */
+/* ---- several GPUs ---- */
 
-static kvd_generator *generator(bool gpu, kvd_dtype compute)
+static kvd_generator *generator(bool gpu, kvd_dtype compute, int n_gpus)
 {
     kvd_err err = {""};
-    const kvd_generator_spec s = {
-        .gpu = gpu, .compute = compute, .n_gpus = 1, .max_tokens = 3 * longest, .max_len = longest};
+    const kvd_generator_spec s = {.gpu = gpu,
+                                  .compute = compute,
+                                  .n_gpus = n_gpus,
+                                  .max_tokens = 3 * longest,
+                                  .max_len = longest};
     kvd_generator *const g = kvd_generator_new(checkpoint, &s, &err);
     if (!g)
         stop(&err);
     return g;
 }
 
-static void compare_all(kvd_generator *cpu, kvd_dtype type)
+enum { TIMES = 6, MANY = TIMES * SEQUENCES };
+
+typedef struct {
+    uint32_t token[TIMES * PLACES];
+    kvd_continued_cost cost[MANY];
+    kvd_stepwise_account account;
+} many;
+
+/* Generates after every prompt six times, which are two groups of the engine and more by rows. */
+static void generate_many(const kvd_plan *plan, kvd_dtype compute, int n_gpus, many *out)
+{
+    static size_t at[MANY + 1], to[MANY + 1];
+    static uint32_t prompt[TIMES * MOST];
+    kvd_err err = {""};
+    kvd_generator *const g = generator(true, compute, n_gpus);
+    for (size_t s = 0; s < MANY; s++) {
+        const size_t from = offset[s % SEQUENCES], n = length[s % SEQUENCES];
+        memcpy(prompt + at[s], id + from, n * sizeof *prompt);
+        at[s + 1] = at[s] + n;
+        to[s + 1] = to[s] + N_NEW;
+    }
+    const kvd_continuations c = {.n_sequences = MANY, .offset = at, .id = prompt, .end = to};
+    memset(out, 0, sizeof *out);
+    if (kvd_generate(g, plan, &c, &(kvd_continued){.token = out->token, .cost = out->cost},
+                     &out->account, NULL, NULL, &err))
+        stop(&err);
+    kvd_generator_free(g);
+}
+
+static void compare_gpus(const char *text, kvd_dtype type, int n_gpus)
+{
+    static many one, several;
+    opened o;
+    size_t tokens = 0, costs = 0;
+    open_plan(&o, text, type);
+    generate_many(&o.plan, type, 1, &one);
+    generate_many(&o.plan, type, n_gpus, &several);
+    for (size_t i = 0; i < TIMES * PLACES; i++)
+        tokens += one.token[i] != several.token[i];
+    for (size_t s = 0; s < MANY; s++)
+        costs += fabs(one.cost[s].bits - several.cost[s].bits) > 0 ||
+                 one.cost[s].steps != several.cost[s].steps;
+    const bool same = one.account.rows == several.account.rows &&
+                      one.account.dropped == several.account.dropped &&
+                      fabs(one.account.payload - several.account.payload) <= 0;
+    const bool ok = !tokens && !costs && same;
+    printf("%s generate %s %s on %d GPUs: %zu of %d tokens and %zu of %d costs differ from one "
+           "GPU's, account %s\n",
+           ok ? "ok" : "not ok", kvd_dtype_name(type), text, n_gpus, tokens, TIMES * PLACES, costs,
+           MANY, same ? "equal" : "not equal");
+    (void)fflush(stdout);
+    failures += !ok;
+    close_plan(&o);
+}
+
+static void compare_several(void)
+{
+    const int there = kvd_cuda_count();
+    if (there < 2) {
+        printf("skip generate on several GPUs: %d here\n", there);
+        return;
+    }
+    for (int n = 2; n <= there && n <= 4; n += 2) {
+        compare_gpus("none", KVD_BF16, n);
+        compare_gpus("h2o", KVD_BF16, n);
+        compare_gpus("kivi,bits=4,residual=32", KVD_BF16, n);
+        compare_gpus("zack,p=0.5", KVD_F32, n);
+        compare_gpus("kvzip", KVD_F32, n);
+    }
+}
+
+/* ---- all ---- */
+
+/* quick: methods of two axes alone, for tools that slow the device down. */
+static void compare_all(kvd_generator *cpu, kvd_dtype type, bool quick)
 {
     /* false: the method codes numbers or chooses tokens, which rounding can change */
     static const struct {
@@ -341,19 +419,28 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type)
                   {"strawman,p=0.25", true, false},
                   {"kivi,bits=4,residual=32", false, false},
                   {"kvquant,outliers=0", false, false},
+                  {"nvfp4", false, false},
                   {"kvquant", false, true},
                   {"h2o", false, false},
                   {"keyformer", false, false},
                   {"snapkv,window=8", false, false},
                   {"h2o+zack,p=0.3", false, false},
+                  {"keyformer+balanced,p=0.3", false, false},
+                  {"snapkv+zack,window=8,p=0.5", false, false},
+                  {"tova+zack,p=0.3", false, false},
+                  {"streaming+zack,p=0.3", true, false},
+                  {"knorm+zack,p=0.3", false, false},
+                  {"keydiff+zack,p=0.3", false, false},
                   {"minicache", true, false},
                   {"kvzip", false, false},
                   {"think,window=8", false, false},
                   {"zdc,p_i=0.1,p_u=0.5", false, false},
                   {"leankv,window=16,th=0.3,tl=0.05", false, true}};
-    kvd_generator *const gpu = generator(true, type);
+    kvd_generator *const gpu = generator(true, type, 1);
     for (size_t i = 0; i < sizeof method / sizeof *method; i++) {
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
+        if (quick && !strchr(method[i].text, '+'))
+            continue;
         const limits most = {.margin = f32      ? 1e-3
                                        : smooth ? 0.15
                                                 : 0.5,
@@ -364,13 +451,17 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type)
                              .sequences = f32 ? 1 : SEQUENCES};
         compare(cpu, gpu, method[i].text, type, &most);
     }
-    compare_ended(cpu, gpu, type, "none");
-    compare_ended(cpu, gpu, type, "zack,p=0.5");
+    if (!quick) {
+        compare_ended(cpu, gpu, type, "none");
+        compare_ended(cpu, gpu, type, "zack,p=0.5");
+    }
     kvd_generator_free(gpu);
 }
 
-int main(void)
+/* gpu_generate [quick] */
+int main(int argc, char **argv)
 {
+    const bool quick = argc > 1 && !strcmp(argv[1], "quick");
     char name[128];
     kvd_err err = {""};
     if (kvd_cuda_here(name, sizeof name, &err)) {
@@ -378,9 +469,12 @@ int main(void)
         return 0;
     }
     set_up();
-    kvd_generator *const cpu = generator(false, KVD_F32);
-    compare_all(cpu, KVD_F32);
-    compare_all(cpu, KVD_BF16);
+    kvd_generator *const cpu = generator(false, KVD_F32, 1);
+    if (!quick)
+        compare_all(cpu, KVD_F32, quick);
+    compare_all(cpu, KVD_BF16, quick);
+    if (!quick)
+        compare_several();
     kvd_generator_free(cpu);
     kvd_activations_close(&dump);
     kvd_spectrum_release(&spectrum);

@@ -1,7 +1,8 @@
 /*
  * Tests of generation with a compressed cache. With method `none` each token is the argmax of a
- * full pass over all tokens so far. With a plan, each token is the prediction of kvd_cache over the
- * whole sequence with that prompt. The uncompressed model is also compared with Transformers.
+ * full pass over all tokens so far, also where longrope's factors change. With a plan, each token
+ * is the prediction of kvd_cache over the whole sequence with that prompt. The uncompressed model
+ * is also compared with Transformers.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -13,6 +14,7 @@
 
 #include "dims_fixture.h"
 #include "evaluate/generate/generate.h"
+#include "evaluate/generate/generate_path.h"
 #include "make_dump.h"
 #include "methods/cache.h"
 #include "methods/points.h"
@@ -189,6 +191,72 @@ static void none_is_repeated_full_passes(void **state)
     assert_int_equal(account.rows,
                      PROMPTS * (N_NEW - 1) * (size_t)config->n_layers * (size_t)config->n_kv_heads);
     assert_true(fabs(account.payload - account.dense) < 1);
+}
+
+/*
+ * With longrope each token is the argmax of a full pass over the tokens so far, whose factors
+ * follow from their number: the library computes the cache again when a text outgrows the original
+ * length, here 32. Text lengths before and after generation: below, across, from just below to the
+ * first that counts as long, and above.
+ */
+static void longrope_follows_the_text(void **state)
+{
+    (void)state;
+    enum { N = 5, TEXT = 64 };
+    static const size_t prompt[N] = {18, 27, 31, 22, 40}, new[N] = {10, 14, 3, 11, 8};
+    kvd_err err = {""};
+    const kvd_plan plan = {.type = KVD_F32};
+    size_t at[N + 1] = {0}, to[N + 1] = {0}, steps = 0;
+    uint32_t ids[N * TEXT], token[N * TEXT] = {0}, text[TEXT];
+    kvd_continued_cost cost[N];
+    for (size_t i = 0; i < N * TEXT; i++)
+        ids[i] = (uint32_t)((i * i + 7 * i) % 80);
+    for (size_t s = 0; s < N; s++) {
+        at[s + 1] = at[s] + prompt[s];
+        to[s + 1] = to[s] + new[s];
+    }
+    kvd_checkpoint *const phi = kvd_checkpoint_open("tests/data/families/phi3-long", &err);
+    assert_non_null(phi);
+    const kvd_config *const c = kvd_checkpoint_config(phi);
+    const size_t vocab = (size_t)c->vocab_size;
+    const kvd_generator_spec spec = {.max_tokens = 3 * TEXT, .max_len = TEXT};
+    const kvd_continuations all = {.n_sequences = N, .offset = at, .id = ids, .end = to};
+    const kvd_continued out = {.token = token, .cost = cost};
+    kvd_generator *const g = kvd_generator_new(phi, &spec, &err);
+    kvd_forward *const f = kvd_forward_new(phi, TEXT, TEXT, &err);
+    kvd_dense_attention dense;
+    kvd_dense_attention_init(&dense);
+    float *const x = malloc(TEXT * vocab * sizeof *x), *const rows =
+                                                           malloc(TEXT * (size_t)c->d_model *
+                                                                  sizeof *rows);
+    assert_true(g && f && x && rows);
+    if (kvd_generate(g, &plan, &all, &out, NULL, NULL, NULL, &err))
+        fail_msg("%s", err.msg);
+    for (size_t s = 0; s < N; s++) {
+        memcpy(text, ids + at[s], prompt[s] * sizeof *text);
+        for (size_t j = 0; j < new[s]; j++) {
+            const size_t bounds[] = {0, prompt[s] + j};
+            const kvd_batch b = {.n_sequences = 1, .offset = bounds, .id = text};
+            if (kvd_forward_run(f, &b, &dense.hook, -1, rows, &err) ||
+                kvd_forward_logits(f, rows, bounds[1], x, &err))
+                fail_msg("%s", err.msg);
+            const float *const last = x + (bounds[1] - 1) * vocab;
+            size_t best = 0;
+            for (size_t i = 1; i < vocab; i++)
+                best = last[i] > last[best] ? i : best;
+            text[bounds[1]] = (uint32_t)best;
+            assert_int_equal(token[to[s] + j], best);
+        }
+        assert_int_equal(cost[s].steps, new[s] - 1);
+        steps += cost[s].steps;
+    }
+    assert_int_equal(steps, 10 + 14 + 3 + 11 + 8 - N);
+    free(x);
+    free(rows);
+    kvd_dense_attention_release(&dense);
+    kvd_forward_free(f);
+    kvd_generator_free(g);
+    kvd_checkpoint_close(phi);
 }
 
 /*
@@ -515,6 +583,169 @@ static void questions_in_turn(void **state)
     check_questions(2);
 }
 
+/* ---- divided work ---- */
+
+typedef struct {
+    uint32_t token[3 * N_NEW];
+    double log_p[3 * N_NEW];
+    kvd_stepwise_account account, stepped; /* of the call, and summed over its steps */
+    size_t steps;
+} divided;
+
+static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
+                    kvd_err *err)
+{
+    divided *const d = ctx;
+    (void)first, (void)err;
+    d->steps += n;
+    kvd_stepwise_account_add(&d->stepped, account);
+    return 0;
+}
+
+/* Generates with one sequence in a group. */
+static void divide(const kvd_generator_spec *spec, const bool *done, divided *d)
+{
+    kvd_err err = {""};
+    const kvd_plan none = {.type = KVD_F32};
+    const kvd_continuations c = {
+        .n_sequences = PROMPTS, .offset = offset, .id = id, .end = end, .done = done};
+    kvd_generator_spec s = *spec;
+    s.max_tokens = s.max_len = LONGEST;
+    kvd_generator *const g = kvd_generator_new(checkpoint, &s, &err);
+    if (!g || kvd_generate(g, &none, &c, &(kvd_continued){.token = d->token, .log_p = d->log_p},
+                           &d->account, add_step, d, &err))
+        fail_msg("%s", err.msg);
+    kvd_generator_free(g);
+}
+
+static void assert_same(const divided *a, const divided *b)
+{
+    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++) {
+        assert_int_equal(a->token[i], b->token[i]);
+        assert_true(fabs(a->log_p[i] - b->log_p[i]) < 1e-4);
+    }
+    assert_int_equal(a->account.rows, b->account.rows);
+    assert_true(fabs(a->account.payload - b->account.payload) < 0.5);
+    assert_int_equal(b->account.rows, b->stepped.rows);
+}
+
+/* Threads in place of GPUs: three for three sequences, then two, so that one takes two of them. */
+static void several_workers_are_one(void **state)
+{
+    (void)state;
+    static divided one, several;
+    divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
+    assert_int_equal(one.steps, PROMPTS);
+    for (int n = 3; n > 1; n--) {
+        memset(&several, 0, sizeof several);
+        divide(&(kvd_generator_spec){.n_gpus = n}, NULL, &several);
+        assert_int_equal(several.steps, PROMPTS);
+        assert_same(&one, &several);
+    }
+}
+
+static void parts_are_the_whole(void **state)
+{
+    (void)state;
+    static divided one, part, both;
+    const bool done[] = {false, true, false};
+    divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
+    /* The results of a sequence that is done stay as they are. */
+    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
+        both.token[i] = 7;
+    divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);
+    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
+        assert_int_equal(both.token[i], i >= end[1] && i < end[2] ? 7 : one.token[i]);
+    assert_int_equal(both.steps, PROMPTS - 1);
+    memset(&both, 0, sizeof both);
+    for (size_t p = 0; p < 2; p++) {
+        memset(&part, 0, sizeof part);
+        divide(&(kvd_generator_spec){.n_gpus = 1, .part = p, .n_parts = 2}, NULL, &part);
+        assert_int_equal(part.steps, p ? 1 : 2);
+        for (size_t s = p; s < PROMPTS; s += 2)
+            for (size_t i = end[s]; i < end[s + 1]; i++) {
+                both.token[i] = part.token[i];
+                both.log_p[i] = part.log_p[i];
+            }
+        kvd_stepwise_account_add(&both.account, &part.account);
+        kvd_stepwise_account_add(&both.stepped, &part.stepped);
+    }
+    assert_same(&one, &both);
+}
+
+#ifdef KVD_CUDA
+/* Returns the reason why the engine does not generate with a method; "" if it does. */
+static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
+{
+    static char why[KVD_GENERATOR_WHY];
+    kvd_err err = {""};
+    kvd_method m;
+    kvd_point *point = NULL;
+    size_t n_points;
+    if (kvd_method_parse(text, &m, &err))
+        fail_msg("%s", err.msg);
+    m.spectrum = m.dims ? &spectrum : NULL;
+    m.spectrum_path = "fixture";
+    if (kvd_points_make(&m, &point, &n_points, &err))
+        fail_msg("%s: %s", text, err.msg);
+    kvd_plan plan = kvd_point_plan(point);
+    plan.type = type;
+    plan.prompt = 1;
+    const kvd_method_setup setup = {
+        .config = config, .spectrum = m.spectrum, .calibration = &dump, .seed = 3};
+    if (kvd_plan_open(&plan, &setup, &err))
+        fail_msg("%s: %s", text, err.msg);
+    const kvd_generator_spec s = {.gpu = true, .compute = KVD_BF16, .max_len = 64};
+    assert_true(kvd_generate_engine_runs(c, &s, &plan, why) == !*why);
+    kvd_plan_close(&plan);
+    kvd_points_free(point, n_points);
+    return why;
+}
+
+/* A model or plan that the engine would refuse takes the other path. */
+static void paths_on_a_gpu(void **state)
+{
+    (void)state;
+    static const char *const engine[] = {"none",
+                                         "zack,p=0.5",
+                                         "kivi,bits=4,residual=32",
+                                         "h2o",
+                                         "kvquant,outliers=0",
+                                         "h2o+zack,p=0.5",
+                                         "keydiff+balanced,p=0.3"};
+    static const char *const rows[] = {"kivi,bits=4,group=8,residual=32",
+                                       "kvquant",
+                                       "quest",
+                                       "h2o+palu",
+                                       "palu",
+                                       "h2o+kivi,residual=32"};
+    static const char *const other[] = {"gpt-oss", "gemma2-caps", "olmo2-gqa", "mixtral-full",
+                                        "deepseek-v2"};
+    for (size_t i = 0; i < sizeof engine / sizeof *engine; i++)
+        assert_string_equal(why_not(config, engine[i], KVD_BF16), "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!*why_not(config, rows[i], KVD_BF16))
+            fail_msg("%s in the engine", rows[i]);
+    assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
+    /* Codes of keys before RoPE, with norms of Q and K between the product and RoPE. */
+    kvd_config normed = *config;
+    normed.qk_norm = true;
+    assert_string_equal(why_not(&normed, "none", KVD_BF16), "");
+    assert_true(*why_not(&normed, "kvquant,outliers=0", KVD_BF16));
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        char path[200];
+        kvd_err err = {""};
+        snprintf(path, sizeof path, "tests/data/families/%s", other[i]);
+        kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
+        if (!c)
+            fail_msg("%s", err.msg);
+        if (!*why_not(kvd_checkpoint_config(c), "none", KVD_BF16))
+            fail_msg("%s in the engine", other[i]);
+        kvd_checkpoint_close(c);
+    }
+}
+#endif
+
 static void refusals(void **state)
 {
     (void)state;
@@ -544,11 +775,17 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(none_is_repeated_full_passes),
+                                       cmocka_unit_test(longrope_follows_the_text),
                                        cmocka_unit_test(none_is_transformers),
                                        cmocka_unit_test(every_axis_is_the_whole_sequence),
                                        cmocka_unit_test(codes_are_the_whole_sequence),
                                        cmocka_unit_test(rows_that_do_not_follow),
                                        cmocka_unit_test(questions_in_turn),
+#ifdef KVD_CUDA
+                                       cmocka_unit_test(paths_on_a_gpu),
+#endif
+                                       cmocka_unit_test(several_workers_are_one),
+                                       cmocka_unit_test(parts_are_the_whole),
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests_name("generate", tests, set_up, tear_down);
 }

@@ -65,6 +65,17 @@ if run cpu $all --device cpu && run cuda $all --device cuda; then
      values engine "$D/cuda.json" | head -1 | grep -q 'f32, cuBLAS' && values full_rank_error "$D/cuda.json" |
      awk '$1 != "null" && !($1 > 0 && $1 < 1e-4) { exit 1 }'
   then ok "engine and guard"; else bad "engine and guard" "$(values engine "$D/cuda.json")" "$(values full_rank_error "$D/cuda.json")"; fi
+  # Quantiles of single predictions, and the change of the right token's probability.
+  if "$PY" - "$D/cpu.json" "$D/cuda.json" >"$D/log" 2>&1 <<'END'
+import json, sys
+want, got = (json.load(open(f))["rows"] for f in sys.argv[1:])
+for a, b in zip(want, got):
+    for c in ("kl_median", "kl_p90", "kl_p99", "kl_p999", "kl_max"):
+        assert abs(b[c] - a[c]) <= 1e-3 * a[c] + 1e-8, (a["method"], c, a[c], b[c])
+    assert abs(b["p_change"] - a["p_change"]) <= 1e-5, (a["method"], a["p_change"], b["p_change"])
+assert max(b["kl_max"] for b in got) > 0.01
+END
+  then ok "quantiles of single predictions"; else bad "quantiles of single predictions" "$(tail -n 1 "$D/log")"; fi
   # Batches of one sequence, where the CPU took eight: rounding only.
   run small $all --device cuda --batch 256 && compare "small batches" "$D/cpu.json" "$D/small.json" 1e-5 1 1e-9
   # The uncompressed model through the cache is the uncompressed model.

@@ -34,3 +34,15 @@ then ok "smallest cache within a loss"; else not_ok "smallest cache within a los
 
 if $EVAL $some --method hetero,k=8//4 -o "$D/x.h5" >"$D/log" 2>"$D/err"; [ $? -eq 2 ] && grep -q "'8//4' has an empty value" "$D/err"
 then ok "empty value"; else not_ok "empty value" "$(cat "$D/err")"; fi
+
+# Methods divided over an array of Slurm jobs: the page of their files has the tables of one file.
+sweep="hetero,k=8,v=4/2 h2o,heavy=0.25,recent=0.25 hetero,k=4,v=4"
+job() { env SLURM_ARRAY_TASK_ID="$1" SLURM_ARRAY_TASK_MAX=2 SLURM_CPUS_PER_TASK=2 KVDIM_EVAL="$EVAL" sh experiments/slurm/eval.sbatch "$D/parts" ${some% -q --json} -- $sweep; }
+if job 1 2>"$D/err" && job 2 2>>"$D/err" && $EVAL ${some% --json} $(for m in $sweep; do echo "--method $m"; done) --threads 2 -o "$D/one.h5" 2>>"$D/err" &&
+   "$B/bin/kvdim-report" "$D/one.h5" --no-plots -q -o "$D/r1" 2>>"$D/err" && "$B/bin/kvdim-report" "$D"/parts/part-*.h5 --no-plots -q -o "$D/r2" 2>>"$D/err"
+then
+  [ "$(ls "$D/parts" | tr '\n' ' ')" = "part-1.h5 part-2.h5 " ] && [ "$(wc -l <"$D/r1/tables/accuracy.csv")" -eq 6 ] && ok "a file per job" || not_ok "a file per job" "$(ls "$D/parts")"
+  for t in accuracy bytes summary accuracy-settings; do cmp "$D/r1/tables/$t.csv" "$D/r2/tables/$t.csv"; done >"$D/log" 2>&1
+  [ -s "$D/log" ] && not_ok "one page of all jobs" "$(cat "$D/log")" || ok "one page of all jobs"
+else not_ok "a file per job" "$(cat "$D/err")"; fi
+job 3 >"$D/log" 2>&1; [ $? -eq 0 ] && [ ! -e "$D/parts/part-3.h5" ] && ok "a job without methods" || not_ok "a job without methods" "$(cat "$D/log")"

@@ -143,6 +143,36 @@ printf '{"key": "program=other\\n"}\n' >"$D/k.h5.items"
 if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/k.h5" >"$D/out" 2>"$D/err"; then bad "another run's items"
 elif grep -q "k.h5.items' cannot be resumed: program was 'other', is now" "$D/err"; then ok "another run's items"; else bad "another run's items" "$(cat "$D/err")"; fi
 
+# ---- parts, as on several machines: the merged table is that of one run but for times --------------------------
+untimed() { grep -v -E '"(prompt_s|step_s|free_seconds|output)": '; }
+two="--batch 300 --method hetero,k=8,v=8"
+part() { "$B/bin/kvdim-tasks" $MODEL $one $two --part "$1" -o "$D/p.h5" >"$D/out" 2>"$D/err"; }
+"$B/bin/kvdim-tasks" $MODEL $one $two -q --json -o "$D/w.h5" 2>"$D/err" | untimed >"$D/1"
+if part 1/3 && grep -qF "part 1 of 3 is complete in '$D/p.h5.items.1-of-3'" "$D/err" && part 3/3 && [ ! -e "$D/p.h5" ] && [ ! -e "$D/p.h5.items" ] && lines=$(wc -l <"$D/p.h5.items.3-of-3") && [ "$lines" -gt 4 ]
+then ok "parts"; else bad "parts" "$(cat "$D/err")" "$(ls "$D")"; fi
+# A part that was killed goes on: its file loses two lines.
+head -n $((lines - 2)) "$D/p.h5.items.3-of-3" >"$D/short" && cp "$D/p.h5.items.3-of-3" "$D/long" && cp "$D/short" "$D/p.h5.items.3-of-3"
+if part 3/3 && grep -q 'going on after' "$D/err" && [ "$(wc -l <"$D/p.h5.items.3-of-3")" -eq "$lines" ]; then ok "a part that goes on"; else bad "a part that goes on" "$(cat "$D/err")"; fi
+if part 2/3 && "$B/bin/kvdim-tasks" $MODEL $one $two --resume --json -o "$D/p.h5" 2>"$D/err" | untimed >"$D/2" && grep -q "and 3 files of parts" "$D/err" && [ "$(wc -l <"$D/1")" -gt 500 ] && cmp -s "$D/1" "$D/2" && ! ls "$D" | grep -q 'p.h5.'
+then ok "the table of all parts"; else bad "the table of all parts" "$(cat "$D/err")" "$(diff "$D/1" "$D/2" | head)" "$(ls "$D")"; fi
+# An array of Slurm jobs makes the same table: two jobs and one job after them.
+rm -f "$D/p.h5"
+slurm() { env SLURM_CPUS_PER_TASK=2 KVDIM_TASKS="$B/bin/kvdim-tasks" "$@" sh experiments/slurm/tasks.sbatch $MODEL -o "$D/p.h5" $one $two $more; }
+more=
+if slurm SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_MAX=2 2>"$D/err" && slurm SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_TASK_MAX=2 2>"$D/err" && [ -e "$D/p.h5.items.2-of-2" ] && more=--json && slurm 2>"$D/err" | untimed >"$D/2" && cmp -s "$D/1" "$D/2" && ! ls "$D" | grep -q 'p.h5.'
+then ok "an array of jobs"; else bad "an array of jobs" "$(cat "$D/err")" "$(ls "$D")"; fi
+# Without one of the parts its sequences are generated; a part of another run is refused.
+rm -f "$D/p.h5"; part 1/2
+if "$B/bin/kvdim-tasks" $MODEL $one $two --resume --json -o "$D/p.h5" 2>"$D/err" | untimed >"$D/2" && grep -q "and 1 file of parts" "$D/err" && cmp -s "$D/1" "$D/2"
+then ok "the table of some parts"; else bad "the table of some parts" "$(cat "$D/err")" "$(diff "$D/1" "$D/2" | head)"; fi
+rm -f "$D/p.h5"; part 1/2
+if "$B/bin/kvdim-tasks" $MODEL $one $two --seed 5 --resume -q -o "$D/p.h5" >"$D/out" 2>"$D/err"; then bad "another run's part"
+elif grep -q "p.h5.items.1-of-2' cannot be resumed: seed was '1', is now '5'" "$D/err"; then ok "another run's part"; else bad "another run's part" "$(cat "$D/err")"; fi
+rm -f "$D"/p.h5*
+refused 2 "no such part" "--part 3/2: expected I/N with 1 <= I <= N <= 9999" --benchmark "$D/own.jsonl" --part 3/2 --method none
+refused 2 "a part that resumes" "--part cannot be used with --resume" --benchmark "$D/own.jsonl" --part 1/2 --resume --method none
+refused 1 "GPUs on the CPU" "--gpus 2: this runs on the CPU" --benchmark "$D/own.jsonl" --device cpu --gpus 2 --method none
+
 # ---- chat templates --------------------------------------------------------------------------------------------
 mkdir "$D/chat"
 for f in config.json model.safetensors; do ln -s "$PWD/$MODEL/$f" "$D/chat/$f"; done

@@ -13,6 +13,7 @@
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
+#include "model/checkpoint/shapes.h"
 #include "temp_folder.h"
 #include "worst.h"
 
@@ -315,12 +316,56 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint_close(c);
 }
 
+/*
+ * Families whose fixtures have heads that the kernels do not take: half of a head rotated, with
+ * norms before the branches and around them, and norms after the branches alone.
+ */
+static const kvd_shape shape[] = {
+#define SIZES                                                                                      \
+    "\"hidden_act\":\"silu\",\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":64,"       \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
+    "\"max_position_embeddings\":1024,\"rope_theta\":10000.0,\"rms_norm_eps\":1e-05,"              \
+    "\"vocab_size\":300,\"tie_word_embeddings\":false,"
+    {"glm", "glm", "made up",
+     "{" SIZES "\"architectures\":[\"GlmForCausalLM\"],\"model_type\":\"glm\","
+     "\"attention_bias\":true,\"partial_rotary_factor\":0.5}"},
+    {"glm4", "glm4", "made up",
+     "{" SIZES "\"architectures\":[\"Glm4ForCausalLM\"],\"model_type\":\"glm4\","
+     "\"attention_bias\":false,\"partial_rotary_factor\":0.5}"},
+    {"olmo2", "olmo2", "made up",
+     "{" SIZES "\"architectures\":[\"Olmo2ForCausalLM\"],\"model_type\":\"olmo2\","
+     "\"attention_bias\":false}"}};
+
+static void test_shapes(const request *r)
+{
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        kvd_err err = {""};
+        kvd_gpu_share share;
+        kvd_checkpoint *const c = kvd_checkpoint_of_shape(&shape[i], 4, &err);
+        if (!c) {
+            report(0, shape[i].name, err.msg);
+            continue;
+        }
+        load l = load_make(c, r, 6, 25 + i);
+        if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err))
+            printf("# %s: %s\n", shape[i].name, err.msg);
+        else if (expect(&l, c, NULL, &err)) {
+            report(0, shape[i].name, err.msg);
+        } else {
+            test(c, shape[i].name, &l, NULL, "none", &replayed);
+            test(c, shape[i].name, &l, NULL, "none", &pieces);
+        }
+        load_release(&l);
+        kvd_checkpoint_close(c);
+    }
+}
+
 /* Families whose layers differ: biases, norms of Q and K, other orders, learned positions. */
 static void test_families(const request *r, const setting *first, const setting *second)
 {
-    static const char *const name[] = {"mistral-full", "llama-biases", "qwen2-gqa",
-                                       "qwen3-gqa",    "opt-before",   "opt-after",
-                                       "falcon-mha",   "falcon-40b",   "falcon-7b"};
+    static const char *const name[] = {"mistral-full", "llama-biases", "qwen2-gqa", "qwen3-gqa",
+                                       "qwen3-yarn",   "opt-before",   "opt-after", "falcon-mha",
+                                       "falcon-40b",   "falcon-7b"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         kvd_err err = {""};
         char path[128];
@@ -560,6 +605,7 @@ static void test_on(const subject *m, int gpus, int quick, const setting *const 
     if (quick)
         return;
     test_families(short_ones, &replayed, &pieces);
+    test_shapes(short_ones);
     test_halves(m);
     if (gpus == 1)
         test_refused();

@@ -1,14 +1,16 @@
 /*
- * Tests of the CUDA engine with coded caches (kivi, kvquant), compared with the CPU engine, which
- * runs the same plan row by row in float32: logits of every emitted token, bytes held, requests
- * that share the batch and reuse slots, prompts that end around groups, windows and pages. Rounding
- * can change a code, so rows may differ by a share of the method's own effect.
+ * Tests of the CUDA engine with coded caches (kivi, kvquant, floating-point codes, turboquant),
+ * compared with the CPU engine, which runs the same plan row by row in float32: logits of every
+ * emitted token, bytes held, requests that share the batch and reuse slots, prompts that end around
+ * groups, windows and pages. Rounding can change a code, so rows may differ by a share of the
+ * method's own effect.
  */
 #include <math.h>
 #include <string.h>
 
 #include "engine_schedule.h"
 #include "methods/method.h"
+#include "tensor_scales.h"
 #include "worst.h"
 
 static int failures;
@@ -62,7 +64,7 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
     *plan = m.plan;
     plan->type = KVD_BF16;
     plan->prompt = kvd_plan_beyond_widths(plan) ? l->max_len : 0;
-    return kvd_plan_open(plan, &setup, err);
+    return open_with_scales(plan, &setup, err);
 }
 
 static int run(const load *l, size_t slots, const char *method, int gpu, int graphs, outcome *o,
@@ -245,11 +247,16 @@ static void test_rest(void)
     load l = load_make(c, one, 1, 17), b = load_make(biases, one, 1, 17);
     refused(&l, "kivi,group=128", 0, "group=128");
     refused(&l, "kivi,group=32,residual=32", 32, "'kivi' compresses a prompt in one piece");
+    refused(&l, "nvfp4", 32, "'nvfp4' compresses a prompt in one piece");
     refused(&b, "kvquant", 0, "'kvquant' codes keys before RoPE");
+    refused(&l, "turboquant", 0, "turboquant,bits=4,qjl=1: the CUDA engine has codes");
     refused(&l, "gear", 0, "gear");
     refused(&l, "h2o+kivi", 0, "h2o");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
+    test_context(&l, "fp8,mantissa=2");
+    test_context(&l, "nvfp4");
+    test_context(&l, "turboquant,bits=3,qjl=0");
     load_release(&l);
     load_release(&b);
     kvd_checkpoint_close(c);
@@ -264,7 +271,8 @@ int main(int argc, char **argv)
     static const request all[] = {{70, 20}, {1, 40},  {200, 3}, {32, 12}, {31, 40}, {129, 2},
                                   {127, 8}, {63, 20}, {40, 40}, {5, 64},  {16, 5},  {300, 33}};
     static const test_case some[] = {{"kivi,bits=4,group=32,residual=32", 0.5, 1e-9},
-                                     {"kvquant,bits=3,outliers=0.2", 0.5, 0.01}};
+                                     {"kvquant,bits=3,outliers=0.2", 0.5, 0.01},
+                                     {"nvfp4,scale=2", 0.5, 1e-9}};
     static const test_case full[] = {{"kivi,bits=2,group=32,residual=32", 0.5, 1e-9},
                                      {"kivi,bits=4,group=16,residual=64", 0.6, 1e-9},
                                      {"kivi,bits=8,group=64,residual=128", 0.5, 1e-9},
@@ -272,8 +280,17 @@ int main(int argc, char **argv)
                                      {"kivi,bits=6,group=32,residual=32", 0.5, 1e-9},
                                      {"kvquant,bits=4,outliers=0.2", 0.5, 0.01},
                                      {"kvquant,bits=3,outliers=0.2,sink=4", 0.5, 0.01},
-                                     {"kvquant,bits=2,outliers=0.2,sink=0", 0.5, 0.01}};
+                                     {"kvquant,bits=2,outliers=0.2,sink=0", 0.5, 0.01},
+                                     {"fp8", 0.5, 1e-9},
+                                     {"fp8,mantissa=2", 0.5, 1e-9},
+                                     {"fp8,scale=2", 0.5, 1e-9},
+                                     {"mxfp4", 0.5, 1e-9},
+                                     {"nvfp4", 0.5, 1e-9},
+                                     {"nvfp4,scale=2", 0.5, 1e-9},
+                                     {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
+                                     {"turboquant,bits=2,qjl=0", 0.5, 1e-9}};
     static const test_case kivi[] = {{"kivi,bits=4,group=16,residual=16", 0.5, 1e-9}};
+    static const test_case nvfp4[] = {{"nvfp4", 0.5, 1e-9}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
@@ -281,12 +298,13 @@ int main(int argc, char **argv)
         return 0;
     }
     if (argc > 1 && strcmp(argv[1], "quick") == 0) {
-        test_model("data/models/kvdim-6m", "kvdim-6m", few, 3, 2, some, 2);
+        test_model("data/models/kvdim-6m", "kvdim-6m", few, 3, 2, some, 3);
         return failures ? 1 : 0;
     }
     test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, full, sizeof full / sizeof *full);
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, kivi, 1);
     test_model("tests/data/families/mistral-full", "mistral-full", few, 3, 2, kivi, 1);
+    test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, nvfp4, 1);
     test_model("tests/data/families/opt-before", "opt-before", shorter, 3, 2, kvquant, 1);
     test_rest();
     return failures ? 1 : 0;

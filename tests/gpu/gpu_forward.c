@@ -361,6 +361,38 @@ static void test_logits_in_pieces(void)
     kvd_checkpoint_close(c);
 }
 
+/*
+ * A DeepSeek-V3 whose sizes are multiples of 16 bytes, so that one call multiplies all heads; the
+ * fixtures have odd sizes.
+ */
+static const kvd_shape latent = {
+    "latent", "latent", "made up",
+    "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\","
+    "\"hidden_act\":\"silu\",\"num_hidden_layers\":3,\"num_attention_heads\":6,"
+    "\"num_key_value_heads\":6,\"hidden_size\":128,\"intermediate_size\":192,"
+    "\"moe_intermediate_size\":64,\"n_routed_experts\":16,\"n_shared_experts\":1,\"n_group\":4,"
+    "\"topk_group\":2,\"num_experts_per_tok\":4,\"norm_topk_prob\":true,"
+    "\"routed_scaling_factor\":2.5,\"first_k_dense_replace\":1,\"kv_lora_rank\":96,"
+    "\"q_lora_rank\":48,\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":32,\"v_head_dim\":64,"
+    "\"max_position_embeddings\":256,\"rms_norm_eps\":1e-06,\"vocab_size\":300,"
+    "\"rope_theta\":10000.0,\"tie_word_embeddings\":false}"};
+
+static void test_latent_shape(kvd_dtype type)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *c = kvd_checkpoint_of_shape(&latent, 5, &err);
+    if (!c) {
+        report(0, latent.name, kvd_dtype_name(type), err.msg);
+        return;
+    }
+    kvd_gpu_forward *f = open_pass(c, type, 1, SEQUENCES * LONGEST);
+    test_batch(f, latent.name, type);
+    test_two_parts(f, latent.name, type);
+    test_rows(c, f, latent.name, type);
+    kvd_gpu_forward_free(f);
+    kvd_checkpoint_close(c);
+}
+
 /* The pass takes the bytes that it announces, here 14.9 GB. */
 static void test_bytes(void)
 {
@@ -392,7 +424,7 @@ static void test_bytes(void)
 int main(int argc, char **argv)
 {
 #define NAME(name) name
-    static const char *const family[] = {FAMILIES(NAME), ROUTED(NAME)};
+    static const char *const family[] = {FAMILIES(NAME), ROUTED(NAME), LATENT(NAME)};
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip forward on the GPU: no device\n");
@@ -406,6 +438,8 @@ int main(int argc, char **argv)
         }
     if (argc > 1)
         return failures ? 1 : 0;
+    for (size_t t = 0; t < 2; t++)
+        test_latent_shape(types[t]);
     for (size_t t = 0; t < 2; t++)
         test_cpu("data/models/kvdim-6m", types[t]);
     test_last_layer();

@@ -107,15 +107,17 @@ static void test_refusal(const char *name, kvd_gpu_use use, int count, const cha
 
 static void test_refusals(void)
 {
-    test_refusal("deepseek-v2", KVD_GPU_PASS, 1,
-                 "has latent attention, which the forward pass on GPUs does not compute: use "
+    test_refusal("deepseek-v2", KVD_GPU_GRADIENTS, 1,
+                 "has latent attention, which the backward pass on GPUs does not compute: use "
                  "--device cpu");
+    test_refusal("deepseek-v3", KVD_GPU_PASS, 2,
+                 "the latent of a deepseek_v3 model cannot be divided by 2 GPUs: use --gpus 1");
     test_refusal("mixtral-full", KVD_GPU_SERVING, 1,
                  "has routed experts, which the serving engine on GPUs does not compute");
     test_refusal("gemma2-caps", KVD_GPU_GRADIENTS, 1,
                  "has capped scores or logits, which the backward pass on GPUs does not compute");
-    test_refusal("llama-yarn", KVD_GPU_SERVING, 1,
-                 "has RoPE scaling 'yarn', which the serving engine on GPUs does not compute");
+    test_refusal("gemma-mha", KVD_GPU_SERVING, 1,
+                 "has a scaled embedding, which the serving engine on GPUs does not compute");
     test_refusal(
         "olmo2-gqa", KVD_GPU_PASS, 2,
         "norms over all heads of Q and K of an olmo2 model cannot be divided by 2 GPUs: use "

@@ -1,7 +1,8 @@
 /*
  * Tests of codes on the device (methods/bits/cuda/packed_*.cu), compared with the method on the
  * host: rows restored of prompts and, after every step, of running requests; bit for bit for even
- * steps, within the rounding of RoPE for levels. Prompts end around groups, windows and pages.
+ * steps and floating-point codes, within the rounding of RoPE for levels. Prompts end around
+ * groups, windows and pages.
  */
 #include <math.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "methods/bits/kvquant.h"
 #include "methods/method.h"
 #include "model/pass/blocks.h"
+#include "tensor_scales.h"
 #include "worst.h"
 
 enum { N_KV = 3, N = 7 /* N: number of requests */ };
@@ -161,7 +163,7 @@ static int open_bench(bench *w, const test_case *t, kvd_err *err)
     w->plan = m.plan;
     w->plan.type = KVD_BF16;
     w->plan.prompt = 1;
-    if (kvd_plan_open(&w->plan, &setup, err))
+    if (open_with_scales(&w->plan, &setup, err))
         return -1;
     w->rope = w->plan.bits->keys_before_rope;
     for (int b = 0; b < N; b++)
@@ -227,6 +229,10 @@ static void make_device(bench *w)
         a->before_rope = true;
         a->cosine = on_device(w->cosine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
         a->sine = on_device(w->sine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
+    }
+    if (kvd_gpu_packed_has_floats(&w->plan) && w->plan.bits_self) {
+        const kvd_scales *const s = w->plan.bits_self;
+        a->scale = s->scale ? on_device(s->scale, N_KV * KVD_N_SIDES * sizeof *s->scale) : NULL;
     }
     if (w->rope && w->t->d % 32 == 0) {
         uint32_t *const turn = on_device(NULL, kvd_packed_rope_table_bytes(w->t->d));
@@ -478,6 +484,7 @@ static void close_bench(bench *w)
                             w->slots,
                             w->rows_x,
                             (void *)w->a.level,
+                            (void *)w->a.scale,
                             (void *)w->a.range,
                             (void *)w->a.cosine,
                             (void *)w->a.sine,
@@ -585,6 +592,9 @@ int main(int argc, char **argv)
          4,
          false},
         {"kvquant,bits=4,outliers=0.1,sink=1", 64, {1, 2, 63, 64, 65, 8, 127}, 4, 0.02, 4, false},
+        {"fp8,scale=2", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
+        {"nvfp4,scale=2", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
+        {"mxfp4", 64, {1, 16, 17, 63, 64, 65, 127}, 3, 0, 4, false},
         {"kvquant,bits=4,outliers=0.01,sink=1",
          128,
          {1, 30, 33, 96, 97, 64, 200},
@@ -680,9 +690,23 @@ int main(int argc, char **argv)
          0.02,
          3,
          false},
+        {"fp8", 128, {1, 16, 17, 63, 64, 65, 200}, 5, 0, 4, false},
+        {"fp8,scale=1", 128, {1, 64, 65, 129, 500, 700, 1000}, 2, 0, 1, true},
+        {"fp8,scale=2", 80, {1, 7, 8, 9, 64, 66, 130}, 4, 0, 3, false},
+        {"fp8,mantissa=2", 64, {1, 2, 62, 63, 64, 65, 700}, 5, 0, 8, false},
+        {"fp8,mantissa=2,scale=2", 128, {1, 2, 62, 63, 64, 65, 200}, 3, 0, 7, false},
+        {"mxfp4", 128, {1, 2, 31, 63, 64, 65, 200}, 5, 0, 4, false},
+        {"mxfp4", 128, {1, 64, 65, 129, 500, 700, 1000}, 2, 0, 1, true},
+        {"mxfp4", 80, {1, 7, 8, 9, 64, 66, 130}, 4, 0, 3, false},
+        {"mxfp4", 16, {1, 7, 8, 9, 62, 63, 64}, 4, 0, 2, false},
+        {"nvfp4", 128, {1, 16, 17, 63, 64, 65, 200}, 5, 0, 4, false},
+        {"nvfp4,scale=1", 128, {1, 64, 65, 129, 500, 700, 1000}, 2, 0, 1, true},
+        {"nvfp4,scale=2", 112, {1, 7, 8, 9, 64, 66, 130}, 4, 0, 3, false},
+        {"nvfp4", 64, {1, 2, 62, 63, 64, 65, 130}, 5, 0, 7, false},
+        {"nvfp4", 128, {1, 2, 62, 63, 64, 65, 130}, 2, 0, 16, false},
     };
     int devices = 0;
-    const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 2 : sizeof cases / sizeof *cases;
+    const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 5 : sizeof cases / sizeof *cases;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip packed: no device\n");
         return 0;

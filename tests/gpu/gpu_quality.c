@@ -68,30 +68,33 @@ static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
 }
 
 /* Adds one row at a time, which is the device's order of sums. */
-static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_err *err)
+static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
+                  kvd_err *err)
 {
     memset(q, 0, SEQUENCES * sizeof *q);
     for (size_t i = 0; i < x->n; i++) {
         kvd_quality one = {0};
-        if (kvd_quality_add(x->sequence[i] < 0 ? &one : &q[x->sequence[i]],
-                            x->logits + i * x->vocab,
-                            with_reference ? x->reference + i * x->vocab : NULL, x->target + i, 1,
-                            x->vocab, err))
+        const bool counts = x->sequence[i] >= 0;
+        if (kvd_quality_add_each(counts ? &q[x->sequence[i]] : &one, x->logits + i * x->vocab,
+                                 with_reference ? x->reference + i * x->vocab : NULL, x->target + i,
+                                 1, x->vocab, counts && each ? each + i : NULL, err))
             return -1;
     }
     return 0;
 }
 
-static int on_gpu(const rows *x, int with_reference, kvd_quality *q, kvd_err *err)
+static int on_gpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
+                  kvd_err *err)
 {
     const size_t bytes = x->n * x->vocab * sizeof(float);
     float *const logits = on_device(x->logits, bytes), *const reference =
                                                            on_device(x->reference, bytes);
     kvd_gpu_quality *const g = kvd_gpu_quality_new(x->n, err);
     memset(q, 0, SEQUENCES * sizeof *q);
-    const int status = g ? kvd_gpu_quality_add(g, logits, with_reference ? reference : NULL,
-                                               x->target, x->sequence, x->n, x->vocab, q, NULL, err)
-                         : -1;
+    const int status =
+        g ? kvd_gpu_quality_add(g, logits, with_reference ? reference : NULL, x->target,
+                                x->sequence, x->n, x->vocab, q, each, NULL, err)
+          : -1;
     kvd_gpu_quality_free(g);
     cudaFree(logits);
     cudaFree(reference);
@@ -107,14 +110,22 @@ static double off(double got, double want)
 static void compare(const char *name, const rows *x, double limit)
 {
     kvd_quality want[SEQUENCES], got[SEQUENCES];
+    kvd_prediction_change *const each[2] = {need(x->n * sizeof **each), need(x->n * sizeof **each)};
     kvd_err err = {""};
     char detail[600] = "";
-    double nll = 0, kl = 0;
+    double nll = 0, kl = 0, row = 0;
     int counts = 1;
     for (int with = 0; with < 2; with++) {
-        if (on_cpu(x, with, want, &err) || on_gpu(x, with, got, &err)) {
+        memset(each[0], 0, x->n * sizeof **each);
+        memset(each[1], 0, x->n * sizeof **each);
+        if (on_cpu(x, with, want, each[0], &err) || on_gpu(x, with, got, each[1], &err)) {
             verdict(0, name, err.msg);
             return;
+        }
+        for (size_t i = 0; i < x->n; i++) {
+            const double a = (double)each[0][i].kl, b = (double)each[1][i].kl;
+            row = worse(row, fabs(a - b) / (1 + fabs(a)));
+            row = worse(row, fabs((double)each[0][i].p_change - (double)each[1][i].p_change));
         }
         for (int s = 0; s < SEQUENCES; s++) {
             nll = worse(nll, off(got[s].nll, want[s].nll));
@@ -123,9 +134,12 @@ static void compare(const char *name, const rows *x, double limit)
                       got[s].agree == want[s].agree;
         }
     }
-    snprintf(detail, sizeof detail, "nll off by %.2g, KL by %.2g, limit %.0e, counts %s", nll, kl,
-             limit, counts ? "equal" : "differ");
-    verdict(nll <= limit && kl <= limit && counts, name, detail);
+    free(each[0]);
+    free(each[1]);
+    snprintf(detail, sizeof detail,
+             "nll off by %.2g, KL by %.2g, limit %.0e, single rows by %.2g, limit 1e-6, counts %s",
+             nll, kl, limit, row, counts ? "equal" : "differ");
+    verdict(nll <= limit && kl <= limit && row <= 1e-6 && counts, name, detail);
 }
 
 /* ---- cases ---- */
@@ -183,8 +197,8 @@ static void against_itself(void)
     rows x = random_rows(200, 4999, 0, 60);
     kvd_quality got[SEQUENCES], again[SEQUENCES];
     kvd_err err = {""};
-    int good =
-        !on_gpu(&x, 1, got, &err) && !on_gpu(&x, 1, again, &err) && !memcmp(got, again, sizeof got);
+    int good = !on_gpu(&x, 1, got, NULL, &err) && !on_gpu(&x, 1, again, NULL, &err) &&
+               !memcmp(got, again, sizeof got);
     for (int s = 0; s < SEQUENCES; s++)
         good &= got[s].kl == 0 && got[s].agree == got[s].n;
     verdict(good, "against_itself", err.msg);
@@ -198,7 +212,7 @@ static void refused(const char *name, rows *x)
     kvd_err want = {"nothing"}, got = {"nothing"};
     char detail[1200];
     const int cpu = kvd_quality_add(q, x->logits, x->reference, x->target, x->n, x->vocab, &want);
-    const int gpu = on_gpu(x, 1, q, &got);
+    const int gpu = on_gpu(x, 1, q, NULL, &got);
     snprintf(detail, sizeof detail, "'%s', not '%s'", got.msg, want.msg);
     verdict(cpu == -1 && gpu == -1 && !strcmp(want.msg, got.msg), name, detail);
 }
@@ -245,7 +259,7 @@ static void rate(size_t n, size_t vocab)
         for (int i = 0; i < 6; i++) {
             check(cudaEventRecord(begin, NULL), "event");
             if (!g || kvd_gpu_quality_add(g, logits, with ? reference : NULL, target, sequence, n,
-                                          vocab, &q, NULL, &err)) {
+                                          vocab, &q, NULL, NULL, &err)) {
                 verdict(0, "rate", err.msg);
                 return;
             }

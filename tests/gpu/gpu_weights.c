@@ -102,9 +102,11 @@ static void compare_experts(comparison *to, const kvd_gpu_weights *w, int l)
 {
     const kvd_gpu_layer *d = &w->layer[l];
     const kvd_gpu_share *s = &w->share;
-    const slice router = {KVD_PART_ROUTER, 0, 0, 0}, scale = {KVD_PART_SHARED_SCALE, 0, 0, 0};
+    const slice router = {KVD_PART_ROUTER, 0, 0, 0}, scale = {KVD_PART_SHARED_SCALE, 0, 0, 0},
+                choice = {KVD_PART_ROUTER_BIAS, 0, 0, 0};
     compare(to, "router", l, false, &router, 1, KVD_F32, d->router);
     compare(to, "bias of the router", l, true, &router, 1, KVD_F32, d->bias_router);
+    compare(to, "bias of the choice", l, false, &choice, 1, KVD_F32, d->bias_choice);
     compare(to, "factor of the shared expert", l, false, &scale, 1, KVD_F32, d->shared_scale);
     compare_expert(to, l, KVD_PART_SHARED_GATE, s->first_shared, s->n_shared, &d->shared);
     for (expert = 0; d->expert && expert < w->config.n_experts; expert++)
@@ -112,25 +114,42 @@ static void compare_experts(comparison *to, const kvd_gpu_weights *w, int l)
                        &d->expert[expert]);
 }
 
+static void compare_latent(comparison *to, const kvd_gpu_latent *d, int l)
+{
+    const slice q_down = {KVD_PART_Q_DOWN, 0, 0, 0}, q = {KVD_PART_Q, 0, 0, 0},
+                norm_q = {KVD_PART_NORM_Q_DOWN, 0, 0, 0}, down = {KVD_PART_LATENT, 0, 0, 0},
+                norm = {KVD_PART_NORM_LATENT, 0, 0, 0}, up = {KVD_PART_LATENT_UP, 0, 0, 0};
+    compare(to, "Q's factor", l, false, &q_down, 1, to->type, d->q_down);
+    compare(to, "its norm", l, false, &norm_q, 1, KVD_F32, d->norm_q_down);
+    compare(to, "Q", l, false, &q, 1, to->type, d->q);
+    compare(to, "projection to the latent", l, false, &down, 1, to->type, d->down);
+    compare(to, "norm of the latent", l, false, &norm, 1, KVD_F32, d->norm);
+    compare(to, "projection from the latent", l, false, &up, 1, to->type, d->up);
+}
+
 static void compare_layer(comparison *to, const kvd_gpu_weights *w, int l)
 {
     const kvd_gpu_layer *d = &w->layer[l];
     const kvd_gpu_share *s = &w->share;
-    const int head = w->config.d_head;
+    const int head = w->config.d_head, head_o = w->config.latent ? w->config.d_value : head;
     const slice qkv[] = {{KVD_PART_Q, 0, s->first_head * head, s->n_heads * head},
                          {KVD_PART_K, 0, s->first_kv_head * head, s->n_kv_heads * head},
                          {KVD_PART_V, 0, s->first_kv_head * head, s->n_kv_heads * head}};
     const slice gate_up[] = {{KVD_PART_GATE, 0, s->first_ffn, s->n_ffn},
                              {KVD_PART_UP, 0, s->first_ffn, s->n_ffn}};
-    const slice o = {KVD_PART_O, 1, s->first_head * head, s->n_heads * head};
+    const slice o = {KVD_PART_O, 1, s->first_head * head_o, s->n_heads * head_o};
     const slice down = {KVD_PART_DOWN, 1, s->first_ffn, s->n_ffn};
     const slice norm[] = {{KVD_PART_NORM_ATTENTION, 0, 0, 0}, {KVD_PART_NORM_FFN, 0, 0, 0}};
     const slice branch[] = {{KVD_PART_NORM_O, 0, 0, 0}, {KVD_PART_NORM_DOWN, 0, 0, 0}};
     const slice norm_q = {KVD_PART_NORM_Q, 0, 0, 0}, norm_k = {KVD_PART_NORM_K, 0, 0, 0};
     const slice sinks = {KVD_PART_SINKS, 0, s->first_head, s->n_heads};
     const slice all_o = {KVD_PART_O, 0, 0, 0}, all_down = {KVD_PART_DOWN, 0, 0, 0};
-    compare(to, "Q, K, V", l, false, qkv, 3, to->type, d->qkv);
-    compare(to, "bias of Q, K, V", l, true, qkv, 3, KVD_F32, d->bias_qkv);
+    if (w->config.latent) {
+        compare_latent(to, &d->latent, l);
+    } else {
+        compare(to, "Q, K, V", l, false, qkv, 3, to->type, d->qkv);
+        compare(to, "bias of Q, K, V", l, true, qkv, 3, KVD_F32, d->bias_qkv);
+    }
     compare(to, "O", l, false, &o, 1, to->type, d->o);
     compare(to, "bias of O", l, true, &all_o, 1, KVD_F32, d->bias_o);
     compare(to, "gate and up", l, false, gate_up, 2, to->type, d->gate_up);
@@ -178,7 +197,7 @@ static void test_share(const char *name, const kvd_checkpoint *c, kvd_dtype type
     comparison to = {.name = name, .c = c, .type = type};
     if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_PASS, index, count, &share, &err))
         return;
-    if (kvd_gpu_weights_load(&w, c, type, &share, &err)) {
+    if (kvd_gpu_weights_load(&w, c, type, &share, false, &err)) {
         printf("not ok weights, %s, %s: %s\n", name, kvd_dtype_name(type), err.msg);
         failures++;
         return;
@@ -251,6 +270,7 @@ int main(int argc, char **argv)
 #define NAME(name) "tests/data/families/" name
     static const char *const path[] = {FAMILIES(NAME),
                                        ROUTED(NAME),
+                                       LATENT(NAME),
                                        "tests/data/gguf/falcon-40b.gguf",
                                        "tests/data/gguf/gqa.gguf",
                                        "tests/data/gguf/phi3-long.gguf",

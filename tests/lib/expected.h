@@ -22,13 +22,13 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
         X("opt-before"), X("opt-after"), X("opt-nobias"), X("falcon-7b"), X("falcon-40b"),         \
-        X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias")
+        X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
+        X("qwen3-yarn"), X("llama-yarn")
 /* Fixtures whose gradients only CPUs compute; GPUs compute the forward pass. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
-        X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial"), X("qwen3-yarn"),         \
-        X("llama-yarn")
+        X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial")
 /* Every fixture without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 

@@ -123,6 +123,33 @@ static void scales_have_places_of_their_own(void **state)
                      64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
+/* A block of floating-point codes has a byte per token; lanes read 8 (keys) or 16 (values). */
+static void blocks_have_a_scale_per_token(void **state)
+{
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        int seen[TOKENS] = {0};
+        for (int t = 0; t < TOKENS; t++) {
+            const int lane = side ? kvd_packed_value_lane(t, 0) : kvd_packed_key_lane(t, 0);
+            seen[kvd_packed_block_scale(side, t)]++;
+            assert_int_equal(kvd_packed_block_scale(side, t) / (side ? 16 : 8),
+                             side ? lane % 4 : lane / 4);
+        }
+        for (int i = 0; i < TOKENS; i++)
+            assert_int_equal(seen[i], 1);
+    }
+    const kvd_packed_form fp8 = {.bits = 8, .v_group = KVD_WIDTH_MAX, .exponent = 4},
+                          nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 16},
+                          mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 32},
+                          turned = {.bits = 4, .v_group = KVD_WIDTH_MAX, .norms = true};
+    /* bytes per token and side, times 64 tokens and two sides */
+    assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
+    assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);
+    assert_int_equal(kvd_packed_parts_of(&mxfp4, 80, 80).bytes, (40 + 3) * TOKENS * 2);
+    assert_int_equal(kvd_packed_parts_of(&turned, 128, 128).bytes,
+                     64 * TOKENS * 2 + (4 + 2) * TOKENS);
+}
+
 static float as_half(float x)
 {
     uint16_t h;
@@ -180,6 +207,7 @@ int main(void)
         cmocka_unit_test(levels_are_a_stream),
         cmocka_unit_test(numbers_are_fragments),
         cmocka_unit_test(scales_have_places_of_their_own),
+        cmocka_unit_test(blocks_have_a_scale_per_token),
         cmocka_unit_test(groups_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

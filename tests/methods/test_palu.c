@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "calibration_dump.h"
+#include "dims_fixture.h"
 #include "methods/method.h"
 
 enum { N = 300, WIDE = HEADS * D };
@@ -124,10 +125,19 @@ static void palu_of_single_heads(void **state)
 
 /* ---- ranks of a search ----------------------------------------------------------------------- */
 
-/* Writes the ranks of a search for every group and side; returns their sum. */
-static int searched(const char *text, kvd_fisher *f, int rank[LAYERS][HEADS][KVD_N_SIDES])
+/*
+ * Writes the ranks of a search for every group and side; returns their sum. If `drawn` is given,
+ * the matrices are drawn and have its singular values, instead of those of the calibration.
+ */
+static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
+                    int rank[LAYERS][HEADS][KVD_N_SIDES])
 {
-    const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = f};
+    const kvd_method_setup setup = {.config = &config,
+                                    .calibration = drawn ? NULL : &dump,
+                                    .fisher = f,
+                                    .spectrum = drawn,
+                                    .seed = 1,
+                                    .drawn = drawn != NULL};
     kvd_method m;
     kvd_err err = {""};
     int sum = 0;
@@ -152,13 +162,14 @@ static void palu_gives_ranks_by_information(void **state)
     kvd_fisher f = {.n_layers = LAYERS, .root = {keys, values}, .weight = {none, none}};
     int rank[LAYERS][HEADS][KVD_N_SIDES];
     /* equal information gives equal ranks */
-    assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, rank), 4 * LAYERS * HEADS * 2);
+    assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank),
+                     4 * LAYERS * HEADS * 2);
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
     /* 32 dimensions in proportion to 1 1 1 1 and 1 3 3 5 of 16 */
     values[1] = values[2] = 3;
     values[3] = 5;
-    assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, rank), 32);
+    assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      /* five times 2, and the two dimensions beyond the full head */
@@ -179,7 +190,7 @@ static void palu_gives_ranks_by_information(void **state)
             values[j] = exp(3 * kvd_rng_normal(&rng));
         }
         /* both heads of a group have its rank */
-        assert_int_equal(searched(text[i % 4], &f, rank), each[i % 4] * LAYERS * HEADS * 2);
+        assert_int_equal(searched(text[i % 4], &f, NULL, rank), each[i % 4] * LAYERS * HEADS * 2);
         for (int j = 0; j < LAYERS * HEADS * 2; j++)
             assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
         for (int l = 0; i % 4 == 3 && l < LAYERS; l++)
@@ -209,15 +220,14 @@ static void singular_values(int layer, int head, int side, double *sigma)
  * Eq. 6 with one r keeps as many dimensions as equal ranks, or up to a step of r fewer. The last
  * kept dimension of every head is needed, the first removed one is not.
  */
-static void palu_gives_ranks_by_eq6(void **state)
+static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
-    (void)state;
     const char *const text[] = {"palu,p=0.5,heads=1,search=3", "palu,p=0.25,heads=1,search=3",
                                 "palu,p=0.9,heads=1,search=3"};
     const int each[] = {4, 6, 1};
     int rank[LAYERS][HEADS][KVD_N_SIDES];
     for (int i = 0; i < 3; i++) {
-        const int most = each[i] * LAYERS * HEADS * 2, sum = searched(text[i], NULL, rank);
+        const int most = each[i] * LAYERS * HEADS * 2, sum = searched(text[i], NULL, drawn, rank);
         double kept = 0, dropped = 1;
         assert_in_range(sum, most - LAYERS * HEADS * 2, most);
         for (int l = 0; l < LAYERS; l++)
@@ -225,7 +235,13 @@ static void palu_gives_ranks_by_eq6(void **state)
                 for (int side = 0; side < KVD_N_SIDES; side++) {
                     double sigma[D], all = 0, tail = 0;
                     const int r = rank[l][h][side];
-                    singular_values(l, h, side, sigma);
+                    if (drawn)
+                        memcpy(sigma,
+                               kvd_spectrum_sigma(
+                                   drawn, side == KVD_KEYS ? KVD_PAIR_QK : KVD_PAIR_WV, l, h),
+                               sizeof sigma);
+                    else
+                        singular_values(l, h, side, sigma);
                     for (int j = D - 1; j >= 0; j--)
                         all += sigma[j];
                     for (int j = r; j < D; j++)
@@ -238,11 +254,42 @@ static void palu_gives_ranks_by_eq6(void **state)
     }
 }
 
+static void palu_gives_ranks_by_eq6(void **state)
+{
+    (void)state;
+    ranks_by_eq6(NULL);
+}
+
+/* Drawn matrices have the widths of fdc's singular values; those of groups are not known. */
+static void palu_draws_matrices_of_given_spread(void **state)
+{
+    (void)state;
+    static const char *const text[] = {"palu,p=0.5,heads=2,search=3",
+                                       "palu,p=0.5,heads=1,search=3"};
+    kvd_spectrum s;
+    kvd_err err = {""};
+    assert_int_equal(fixture_spectrum(&s, &config, 5, &err), 0);
+    for (int i = 0; i < LAYERS * HEADS * D; i++) /* another curve for every head */
+        s.pair[KVD_PAIR_QK].sigma[i] = exp(-(i / D + 1.0) * (i % D) / D);
+    ranks_by_eq6(&s);
+    for (int i = 0; i < 2; i++) {
+        const kvd_method_setup setup = {
+            .config = &config, .spectrum = i ? NULL : &s, .seed = 1, .drawn = true};
+        kvd_method m;
+        assert_int_equal(kvd_method_parse(text[i], &m, &err), 0);
+        kvd_plan plan = m.plan;
+        assert_int_equal(kvd_plan_open(&plan, &setup, &err), -1);
+        assert_non_null(strstr(err.msg, i ? "give --calibration or --spread" : "heads=1"));
+    }
+    kvd_spectrum_release(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(palu_is_the_best_of_its_rank),
                                        cmocka_unit_test(palu_of_single_heads),
                                        cmocka_unit_test(palu_gives_ranks_by_information),
-                                       cmocka_unit_test(palu_gives_ranks_by_eq6)};
+                                       cmocka_unit_test(palu_gives_ranks_by_eq6),
+                                       cmocka_unit_test(palu_draws_matrices_of_given_spread)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

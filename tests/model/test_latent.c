@@ -255,6 +255,11 @@ static void test_configurations(void **state)
     /* Published files hold the layer that predicts a second token, which is not read. */
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
+    /* Other models of the family have no such layer, and say so. */
+    char without[sizeof v3];
+    memcpy(without, v3, sizeof v3);
+    strstr(without, "_predict_layers\":1")[strlen("_predict_layers\":")] = '0';
+    assert_int_equal(accept(without).extra_layers, 0);
     assert_true(kvd_family_knows(&c, "model.layers.3.mlp.gate.e_score_correction_bias"));
     assert_false(kvd_family_knows(&c, "model.layers.2.mlp.gate.e_score_correction_bias"));
 

@@ -31,28 +31,83 @@ typedef struct {
     kvd_batching_limits limits;
     /* tokens of each request that were processed; tokens that it emitted */
     uint32_t done[64], out[64];
-    int slot[64];   /* slot of each request; -1 before it starts, -2 after its end */
-    size_t started; /* number of requests started, in the order of arrival */
+    int slot[64]; /* slot of each request; -1 before it starts, -2 after its end */
+    /* tokens that a preempted request had emitted: part of its prompt when it enters again */
+    uint32_t again[64];
+    /* tokens that went through the model; tokens that preempted requests lost; preemptions */
+    size_t processed, lost, preempted;
 } watcher;
+
+static uint32_t prompt_of(const watcher *w, size_t i)
+{
+    return w->requests->request[i].input + w->again[i];
+}
+
+/* Returns the pages of request i with this number of tokens in the cache. */
+static size_t pages_with(const watcher *w, size_t i, size_t tokens)
+{
+    const size_t prompt = prompt_of(w, i), most = tokens > prompt ? tokens : prompt;
+    return w->limits.admission == KVD_ADMIT_STORED ? (most + 63) / 64
+                                                   : pages_of(&w->requests->request[i]);
+}
+
+/* Returns the arrived request that waits first; `arrived` if none waits. */
+static size_t first_waiting(const watcher *w, size_t arrived)
+{
+    size_t i = 0;
+    while (i < arrived && w->slot[i] != -1)
+        i++;
+    return i;
+}
+
+/*
+ * Checks that the requests that were preempted arrived last of those that ran, and that the pages
+ * would not have held the steps of all that ran.
+ */
+static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
+{
+    size_t n;
+    const kvd_preempted *const p = kvd_batcher_preempted(b, &n);
+    for (size_t k = 0; k < n; k++) {
+        size_t last = 0, full = 0;
+        for (size_t i = 0; i < arrived; i++)
+            if (w->slot[i] >= 0) {
+                last = i;
+                full += pages_with(w, i, w->done[i] + (w->done[i] >= prompt_of(w, i)));
+            }
+        assert_int_equal(w->limits.admission, KVD_ADMIT_STORED);
+        assert_true(full > w->limits.pages);
+        assert_int_equal(p[k].request, last);
+        assert_int_equal(p[k].slot, w->slot[last]);
+        assert_int_equal(p[k].tokens, w->done[last]);
+        w->preempted++;
+        w->lost += w->done[last];
+        w->slot[last] = -1;
+        w->done[last] = 0;
+        w->again[last] = w->out[last];
+    }
+}
 
 static void check_slice(watcher *w, const kvd_slice *s, bool step)
 {
     const kvd_request *q = &w->requests->request[s->request];
     if (w->slot[s->request] == -1) {
-        assert_int_equal(s->request, w->started++); /* no request overtakes another */
+        /* no request overtakes another */
+        assert_int_equal(s->request, first_waiting(w, w->requests->n));
         w->slot[s->request] = (int)s->slot;
     }
-    /* a request keeps its slot from its first to its last token */
+    /* a request keeps its slot until its last token or its preemption */
     assert_int_equal(w->slot[s->request], s->slot);
     assert_true(s->slot < w->limits.max_batch);
     assert_int_equal(s->before, w->done[s->request]);
     assert_true(s->n >= 1);
     if (step)
-        assert_true(s->n == 1 && s->before >= q->input);
+        assert_true(s->n == 1 && s->before >= prompt_of(w, s->request));
     else
-        assert_true(s->before + s->n <= q->input);
+        assert_true(s->before + s->n <= prompt_of(w, s->request));
     w->done[s->request] += s->n;
-    assert_int_equal(s->emits, w->done[s->request] >= q->input);
+    w->processed += s->n;
+    assert_int_equal(s->emits, w->done[s->request] >= prompt_of(w, s->request));
     w->out[s->request] += s->emits != 0;
     assert_int_equal(s->last, w->out[s->request] == q->output);
 }
@@ -81,26 +136,27 @@ static void check_limits(const watcher *w, const kvd_iteration *it)
 static void check_steps(const watcher *w, const kvd_iteration *it)
 {
     size_t stepping = 0;
-    for (size_t i = 0; i < w->started; i++)
-        stepping += w->slot[i] >= 0 && w->done[i] >= w->requests->request[i].input;
+    for (size_t i = 0; i < w->requests->n; i++)
+        stepping += w->slot[i] >= 0 && w->done[i] >= prompt_of(w, i);
     if (w->limits.chunk || it->n_steps)
         assert_int_equal(it->n_steps, stepping);
 }
 
 static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
 {
-    size_t running = 0, pages = 0, tokens = 0;
+    size_t running = 0, waiting = 0, pages = 0, tokens = 0;
     for (size_t i = 0; i < arrived; i++) {
         const kvd_request *q = &w->requests->request[i];
         if (w->slot[i] >= 0) {
             running++;
-            pages += pages_of(q);
+            pages += pages_with(w, i, w->done[i]);
         }
+        waiting += w->slot[i] == -1;
         tokens += q->input + q->output - 1 - w->done[i];
     }
     const kvd_batcher_load load = kvd_batcher_ask(b);
     assert_int_equal(load.running, running);
-    assert_int_equal(load.waiting, arrived - w->started);
+    assert_int_equal(load.waiting, waiting);
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
@@ -116,16 +172,22 @@ static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iterat
                         size_t arrived)
 {
     const kvd_batcher_load load = kvd_batcher_ask(b);
-    if (w->started == arrived || load.running == w->limits.max_batch ||
-        load.pages_used + pages_of(&w->requests->request[w->started]) > w->limits.pages)
+    const size_t i = first_waiting(w, arrived);
+    const size_t spare =
+        w->limits.admission == KVD_ADMIT_STORED && load.running ? w->limits.pages / 100 : 0;
+    size_t preempted;
+    (void)kvd_batcher_preempted(b, &preempted);
+    if (i == arrived || load.running == w->limits.max_batch || preempted ||
+        load.pages_used + pages_with(w, i, 0) + spare > w->limits.pages)
         return;
     if (w->limits.chunk)
         assert_int_equal(it->n_tokens, w->limits.chunk);
     else
-        assert_true(it->n_tokens + w->requests->request[w->started].input > w->limits.max_tokens);
+        assert_true(it->n_tokens + prompt_of(w, i) > w->limits.max_tokens);
 }
 
-static void run_random(uint64_t seed)
+/* Returns the number of preemptions. */
+static size_t run_random(uint64_t seed, kvd_admission admission)
 {
     kvd_rng rng;
     kvd_rng_seed(&rng, seed, 0);
@@ -139,6 +201,7 @@ static void run_random(uint64_t seed)
         most = pages_of(&request[i]) > most ? pages_of(&request[i]) : most;
     }
     watcher w = {.requests = &r, .limits = {.max_batch = 1 + kvd_rng_below(&rng, 20)}};
+    w.limits.admission = admission;
     w.limits.max_tokens = 1 + kvd_rng_below(&rng, 400);
     w.limits.chunk = seed % 2 ? w.limits.max_batch + kvd_rng_below(&rng, 200) : 0;
     w.limits.pages = most + kvd_rng_below(&rng, 30);
@@ -150,6 +213,7 @@ static void run_random(uint64_t seed)
         for (size_t k = kvd_rng_below(&rng, 4); k > 0 && arrived < r.n; k--)
             assert_int_equal(kvd_batcher_arrive(b, (uint32_t)arrived++, &err), 0);
         const kvd_iteration it = kvd_batcher_next(b);
+        check_preempted(&w, b, arrived);
         check_steps(&w, &it);
         for (size_t i = 0; i < it.n_slices; i++)
             check_slice(&w, &it.slice[i], i < it.n_steps);
@@ -161,27 +225,35 @@ static void run_random(uint64_t seed)
                 w.slot[it.slice[i].request] = -2;
         if (!it.n_slices) {
             /* the batcher is idle only if there is nothing to do */
-            assert_int_equal(w.started, arrived);
+            assert_int_equal(first_waiting(&w, arrived), arrived);
             if (arrived == r.n)
                 break;
         }
         assert_true(++iterations < 100000);
     }
+    size_t tokens = w.lost;
     for (size_t i = 0; i < r.n; i++) {
+        tokens += request[i].input + request[i].output - 1;
         assert_int_equal(w.done[i], request[i].input + request[i].output - 1);
         assert_int_equal(w.out[i], request[i].output);
         assert_int_equal(w.slot[i], -2);
     }
+    assert_int_equal(w.processed, tokens);
     const kvd_batcher_load load = kvd_batcher_ask(b);
     assert_true(!load.waiting && !load.running && !load.tokens && !load.pages_used);
     kvd_batcher_free(b);
+    return w.preempted;
 }
 
 static void test_properties(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 3000; seed++)
-        run_random(seed);
+    size_t preempted = 0;
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        run_random(seed, KVD_ADMIT_WHOLE);
+        preempted += run_random(seed, KVD_ADMIT_STORED);
+    }
+    assert_true(preempted > 3000);
 }
 
 /* ---- by hand ---- */
@@ -260,6 +332,50 @@ static void test_memory(void **state)
     kvd_batcher_free(b);
 }
 
+/*
+ * Three pages: request 0 grows into a second page and preempts request 2, later a third and
+ * preempts request 1. A preempted request enters again with what it has emitted as its prompt.
+ */
+static void test_preemption(void **state)
+{
+    (void)state;
+    kvd_request q[] = {{0, 62, 70}, {0, 63, 4}, {0, 10, 2}};
+    const kvd_requests r = {.n = 3, .request = q};
+    const kvd_batching_limits limits = {
+        .max_batch = 3, .max_tokens = 1000, .pages = 3, .admission = KVD_ADMIT_STORED};
+    kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
+    size_t n;
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+    assert_string_equal(told(b), "P0:0+62. P1:0+63.");
+    assert_string_equal(told(b), "S0:62+1. S1:63+1.");
+    assert_int_equal(kvd_batcher_ask(b).pages_used, 2);
+    assert_int_equal(kvd_batcher_arrive(b, 2, &err), 0);
+    assert_string_equal(told(b), "P2:0+10.");
+    /* requests 0 and 1 use their first pages up, so request 1 preempts request 2 */
+    assert_string_equal(told(b), "S0:63+1. S1:64+1.");
+    const kvd_preempted *p = kvd_batcher_preempted(b, &n);
+    assert_int_equal(n, 1);
+    assert_true(p->request == 2 && p->tokens == 10);
+    assert_int_equal(kvd_batcher_ask(b).pages_used, 3);
+    /* request 0 needs a second page: request 1, now the last of those that run, gives way */
+    assert_string_equal(told(b), "S0:64+1.");
+    p = kvd_batcher_preempted(b, &n);
+    assert_int_equal(n, 1);
+    assert_true(p->request == 1 && p->tokens == 65);
+    assert_string_equal(told(b), "S0:65+1."); /* request 1 needs two pages, and one is free */
+    for (uint32_t before = 66; before < 128; before++)
+        (void)kvd_batcher_next(b);
+    assert_string_equal(told(b), "S0:128+1.");
+    assert_string_equal(told(b), "S0:129+1.");
+    assert_string_equal(told(b), "S0:130+1!");
+    assert_string_equal(told(b), "P1:0+66! P2:0+11!");
+    assert_string_equal(told(b), "");
+    assert_int_equal(kvd_batcher_ask(b).pages_used, 0);
+    assert_int_equal(kvd_batcher_ask(b).tokens, 0);
+    kvd_batcher_free(b);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -301,7 +417,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_properties), cmocka_unit_test(test_whole_prompts),
         cmocka_unit_test(test_chunks),     cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_preemption), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

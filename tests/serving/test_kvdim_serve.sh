@@ -58,6 +58,14 @@ sed 's/b\.h5/a.h5/' "$D/b.json" | cmp -s - "$D/a.json" && ok "the same again" ||
 "$SERVE" $costs --requests poisson:2:humaneval --n-requests 50 --method zack,p=0.5 -o "$D/c.h5" >"$D/out" 2>"$D/err"
 [ "$(grep -c '^point ' "$D/out")" -eq 1 ] && grep -q '^simulated: ' "$D/out" && ok "the table says that it is simulated" || bad "the table says that it is simulated" "$(cat "$D/out" "$D/err")"
 
+# ---- admission by what is stored -----------------------------------------------------------------------
+run() { "$SERVE" $costs --method none --requests poisson:50:fixed:200:300 --n-requests 200 --json -q "$@" -o "$D/m.h5" >"$D/m.json" 2>"$D/err"; }
+run && whole=$(values served_per_s "$D/m.json") few=$(values running_mean "$D/m.json") && [ "$(values admission "$D/m.json") $(values preempted "$D/m.json") $(values recomputed "$D/m.json")" = "whole 0 0" ] &&
+  run --memory 15.4 --reserve 0.2 --admission stored && [ "$(values admission "$D/m.json")" = stored ] &&
+  echo "$(values preempted "$D/m.json") $(values recomputed "$D/m.json") $(values kv_share "$D/m.json") $(values served_per_s "$D/m.json") $whole" | awk '{ exit !($1 > 0 && $2 >= 200 * $1 && $3 <= 1 && $4 < $5) }' &&
+  grep -q "preemptions, [0-9]* tokens computed again" "$D/err" && ok "preemptions and recomputed tokens are reported" || bad "preemptions and recomputed tokens are reported" "$(cat "$D/m.json" "$D/err")"
+fails "an unknown admission" 2 "--admission" $costs --requests poisson:2 --admission some
+
 # ---- several files of costs -------------------------------------------------------------------------
 "$B/tests/tool_jct" costs "$D/one.h5" none card && "$B/tests/tool_jct" costs "$D/two.h5" zack,p=0.5 card && "$B/tests/tool_jct" costs "$D/both.h5" both card && "$B/tests/tool_jct" costs "$D/cpu.h5" both none || bad "make two files of costs"
 "$SERVE" --costs "$D/one.h5" --costs "$D/two.h5" --requests poisson:2:arxiv --n-requests 400 --request-rate 0.5:3:0.5 --max-rate 0.1 --slo-ttft 1 --slo-tbt 0.02 --json -q -o "$D/b.h5" >"$D/b.json" 2>"$D/err"

@@ -3,6 +3,8 @@
  * weights as a Hugging Face folder.
  *
  *   dtype=bf16|f16|f32 (bf16)   shard-mb=N (5000)   seed=N (1)   config=1: config.json alone
+ *   tokenizer=FILE: also tokenizer.json, the BPE tokenizer FILE with further pieces up to the size
+ *   of the vocabulary
  *   any other key: that number in config.json instead of the published one, for smaller models of
  *   the same form
  */
@@ -15,6 +17,7 @@ typedef struct {
     size_t shard_bytes;
     uint64_t seed;
     bool config_only;
+    const char *tokenizer; /* NULL: none */
     json_t *json;
 } settings;
 
@@ -34,6 +37,10 @@ static int set(settings *s, const char *text, kvd_err *err)
             }
         return kvd_fail(err, "no dtype '%s'", value);
     }
+    if (strcmp(key, "tokenizer") == 0) {
+        s->tokenizer = value;
+        return 0;
+    }
     char *end;
     const long long number = strtoll(value, &end, 10);
     if (*end || end == value || number < 0)
@@ -51,6 +58,28 @@ static int set(settings *s, const char *text, kvd_err *err)
     return 0;
 }
 
+/* Writes the tokenizer with a piece for every id below the size of the vocabulary. */
+static int write_tokenizer(const settings *s, const char *folder, kvd_err *err)
+{
+    char path[4096], piece[32];
+    json_error_t why;
+    json_t *const all = json_load_file(s->tokenizer, 0, &why);
+    json_t *const vocab = json_object_get(json_object_get(all, "model"), "vocab");
+    const json_int_t size = json_integer_value(json_object_get(s->json, "vocab_size"));
+    if (!json_is_object(vocab)) {
+        json_decref(all);
+        return kvd_fail(err, "'%s': %s", s->tokenizer, all ? "no BPE vocabulary" : why.text);
+    }
+    for (json_int_t id = (json_int_t)json_object_size(vocab); id < size; id++) {
+        (void)snprintf(piece, sizeof piece, "<further_%lld>", (long long)id);
+        (void)json_object_set_new(vocab, piece, json_integer(id));
+    }
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    const int status = json_dump_file(all, path, JSON_COMPACT);
+    json_decref(all);
+    return status ? kvd_fail_errno(err, "cannot write '%s'", path) : 0;
+}
+
 static int make(const kvd_shape *published, const char *folder, int n, char **more, kvd_err *err)
 {
     settings s = {.dtype = KVD_BF16, .shard_bytes = 5000000000, .seed = 1};
@@ -59,15 +88,18 @@ static int make(const kvd_shape *published, const char *folder, int n, char **mo
     for (int i = 0; i < n && !status; i++)
         status = set(&s, more[i], err);
     char *text = status ? NULL : json_dumps(s.json, JSON_INDENT(2));
-    json_decref(s.json);
-    if (!text)
+    if (!text) {
+        json_decref(s.json);
         return status ? status : kvd_fail(err, "cannot write the configuration as text");
+    }
     kvd_shape shape = *published;
     shape.json = text;
     if (s.config_only)
         status = written_folder(folder, err) || written_config(folder, text, err) ? -1 : 0;
     else
         status = write_shape(folder, &shape, s.seed, s.dtype, s.shard_bytes, err);
+    status = status || (s.tokenizer && write_tokenizer(&s, folder, err)) ? -1 : 0;
+    json_decref(s.json);
     free(text);
     return status;
 }

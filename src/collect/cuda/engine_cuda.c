@@ -10,6 +10,7 @@
 #include "collect/cuda/moments.h"
 #include "common/clock.h"
 #include "model/pass/cuda/forward.h"
+#include "model/pass/latent.h"
 
 typedef struct cuda cuda;
 
@@ -28,6 +29,7 @@ struct cuda {
     kvd_collect_engine engine;
     kvd_collect_spec spec;
     kvd_gpu_forward *forward;
+    size_t pass_memory; /* most bytes of device memory for the pass */
     gpu gpu[KVD_GPUS_MAX];
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
     kvd_moments *held; /* owner of the sums on the devices; NULL means none */
@@ -138,6 +140,17 @@ static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, k
     return to_device(c, 0, err);
 }
 
+/* Reads the weights of a layer with latent attention from the checkpoint. */
+static int read_latent_weights(const cuda *c, int layer, float *w_o, float *w_v, kvd_err *err)
+{
+    const kvd_checkpoint *const from = c->spec.checkpoint;
+    kvd_weight part[KVD_LAYER_WEIGHTS];
+    return kvd_layer_find(from, layer, part, err) ||
+                   kvd_latent_weights(kvd_checkpoint_config(from), part, w_o, w_v, err)
+               ? -1
+               : 0;
+}
+
 static int dump_weights(cuda *c, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -146,7 +159,8 @@ static int dump_weights(cuda *c, kvd_err *err)
     char *raw = malloc(n);
     int status = w_o && w_v && raw ? 0 : kvd_no_memory(err, "weights of a layer", n);
     for (int l = c->spec.first_layer; l <= c->spec.last_layer && !status; l++)
-        status = read_weights(c, l, w_o, w_v, raw, err) ||
+        status = (m->latent ? read_latent_weights(c, l, w_o, w_v, err)
+                            : read_weights(c, l, w_o, w_v, raw, err)) ||
                  kvd_activations_put_weights(c->spec.dump, l - c->spec.first_layer, w_o, w_v, err);
     free(w_o);
     free(w_v);
@@ -272,30 +286,35 @@ static void release(kvd_collect_engine *e)
     free(c);
 }
 
-static kvd_gpu_forward_spec pass_of(const kvd_collect_spec *s)
+static kvd_gpu_forward_spec pass_of(const cuda *c)
 {
+    const kvd_collect_spec *const s = &c->spec;
     return (kvd_gpu_forward_spec){.type = s->compute,
                                   .first_gpu = s->first_gpu,
                                   .n_gpus = s->n_gpus,
                                   .max_tokens = s->max_tokens,
-                                  .max_len = s->max_len};
+                                  .max_len = s->max_len,
+                                  .memory = c->pass_memory};
 }
 
 /*
- * Checks the device memory before anything is loaded. The message names the options that reduce the
- * need.
+ * Checks the device memory before anything is loaded, and limits the pass to what sums and dump
+ * leave. The message names the options that reduce the need.
  */
 static int check_memory(cuda *c, int g, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
-    const kvd_gpu_forward_spec pass = pass_of(s);
     const kvd_gpu_share *share = &c->gpu[g].share;
-    const size_t need = kvd_gpu_forward_bytes(kvd_checkpoint_config(s->checkpoint), &pass) +
-                        (s->sums ? kvd_gpu_moments_bytes(s->sums, share) : 0) +
+    const size_t rest = (s->sums ? kvd_gpu_moments_bytes(s->sums, share) : 0) +
                         (s->dump ? kvd_gpu_dump_bytes(s->dump, share, s->max_tokens) : 0);
     size_t left = 0, total = 0;
     if (to_device(c, g, err) || kvd_cuda_check(cudaMemGetInfo(&left, &total), "collecting", err))
         return -1;
+    const size_t most = left > rest ? left - rest : 1;
+    if (g == 0 || most < c->pass_memory)
+        c->pass_memory = most;
+    const kvd_gpu_forward_spec pass = pass_of(c);
+    const size_t need = kvd_gpu_forward_bytes(kvd_checkpoint_config(s->checkpoint), &pass) + rest;
     if (need <= left)
         return 0;
     return kvd_fail(
@@ -340,12 +359,17 @@ static int make_events(cuda *c, kvd_err *err)
 static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
-    const kvd_gpu_forward_spec pass = pass_of(s);
+    const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
+    if (config->latent && s->sums)
+        return kvd_fail(err,
+                        "second moments of a %s model, which has latent attention, are summed on "
+                        "the CPU alone: use --device cpu",
+                        config->family);
     for (int g = 0; g < s->n_gpus; g++)
-        if (kvd_gpu_share_of(kvd_checkpoint_config(s->checkpoint), KVD_GPU_PASS, g, s->n_gpus,
-                             &c->gpu[g].share, err) ||
+        if (kvd_gpu_share_of(config, KVD_GPU_PASS, g, s->n_gpus, &c->gpu[g].share, err) ||
             check_memory(c, g, err))
             return -1;
+    const kvd_gpu_forward_spec pass = pass_of(c);
     if (!(c->forward = kvd_gpu_forward_new(s->checkpoint, &pass, err)))
         return -1;
     for (int g = 0; g < s->n_gpus; g++)
@@ -383,10 +407,11 @@ int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu,
     if (kvd_cuda_check(cudaSetDevice(first_gpu), "collecting", err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), "collecting", err))
         return -1;
+    /* Leaves a tenth for sums, buffers of the dump and the CUDA runtime. */
+    pass.memory = total / 10 * 9;
     for (*batch = MOST; *batch > LEAST; *batch /= 2) {
         pass.max_tokens = *batch > seq_len ? *batch : seq_len;
-        /* Leaves a tenth for sums, buffers of the dump and the CUDA runtime. */
-        if (kvd_gpu_forward_bytes(c, &pass) <= total / 10 * 9)
+        if (kvd_gpu_forward_bytes(c, &pass) <= pass.memory)
             break;
     }
     return 0;

@@ -181,19 +181,22 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
 
 /*
  * Returns an error that names the stage, request and token of the first row that is not finite.
- * After the last residual, row numbers count only the tokens whose logits are computed.
+ * From the last residual on (with norms after branches, after it), row numbers count only the
+ * tokens whose logits are computed.
  */
 static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                         kvd_err *err)
 {
     const unsigned stage = (unsigned)(bad >> 40);
+    const unsigned few = kvd_config_norms_branches(&e->w.config)
+                             ? kvd_gpu_stage_final(&e->w.config)
+                             : kvd_gpu_stage_before(e->w.config.n_layers);
     size_t row = (size_t)(bad & ((1ULL << 40) - 1)), i = 0;
     char where[32];
     if (bad == ~0ULL)
         return 0;
     kvd_gpu_stage_name(&e->w.config, stage, where, sizeof where);
-    if (stage >= kvd_gpu_stage_before(e->w.config.n_layers) && row < e->n_emit &&
-        !only_steps(e, it))
+    if (stage >= few && row < e->n_emit && !only_steps(e, it))
         row = (size_t)e->batch.host.last[row];
     while (i + 1 < it->n_slices && row >= it->slice[i].n)
         row -= it->slice[i++].n;
@@ -489,10 +492,13 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                                        .first_gpu = s->first_gpu,
                                        .n_gpus = s->n_gpus,
                                        .max_tokens = tokens,
-                                       .max_len = s->max_len};
+                                       .max_len = s->max_len,
+                                       .weights = s->weights};
     kvd_gpu_share share;
     e->cache.attention = s->attention;
     e->cache.exact_prompts = s->exact_prompts;
+    if (s->weights && (!s->exact_prompts || (plan->dims && plan->dims->rebuild)))
+        return kvd_fail(err, "an engine that changes its weights cannot borrow them");
     if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
         kvd_batch_limits(c, tokens, s->max_len, err) ||
         kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, e->device - s->first_gpu,

@@ -77,6 +77,13 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits(((parallel *)(void *)self)->gpu[0], i, to, err);
 }
 
+static void drop(kvd_engine *self, size_t slot)
+{
+    parallel *const p = (parallel *)(void *)self;
+    for (int g = 0; g < p->n; g++)
+        kvd_pages_give_back(&p->gpu[g]->pages, slot);
+}
+
 /* ---- life ---- */
 
 static int ready(void *ctx, int gpu, kvd_err *err)
@@ -153,7 +160,7 @@ kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *pl
         kvd_no_memory(err, what, sizeof *p);
         return NULL;
     }
-    p->engine = (kvd_engine){.step = step, .logits = logits, .free = free_parallel};
+    p->engine = (kvd_engine){.step = step, .drop = drop, .logits = logits, .free = free_parallel};
     if (open_all(p, c, plan, s, err)) {
         free_parallel(&p->engine);
         return NULL;

@@ -245,7 +245,7 @@ static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
     if (kvd_gpu_share_of(kvd_checkpoint_config(q->checkpoint), KVD_GPU_SERVING, 0, 1, &all, err) ||
         kvd_gpu_worker_open(&e->w, q->checkpoint, &pass, &all, false, err) ||
         kvd_step_batch_init(&e->batch, 1, tokens, err) ||
-        kvd_clock_init(&e->clock, e->spec.phases, 64 + 18 * (size_t)e->w.config.n_layers, err))
+        kvd_clock_init(&e->clock, e->spec.phases, 64 + 21 * (size_t)e->w.config.n_layers, err))
         return -1;
     r->slice_pages.max_pages = r->own_pages.max_pages = q->max_pages;
     if (kvd_paged_cache_init(&e->cache, &e->w, q->plan, &e->batch, &r->slice_pages, &e->clock, err))

@@ -89,10 +89,13 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
+    /* Norms after branches have checked the last residual, in all rows. */
+    const unsigned stage =
+        kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
         kvd_gpu_norm(w->config.norm, w->weights.type, x, w->pending, w->weights.norm_final,
                      w->weights.norm_final_bias, w->config.norm_eps, n, (size_t)w->config.d_model,
-                     w->normed, w->stage, w->bad, w->stream);
+                     w->normed, stage, w->bad, w->stream);
     w->pending = NULL;
     return kvd_cuda_check(status, "final norm", err) ||
                    kvd_gpu_head_of(w, w->normed, n, e->logits, err) || sample(e, n, err)

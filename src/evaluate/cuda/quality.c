@@ -1,5 +1,6 @@
 #include "evaluate/cuda/quality.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "common/cuda/memory.h"
@@ -66,7 +67,8 @@ static int refuse_not_finite(const kvd_quality_row *row, size_t n, size_t vocab,
 
 int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *reference,
                         const uint32_t *target, const int *sequence, size_t n, size_t vocab,
-                        kvd_quality *per_sequence, cudaStream_t stream, kvd_err *err)
+                        kvd_quality *per_sequence, kvd_prediction_change *each, cudaStream_t stream,
+                        kvd_err *err)
 {
     if (check_input(q, target, n, vocab, err) ||
         kvd_cuda_check(
@@ -90,6 +92,10 @@ int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *re
         s->top1 += q->got[i].best == target[i];
         s->kl += q->got[i].kl;
         s->agree += reference && q->got[i].best == q->got[i].ref_best;
+        if (each && reference)
+            each[i] = (kvd_prediction_change){
+                .kl = (float)q->got[i].kl,
+                .p_change = (float)(exp(-q->got[i].nll) - exp(-q->got[i].ref_nll))};
     }
     return 0;
 }

@@ -155,6 +155,7 @@ __global__ void __launch_bounds__(THREADS, 4)
         out.nll = lse - (double)x[target[blockIdx.x]];
         /* E_p[u - x] - lse(u) + lse(x), p the softmax of u */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
+        out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;
         out.best = mine.best;
         out.ref_best = ref.best;
         out.bad = mine.bad;

@@ -16,6 +16,7 @@ extern "C" {
  */
 typedef struct {
     double nll, kl;          /* kl is 0 without a reference */
+    double ref_nll;          /* nll under the reference; nll without one */
     uint32_t best, ref_best; /* argmax; of equal logits the first */
     uint32_t bad, ref_bad;
 } kvd_quality_row;

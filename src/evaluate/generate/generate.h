@@ -46,6 +46,11 @@ typedef struct {
      */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
+    /*
+     * [n_sequences] true if the results of a sequence are there already: it is not generated, and
+     * the others run in the same groups as if it were. NULL: none are.
+     */
+    const bool *done;
 } kvd_continuations;
 
 /*
@@ -82,7 +87,16 @@ typedef struct {
 typedef struct {
     bool gpu;          /* false: on the CPU */
     kvd_dtype compute; /* type of the products: KVD_F32, or KVD_BF16 on a GPU */
-    int n_gpus;        /* number of GPUs that share the model in the engine */
+    /*
+     * First GPU, and number of GPUs, each of which has the whole model; 0 counts as 1. They divide
+     * the groups of sequences that run together. On the CPU n_gpus threads do so.
+     */
+    int first_gpu, n_gpus;
+    /*
+     * Part of all groups that this process generates, 0 .. n_parts - 1; n_parts 0 or 1: all. Group
+     * i of call k of kvd_generate is in part (k + i) mod n_parts.
+     */
+    size_t part, n_parts;
     /*
      * Number of rows of one pass. In the path by rows it limits how many sequences, with their
      * prompts and continuations, run together, but at least one runs; in the engine it limits the
@@ -108,14 +122,22 @@ const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
 /*
+ * Called when sequences first .. first + n - 1, which ran together, have ended; account: of their
+ * steps. Returns non-zero to stop, and then fills *err.
+ */
+typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
+                                 const kvd_stepwise_account *account, kvd_err *err);
+
+/*
  * Generates along *c through the cache of the plan, which must be open; its `prompt` is ignored.
- * Adds the account of the steps to *account, which may be NULL. If `step` is not NULL, it is called
- * whenever sequences end; it returns non-zero to stop and then fills *err. Fails as kvd_forward_run
- * does, naming sequences by their index in *c.
+ * Adds the account of the steps to *account, which may be NULL. `step` may be NULL. Only one thread
+ * at a time calls `step` or c->ended. Fails as kvd_forward_run does, naming sequences by their
+ * index in *c. Which sequences run together depends on *c and the memory of a GPU, so results do
+ * not depend on the number of equal GPUs.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
-                 const kvd_continued *out, kvd_stepwise_account *account,
-                 int (*step)(void *ctx, size_t n_sequences, kvd_err *err), void *ctx, kvd_err *err);
+                 const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,
+                 void *ctx, kvd_err *err);
 
 /* Returns the name of generators with this specification, for result files. */
 const char *kvd_generator_name(const kvd_generator_spec *s);

@@ -6,8 +6,12 @@
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 #define KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 
+#include <pthread.h>
+
 #include "evaluate/generate/generate.h"
 #include "model/pass/batch.h"
+
+struct kvd_gpu_weights;
 
 typedef struct kvd_generate_path kvd_generate_path;
 struct kvd_generate_path {
@@ -36,6 +40,22 @@ struct kvd_generate_path {
     void (*free)(kvd_generate_path *p);
 };
 
+/*
+ * Returns true if sequence s outgrows the length that selects longrope's table of short sequences.
+ * Its cache is then made again from all tokens so far, with the table of long sequences, as the
+ * Hugging Face library does.
+ */
+bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
+
+/*
+ * Generates sequences first .. first+n-1 of *c together, which are at most as many as
+ * path->together allows; a sequence that outgrows its table must be alone. Adds their account to
+ * *account. `lock` is held while c->ended runs.
+ */
+int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
+                       const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
+                       pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
+
 /* Products of a model for the path by rows. */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
@@ -53,20 +73,24 @@ struct kvd_generate_pass {
 };
 
 /*
- * Return the products of a checkpoint, which is borrowed, on the CPU in float32 or on the first GPU
- * in s->compute. `piece` is the largest number of rows of one call of `logits`. On failure return
- * NULL and fill *err.
+ * Return the products of a checkpoint, which is borrowed, on the CPU in float32 or on GPU
+ * s->first_gpu in s->compute, from its weights. `piece` is the largest number of rows of one call
+ * of `logits`. On failure return NULL and fill *err.
  */
 kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                          kvd_err *err);
 #ifdef KVD_CUDA
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
-                                          size_t piece, kvd_err *err);
+                                          const struct kvd_gpu_weights *weights, size_t piece,
+                                          kvd_err *err);
 #endif
 
-/* Returns the path by rows: the cache is on the CPU. On failure returns NULL and fills *err. */
+/*
+ * Returns the path by rows: the cache is on the CPU. weights: those on the GPU, borrowed; NULL on
+ * the CPU. On failure returns NULL and fills *err.
+ */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
-                                     kvd_err *err);
+                                     const struct kvd_gpu_weights *weights, kvd_err *err);
 
 #ifdef KVD_CUDA
 /*
@@ -76,12 +100,23 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
 /*
- * Returns the path through the engine for this plan alone and at most n_sequences sequences
- * together. scores: true if `read` must give logits. On failure returns NULL and fills *err.
+ * Returns the path through the engine for this plan alone, for a call with n_sequences sequences.
+ * weights: borrowed. scores: true if `read` must give logits. On failure returns NULL and fills
+ * *err.
  */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
-                                       const kvd_plan *plan, size_t n_sequences, bool scores,
-                                       kvd_err *err);
+                                       const struct kvd_gpu_weights *weights, const kvd_plan *plan,
+                                       size_t n_sequences, bool scores, kvd_err *err);
+
+/*
+ * Loads the weights in s->compute onto GPU s->first_gpu, for all plans and both paths. On failure
+ * returns NULL and fills *err.
+ */
+struct kvd_gpu_weights *kvd_generate_weights_new(const kvd_checkpoint *c,
+                                                 const kvd_generator_spec *s, kvd_err *err);
+void kvd_generate_weights_free(struct kvd_gpu_weights *w, const kvd_generator_spec *s);
+/* Makes GPU s->first_gpu the current device of the calling thread. */
+void kvd_generate_use_gpu(const kvd_generator_spec *s);
 #endif
 
 /* Returns the index of the largest of x [n], of equal ones the first. */

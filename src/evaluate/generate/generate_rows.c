@@ -194,8 +194,9 @@ static void release(kvd_generate_path *p)
 }
 
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
-                                     kvd_err *err)
+                                     const struct kvd_gpu_weights *weights, kvd_err *err)
 {
+    (void)weights;
     const kvd_config *const config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, most = (size_t)4 * 1024 * 1024 / vocab,
                  piece = most < 1               ? 1
@@ -219,7 +220,7 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
                    .logits = malloc(piece * vocab * sizeof *r->logits)};
 #ifdef KVD_CUDA
     if (s->gpu)
-        r->pass = kvd_generate_pass_cuda(c, s, piece, err);
+        r->pass = kvd_generate_pass_cuda(c, s, weights, piece, err);
 #endif
     if (!s->gpu)
         r->pass = kvd_generate_pass_cpu(c, s, err);

@@ -371,11 +371,13 @@ static int score(const kvd_benchmark_run *r, const uint32_t *token, kvd_benchmar
 
 /* ---- one plan ---- */
 
-static int on_step(void *ctx, size_t n_sequences, kvd_err *err)
+static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
+                   kvd_err *err)
 {
     kvd_progress *const progress = ctx;
+    (void)first, (void)account;
     if (progress)
-        kvd_progress_step(progress, progress->done + (double)n_sequences);
+        kvd_progress_step(progress, progress->done + (double)n);
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
@@ -400,11 +402,11 @@ int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_pla
                      ? 0
                      : kvd_no_memory(err, "answers", places * sizeof *token);
     const kvd_continued to = {.token = token, .cost = out->cost};
-    status = status ||
-             kvd_journal_generate(r->journal, name, r->generator, plan, &r->run, &to, &out->account,
-                                  on_step, progress, err) ||
-             score(r, token, out, err) ||
-             kvd_cache_check_steps(&out->account, plan, steps_of(r, out), err);
+    status = status || kvd_journal_generate(r->journal, name, r->generator, plan, &r->run, &to,
+                                            &out->account, on_step, progress, err);
+    if (!status && r->settings.generator.n_parts < 2)
+        status = score(r, token, out, err) ||
+                 kvd_cache_check_steps(&out->account, plan, steps_of(r, out), err);
     free(token);
     return status ? -1 : 0;
 }

@@ -84,9 +84,10 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
- * Runs all items through a plan, which must be open, and scores the answers. name: of the plan in
- * the journal. Fails if the account does not show that the plan did something. The caller releases
- * *out, which must be zeroed, also after a failure.
+ * Runs all items through a plan, which must be open, and scores the answers. If the generator has
+ * one part of several, only generates that part, for the journal. name: of the plan in the journal.
+ * Fails if the account does not show that the plan did something. The caller releases *out, which
+ * must be zeroed, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

@@ -14,6 +14,7 @@
 enum { RESAMPLES = 2000 };
 
 static const kvd_column columns[] = {
+    {"path", KVD_COL_TEXT, "1", "where passes ran and the cache was (docs/tasks.md)"},
     {"metric", KVD_COL_TEXT, "1", "how answers are scored (docs/tasks.md); several: items differ"},
     {"n_items", KVD_COL_INT, "1", "items of the task"},
     {"n_answers", KVD_COL_INT, "1", "answers: several where an item has several questions"},
@@ -35,6 +36,7 @@ static const kvd_column columns[] = {
     {"prompt_tokens", KVD_COL_REAL, "token", "tokens compressed at once, mean over sequences"},
     {"prompt_s", KVD_COL_REAL, "s", "pass over the prompt of a sequence on this machine, mean"},
     {"step_s", KVD_COL_REAL, "s", "step after the prompt on this machine, mean"},
+    {"free_seconds", KVD_COL_REAL, "s", "passes over prompts and steps of all sequences, summed"},
     {"seed", KVD_COL_INT, "1", "seed of the method's random choices"},
 };
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
@@ -194,6 +196,8 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
         prompt_s += c->prompt_s;
         steps_s += c->steps_s;
     }
+    char why[KVD_GENERATOR_WHY];
+    kvd_rows_text(t->rows, "path", kvd_generator_path(run->generator, plan, why));
     kvd_rows_text(t->rows, "metric", metric);
     kvd_rows_int(t->rows, "n_items", (int64_t)items);
     kvd_rows_int(t->rows, "n_answers", (int64_t)answers);
@@ -208,6 +212,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);
     kvd_rows_real(t->rows, "prompt_s", prompt_s / (double)sequences);
     kvd_rows_real(t->rows, "step_s", steps ? steps_s / (double)steps : (double)NAN);
+    kvd_rows_real(t->rows, "free_seconds", prompt_s + steps_s);
     kvd_rows_int(t->rows, "seed", (int64_t)plan->seed);
 }
 
@@ -242,7 +247,7 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, cons
 
 const char kvd_benchmark_heading[] =
     "task                 method           metric          items   cut  score %  95 %            "
-    "change  95 %             B/token  share  prompt/ms  step/ms";
+    "change  95 %             B/token  share   read  prompt/ms  step/ms";
 
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line)
 {
@@ -254,14 +259,15 @@ const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, cha
     kvd_interval_text(change, sizeof change, "[%.1f, %.1f]",
                       100 * kvd_row_real(r, i, "score_change_lo"),
                       100 * kvd_row_real(r, i, "score_change_hi"));
-    snprintf(line, KVD_BENCHMARK_LINE,
-             "%-20s %-16s %-14s %6.0f %5.0f  %7.2f  %-14s %7.2f  %-15s %8.0f  %5.3f  %9.1f  %7.2f",
-             kvd_row_text(r, i, "label"), name, kvd_row_text(r, i, "metric"),
-             kvd_row_real(r, i, "n_items"), kvd_row_real(r, i, "n_cut"),
-             100 * kvd_row_real(r, i, "score"), score, 100 * kvd_row_real(r, i, "score_change"),
-             change, kvd_row_real(r, i, "bytes_per_token_stored"),
-             kvd_row_real(r, i, "free_cache_share"), 1e3 * kvd_row_real(r, i, "prompt_s"),
-             1e3 * kvd_row_real(r, i, "step_s"));
+    snprintf(
+        line, KVD_BENCHMARK_LINE,
+        "%-20s %-16s %-14s %6.0f %5.0f  %7.2f  %-14s %7.2f  %-15s %8.0f  %5.3f  %5.3f  %9.1f  %7.2f",
+        kvd_row_text(r, i, "label"), name, kvd_row_text(r, i, "metric"),
+        kvd_row_real(r, i, "n_items"), kvd_row_real(r, i, "n_cut"),
+        100 * kvd_row_real(r, i, "score"), score, 100 * kvd_row_real(r, i, "score_change"), change,
+        kvd_row_real(r, i, "bytes_per_token_stored"), kvd_row_real(r, i, "free_cache_share"),
+        kvd_row_real(r, i, "free_read_share"), 1e3 * kvd_row_real(r, i, "prompt_s"),
+        1e3 * kvd_row_real(r, i, "step_s"));
     return line;
 }
 

@@ -1,5 +1,6 @@
 #include "evaluate/tasks/journal.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -11,9 +12,12 @@
 
 struct kvd_journal {
     char *path;
-    FILE *file;     /* at its end */
-    json_t *groups; /* groups of an earlier run: {"run", "account", "sequences"} */
+    FILE *file; /* at its end */
+    /* groups of earlier runs: {"run", "account", "sequences"}, and the "file" and "line" of each */
+    json_t *groups;
     size_t n_saved;
+    char **part; /* [n_parts] paths of the journals of parts, which were read too */
+    size_t n_parts;
 };
 
 /* ---- the file ---- */
@@ -42,23 +46,22 @@ static int write_line(kvd_journal *j, json_t *line, kvd_err *err)
     return ok ? 0 : kvd_fail_errno(err, "cannot write '%s'", j->path);
 }
 
-static int check_key(const kvd_journal *j, const json_t *first, const kvd_run_key *key,
-                     kvd_err *err)
+static int check_key(const char *path, const json_t *first, const kvd_run_key *key, kvd_err *err)
 {
     const char *const then = json_string_value(json_object_get(first, "key"));
     if (!then)
         return kvd_fail(err,
                         "'%s' does not begin with the key of a run; remove it, or run without "
                         "--resume",
-                        j->path);
-    return kvd_run_key_same(j->path, "cannot be resumed", then, key, err);
+                        path);
+    return kvd_run_key_same(path, "cannot be resumed", then, key, err);
 }
 
 /*
  * Takes over line `number` of an earlier run, which has `n` bytes with its line feed. The key of
  * the first line is compared as a whole, later lines must match their checksum.
  */
-static int take_line(kvd_journal *j, const char *line, size_t n, size_t number,
+static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
 {
     char end[CHECKSUM + 1] = "";
@@ -70,15 +73,17 @@ static int take_line(kvd_journal *j, const char *line, size_t n, size_t number,
         return kvd_fail(err,
                         "'%s', line %zu does not match its checksum; remove the file, or run "
                         "without --resume",
-                        j->path, number);
+                        path, number);
     json_t *const x = json_loadb(line, matches ? text : n, 0, &why);
     int status = 0;
     if (!x)
-        status = kvd_fail(err, "'%s', line %zu: %s; remove the file, or run without --resume",
-                          j->path, number, why.text);
+        status = kvd_fail(err, "'%s', line %zu: %s; remove the file, or run without --resume", path,
+                          number, why.text);
     else if (number == 1)
-        status = check_key(j, x, key, err);
-    else if (json_array_append(j->groups, x))
+        status = check_key(path, x, key, err);
+    else if (json_object_set_new(x, "file", json_string(path)) ||
+             json_object_set_new(x, "line", json_integer((json_int_t)number)) ||
+             json_array_append(j->groups, x))
         status = kvd_no_memory(err, "saved sequences", n);
     else
         j->n_saved += json_array_size(json_object_get(x, "sequences"));
@@ -90,7 +95,8 @@ static int take_line(kvd_journal *j, const char *line, size_t n, size_t number,
  * Reads the lines of an earlier run up to the last line feed, and sets *whole to the bytes read. A
  * killed run may have left a piece of a line after it.
  */
-static int read_lines(kvd_journal *j, FILE *f, const kvd_run_key *key, long *whole, kvd_err *err)
+static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
+                      long *whole, kvd_err *err)
 {
     static const char begins[] = "{\"key\":";
     char *line = NULL;
@@ -103,17 +109,17 @@ static int read_lines(kvd_journal *j, FILE *f, const kvd_run_key *key, long *who
         const size_t same = (size_t)n < sizeof begins - 1 ? (size_t)n : sizeof begins - 1;
         number++;
         if (line[n - 1] == '\n') {
-            status = take_line(j, line, (size_t)n, number, key, err);
+            status = take_line(j, path, line, (size_t)n, number, key, err);
             *whole += n;
         } else if (number == 1 && memcmp(line, begins, same)) {
             status = kvd_fail(err,
                               "'%s' is no file of saved sequences; remove it, or run without "
                               "--resume",
-                              j->path);
+                              path);
         }
     }
     if (!status && !feof(f))
-        status = kvd_fail_errno(err, "cannot read '%s'", j->path);
+        status = kvd_fail_errno(err, "cannot read '%s'", path);
     free(line);
     return status;
 }
@@ -128,7 +134,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
         return kvd_fail_errno(err, "cannot open '%s'", j->path);
     if (earlier) {
         j->file = earlier;
-        if (read_lines(j, earlier, key, &whole, err))
+        if (read_lines(j, j->path, earlier, key, &whole, err))
             return -1;
         if (fseek(earlier, whole, SEEK_SET) || ftruncate(fileno(earlier), whole))
             return kvd_fail_errno(err, "cannot shorten '%s'", j->path);
@@ -143,19 +149,76 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-kvd_journal *kvd_journal_open(const char *output, const kvd_run_key *key, kvd_err *err)
+/* ---- parts ---- */
+
+/* Reads the journal of a part, which another process may still be writing. */
+static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
+{
+    char **const grown = realloc(j->part, (j->n_parts + 1) * sizeof *grown);
+    long whole;
+    if (!grown) {
+        free(path);
+        return kvd_no_memory(err, "parts", (j->n_parts + 1) * sizeof *grown);
+    }
+    j->part = grown;
+    grown[j->n_parts++] = path;
+    if (kvd_output_check_derived(path, err))
+        return -1;
+    FILE *const f = fopen(path, "r");
+    if (!f)
+        return kvd_fail_errno(err, "cannot open '%s'", path);
+    const int status = read_lines(j, path, f, key, &whole, err);
+    fclose(f);
+    return status;
+}
+
+/* Returns true if a file in the folder of the journal is that of a part: NAME.I-of-N. */
+static bool is_part(const kvd_journal *j, const char *name)
+{
+    const char *const slash = strrchr(j->path, '/'), *const own = slash ? slash + 1 : j->path;
+    const size_t n = strlen(own);
+    unsigned part, parts;
+    int end = 0;
+    return !strncmp(name, own, n) && sscanf(name + n, ".%u-of-%u%n", &part, &parts, &end) == 2 &&
+           end > 0 && !name[n + (size_t)end];
+}
+
+/* Reads the journals of parts that are next to the journal. */
+static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
+{
+    const char *const slash = strrchr(j->path, '/');
+    const int folder = slash ? (int)(slash - j->path) + 1 : 0;
+    struct dirent **entry = NULL;
+    char *where;
+    if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
+        return kvd_no_memory(err, "a path", strlen(j->path));
+    /* In the order of their names, so that of sequences in two parts the same ones are taken. */
+    const int n = scandir(where, &entry, NULL, alphasort);
+    int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
+    for (int i = 0; i < n; i++) {
+        char *path = NULL;
+        if (!status && is_part(j, entry[i]->d_name))
+            status = asprintf(&path, "%.*s%s", folder, j->path, entry[i]->d_name) < 0
+                         ? kvd_no_memory(err, "a path", strlen(j->path))
+                         : read_part(j, path, key, err);
+        free(entry[i]);
+    }
+    free(entry);
+    free(where);
+    return status;
+}
+
+/* ---- life ---- */
+
+kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err)
 {
     kvd_journal *const j = calloc(1, sizeof *j);
-    if (j)
-        j->groups = json_array();
-    if (!j || !j->groups || asprintf(&j->path, "%s.items", output) < 0) {
-        if (j)
-            j->path = NULL;
+    if (!j || !(j->groups = json_array()) || !(j->path = strdup(path))) {
         kvd_journal_close(j);
-        kvd_no_memory(err, "a journal", strlen(output) + sizeof *j);
+        kvd_no_memory(err, "a journal", strlen(path) + sizeof *j);
         return NULL;
     }
-    if (begin(j, key, err)) {
+    if (begin(j, key, err) || (parts && read_parts(j, key, err))) {
         kvd_journal_close(j);
         return NULL;
     }
@@ -172,8 +235,16 @@ const char *kvd_journal_path(const kvd_journal *j)
     return j->path;
 }
 
+size_t kvd_journal_n_parts(const kvd_journal *j)
+{
+    return j->n_parts;
+}
+
 int kvd_journal_remove(kvd_journal *j, kvd_err *err)
 {
+    for (size_t i = 0; i < j->n_parts; i++)
+        if (unlink(j->part[i]))
+            return kvd_fail_errno(err, "cannot remove '%s'", j->part[i]);
     return unlink(j->path) ? kvd_fail_errno(err, "cannot remove '%s'", j->path) : 0;
 }
 
@@ -184,6 +255,9 @@ void kvd_journal_close(kvd_journal *j)
     if (j->file)
         fclose(j->file);
     json_decref(j->groups);
+    for (size_t i = 0; i < j->n_parts; i++)
+        free(j->part[i]);
+    free(j->part);
     free(j->path);
     free(j);
 }
@@ -271,186 +345,110 @@ static int sequence_of(json_t *x, const kvd_continued *out, size_t sequence, siz
 
 /* ---- generating ---- */
 
-/* The sequences of `all` that were not saved, as continuations of their own. */
+/* A call of kvd_generate whose sequences are saved. */
 typedef struct {
     kvd_journal *journal;
     const char *run;
-    const kvd_continuations *all;
-    const kvd_continued *out; /* of all */
-    kvd_continuations rest;
-    kvd_continued result; /* of the rest */
-    size_t *index;        /* [rest.n_sequences] among all */
-    size_t *offset, *end;
-    uint32_t *id, *forced;
-    size_t done; /* sequences of the rest that have ended */
-    kvd_stepwise_account account, saved;
-    int (*step)(void *ctx, size_t n_sequences, kvd_err *err);
+    const kvd_continuations *c;
+    const kvd_continued *out;
+    bool *done;                    /* [c->n_sequences] taken from the journal */
+    kvd_stepwise_account *account; /* [c->n_sequences] of groups, at their first sequences */
+    kvd_generate_step step;
     void *ctx;
-} resumed;
+} saved_call;
 
-static void release(resumed *r)
+/*
+ * Takes over the sequences of a saved group, unless another journal had one of them. Sets *n to
+ * their number.
+ */
+static int take_group(saved_call *r, json_t *group, size_t *n)
 {
-    free(r->index);
-    free(r->offset);
-    free(r->end);
-    free(r->id);
-    free(r->forced);
-    free(r->result.token);
-    free(r->result.log_p);
-    free(r->result.rank);
-    free(r->result.cost);
+    json_t *const sequences = json_object_get(group, "sequences");
+    const size_t all = r->c->n_sequences, count = json_array_size(sequences);
+    const json_int_t first = json_integer_value(json_object_get(json_array_get(sequences, 0), "s"));
+    kvd_stepwise_account a;
+    *n = 0;
+    if (account_of(json_object_get(group, "account"), &a) || first < 0 || !count ||
+        (size_t)first >= all || count > all - (size_t)first)
+        return -1;
+    for (size_t k = 0; k < count; k++)
+        if (r->done[(size_t)first + k])
+            return 0;
+    for (size_t k = 0; k < count; k++) {
+        const size_t s = (size_t)first + k;
+        json_t *const x = json_array_get(sequences, k);
+        if (json_integer_value(json_object_get(x, "s")) != (json_int_t)s ||
+            sequence_of(x, r->out, s, r->c->end[s], r->c->end[s + 1]))
+            return -1;
+        r->done[s] = true;
+    }
+    r->account[first] = a;
+    *n = count;
+    return 0;
 }
 
-/* Takes saved sequences over, and marks them. */
-static int take_saved(resumed *r, bool *known, size_t *n_known, kvd_err *err)
+static int take_saved(saved_call *r, kvd_err *err)
 {
-    size_t i;
+    size_t i, n;
     json_t *group;
-    *n_known = 0;
     json_array_foreach(r->journal->groups, i, group)
     {
         const char *const run = json_string_value(json_object_get(group, "run"));
-        json_t *const sequences = json_object_get(group, "sequences");
-        kvd_stepwise_account a;
         if (!run || strcmp(run, r->run))
             continue;
-        int bad = account_of(json_object_get(group, "account"), &a);
-        for (size_t k = 0; !bad && k < json_array_size(sequences); k++) {
-            json_t *const x = json_array_get(sequences, k);
-            const json_int_t s = json_integer_value(json_object_get(x, "s"));
-            bad = s < 0 || (size_t)s >= r->all->n_sequences || known[s] ||
-                  sequence_of(x, r->out, (size_t)s, r->all->end[s], r->all->end[s + 1]);
-            if (!bad) {
-                known[s] = true;
-                ++*n_known;
-            }
-        }
-        if (bad)
+        if (take_group(r, group, &n))
             return kvd_fail(err,
-                            "'%s', line %zu does not fit this run; remove the file, or run "
+                            "'%s', line %lld does not fit this run; remove the file, or run "
                             "without --resume",
-                            r->journal->path, i + 2);
-        kvd_stepwise_account_add(&r->saved, &a);
+                            json_string_value(json_object_get(group, "file")),
+                            (long long)json_integer_value(json_object_get(group, "line")));
+        if (n && r->step && r->step(r->ctx, 0, n, NULL, err))
+            return -1;
     }
     return 0;
 }
 
-static int reserve(resumed *r, size_t n, size_t places, kvd_err *err)
+/* Saves a group, and calls the caller's step. */
+static int save_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
+                     kvd_err *err)
 {
-    const kvd_continuations *const c = r->all;
-    r->index = calloc(n + 1, sizeof *r->index);
-    r->offset = calloc(n + 1, sizeof *r->offset);
-    r->end = calloc(n + 1, sizeof *r->end);
-    r->id = calloc(c->offset[c->n_sequences] + 1, sizeof *r->id);
-    r->forced = calloc(places + 1, sizeof *r->forced);
-    r->result =
-        (kvd_continued){.token = r->out->token ? calloc(places + 1, sizeof *r->result.token) : NULL,
-                        .log_p = r->out->log_p ? calloc(places + 1, sizeof *r->result.log_p) : NULL,
-                        .rank = r->out->rank ? calloc(places + 1, sizeof *r->result.rank) : NULL,
-                        .cost = r->out->cost ? calloc(n + 1, sizeof *r->result.cost) : NULL};
-    return r->index && r->offset && r->end && r->id && r->forced &&
-                   !r->result.token == !r->out->token && !r->result.log_p == !r->out->log_p &&
-                   !r->result.rank == !r->out->rank && !r->result.cost == !r->out->cost
-               ? 0
-               : kvd_no_memory(err, "sequences", places * 24);
-}
-
-static void copy_rest(resumed *r, const bool *known)
-{
-    const kvd_continuations *const c = r->all;
-    size_t n = 0;
-    for (size_t s = 0; s < c->n_sequences; s++) {
-        const size_t prompt = c->offset[s + 1] - c->offset[s], places = c->end[s + 1] - c->end[s];
-        if (known[s])
-            continue;
-        r->index[n] = s;
-        memcpy(r->id + r->offset[n], c->id + c->offset[s], prompt * sizeof *r->id);
-        if (c->forced)
-            memcpy(r->forced + r->end[n], c->forced + c->end[s], places * sizeof *r->forced);
-        r->offset[n + 1] = r->offset[n] + prompt;
-        r->end[n + 1] = r->end[n] + places;
-        n++;
-    }
-    r->rest = (kvd_continuations){.n_sequences = n,
-                                  .offset = r->offset,
-                                  .id = r->id,
-                                  .end = r->end,
-                                  .forced = c->forced ? r->forced : NULL};
-}
-
-static void copy_out(const resumed *r, size_t k)
-{
-    const size_t s = r->index[k], to = r->all->end[s], from = r->end[k], n = r->end[k + 1] - from;
-    if (r->out->token)
-        memcpy(r->out->token + to, r->result.token + from, n * sizeof *r->out->token);
-    if (r->out->log_p)
-        memcpy(r->out->log_p + to, r->result.log_p + from, n * sizeof *r->out->log_p);
-    if (r->out->rank)
-        memcpy(r->out->rank + to, r->result.rank + from, n * sizeof *r->out->rank);
-    if (r->out->cost)
-        r->out->cost[s] = r->result.cost[k];
-}
-
-/* kvd_continuations.ended of the rest. */
-static int rest_ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
-{
-    const resumed *const r = ctx;
-    const size_t s = r->index[sequence], place = r->all->end[s] + at - r->end[sequence];
-    memcpy(r->out->token + r->all->end[s], token + r->end[sequence],
-           (at + 1 - r->end[sequence]) * sizeof *token);
-    return r->all->ended(r->all->ended_ctx, s, place, r->out->token, err);
-}
-
-static int rest_step(void *ctx, size_t n_sequences, kvd_err *err)
-{
-    resumed *const r = ctx;
+    saved_call *const r = ctx;
     json_t *const sequences = json_array();
-    kvd_stepwise_account group = r->account;
-    for (size_t k = r->done; k < r->done + n_sequences; k++) {
-        const size_t s = r->index[k];
-        copy_out(r, k);
-        json_array_append_new(sequences,
-                              sequence_json(r->out, s, r->all->end[s], r->all->end[s + 1]));
-    }
-    r->done += n_sequences;
+    for (size_t s = first; s < first + n; s++)
+        json_array_append_new(sequences, sequence_json(r->out, s, r->c->end[s], r->c->end[s + 1]));
     json_t *const line = json_pack("{s:s, s:o, s:o}", "run", r->run, "account",
-                                   account_json(&group), "sequences", sequences);
-    const int status = line ? write_line(r->journal, line, err)
-                            : kvd_no_memory(err, "a line of the journal", n_sequences);
+                                   account_json(account), "sequences", sequences);
+    const int status =
+        line ? write_line(r->journal, line, err) : kvd_no_memory(err, "a line of the journal", n);
     json_decref(line);
-    /* The account of the next group begins anew. */
-    kvd_stepwise_account_add(&r->saved, &group);
-    r->account = (kvd_stepwise_account){0};
-    return status || (r->step && r->step(r->ctx, n_sequences, err)) ? -1 : 0;
+    r->account[first] = *account;
+    return status || (r->step && r->step(r->ctx, first, n, account, err)) ? -1 : 0;
 }
 
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,
-                         kvd_stepwise_account *account,
-                         int (*step)(void *ctx, size_t n_sequences, kvd_err *err), void *ctx,
+                         kvd_stepwise_account *account, kvd_generate_step step, void *ctx,
                          kvd_err *err)
 {
     if (!j)
         return kvd_generate(g, plan, c, out, account, step, ctx, err);
-    resumed r = {.journal = j, .run = run, .all = c, .out = out, .step = step, .ctx = ctx};
-    bool *const known = calloc(c->n_sequences + 1, sizeof *known);
-    size_t n_known = 0;
-    int status = known ? 0 : kvd_no_memory(err, "sequences", c->n_sequences);
-    status = status || take_saved(&r, known, &n_known, err) ||
-             reserve(&r, c->n_sequences - n_known, c->end[c->n_sequences], err);
-    if (!status) {
-        copy_rest(&r, known);
-        if (c->ended) {
-            r.rest.ended = rest_ended;
-            r.rest.ended_ctx = &r;
-        }
-        if (n_known && step)
-            status = step(ctx, n_known, err);
-    }
-    status = status || kvd_generate(g, plan, &r.rest, &r.result, &r.account, rest_step, &r, err);
-    if (!status && account)
-        kvd_stepwise_account_add(account, &r.saved);
-    release(&r);
-    free(known);
+    const size_t n = c->n_sequences;
+    saved_call r = {.journal = j,
+                    .run = run,
+                    .c = c,
+                    .out = out,
+                    .done = calloc(n + 1, sizeof *r.done),
+                    .account = calloc(n + 1, sizeof *r.account),
+                    .step = step,
+                    .ctx = ctx};
+    kvd_continuations rest = *c;
+    rest.done = r.done;
+    int status = r.done && r.account ? 0 : kvd_no_memory(err, "sequences", n * sizeof *r.account);
+    status = status || take_saved(&r, err) ||
+             kvd_generate(g, plan, &rest, out, NULL, save_step, &r, err);
+    for (size_t s = 0; account && !status && s < n; s++)
+        kvd_stepwise_account_add(account, &r.account[s]);
+    free(r.done);
+    free(r.account);
     return status ? -1 : 0;
 }

@@ -1,7 +1,8 @@
 /*
- * Sequences that an unfinished kvdim-tasks has generated, in OUT.h5.items next to OUT.h5. Its first
- * line is the key of the run; every further line is a group of sequences that ran together, and is
- * appended when the group is done. A killed run loses the group in progress.
+ * Sequences that an unfinished kvdim-tasks has generated, in OUT.h5.items next to OUT.h5, or in
+ * OUT.h5.items.I-of-N if it generates one part of them. The first line is the key of the run; every
+ * further line is a group of sequences that ran together, and is appended when the group is done. A
+ * killed run loses the group in progress.
  */
 #ifndef KVD_EVALUATE_TASKS_JOURNAL_H
 #define KVD_EVALUATE_TASKS_JOURNAL_H
@@ -14,27 +15,29 @@
 typedef struct kvd_journal kvd_journal;
 
 /*
- * Opens the journal of `output`, and reads what an earlier run left. Fails if that run had another
- * key ("was X, is now Y"), or if a line other than the last, which a kill may have cut, is damaged.
- * On failure returns NULL and fills *err.
+ * Opens a journal, and reads what an earlier run left; if `parts` is true, also what the journals
+ * path.I-of-N hold. Fails if one of these runs had another key ("was X, is now Y"), or if a line
+ * other than the last of a file, which a kill may have cut, is damaged. On failure returns NULL and
+ * fills *err.
  */
-kvd_journal *kvd_journal_open(const char *output, const kvd_run_key *key, kvd_err *err);
-/* Returns the number of sequences that an earlier run left, and the path of the journal. */
+kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
+/* Return the number of sequences that earlier runs left, and of the journals of parts read. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
+size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
-/* Removes the file: call it when OUT.h5 is complete. */
+/* Removes the file and those of the parts: call it when OUT.h5 is complete. */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
 void kvd_journal_close(kvd_journal *j);
 
 /*
  * Generates as kvd_generate does, but takes the sequences of `run` from the journal where it has
  * them, and saves the others. run: name of the plan and task within this output. If j is NULL,
- * nothing is saved. `step` is called for saved sequences too.
+ * nothing is saved. `step` is called for saved groups too, with their number, `first` 0 and no
+ * account.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,
-                         kvd_stepwise_account *account,
-                         int (*step)(void *ctx, size_t n_sequences, kvd_err *err), void *ctx,
+                         kvd_stepwise_account *account, kvd_generate_step step, void *ctx,
                          kvd_err *err);
 
 #endif

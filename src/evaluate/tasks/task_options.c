@@ -27,6 +27,20 @@ static int add_stop(void *config, const char *text, kvd_err *err)
     return 0;
 }
 
+/* The part of --part I/N. */
+static int set_part(void *config, const char *text, kvd_err *err)
+{
+    kvd_tasks_options *const cfg = config;
+    unsigned part = 0, parts = 0;
+    int end = 0;
+    if (sscanf(text, "%4u/%4u%n", &part, &parts, &end) != 2 || text[end] || part < 1 ||
+        part > parts)
+        return kvd_fail(err, "--part %s: expected I/N with 1 <= I <= N <= 9999, such as 2/8", text);
+    cfg->part = part;
+    cfg->parts = parts;
+    return 0;
+}
+
 bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg)
 {
     return cfg->n_benchmark || cfg->ruler_given;
@@ -197,9 +211,16 @@ static const kvd_option options[] = {
      KVD_GIVEN(T, cache_given), .otherwise = "that of --compute",
      .help = "Type in which K' and V' are stored"},
     KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
+    {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .low = 1, .high = 16, .otherwise = "1",
+     .help = "GPUs of this machine, each with the whole model, that divide the sequences"},
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(T, resume),
      .help = "Save every sequence in OUT.h5.items when it is done, and continue where an "
-             "interrupted run with the same options stopped"},
+             "interrupted run with the same options stopped, also from the files of --part"},
+    {"part", .type = KVD_OPT_CALL, .arg = "I/N", .call = set_part, .excludes = "resume json",
+     .requires = "output",
+     .help = "Generate one of N parts of the sequences, I from 1, on one of several machines, and "
+             "save them in OUT.h5.items.I-of-N; continues an interrupted run of this part. After "
+             "all parts, the same command with --resume in place of --part makes OUT.h5"},
     KVD_OPTIONS_COMMON(I, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 

@@ -26,7 +26,9 @@ typedef struct {
     char *stop; /* allocated; NULL: not given */
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    int chat; /* index in kvd_chat_words */
+    int chat;           /* index in kvd_chat_words */
+    int gpus;           /* 0: not given */
+    size_t part, parts; /* --part: from 1; parts 0: not given */
     kvd_dtype compute;
     bool cache_given; /* false: in.cache is set by the program */
 } kvd_tasks_options;

@@ -160,11 +160,13 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-static int on_step(void *ctx, size_t n_sequences, kvd_err *err)
+static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
+                   kvd_err *err)
 {
     kvd_progress *const progress = ctx;
+    (void)first, (void)account;
     if (progress)
-        kvd_progress_step(progress, progress->done + (double)n_sequences);
+        kvd_progress_step(progress, progress->done + (double)n);
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
@@ -188,6 +190,12 @@ static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const
     snprintf(run, sizeof run, "%s/%d", name, (int)task);
     status = status || kvd_journal_generate(f->journal, run, f->generator, plan, &items->run, &out,
                                             &r->account, on_step, progress, err);
+    if (f->part) {
+        free(token);
+        free(rank);
+        free(log_p);
+        return status ? -1 : 0;
+    }
     if (!status && reference) {
         f->token[task] = calloc(places, sizeof *f->token[task]);
         if (f->token[task])
@@ -245,11 +253,14 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
             run_task(f, (kvd_task_task)t, name, plan, reference, r, progress, err))
             return -1;
     r->seconds = kvd_clock_s() - started;
+    if (f->part)
+        return 0;
     const kvd_stepwise_account *const a = &r->account;
-    r->cache_share = a->rows ? (a->payload + a->side + a->entries) / a->dense *
-                                   (double)kvd_dtype_bytes(plan->type) /
-                                   (double)kvd_dtype_bytes(KVD_F16)
-                             : (double)NAN;
+    /* `dense` counts elements of the cache's own type. */
+    const double unit =
+        (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
+    r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
+    r->read_share = a->rows ? a->read * unit : (double)NAN;
     return kvd_cache_check_steps(&r->account, plan, steps_of(f), err);
 }
 
@@ -294,6 +305,7 @@ int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokeni
     if (!(f->choice = calloc(documents + 1, sizeof *f->choice)))
         return kvd_no_memory(err, "classes", documents * sizeof *f->choice);
     sized.max_len = longest;
+    f->part = spec->n_parts > 1;
     if (!(f->generator = kvd_generator_new(c, &sized, err)))
         return -1;
     return run_all(f, "uncompressed", &uncompressed, true, &f->reference, progress, err)
@@ -337,6 +349,7 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     for (size_t k = 0; !status && k < n; k++) {
         mean->seconds += r[k].seconds;
         mean->cache_share += r[k].cache_share / (double)n;
+        mean->read_share += r[k].read_share / (double)n;
     }
     free(of_seed);
     return status;

@@ -55,6 +55,7 @@ typedef struct {
      * NaN if there are no steps.
      */
     double cache_share;
+    double read_share; /* bytes that steps read, relative to the same; the mean over all steps */
     kvd_stepwise_account account;
 } kvd_task_result;
 
@@ -68,6 +69,7 @@ typedef struct {
     kvd_generator *generator;
     uint32_t *token[KVD_N_FREE_TASKS]; /* of the uncompressed model */
     size_t *choice;                    /* [n_items] of classify: its class */
+    bool part; /* one part is generated for the journal; nothing is scored */
 } kvd_task_run;
 
 /*
@@ -83,9 +85,10 @@ void kvd_task_run_release(kvd_task_run *f);
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Runs all items through the cache of a plan, which must be open. Fails if the account does not
- * show that the plan did something (kvd_cache_check_steps). *r must be zeroed or of the same tasks;
- * release it with kvd_task_result_release. name: of the plan in the journal.
+ * Runs all items through the cache of a plan, which must be open. If the generator has one part of
+ * several, only generates that part, for the journal. Fails if the account does not show that the
+ * plan did something (kvd_cache_check_steps). *r must be zeroed or of the same tasks; release it
+ * with kvd_task_result_release. name: of the plan in the journal.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);

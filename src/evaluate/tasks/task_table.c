@@ -72,6 +72,7 @@ static void add_measure(kvd_task_table *c, const kvd_task_measure_info *m)
 
 /* Columns of every row that are no measures. */
 static const kvd_column common_columns[] = {
+    {"path", KVD_COL_TEXT, "1", "where passes ran and the cache was (docs/tasks.md)"},
     {"prompt", KVD_COL_INT, "token", "--prompt: rows of a sequence before the first step"},
     {"n_seeds", KVD_COL_INT, "1", "number of seeds of which the row is the mean; 1: a single seed"},
     {"seed", KVD_COL_INT, "1",
@@ -81,7 +82,7 @@ enum { N_COMMON = sizeof common_columns / sizeof *common_columns };
 
 static int make_columns(kvd_task_table *c, kvd_err *err)
 {
-    enum { MOST = KVD_N_POINT_COLUMNS + N_COMMON + 7 * KVD_N_FREE_MEASURES + 2 };
+    enum { MOST = KVD_N_POINT_COLUMNS + N_COMMON + 7 * KVD_N_FREE_MEASURES + 3 };
     c->column = calloc(MOST, sizeof *c->column);
     c->text = calloc(MOST, sizeof *c->text);
     if (!c->column || !c->text)
@@ -96,6 +97,9 @@ static int make_columns(kvd_task_table *c, kvd_err *err)
         c, "free_cache_share", "", "1",
         "bytes of the cache over those of an uncompressed 16-bit cache, free-running, mean over "
         "steps");
+    add_column(c, "free_read_share", "", "1",
+               "bytes of the cache that a step reads over those of an uncompressed 16-bit cache, "
+               "mean over steps");
     add_column(c, "free_seconds", "", "s", "free-running evaluation of this point on this machine");
     return (c->rows = kvd_rows_new(c->column, c->n, err)) ? 0 : -1;
 }
@@ -194,6 +198,8 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
     if (grow(c, err) || kvd_rows_begin(c->rows, err))
         return -1;
     kvd_point_columns_put(c->rows, c->config, point, plan, c->label, c->calibrated, purpose);
+    char why[KVD_GENERATOR_WHY];
+    kvd_rows_text(c->rows, "path", kvd_generator_path(c->run->generator, plan, why));
     kvd_rows_int(c->rows, "prompt",
                  plan->prompt == KVD_PROMPT_OF_SEQUENCE ? 0 : (int64_t)plan->prompt);
     kvd_rows_int(c->rows, "n_seeds", (int64_t)n_seeds);
@@ -208,6 +214,7 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
     for (size_t i = 0, n = places_of(c); i < n; i++)
         c->token[c->n_rows * n + i] = r->token ? (int32_t)r->token[i] : -1;
     kvd_rows_real(c->rows, "free_cache_share", r->cache_share);
+    kvd_rows_real(c->rows, "free_read_share", r->read_share);
     kvd_rows_real(c->rows, "free_seconds", r->seconds);
     c->n_rows++;
     return 0;

@@ -112,7 +112,7 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_nvfp4, kvd_bits_turboquant, kvd_bits_cachegen, kvd_bits_kvtc, kvd_bits_comet,
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
-/* GPU code of kivi and kvquant; else NULL. */
+/* GPU code of kivi, kvquant, fp8, mxfp4, nvfp4 and turboquant; NULL in a build without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
 
 #endif

@@ -24,8 +24,8 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
+    kvd_scales scales; /* must be the first member */
     const kvd_minifloat *format;
-    kvd_scales scales;
 } fp8;
 
 static bool calibrated(const kvd_parameter_values *v)
@@ -73,6 +73,7 @@ const kvd_bits_method kvd_bits_fp8 = {
             .name = "fp8",
             .summary = "floating-point numbers of 8 bits, E4M3 or E5M2, as serving engines have",
             .parameter = parameters,
+            .gpu = &kvd_gpu_packed,
         },
     .calibrated = calibrated,
     .open = open,

@@ -54,6 +54,7 @@ const kvd_bits_method kvd_bits_mxfp4 = {
             .name = "mxfp4",
             .summary = "blocks of 32 E2M1 numbers with a power of two as scale (OCP MX)",
             .parameter = parameters,
+            .gpu = &kvd_gpu_packed,
         },
     .code = code,
 };

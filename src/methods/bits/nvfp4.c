@@ -85,6 +85,7 @@ const kvd_bits_method kvd_bits_nvfp4 = {
             .name = "nvfp4",
             .summary = "blocks of 16 E2M1 numbers with E4M3 scales (NVIDIA)",
             .parameter = parameters,
+            .gpu = &kvd_gpu_packed,
         },
     .calibrated = calibrated,
     .open = open,

@@ -25,6 +25,14 @@
  *   keys    [64 / k_group][d / 16] such blocks
  *   values  [groups of channels][4] such blocks
  *
+ * Floating-point codes (fp8, mxfp4, nvfp4) are numbers of 8 or 4 bits, sign, exponent, mantissa, in
+ * one plane. Instead of scales and zero points in float16, a block of channels of a token has a
+ * scale of 8 bits, or there are none. The scales of a block are 64 adjacent bytes, one per token of
+ * the page (kvd_packed_block_scale), block after block.
+ *
+ * Codes of rotated vectors (turboquant) are levels. Their scales are norms / KVD_PACKED_NORM: of
+ * values in the place of scales, of keys in 64 float16 after those of values, one per token.
+ *
  * The page of a head: codes of keys, codes of values, scales of keys, scales of values, outliers of
  * values [64][v_apart], then a count (16 bytes) and the outliers of keys [k_apart]. An outlier is
  * 32 bits: float16 in the lower half, its place in the upper half, which is the dim, for keys dim +
@@ -51,14 +59,31 @@ typedef struct {
     int32_t v_group; /* channels of a token per scale: 16, 32, 64, or KVD_WIDTH_MAX for all */
     int32_t v_apart; /* number of outliers of a value vector */
     int32_t k_apart; /* room for outliers of keys per page, a multiple of 4; 0: none */
+    /*
+     * Bits of the exponent of floating-point codes; the sign takes one bit, the mantissa the
+     * others. 0: codes are integers.
+     */
+    int32_t exponent;
+    /*
+     * Channels of a token, of keys and of values, that share a scale of floating-point codes: 32 (a
+     * power of two, E8M0) or 16 (E4M3); 0: no scales in the page
+     */
+    int32_t block;
+    bool norms; /* vectors are rotated, and keys have a norm per token */
 } kvd_packed_form;
+
+/*
+ * Norms are stored divided by this power of two, and levels multiplied by it, so that probabilities
+ * times norms fit in float16.
+ */
+#define KVD_PACKED_NORM 8.0f
 
 /*
  * Offsets in bytes of the parts of a head's page, multiples of 16. Codes of keys are at 0; `bytes`
  * is the size.
  */
 typedef struct {
-    int32_t v, k_side, v_side, v_list, k_list, bytes;
+    int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
 } kvd_packed_parts;
 
 KVD_PACKED_INLINE int kvd_packed_groups(const kvd_packed_form *f, int d)
@@ -66,13 +91,24 @@ KVD_PACKED_INLINE int kvd_packed_groups(const kvd_packed_form *f, int d)
     return (d + f->v_group - 1) / f->v_group;
 }
 
+KVD_PACKED_INLINE int kvd_packed_blocks(const kvd_packed_form *f, int d)
+{
+    return f->block ? (d + f->block - 1) / f->block : 0;
+}
+
 KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f, int d_qk, int d_v)
 {
     kvd_packed_parts p;
     p.v = 8 * d_qk * f->bits;
     p.k_side = p.v + 8 * d_v * f->bits;
-    p.v_side = p.k_side + (f->k_group ? KVD_PAGE_TOKENS / f->k_group * d_qk * 4 : 0);
-    p.v_list = p.v_side + kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4;
+    if (f->exponent) {
+        p.v_side = p.k_side + kvd_packed_blocks(f, d_qk) * KVD_PAGE_TOKENS;
+        p.k_norm = p.v_side + kvd_packed_blocks(f, d_v) * KVD_PAGE_TOKENS;
+    } else {
+        p.v_side = p.k_side + (f->k_group ? KVD_PAGE_TOKENS / f->k_group * d_qk * 4 : 0);
+        p.k_norm = p.v_side + kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4;
+    }
+    p.v_list = p.k_norm + (f->norms ? 2 * KVD_PAGE_TOKENS : 0);
     p.k_list = p.v_list + KVD_PAGE_TOKENS * 4 * f->v_apart;
     p.bytes = p.k_list + (f->k_apart ? 16 + 4 * f->k_apart : 0);
     return p;
@@ -111,6 +147,15 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;
+}
+
+/*
+ * Returns the place of the scale of token t in the 64 bytes of a block: a lane reads those of its
+ * tokens of keys (side 0) as 8 adjacent bytes, and of values (side 1) as 16.
+ */
+KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
+{
+    return side ? t % 8 / 2 * 16 + t / 8 * 2 + t % 2 : t % 8 * 8 + t / 8;
 }
 
 /*

@@ -9,6 +9,7 @@
  */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
+/* An open fp8 or nvfp4 (`self` of kvd_bits_method) begins with its scales. */
 typedef struct {
     size_t n_kv_heads;
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */

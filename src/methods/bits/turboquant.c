@@ -32,6 +32,7 @@
 #include "common/rng.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/levels.h"
+#include "methods/bits/turboquant.h"
 #include "methods/dims/dims.h"
 
 enum { BITS, QJL, GROUP };
@@ -62,6 +63,7 @@ typedef struct {
     double outliers; /* fraction of the channels that have one bit more */
     bool qjl;
     uint64_t seed;
+    int d_head, n_heads, n_kv_heads; /* of the model */
     size_t widest;
     _Atomic(tables *) *of; /* [widest + 1]; NULL until a vector of the width is coded */
 } turboquant;
@@ -163,6 +165,23 @@ static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
     return there;
 }
 
+int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err)
+{
+    const turboquant *const q = self;
+    const tables *const of = tables_of(q, d, err);
+    if (!of)
+        return -1;
+    *t = (kvd_turboquant_tables){of->rotation, of->level[1]};
+    return 0;
+}
+
+void kvd_turboquant_heads(const void *self, int *d_head, int *group)
+{
+    const turboquant *const q = self;
+    *d_head = q->d_head;
+    *group = q->n_heads / q->n_kv_heads;
+}
+
 /* ---- one plan -------------------------------------------------------------------------------- */
 
 static void close(void *self)
@@ -184,6 +203,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                       .outliers = v->value[BITS] - floor(v->value[BITS]),
                       .qjl = v->value[QJL] > 0,
                       .seed = s->seed,
+                      .d_head = s->config->d_head,
+                      .n_heads = s->config->n_heads,
+                      .n_kv_heads = s->config->n_kv_heads,
                       .widest = (size_t)s->config->d_head * (size_t)heads};
     q->of = calloc(q->widest + 1, sizeof *q->of);
     if (!q->of) {
@@ -366,6 +388,7 @@ const kvd_bits_method kvd_bits_turboquant = {
             .summary = "random rotation, then the best levels of its coordinates; unbiased scores",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_packed,
         },
     .draws = true,
     .window = window,

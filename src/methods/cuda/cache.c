@@ -133,14 +133,16 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
             ? run_kernels(c->with, l, in, out, err)
             : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
-    const size_t dense = 2 * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
+    /* A latent is key and value at once, and is counted once. */
+    const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
+                 dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
     c->account.calls += in->n_sequences;
     c->account.tokens += in->n_tokens;
-    c->account.elements_kept += in->n_tokens * l->kept;
+    c->account.elements_kept += in->n_tokens * kept;
     c->account.elements_dense += in->n_tokens * dense;
     const size_t held = kvd_cache_tokens_held(in->offset, in->n_sequences, in->window);
     c->account.tokens_held += held;
-    c->account.bytes_stored += held * l->kept * kvd_dtype_bytes(c->type);
+    c->account.bytes_stored += held * kept * kvd_dtype_bytes(c->type);
     return 0;
 }
 

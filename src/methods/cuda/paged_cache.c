@@ -75,6 +75,8 @@ static int number_works(kvd_paged_cache *c, kvd_err *err)
         const size_t bytes = (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
         c->page_bytes = one_layer(c) ? larger(c->page_bytes, bytes) : c->page_bytes + bytes;
     }
+    if (c->whole)
+        c->page_bytes += (size_t)c->whole->map.page_elements * sizeof(uint16_t);
     return 0;
 }
 
@@ -110,13 +112,14 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
     const kvd_attn_batch most = {.batch = (int)n};
     size_t q = 0, o = 0, plan = 0;
     int twice = 0;
-    for (int l = 0; l < c->config->n_layers; l++) {
-        const kvd_attn_map *const m = &c->layer[l].map;
+    for (int l = c->whole ? -1 : 0; l < c->config->n_layers; l++) {
+        const kvd_cache_layer *const x = l < 0 ? c->whole : &c->layer[l];
+        const kvd_attn_map *const m = &x->map;
         const size_t bytes = kvd_prefill_plan_bytes(m, &most, CTAS_MAX);
         q = (size_t)m->q_pitch > q ? (size_t)m->q_pitch : q;
         o = (size_t)m->o_pitch > o ? (size_t)m->o_pitch : o;
         plan = bytes > plan ? bytes : plan;
-        twice = twice || needs_second_append(&c->layer[l]);
+        twice = twice || needs_second_append(x);
     }
     kvd_device_memory *const m = &c->memory;
     return (c->q_steps = kvd_device_new(m, n * q * 2, "queries of attention", err)) &&
@@ -132,6 +135,18 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
                    (c->next = kvd_device_new(m, sizeof *c->next, "plan of attention", err))
                ? 0
                : -1;
+}
+
+/* Describes layers of full width for a method whose prompts attend whole. */
+static int make_whole(kvd_paged_cache *c, kvd_err *err)
+{
+    const size_t n = (size_t)c->config->n_layers;
+    if (!c->method)
+        return 0;
+    if (!(c->whole = calloc(n, sizeof *c->whole)))
+        return kvd_no_memory(err, what, n * sizeof *c->whole);
+    return kvd_cache_layers_make(c->config, c->share, KVD_BF16, c->max_len, NULL, KVD_BF16,
+                                 c->whole, &c->memory, err);
 }
 
 /* Prepares for prompts that attend whole. Rows that pad a batch of steps read zeros. */
@@ -205,9 +220,9 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, w->max_len, c->dims, KVD_BF16,
                                  c->layer, &c->memory, err) ||
                    check_layers(c, w->max_len, err) || ask_device(c, err) ||
-                   kvd_gpu_method_open(plan, c, &c->method, err) || number_works(c, err) ||
-                   make_workspaces(c, w->max_len, err) || make_rows(c, err) ||
-                   (exact && make_exact(c, err))
+                   kvd_gpu_method_open(plan, c, &c->method, err) || (exact && make_whole(c, err)) ||
+                   number_works(c, err) || make_workspaces(c, w->max_len, err) ||
+                   make_rows(c, err) || (exact && make_exact(c, err))
                ? -1
                : 0;
 }
@@ -227,6 +242,11 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t slots, cu
             kvd_gpu_random_fill(KVD_BF16, &normal, 0, at / sizeof(uint16_t), c->pool, stream), what,
             err))
         return -1;
+    const size_t whole =
+        c->whole ? (pages + 1) * (size_t)c->whole->map.page_elements * sizeof(uint16_t) : 0;
+    if (whole && (!(c->whole_pool = kvd_device_new(&c->memory, whole, "whole prompts", err)) ||
+                  kvd_device_zero(c->whole_pool, whole, what, err)))
+        return -1;
     return c->method && c->method->make ? c->method->make(c->method, pages, slots, stream, err) : 0;
 }
 
@@ -242,6 +262,7 @@ void kvd_paged_cache_release(kvd_paged_cache *c)
     free(c->workspace);
     free(c->pool_at);
     free(c->offset);
+    free(c->whole);
     *c = (kvd_paged_cache){0};
 }
 
@@ -324,8 +345,8 @@ static int append_steps(kvd_paged_cache *c, const kvd_paged_rows *r, bool marks,
     return append(c, r->layer, &a, r->stream, err);
 }
 
-static int append_prompts(kvd_paged_cache *c, int layer, const void *x, cudaStream_t stream,
-                          kvd_err *err)
+/* Returns the arguments of kvd_append for the prompts of an iteration. */
+static kvd_append_args prompt_args(const kvd_paged_cache *c, int layer, const void *x)
 {
     const kvd_step_batch *const b = c->batch;
     kvd_append_args a = append_args(c, layer, x);
@@ -338,7 +359,25 @@ static int append_prompts(kvd_paged_cache *c, int layer, const void *x, cudaStre
     a.n_q8 = (int32_t)b->n_q8;
     a.page_table = c->pages->device + b->n_steps * c->pages->max_pages;
     a.q = c->q_prompts;
+    return a;
+}
+
+static int append_prompts(const kvd_paged_cache *c, int layer, const void *x, cudaStream_t stream,
+                          kvd_err *err)
+{
+    kvd_append_args a = prompt_args(c, layer, x);
     return append(c, layer, &a, stream, err);
+}
+
+/* Stores the rows of prompts whole, and leaves their whole Q in q_prompts. */
+static int append_whole(const kvd_paged_cache *c, int layer, const void *x, cudaStream_t stream,
+                        kvd_err *err)
+{
+    kvd_append_args a = prompt_args(c, layer, x);
+    a.map = c->whole[layer].map;
+    a.r_qk = a.r_v = NULL;
+    a.pool = c->whole_pool;
+    return kvd_cuda_check(kvd_append(&a, stream), "append", err);
 }
 
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
@@ -432,18 +471,18 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Computes the list of tiles of a layer. If it equals the previous layer's list, only the position
- * in it is reset.
+ * Computes the list of tiles of a layer with this map; `work` numbers the list. If it equals the
+ * previous layer's list, only the position in it is reset.
  */
-static int prepare(kvd_paged_cache *c, int layer, cudaStream_t stream, kvd_err *err)
+static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaStream_t stream,
+                   kvd_err *err)
 {
     const kvd_step_batch *const b = c->batch;
-    const int work = c->work_of[layer];
     if (c->prepared == work)
         return kvd_cuda_check(cudaMemsetAsync(c->next, 0, sizeof *c->next, stream), what, err);
     c->prefill =
         (kvd_prefill_args){.dtype = KVD_BF16,
-                           .map = c->layer[layer].map,
+                           .map = *map,
                            .batch = (int32_t)(b->n_slices - b->n_steps),
                            .max_pages = (int32_t)c->pages->max_pages,
                            .n_q8 = (int32_t)b->n_q8,
@@ -466,12 +505,13 @@ static int prepare(kvd_paged_cache *c, int layer, cudaStream_t stream, kvd_err *
     return 0;
 }
 
-static int attend_prompts(kvd_paged_cache *c, int layer, void *out, cudaStream_t stream,
+/* Runs attention of prompts, whose rows are in `pool`, with the prepared list. */
+static int attend_prompts(kvd_paged_cache *c, const void *pool, void *out, cudaStream_t stream,
                           kvd_err *err)
 {
     const kvd_step_batch *const b = c->batch;
-    const size_t row = (size_t)c->layer[layer].map.o_pitch * sizeof(uint16_t);
-    c->prefill.pool = kvd_paged_cache_pool(c, layer);
+    const size_t row = (size_t)c->prefill.map.o_pitch * sizeof(uint16_t);
+    c->prefill.pool = pool;
     c->prefill.o = b->no_gaps ? out : c->o;
     if (kvd_cuda_check(c->hopper ? kvd_prefill_sm90(&c->prefill, stream)
                                  : kvd_prefill_mma(&c->prefill, stream),
@@ -500,9 +540,9 @@ int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *er
 
 static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    return prepare(c, r->layer, r->stream, err) ||
+    return prepare(c, c->work_of[r->layer], &c->layer[r->layer].map, r->stream, err) ||
                    kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
-                   attend_prompts(c, r->layer, out, r->stream, err)
+                   attend_prompts(c, kvd_paged_cache_pool(c, r->layer), out, r->stream, err)
                ? -1
                : 0;
 }
@@ -546,23 +586,38 @@ static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, si
     return dense->run(dense, &rows, out, err);
 }
 
+/* As attend_exactly, on whole pages and with the log-sum-exp for the method. */
+static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
+{
+    return append_whole(c, r->layer, r->x, r->stream, err) ||
+                   prepare(c, c->n_works, &c->whole[r->layer].map, r->stream, err) ||
+                   attend_prompts(c, c->whole_pool, out, r->stream, err)
+               ? -1
+               : 0;
+}
+
 /* Stores the new rows of a layer cut, and computes attention at full width. */
 static int run_exact(kvd_paged_cache *c, const kvd_gpu_attention_in *in, const kvd_paged_rows *r,
                      void *out, kvd_err *err)
 {
     const kvd_cache_layer *const l = &c->layer[in->layer];
+    kvd_gpu_method *const m = c->method;
     if (r->steps && r->prompts)
         return kvd_fail(err, "prompts that attend whole and steps in one iteration");
     if (kvd_paged_cache_put(c, r, err))
         return -1;
-    if (r->prompts)
-        return attend_exactly(c, in, r->prompts, out, err) ||
-                       kvd_clock_end(c->clock, KVD_PHASE_PREFILL, r->stream, err)
-                   ? -1
-                   : 0;
-    return attend_steps(c, r, l->b_v ? c->o : out, err) ||
-                   (l->b_v && kvd_cache_project_back(in, l, c->o, out, err)) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_DECODE, r->stream, err)
+    if (r->prompts) {
+        if (c->whole ? attend_whole(c, r, out, err) : attend_exactly(c, in, r->prompts, out, err))
+            return -1;
+    } else if (attend_steps(c, r, l->b_v ? c->o : out, err) ||
+               (l->b_v && kvd_cache_project_back(in, l, c->o, out, err))) {
+        return -1;
+    }
+    if (kvd_clock_end(c->clock, r->prompts ? KVD_PHASE_PREFILL : KVD_PHASE_DECODE, r->stream, err))
+        return -1;
+    if (!m || !m->attended || (m->attended_prompts && !r->prompts))
+        return 0;
+    return m->attended(m, r, err) || kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err)
                ? -1
                : 0;
 }

@@ -37,7 +37,14 @@ typedef struct kvd_paged_cache {
      * prompts or steps. init clears it if the plan cuts no rows.
      */
     bool exact_prompts;
-    size_t *offset;  /* [max_slices + 1] rows of the prompts of an iteration, if exact_prompts */
+    size_t *offset; /* [max_slices + 1] rows of the prompts of an iteration, if exact_prompts */
+    /*
+     * If exact_prompts and there is a method: [n_layers] layers of full width, and pages of one of
+     * them with the page numbers of the pool, which hold the prompts of an iteration whole. Their
+     * attention has the log-sum-exp that the method reads, and their Q is in q_prompts.
+     */
+    kvd_cache_layer *whole;
+    void *whole_pool;
     kvd_dims widest; /* padded dims of KVD_ATTENTION_STOCK */
     /* dims that give the widths of heads; NULL: full width, or the method sets them */
     const kvd_dims *dims;

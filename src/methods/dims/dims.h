@@ -55,6 +55,12 @@ typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Returns true if these values need squared gradients; NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
+    /*
+     * Returns true if matrices that are drawn (setup.drawn) get their widths from the singular
+     * values of the pairs `sigma` [keys, values] of setup.spectrum. NULL: never.
+     */
+    bool (*reads_sigma)(const kvd_parameter_values *v);
+    kvd_pair sigma[KVD_N_SIDES];
     int (*make)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d,
                 kvd_err *err);
 } kvd_dims_maker;

@@ -10,7 +10,9 @@
  * By default the rank is the same for every group. With `search` 1 or 2 it is proportional to the
  * Fisher information of a group's rows of W_K and W_V, with the same total (the paper's automatic
  * rank allocation, rank_search.py of the public code). With `search` 3 it follows from the singular
- * values of each matrix by Eq. 6 of ZACK (Eq. 1 of FDC), with one r for all.
+ * values of each matrix by Eq. 6 of ZACK (Eq. 1 of FDC), with one r for all. Matrices that are
+ * drawn for timing have no singular values of their own. They get those of fdc, of the pairs qk and
+ * wv, so that their widths are those of fdc at the same p.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -159,6 +161,23 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
+/* Copies the singular values [d] of a drawn matrix of one head from the setup's spectrum. */
+static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
+                       double *sigma, kvd_err *err)
+{
+    const kvd_pair pair = kvd_dims_palu.sigma[side];
+    if (heads > 1)
+        return kvd_fail(err,
+                        "search=3 with heads=%zu needs singular values of groups: give "
+                        "--calibration, or heads=1",
+                        heads);
+    if (!s->spectrum || !s->spectrum->pair[pair].present)
+        return kvd_fail(err, "search=3 needs singular values: give --calibration or --spread");
+    memcpy(sigma, kvd_spectrum_sigma(s->spectrum, pair, layer, head),
+           (size_t)s->config->d_head * sizeof *sigma);
+    return 0;
+}
+
 /*
  * Writes the ranks of n targets by Eq. 6, at the smallest r for which their sum is at most `most`,
  * where most >= n.
@@ -166,8 +185,6 @@ static kvd_x rows_of(const kvd_config *c, int side)
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
 {
-    if (s->drawn)
-        return kvd_fail(err, "search=3 needs singular values: give --calibration");
     const size_t groups = (size_t)s->config->n_kv_heads / heads;
     double *const tail = malloc((n * wide + wide * wide) * sizeof *tail), *const basis =
                                                                               tail ? tail + n * wide
@@ -180,8 +197,9 @@ static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wi
         double sum = 0;
         const int layer = (int)(i / KVD_N_SIDES / groups),
                   first = (int)(i / KVD_N_SIDES % groups * heads);
-        status = basis_of(s->calibration, rows_of(s->config, i % KVD_N_SIDES), layer, first,
-                          (int)heads, n_rows, t, basis, err);
+        status = s->drawn ? drawn_sigma(s, heads, i % KVD_N_SIDES, layer, first, t, err)
+                          : basis_of(s->calibration, rows_of(s->config, i % KVD_N_SIDES), layer,
+                                     first, (int)heads, n_rows, t, basis, err);
         for (size_t j = wide; j-- > 0;)
             t[j] = sum += t[j];
         for (size_t j = wide; j-- > 0;)
@@ -344,6 +362,11 @@ static bool reads_fisher(const kvd_parameter_values *v)
     return v->value[SEARCH] >= 1 && v->value[SEARCH] <= 2;
 }
 
+static bool reads_sigma(const kvd_parameter_values *v)
+{
+    return v->value[SEARCH] > 2;
+}
+
 const kvd_dims_maker kvd_dims_palu = {
     .info =
         {
@@ -355,5 +378,7 @@ const kvd_dims_maker kvd_dims_palu = {
             .gpu = &kvd_gpu_palu,
         },
     .reads_fisher = reads_fisher,
+    .reads_sigma = reads_sigma,
+    .sigma = {KVD_PAIR_QK, KVD_PAIR_WV},
     .make = make,
 };

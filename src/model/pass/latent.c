@@ -6,9 +6,6 @@
 
 #include "model/pass/blocks.h"
 
-/* Epsilon of the norms of the latent and of Q's factor, whatever rms_norm_eps is. */
-static const double inner_eps = 1e-6;
-
 static size_t query_width(const kvd_config *c)
 {
     return (size_t)(c->d_nope + c->rope_dims);
@@ -40,7 +37,7 @@ static void queries(const kvd_config *c, const kvd_layer_weights *w, const float
     float *const raw = scratch + rows * rank;
     if (rank) {
         kvd_linear(x, w->w[KVD_PART_Q_DOWN], rows, (size_t)c->d_model, rank, scratch, 0);
-        kvd_rms_norm(scratch, w->w[KVD_PART_NORM_Q_DOWN], inner_eps, rows, rank, scratch);
+        kvd_rms_norm(scratch, w->w[KVD_PART_NORM_Q_DOWN], KVD_LATENT_EPS, rows, rank, scratch);
         x = scratch;
     }
     kvd_linear(x, w->w[KVD_PART_Q], rows, rank ? rank : (size_t)c->d_model, heads * each, raw, 0);
@@ -62,7 +59,8 @@ void kvd_latent_project(const kvd_config *c, const kvd_layer_weights *w, const f
     for (size_t i = 0; i < rows; i++) {
         float *const k = out->k + i * d, *const v = out->v + i * d;
         memcpy(k, scratch + i * d + latent, rope * sizeof *k);
-        kvd_rms_norm(scratch + i * d, w->w[KVD_PART_NORM_LATENT], inner_eps, 1, latent, k + rope);
+        kvd_rms_norm(scratch + i * d, w->w[KVD_PART_NORM_LATENT], KVD_LATENT_EPS, 1, latent,
+                     k + rope);
         memset(v, 0, rope * sizeof *v);
         memcpy(v + rope, k + rope, latent * sizeof *v);
     }

@@ -12,6 +12,9 @@
 
 #include "model/pass/layer.h"
 
+/* Epsilon of the norms of the latent and of Q's factor, whatever rms_norm_eps is. */
+#define KVD_LATENT_EPS 1e-6
+
 /* Returns the floats of scratch per row that the functions below need; 0 without latents. */
 size_t kvd_latent_scratch(const kvd_config *c);
 

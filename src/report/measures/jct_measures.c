@@ -15,21 +15,23 @@ typedef enum {
     CHANGE,
     OF_PROMPTS,
     OF_STEPS,
+    PARTS_CHANGE,
     SHARED_CHANGE,
     SHARED,
     KINDS
 } question_kind;
-static const char *const prefix[KINDS] = {"jct-share-",      "jct-extra-",    "jct-change-",
-                                          "jct-of-prompts-", "jct-of-steps-", "jct-shared-change-",
-                                          "jct-shared-"};
+static const char *const prefix[KINDS] = {"jct-share-",         "jct-extra-",    "jct-change-",
+                                          "jct-of-prompts-",    "jct-of-steps-", "jct-parts-",
+                                          "jct-shared-change-", "jct-shared-"};
 static const char *const whole[KINDS] = {"jct_s",    "jct_s", "jct_s", "prefill_s",
-                                         "decode_s", "jct_s", "jct_s"};
+                                         "decode_s", "jct_s", "jct_s", "jct_s"};
 
 typedef struct {
     question_kind kind;
     char method[48];
-    char rest[96];     /* names of the parts, or the other method */
-    char other[48];    /* SHARED_CHANGE: the other method, whose parts are those of `rest` */
+    char rest[96]; /* names of the parts, or the other method */
+    /* PARTS_CHANGE and SHARED_CHANGE: the other method, whose parts are those of `rest` */
+    char other[48];
     const char *sizes; /* "6300x243+204x139" or "all" */
 } question;
 
@@ -59,7 +61,7 @@ static bool parse(const char *name, question *q)
         q->kind = (question_kind)i;
         snprintf(q->method, sizeof q->method, "%.*s", (int)(end - name - (ptrdiff_t)n), name + n);
         snprintf(q->rest, sizeof q->rest, "%s", end + strlen(between));
-        return i != SHARED_CHANGE || split(q);
+        return (i != PARTS_CHANGE && i != SHARED_CHANGE) || split(q);
     }
     return false;
 }
@@ -208,9 +210,10 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
     int status = 0;
     for (size_t i = 0; !status && i < all.n; i++)
         if (asked_for(&all.item[i], q.method, &q))
-            status = q.kind == CHANGE          ? of_change(&all, &all.item[i], &q, out, err)
-                     : q.kind == SHARED_CHANGE ? of_parts_changed(&all, &all.item[i], &q, out, err)
-                                               : of_parts(&all.item[i], &q, out, err);
+            status = q.kind == CHANGE ? of_change(&all, &all.item[i], &q, out, err)
+                     : q.kind == PARTS_CHANGE || q.kind == SHARED_CHANGE
+                         ? of_parts_changed(&all, &all.item[i], &q, out, err)
+                         : of_parts(&all.item[i], &q, out, err);
     kvd_jct_entries_release(&all);
     return status ? -1 : 0;
 }

@@ -18,6 +18,9 @@
  *                                                 sizes, in percent of the JCT
  *   jct-change-A-over-B:SIZES                     JCT of A over that of B in the same file and
  *                                                 sizes, less 1, in percent
+ *   jct-parts-METHOD-PART[+PART]...-over-OTHER:SIZES
+ *                                                 the parts over those of OTHER in the same file
+ *                                                 and sizes, less 1, in percent
  *   jct-shared-METHOD-PART[+PART]...:SIZES        as jct-share, for jobs whose prompts the GPUs
  *                                                 share by their tokens
  *   jct-shared-change-METHOD-PART[+PART]...-over-OTHER:SIZES

@@ -245,6 +245,8 @@ static void plain_name(const char *measure, char *buf, size_t size)
         }
     if (strncmp(measure, "serving-top-", 12) == 0)
         snprintf(buf, size, "highest rates under the bound");
+    else if (strncmp(measure, "serving-running-", 16) == 0)
+        snprintf(buf, size, "requests that run at once");
     else if (strncmp(measure, "p99-", 4) == 0)
         snprintf(buf, size, "%.*s", (int)strcspn(measure + 4, ":"), measure + 4);
     else

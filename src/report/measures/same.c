@@ -36,6 +36,7 @@ static const condition serving_conditions[] = {{"kind", NULL, true},
                                                {"trace", NULL, true},
                                                {"route", NULL, true},
                                                {"attention", NULL, true},
+                                               {"admission", NULL, true},
                                                {"gpus", NULL, false},
                                                {"replicas", NULL, false},
                                                {"chunk", NULL, false},
@@ -51,11 +52,11 @@ static const condition serving_conditions[] = {{"kind", NULL, true},
                                                {NULL, NULL, false}};
 
 static const condition jct_conditions[] = {
-    {"kind", NULL, true},    {"method", NULL, true},   {"dtype", NULL, true},
-    {"engine", NULL, true},  {"parallel", NULL, true}, {"attention", NULL, true},
-    {"gpus", NULL, false},   {"graphs", NULL, false},  {"phases", NULL, false},
-    {"chunk", NULL, false},  {"batch", NULL, false},   {"input", NULL, false},
-    {"output", NULL, false}, {NULL, NULL, false}};
+    {"kind", NULL, true},      {"method", NULL, true},   {"dtype", NULL, true},
+    {"engine", NULL, true},    {"parallel", NULL, true}, {"attention", NULL, true},
+    {"admission", NULL, true}, {"gpus", NULL, false},    {"graphs", NULL, false},
+    {"phases", NULL, false},   {"chunk", NULL, false},   {"batch", NULL, false},
+    {"input", NULL, false},    {"output", NULL, false},  {NULL, NULL, false}};
 
 /* Returns true if the comma-separated list contains the word. */
 static bool listed(const char *list, const char *word)
@@ -79,10 +80,13 @@ static bool equal(double a, double b)
 
 /*
  * Returns true if two texts are equal. The text of an engine begins with the device and the type of
- * numbers; what follows names kernels, which a method brings with it and which do not count.
+ * numbers; what follows names kernels, which a method brings with it and which do not count. Files
+ * without an admission are of requests that reserve all their pages.
  */
 static bool same_text(const char *column, const char *a, const char *b)
 {
+    if (!strcmp(column, "admission"))
+        return !strcmp(*a ? a : "whole", *b ? b : "whole");
     if (strcmp(column, "engine"))
         return !strcmp(a, b);
     size_t n = strcspn(a, ",;");

@@ -8,11 +8,11 @@
 #include "report/measures/same.h"
 #include "report/rows/serving_rows.h"
 
-static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct"};
+static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
 /* The measure, taken apart. */
 typedef struct {
-    char what[8], a[48], b[48], trace[32]; /* trace: " of arxiv" */
+    char what[12], a[48], b[48], trace[32]; /* trace: " of arxiv" */
 } question;
 
 static bool parse(const char *name, question *q)
@@ -89,6 +89,25 @@ static int of_highest_rates(const kvd_serving_entries *all, const question *q,
         if (is_of(e, "max-rate", q->a, q->trace) && same(e, top, "method,rate") &&
             put(e, top, kvd_serving_real(e, "rate") / kvd_serving_real(top, "rate"), NAN, out, err))
             return -1;
+    }
+    return 0;
+}
+
+/* Compares the points of A with those of B at which requests wait for memory. */
+static int of_short_memory(const kvd_serving_entries *all, const question *q,
+                           const kvd_serving_entry *b, kvd_measured *out, kvd_err *err)
+{
+    const char *const column = strcmp(q->what, "running") ? "tokens_per_s" : "running_mean";
+    if (!grows(b) ||
+        !(kvd_serving_real(b, "running_mean") <= 0.5 * kvd_serving_real(b, "max_batch")))
+        return 0;
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_serving_entry *const a = &all->item[i];
+        if (!is_of(a, "point", q->a, q->trace) || !same(a, b, "method"))
+            continue;
+        if (put(a, b, kvd_serving_real(a, column) / kvd_serving_real(b, column), NAN, out, err))
+            return -1;
+        out->value[out->n - 1].grows = false; /* the queue is meant to grow */
     }
     return 0;
 }
@@ -233,8 +252,11 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
     if (kvd_serving_collect(r, &all, err))
         return -1;
     int status = 0;
+    const bool memory = !strcmp(q.what, "throughput") || !strcmp(q.what, "running");
     for (size_t i = 0; !status && i < all.n; i++)
-        if (is_of(&all.item[i], "max-rate", q.b, q.trace))
+        if (memory && is_of(&all.item[i], "point", q.b, q.trace))
+            status = of_short_memory(&all, &q, &all.item[i], out, err);
+        else if (!memory && is_of(&all.item[i], "max-rate", q.b, q.trace))
             status = (strcmp(q.what, "top") ? of_curves : of_highest_rates)(&all, &q, &all.item[i],
                                                                             out, err);
     kvd_serving_entries_release(&all);

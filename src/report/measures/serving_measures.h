@@ -16,6 +16,10 @@
  *                    A stays below that latency at all of its points, its highest rate counts; if A
  *                    is above it at all of them, the value is 0.
  *   top              Highest rate of A over that of B under the same bound on latency: one value.
+ *   throughput       Output tokens per second of A over those of B at one point, if more requests
+ *                    arrive than B serves and memory is short: B runs at most half of max_batch at
+ *                    once. One value per point of B.
+ *   running          Mean number of requests that A runs at once over that of B, at those points.
  *
  * The values of one A, one B and one place are a curve, by rising load (kvd_measured_value.load). A
  * value of rows that serve less than 90 % as fast as requests arrive is marked (`grows`).

@@ -18,14 +18,16 @@ const char *kvd_serving_text(const kvd_serving_entry *e, const char *column)
 static void describe(kvd_serving_entry *e)
 {
     char replicas[32] = "", chunk[48] = "";
+    const bool stored = !strcmp(kvd_serving_text(e, "admission"), "stored");
     const double n = kvd_serving_real(e, "replicas"), tokens = kvd_serving_real(e, "chunk");
     if (n > 1)
         snprintf(replicas, sizeof replicas, "; %.0f replicas", n);
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
     const char *const engine = kvd_serving_text(e, "engine");
-    snprintf(e->place, sizeof e->place, "%.48s on %.*s: %.60s%s%s", e->file->model.name,
-             (int)strcspn(engine, ",;"), engine, kvd_serving_text(e, "trace"), replicas, chunk);
+    snprintf(e->place, sizeof e->place, "%.48s on %.*s: %.60s%s%s%s", e->file->model.name,
+             (int)strcspn(engine, ",;"), engine, kvd_serving_text(e, "trace"), replicas, chunk,
+             stored ? "; admitted by what is stored" : "");
     snprintf(e->series, sizeof e->series, "%.100s", kvd_serving_text(e, "method"));
     kvd_series_clean(e->place);
     kvd_series_clean(e->series);

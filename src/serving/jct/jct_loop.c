@@ -33,7 +33,7 @@ typedef struct {
     kvd_jct_served *out;
     uint32_t *id, *next; /* arrays of an iteration: [capacity] and [max_batch] */
     size_t capacity;
-    uint32_t *token;      /* [n]: latest token of each request */
+    uint32_t *token;      /* [sum of output]: tokens that the requests have emitted */
     size_t *emitted;      /* [n]: tokens emitted so far */
     size_t arrived, held; /* held: tokens in the cache */
     /* clock readings: the start, and the end of the last iteration */
@@ -46,6 +46,8 @@ void kvd_jct_served_release(kvd_jct_served *s)
     free(s->last);
     free(s->gap);
     free(s->gap_at);
+    free(s->preempted);
+    free(s->recomputed);
     memset(s, 0, sizeof *s);
 }
 
@@ -63,16 +65,25 @@ static int prepare(serving *v, kvd_err *err)
     o->first = calloc(n, sizeof *o->first);
     o->last = calloc(n, sizeof *o->last);
     o->gap = calloc(gaps ? gaps : 1, sizeof *o->gap);
-    v->token = calloc(n, sizeof *v->token);
+    o->preempted = calloc(n, sizeof *o->preempted);
+    o->recomputed = calloc(n, sizeof *o->recomputed);
+    v->token = calloc(gaps + n, sizeof *v->token);
     v->emitted = calloc(n, sizeof *v->emitted);
     v->next = calloc(v->loop->limits.max_batch, sizeof *v->next);
-    if (!o->gap_at || !o->first || !o->last || !o->gap || !v->token || !v->emitted || !v->next)
+    if (!o->gap_at || !o->first || !o->last || !o->gap || !o->preempted || !o->recomputed ||
+        !v->token || !v->emitted || !v->next)
         return kvd_no_memory(err, "times of all tokens",
-                             (unsigned long long)(gaps + 4 * n) * sizeof(double));
+                             (unsigned long long)(2 * gaps + 6 * n) * sizeof(double));
     return (v->batcher = kvd_batcher_new(v->requests, &v->loop->limits, err)) ? 0 : -1;
 }
 
 /* ---- iterations ---- */
+
+/* Returns where the tokens that request r emits are kept. */
+static uint32_t *tokens_of(const serving *v, size_t r)
+{
+    return v->token + v->out->gap_at[r] + r;
+}
 
 static int fill(serving *v, const kvd_iteration *it, kvd_err *err)
 {
@@ -89,7 +100,7 @@ static int fill(serving *v, const kvd_iteration *it, kvd_err *err)
         const size_t input = v->requests->request[s->request].input;
         for (size_t p = s->before; p < (size_t)s->before + s->n; p++)
             v->id[n++] = p < input ? kvd_jct_id(v->loop->seed, s->request, p, v->loop->vocab)
-                                   : v->token[s->request];
+                                   : tokens_of(v, s->request)[p - input];
     }
     return 0;
 }
@@ -103,12 +114,12 @@ static void take(serving *v, const kvd_iteration *it, double end)
         v->held += s->n;
         if (s->emits) {
             const size_t k = v->emitted[s->request]++;
+            tokens_of(v, s->request)[k] = v->next[i];
             if (k == 0)
                 o->first[s->request] = end - v->zero;
             else
                 o->gap[o->gap_at[s->request] + k - 1] = end - v->zero - o->last[s->request];
             o->last[s->request] = end - v->zero;
-            v->token[s->request] = v->next[i];
         }
     }
 }
@@ -163,6 +174,26 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
+/* Frees the slots of the requests that the batcher has preempted. */
+static int give_way(serving *v, kvd_err *err)
+{
+    kvd_engine *const e = v->loop->engine;
+    size_t n;
+    const kvd_preempted *const p = kvd_batcher_preempted(v->batcher, &n);
+    if (n && !e->drop)
+        return kvd_fail(err,
+                        "request %u was preempted, and this engine frees no slot before its "
+                        "request ends",
+                        p->request);
+    for (size_t i = 0; i < n; i++) {
+        e->drop(e, p[i].slot);
+        v->held -= p[i].tokens;
+        v->out->preempted[p[i].request]++;
+        v->out->recomputed[p[i].request] += p[i].tokens;
+    }
+    return 0;
+}
+
 static int arrive(serving *v, kvd_err *err)
 {
     const double now = kvd_jct_now() - v->zero;
@@ -195,6 +226,8 @@ static int serve(serving *v, kvd_err *err)
         if (arrive(v, err))
             return -1;
         const kvd_iteration it = kvd_batcher_next(v->batcher);
+        if (give_way(v, err))
+            return -1;
         if (it.n_slices) {
             if (iterate(v, &it, err))
                 return -1;
@@ -214,6 +247,8 @@ static void summarise(serving *v)
         r->ttft_mean += ttft / (double)v->out->n;
         r->ttft_max = ttft > r->ttft_max ? ttft : r->ttft_max;
         r->jct = v->out->last[i] > r->jct ? v->out->last[i] : r->jct;
+        r->preempted += v->out->preempted[i];
+        r->recomputed += v->out->recomputed[i];
         if (v->loop->trace)
             kvd_jct_trace_request(v->loop->trace, i, v->zero + v->requests->request[i].arrival,
                                   v->zero + v->out->first[i], v->zero + v->out->last[i]);

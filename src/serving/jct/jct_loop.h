@@ -27,8 +27,10 @@ typedef struct {
     kvd_jct_run run;
     size_t n;
     double *first, *last; /* [n] */
-    size_t *gap_at;       /* [n + 1] */
-    double *gap;          /* [sum of output - 1] */
+    /* [n]: times that the request was preempted, and tokens that it computed again */
+    size_t *preempted, *recomputed;
+    size_t *gap_at; /* [n + 1] */
+    double *gap;    /* [sum of output - 1] */
 } kvd_jct_served;
 
 /*

@@ -9,6 +9,22 @@
 #include "serving/jct/spread.h"
 
 /*
+ * Returns the pairs [keys, values] whose singular values give the widths of the method: those of a
+ * method of dims, or of a maker that draws its matrices. NULL: the method has no use for them.
+ */
+static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
+{
+    const kvd_method *const m = &cfg->method[i];
+    const kvd_dims_maker *const maker = m->plan.maker;
+    if (m->dims)
+        return m->dims->pair;
+    return maker && maker->reads_sigma && maker->reads_sigma(&m->plan.maker_values) && cfg->shape &&
+                   !cfg->calibration
+               ? maker->sigma
+               : NULL;
+}
+
+/*
  * Returns true if methods get random bases instead of those of a file, because the model is a shape
  * whose random weights have no meaningful bases.
  */
@@ -16,7 +32,7 @@ static bool make_bases_for(const kvd_jct_options *cfg)
 {
     bool wanted = false;
     for (size_t i = 0; i < cfg->n_methods; i++)
-        wanted = wanted || cfg->method[i].dims;
+        wanted = wanted || pairs_of(cfg, i);
     return wanted && !cfg->n_spectra && (cfg->shape || cfg->spread);
 }
 
@@ -24,7 +40,8 @@ bool kvd_jct_wants_spread(const kvd_jct_options *cfg)
 {
     bool unequal = false;
     for (size_t i = 0; i < cfg->n_methods; i++)
-        unequal = unequal || (cfg->method[i].dims && !cfg->method[i].dims->one_p);
+        unequal = unequal ||
+                  (cfg->method[i].dims ? !cfg->method[i].dims->one_p : pairs_of(cfg, i) != NULL);
     return unequal && make_bases_for(cfg);
 }
 
@@ -42,8 +59,8 @@ static int make_bases(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_
     m->made = true;
     int status = unequal ? kvd_spread_load(&spread, cfg->spread, err) : 0;
     for (size_t i = 0; !status && i < cfg->n_methods; i++)
-        for (int side = 0; !status && cfg->method[i].dims && side < 2; side++) {
-            const kvd_pair pair = cfg->method[i].dims->pair[side];
+        for (int side = 0; !status && pairs_of(cfg, i) && side < 2; side++) {
+            const kvd_pair pair = pairs_of(cfg, i)[side];
             if (s->pair[pair].present)
                 continue;
             status = kvd_spread_pair(unequal ? &spread : NULL, s, pair, cfg->common.seed, err);
@@ -206,7 +223,10 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
     const kvd_method_setup setup = {.config = m->config,
                                     .model = m->info,
                                     .model_path = m->model_path,
-                                    .spectrum = x->point->method->spectrum,
+                                    /* drawn matrices have the made singular values */
+                                    .spectrum = x->point->method->dims ? x->point->method->spectrum
+                                                : m->made              ? &m->spectrum[0]
+                                                                       : NULL,
                                     .calibration = m->calibrated ? &m->calibration : NULL,
                                     .fisher = m->weighted ? &m->fisher : NULL,
                                     .seed = seed,

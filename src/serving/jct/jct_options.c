@@ -6,6 +6,7 @@
 #include "common/files/output.h"
 #include "methods/grid.h"
 #include "model/text/text_options.h"
+#include "serving/batching.h"
 
 /* ---- usage ---- */
 
@@ -20,6 +21,7 @@ static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
                                 : cfg->max_batch  ? "--max-batch"
                                 : cfg->max_tokens ? "--max-tokens"
                                 : cfg->steps      ? "--steps"
+                                : cfg->admission  ? "--admission stored"
                                 : cfg->attention != KVD_ATTENTION_OURS
                                     ? "--attention papers or stock"
                                     : NULL;
@@ -130,6 +132,11 @@ static const kvd_option options[] = {
      .help = "Requests that run at the same time"},
     {"pages", .type = KVD_OPT_WHOLE, KVD_INTO(T, pages), .low = 1, .high = 1099511627776.0,
      .otherwise = "as many as the free memory holds", .help = "Cache pages of 64 tokens"},
+    {"admission", .type = KVD_OPT_WORD, .words = kvd_admission_name, KVD_INTO(T, admission),
+     .initial = "whole",
+     .help = "Pages that a request reserves. whole: for all its input and output tokens when it "
+             "enters. stored: for the tokens that it stores; when no page is left, the request "
+             "that arrived last is preempted and computed again later, as in vLLM"},
     {"dtype", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(T, type),
      KVD_GIVEN(T, type_given), .otherwise = "bf16 on a GPU, else f32",
      .help = "Type of the weights and the cache; on the CPU weights are always float32"},

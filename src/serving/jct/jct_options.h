@@ -27,6 +27,7 @@ typedef struct {
     size_t n_requests;                   /* 0 if not given */
     size_t max_batch, max_tokens, pages; /* 0 if not given */
     size_t chunk;
+    kvd_admission admission;
     size_t gpus;
     bool sequence; /* GPUs share prompts by their tokens */
     size_t repeats;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/stats.h"
+#include "serving/batching.h"
 
 static void put_setting(kvd_rows *r, const char *kind, const kvd_jct_setting *s)
 {
@@ -30,6 +31,7 @@ static void put_setting(kvd_rows *r, const char *kind, const kvd_jct_setting *s)
     kvd_rows_int(r, "phases", s->phases);
     kvd_rows_text(r, "fused", fused);
     kvd_rows_int(r, "chunk", (int64_t)s->chunk);
+    kvd_rows_text(r, "admission", kvd_admission_name[s->admission]);
     kvd_rows_real(r, "bytes_per_token", s->facts->bytes_per_token);
     kvd_rows_real(r, "dense_bytes_per_token", s->dense_bytes_per_token);
     kvd_rows_real(r, "cache_bytes", s->facts->cache_bytes);
@@ -97,6 +99,8 @@ int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t 
     kvd_rows_int(r, "input", (int64_t)input);
     kvd_rows_int(r, "output", (int64_t)output);
     kvd_rows_int(r, "running", (int64_t)m->running);
+    kvd_rows_int(r, "preempted", (int64_t)m->preempted);
+    kvd_rows_int(r, "recomputed", (int64_t)m->recomputed);
     kvd_rows_int(r, "iterations", (int64_t)m->iterations);
     kvd_rows_real(r, "step_weight", s->step_weight);
     kvd_rows_real(r, "jct_s", m->jct);
@@ -149,6 +153,8 @@ int kvd_jct_add_request(kvd_rows *r, const kvd_jct_setting *s, const kvd_jct_req
     kvd_rows_int(r, "input", (int64_t)q->input);
     kvd_rows_int(r, "output", (int64_t)q->output);
     kvd_rows_real(r, "arrival_s", q->arrival);
+    kvd_rows_int(r, "preempted", (int64_t)q->preempted);
+    kvd_rows_int(r, "recomputed", (int64_t)q->recomputed);
     kvd_rows_real(r, "ttft_s", q->ttft);
     kvd_rows_real(r, "jct_s", q->jct);
     put_gaps(r, q->gap, q->n_gaps);

@@ -24,6 +24,7 @@ typedef struct {
     bool sequence;
     bool graphs, phases;
     size_t chunk;
+    kvd_admission admission;
     /* Number of decode steps of a job that each measured step represents; 1: all steps ran. */
     double step_weight;
 } kvd_jct_setting;
@@ -40,6 +41,7 @@ typedef struct {
     double ttft_mean, ttft_max; /* mean and largest over requests */
     /* Number of iterations, and largest number of requests that ran at once. */
     size_t iterations, running;
+    size_t preempted, recomputed; /* preemptions, and tokens that they made the model repeat */
     /* Largest number of bytes that the cache held, by its own count. */
     double held_bytes;
     /* Number of tokens in the cache when it held most. */
@@ -68,6 +70,7 @@ int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, s
 typedef struct {
     size_t request, input, output;
     double arrival, ttft, jct; /* seconds; ttft and jct from the arrival */
+    size_t preempted, recomputed;
     const double *gap;
     size_t n_gaps;
 } kvd_jct_request;

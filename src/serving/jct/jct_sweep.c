@@ -194,7 +194,8 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     const kvd_engine_spec spec = {.limits = {.max_batch = s->max_batch,
                                              .max_tokens = s->max_tokens,
                                              .chunk = cfg->chunk,
-                                             .pages = cfg->pages},
+                                             .pages = cfg->pages,
+                                             .admission = cfg->admission},
                                   .max_len = s->max_len,
                                   .type = cfg->type,
                                   .n_gpus = (int)cfg->gpus,
@@ -206,6 +207,9 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                             &c->plan, err))
         return -1;
     c->open = true;
+    if (s->gpu[0] && cfg->admission == KVD_ADMIT_STORED && kvd_plan_beyond_widths(&c->plan))
+        return kvd_fail(err, "--admission stored: on a GPU this method keeps a state of every "
+                             "request that cannot be dropped before the request ends");
 #ifdef KVD_CUDA
     if (s->gpu[0])
         c->engine = kvd_engine_open_cuda(s->checkpoint, &c->plan, &spec, err);
@@ -228,6 +232,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                    .graphs = s->gpu[0] && cfg->graphs,
                                    .phases = cfg->phases,
                                    .chunk = cfg->chunk,
+                                   .admission = cfg->admission,
                                    .step_weight = 1};
     c->loop = (kvd_jct_loop){.engine = c->engine,
                              .limits = spec.limits,
@@ -497,6 +502,8 @@ static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                      .arrival = r->arrival,
                                      .ttft = served.first[i] - r->arrival,
                                      .jct = served.last[i] - r->arrival,
+                                     .preempted = served.preempted[i],
+                                     .recomputed = served.recomputed[i],
                                      .gap = served.gap + served.gap_at[i],
                                      .n_gaps = served.gap_at[i + 1] - served.gap_at[i]};
         status = kvd_jct_add_request(s->out, &c->setting, &row, err);

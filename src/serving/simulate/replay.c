@@ -1,6 +1,7 @@
 #include "serving/simulate/replay.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,6 +74,17 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
+/* Returns the admission of the replay; files without the option are of KVD_ADMIT_WHOLE. */
+static kvd_admission admission_of(kvd_h5 *f)
+{
+    kvd_err unused;
+    char *value = NULL;
+    const bool stored = !kvd_h5_get_text(f, "/parameters", "admission", &value, &unused) &&
+                        !strcmp(value, kvd_admission_name[KVD_ADMIT_STORED]);
+    free(value);
+    return stored ? KVD_ADMIT_STORED : KVD_ADMIT_WHOLE;
+}
+
 static int open_source(source *s, const char *path, kvd_replay *r, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -80,6 +92,7 @@ static int open_source(source *s, const char *path, kvd_replay *r, kvd_err *err)
     if (!kvd_h5_open(&f, path, &kvd_schema_jct, err)) {
         r->limits.max_batch = option_of(&f, "max-batch");
         r->limits.max_tokens = option_of(&f, "max-tokens");
+        r->limits.admission = admission_of(&f);
         s->rows = kvd_jct_costs_read(&f, err);
     }
     kvd_h5_close(&f, false);

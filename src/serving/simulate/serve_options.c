@@ -119,6 +119,11 @@ static const kvd_option options[] = {
     {"chunk", .type = KVD_OPT_WHOLE, KVD_INTO(T, limits.chunk), .high = 1 << 30,
      KVD_GIVEN(T, chunk_given), .initial = "0", .unit = "tokens: prompts run whole",
      .help = "Split prompts so that an iteration has at most N tokens"},
+    {"admission", .type = KVD_OPT_WORD, .words = kvd_admission_name, KVD_INTO(T, limits.admission),
+     KVD_GIVEN(T, admission_given), .initial = "whole",
+     .help = "Pages that a request reserves. whole: for all its input and output tokens when it "
+             "enters. stored: for the tokens that it stores; when no page is left, the request "
+             "that arrived last is preempted and computed again later, as in vLLM"},
     {"slo-ttft", .type = KVD_OPT_NUMBER, .arg = "S", KVD_INTO(T, slo_ttft), .high = 1e9,
      .above_low = true, .requires = "requests", .otherwise = "none",
      .help = "Objective for the time to the first token, in seconds"},
@@ -189,6 +194,8 @@ int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r
                    kvd_run_parameter(r, "max-batch", err, "%zu", cfg->limits.max_batch) ||
                    kvd_run_parameter(r, "max-tokens", err, "%zu", cfg->limits.max_tokens) ||
                    kvd_run_parameter(r, "chunk", err, "%zu", cfg->limits.chunk) ||
+                   kvd_run_parameter(r, "admission", err, "%s",
+                                     kvd_admission_name[cfg->limits.admission]) ||
                    kvd_run_parameter(r, "slo-ttft", err, "%.17g", cfg->slo_ttft) ||
                    kvd_run_parameter(r, "slo-tbt", err, "%.17g", cfg->slo_tbt) ||
                    kvd_run_parameter(r, "max-rate", err, "%.17g", cfg->bound)

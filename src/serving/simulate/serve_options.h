@@ -23,7 +23,7 @@ typedef struct {
     int gpus;                   /* -1 if not given */
     double memory, reserve;     /* bytes of a GPU; NaN if not given */
     kvd_batching_limits limits; /* all limits except the pages */
-    bool max_batch_given, max_tokens_given, chunk_given;
+    bool max_batch_given, max_tokens_given, chunk_given, admission_given;
     double slo_ttft, slo_tbt; /* seconds; infinite means none */
     double bound;             /* --max-rate, seconds per token; NaN means no search */
     size_t n_requests;        /* 0 if not given */

@@ -108,6 +108,7 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     out->goodput = (double)good / time;
     out->utilisation = m->busy / (time * s->replicas);
     out->kv_share = m->page_seconds / (time * s->replicas * (double)s->limits.pages);
+    out->running = m->request_seconds / m->busy;
 }
 
 int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, double rate,

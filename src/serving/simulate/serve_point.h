@@ -42,6 +42,7 @@ typedef struct {
     double goodput;     /* requests within the SLOs per second */
     double utilisation; /* busy share of the replicas' time, first arrival to the end */
     double kv_share;    /* share of the pages in use, mean over that time */
+    double running;     /* requests that a replica runs at once, mean over its iterations' time */
 } kvd_serve_point;
 
 /*

@@ -17,6 +17,7 @@ static void put_about(kvd_rows *r, const char *kind, const kvd_serve_about *a)
     kvd_rows_int(r, "max_batch", (int64_t)s->limits.max_batch);
     kvd_rows_int(r, "max_tokens", (int64_t)s->limits.max_tokens);
     kvd_rows_int(r, "chunk", (int64_t)s->limits.chunk);
+    kvd_rows_text(r, "admission", kvd_admission_name[s->limits.admission]);
     kvd_rows_int(r, "pages", (int64_t)s->limits.pages);
     kvd_rows_real(r, "memory_bytes", a->memory);
     kvd_rows_real(r, "reserve_bytes", a->reserve);
@@ -34,6 +35,9 @@ static void put_point(kvd_rows *r, const kvd_serve_point *p)
     kvd_rows_real(r, "rate", p->rate);
     kvd_rows_int(r, "requests", (int64_t)p->requests);
     kvd_rows_int(r, "refused", (int64_t)p->simulated.refused);
+    kvd_rows_int(r, "preempted", (int64_t)p->simulated.preempted);
+    kvd_rows_int(r, "recomputed", (int64_t)p->simulated.recomputed);
+    kvd_rows_real(r, "running_mean", p->running);
     kvd_rows_int(r, "iterations", (int64_t)p->simulated.iterations);
     kvd_rows_real(r, "extrapolated_share",
                   (double)p->simulated.extrapolated / (double)p->simulated.iterations);

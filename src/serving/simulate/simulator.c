@@ -152,17 +152,24 @@ static void begin(simulation *s, int index, double now)
     int extrapolated;
     r->touched = false;
     r->now = kvd_batcher_next(r->batcher);
+    size_t n;
+    const kvd_preempted *const preempted = kvd_batcher_preempted(r->batcher, &n);
+    s->out->preempted += n;
+    for (size_t i = 0; i < n; i++)
+        s->out->recomputed += preempted[i].tokens;
     if (!r->now.n_slices)
         return;
     const double seconds = kvd_costs_of(s->costs, &r->now, &extrapolated);
     for (size_t i = r->now.n_steps; i < r->now.n_slices; i++)
-        if (!r->now.slice[i].before)
+        if (!r->now.slice[i].before && isnan(s->served[r->now.slice[i].request].start))
             s->served[r->now.slice[i].request].start = now;
     r->busy = true;
     s->out->iterations++;
     s->out->extrapolated += extrapolated != 0;
     s->out->busy += seconds;
-    s->out->page_seconds += seconds * (double)kvd_batcher_ask(r->batcher).pages_used;
+    const kvd_batcher_load load = kvd_batcher_ask(r->batcher);
+    s->out->page_seconds += seconds * (double)load.pages_used;
+    s->out->request_seconds += seconds * (double)load.running;
     push(s, (event){.time = now + seconds, .replica = index});
 }
 

@@ -33,9 +33,11 @@ typedef struct {
     double end;  /* end of the last iteration */
     double busy; /* sum over replicas of seconds in iterations */
     size_t iterations, extrapolated;
-    size_t refused;      /* requests that can never fit; all times of their kvd_served are NaN */
-    kvd_err refusal;     /* reason for the first refused request */
-    double page_seconds; /* integral of pages in use, all replicas */
+    size_t refused;         /* requests that can never fit; all times of their kvd_served are NaN */
+    kvd_err refusal;        /* reason for the first refused request */
+    double page_seconds;    /* integral of pages in use, all replicas */
+    double request_seconds; /* integral of running requests over iterations, all replicas */
+    size_t preempted, recomputed; /* preemptions, and tokens that they made the model repeat */
 } kvd_simulated;
 
 /*

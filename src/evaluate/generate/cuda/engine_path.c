@@ -10,9 +10,17 @@
 
 #include "engine/engine.h"
 #include "evaluate/generate/generate_path.h"
+#include "kernels/layout.h"
 #include "methods/cuda/gpu_method.h"
+#include "model/checkpoint/cuda/weights.h"
 
-enum { SLOTS = 256 /* most sequences that run together */, PAGE = 64 /* tokens of a page */ };
+enum { PAGE = 64 /* tokens of a page */ };
+
+/*
+ * Limits of the number of sequences that run together. Between them it is an eighth of all, so that
+ * several GPUs have groups to divide; it does not depend on the number of GPUs.
+ */
+enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
     size_t rows, entries;
@@ -56,6 +64,13 @@ static const char *why_not_model(const kvd_config *c, size_t max_len)
         max_len > (size_t)c->rope_original_positions)
         return "the engine turns keys once, and longrope turns those of long sequences otherwise";
     const kvd_scores s = kvd_config_scores(c);
+    kvd_gpu_share share;
+    kvd_err why;
+    if (!c->latent && kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, &why))
+        return "the engine does not compute layers of this family";
+    if (c->d_head % KVD_WIDTH_STEP || c->d_head > KVD_WIDTH_MAX || c->n_heads > KVD_HEADS_MAX ||
+        c->n_heads / c->n_kv_heads > KVD_GROUP_MAX)
+        return "the engine's kernels have no heads of this width or number";
     return c->latent ? "the engine has no latent attention"
            : s.softcap > 0 || fabs((double)s.scale * sqrt((double)c->d_head) - 1) > 1e-6
                ? "the engine has scores of the scale 1/sqrt(d_head) without a cap"
@@ -74,6 +89,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
         reason = "the engine stores bf16 (--cache bf16)";
     else if (p->keep_first + p->keep_last > 0)
         reason = "the engine does not keep layers whole";
+    else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && (c->bias_qkv || c->qk_norm))
+        reason = "the engine has no keys before RoPE in models with biases or norms of Q and K";
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p)
                     : p->dims && p->dims->rebuild)
         reason = "the engine has no cache for it whose prompts attend uncompressed";
@@ -252,17 +269,28 @@ static void release(kvd_generate_path *p)
     free(e);
 }
 
+/* Returns the largest number of n sequences that run together. */
+static size_t slots_of(size_t n)
+{
+    const size_t share = (n + GROUPS - 1) / GROUPS, slots = share < LEAST_SLOTS  ? LEAST_SLOTS
+                                                            : share > MOST_SLOTS ? MOST_SLOTS
+                                                                                 : share;
+    return n < slots ? n : slots;
+}
+
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
-                                       const kvd_plan *plan, size_t n_sequences, bool scores,
-                                       kvd_err *err)
+                                       const kvd_gpu_weights *weights, const kvd_plan *plan,
+                                       size_t n_sequences, bool scores, kvd_err *err)
 {
     by_engine *const e = calloc(1, sizeof *e);
-    const size_t slots = n_sequences < SLOTS ? n_sequences : SLOTS;
+    const size_t slots = slots_of(n_sequences);
     const kvd_engine_spec spec = {.limits = {.max_batch = slots, .max_tokens = s->max_tokens},
                                   .max_len = s->max_len,
                                   .type = KVD_BF16,
+                                  .first_gpu = s->first_gpu,
                                   .n_gpus = 1,
-                                  .exact_prompts = true};
+                                  .exact_prompts = true,
+                                  .weights = weights};
     if (!e) {
         kvd_no_memory(err, "a generator", sizeof *e);
         return NULL;

@@ -16,6 +16,7 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
+    const kvd_gpu_weights *weights; /* borrowed */
     kvd_gpu_forward *forward;
     size_t room; /* number of rows that `forward` takes */
     kvd_device_memory memory;
@@ -32,6 +33,7 @@ static gpu_pass *of(kvd_generate_pass *p)
 static void release(kvd_generate_pass *p)
 {
     gpu_pass *const g = of(p);
+    kvd_generate_use_gpu(&g->spec);
     kvd_device_release(&g->memory);
     kvd_gpu_forward_free(g->forward);
     free(g);
@@ -42,7 +44,9 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
     const kvd_gpu_forward_spec spec = {.type = g->spec.compute,
+                                       .first_gpu = g->spec.first_gpu,
                                        .n_gpus = 1,
+                                       .weights = g->weights,
                                        .max_tokens = times * g->spec.max_tokens,
                                        .max_len = len < most ? len : most};
     if (g->forward && spec.max_tokens <= g->room)
@@ -107,8 +111,64 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
+/* ---- weights ---- */
+
+/*
+ * Sets *streamed if the routed experts of the model leave less than an eighth of the free memory
+ * of the GPU for activations and caches.
+ */
+static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
+                       bool *streamed, kvd_err *err)
+{
+    size_t left = 0, total = 0;
+    if (kvd_cuda_check(cudaMemGetInfo(&left, &total), "weights", err))
+        return -1;
+    *streamed = config->n_experts > 0 &&
+                kvd_gpu_weights_bytes(config, type, share, false) > left - left / 8;
+    return 0;
+}
+
+void kvd_generate_use_gpu(const kvd_generator_spec *s)
+{
+    /* A failure shows in the next call for the device. */
+    (void)cudaSetDevice(s->first_gpu);
+}
+
+kvd_gpu_weights *kvd_generate_weights_new(const kvd_checkpoint *c, const kvd_generator_spec *s,
+                                          kvd_err *err)
+{
+    kvd_gpu_weights *const w = calloc(1, sizeof *w);
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    kvd_gpu_share share;
+    bool streamed = false;
+    if (!w) {
+        kvd_no_memory(err, "weights", sizeof *w);
+        return NULL;
+    }
+    kvd_generate_use_gpu(s);
+    if (kvd_gpu_share_of(config, KVD_GPU_PASS, 0, 1, &share, err) ||
+        must_stream(config, s->compute, &share, &streamed, err) ||
+        kvd_gpu_weights_load(w, c, s->compute, &share, streamed, err)) {
+        free(w);
+        return NULL;
+    }
+    return w;
+}
+
+void kvd_generate_weights_free(kvd_gpu_weights *w, const kvd_generator_spec *s)
+{
+    if (!w)
+        return;
+    kvd_generate_use_gpu(s);
+    kvd_gpu_weights_release(w);
+    free(w);
+}
+
+/* ---- life ---- */
+
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
-                                          size_t piece, kvd_err *err)
+                                          const kvd_gpu_weights *weights, size_t piece,
+                                          kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
     const size_t row = (size_t)config->d_model * sizeof(float);
@@ -120,7 +180,8 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
     *g = (gpu_pass){.pass = {.first = first, .run = run, .logits = logits, .free = release},
                     .checkpoint = c,
                     .config = config,
-                    .spec = *s};
+                    .spec = *s,
+                    .weights = weights};
     if (!make_room(g, 1, err) &&
         (g->hidden = kvd_device_new(&g->memory, s->max_tokens * row, what, err)) &&
         (g->last = kvd_device_new(&g->memory, s->max_tokens * row, what, err)) &&

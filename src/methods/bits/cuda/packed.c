@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "methods/bits/cuda/packed_decode.h"
-#include "methods/bits/kvquant.h"
+#include "methods/bits/turboquant.h"
 #include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "coded cache";
@@ -164,6 +164,18 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
+/* Codes and turns the newest rows of steps, and turns their queries. */
+static int turn_steps(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    if (!r->steps)
+        return 0;
+    const kvd_packed_args a = steps_of(m, r);
+    return kvd_cuda_check(kvd_packed_turn_steps(&a, m->cache->q_steps, r->stream), what, err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err)
+               ? -1
+               : 0;
+}
+
 static kvd_packed_decode_args decode_args(const kvd_gpu_method *m, void *out)
 {
     const packed *const k = of(m);
@@ -187,7 +199,11 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 {
     const kvd_packed_args a = steps_of(m, r);
     const kvd_packed_decode_args d = decode_args(m, out);
-    return kvd_cuda_check(kvd_packed_decode(&a, &d, r->stream), "attention of steps", err);
+    return kvd_cuda_check(kvd_packed_decode(&a, &d, r->stream), "attention of steps", err) ||
+                   (a.form.norms && kvd_cuda_check(kvd_packed_turn_outputs(&a, out, r->stream),
+                                                   "outputs of steps", err))
+               ? -1
+               : 0;
 }
 
 /* Sets the outlier counts of starting prompts to 0. */
@@ -200,6 +216,15 @@ static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
                            what, err))
             return -1;
     return 0;
+}
+
+/* Codes and turns the rows of prompts; those of steps are coded before their attention. */
+static int turned(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    if (!r->prompts)
+        return 0;
+    const kvd_packed_args a = prompts_of(m, r);
+    return kvd_cuda_check(kvd_packed_turn_prompts(&a, r->stream), what, err);
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -261,8 +286,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         a->sink = (uint16_t *)(void *)(rings + in_slots);
         in_slots += slots * (size_t)a->n_sink * row;
         at += a->page_bytes * (pages + 1);
-        if ((a->form.k_apart || a->form.v_apart) &&
-            kvd_cuda_check(kvd_packed_scatter_outliers(
+        if ((a->form.k_apart || a->form.v_apart || a->form.exponent) &&
+            kvd_cuda_check(kvd_packed_make_plausible(
                                a, pages + 1,
                                (int32_t)ceil(kvd_gpu_packed_outliers(m->plan, c->config)), stream),
                            what, err))
@@ -296,30 +321,6 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Copies the levels and ranges of all layers to the device. */
-static int copy_tables(packed *k, const kvd_plan *plan, kvd_err *err)
-{
-    const kvd_config *const c = k->method.cache->config;
-    const size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
-    kvd_kvquant_tables t;
-    kvd_kvquant_tables_of(plan->bits_self, &t);
-    const size_t n_levels = (size_t)4 << k->layer[0].form.bits, n_range = heads * t.range_width * 2;
-    const float *const level =
-        kvd_device_copy(&k->memory, t.levels, layers * n_levels * sizeof *level, what, NULL, err);
-    const float *const range =
-        level ? kvd_device_copy(&k->memory, t.range, layers * n_range * sizeof *range, what, NULL,
-                                err)
-              : NULL;
-    if (!range || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
-        return -1;
-    for (size_t l = 0; l < layers; l++) {
-        k->layer[l].level = level + l * n_levels;
-        k->layer[l].range = range + l * n_range;
-        k->layer[l].range_width = (int32_t)t.range_width;
-    }
-    return 0;
-}
-
 static void describe_layer(packed *k, const kvd_plan *plan, int l)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -334,19 +335,42 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
                             (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
 }
 
+/* Returns true if the keys of a plan with rotated vectors are supported. */
+static bool turns(const kvd_plan *plan)
+{
+    const double bits = kvd_gpu_packed_value(plan, "bits");
+    return (bits == 2 || bits == 3 || bits == 4) && !(kvd_gpu_packed_value(plan, "qjl") > 0);
+}
+
+/* Returns true if the kernels have the plan's groups; only codes of ranges have groups to choose. */
+static bool has_group(const kvd_plan *plan)
+{
+    const int group = (int)kvd_gpu_packed_value(plan, "group");
+    return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_has_floats(plan) || group == 16 ||
+           group == 32 || group == 64;
+}
+
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->info.name;
-    const double group = kvd_gpu_packed_value(plan, "group");
     if (plan->dims)
         return kvd_fail(
             err,
             "'%s' after a method of the dims axis: prompts attend whole there, the CUDA engine has "
             "their cut rows alone",
             name);
-    if (!kvd_gpu_packed_has_levels(plan) && group != 16 && group != 32 && group != 64)
+    if (kvd_gpu_packed_is_turned(plan))
+        return turns(plan)
+                   ? 0
+                   : kvd_fail(
+                         err,
+                         "%s,bits=%g,qjl=%g: the CUDA engine has codes of 2, 3 or 4 bits without "
+                         "residuals (qjl=0)",
+                         name, kvd_gpu_packed_value(plan, "bits"),
+                         kvd_gpu_packed_value(plan, "qjl"));
+    if (!has_group(plan))
         return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64", name,
-                        group);
+                        kvd_gpu_packed_value(plan, "group"));
     return kvd_gpu_packed_has_levels(plan) && c->cosine && !c->hook.wants_raw
                ? kvd_fail(
                      err,
@@ -367,24 +391,14 @@ static bool runs(const kvd_plan *plan)
  */
 static bool generates(const kvd_plan *plan)
 {
-    return !plan->dims && !(kvd_gpu_packed_value(plan, "outliers") > 0);
-}
-
-/* Makes the table of rotations for keys coded before RoPE, which all layers share. */
-static int make_rope_table(packed *k, kvd_err *err)
-{
-    const kvd_paged_cache *const c = k->method.cache;
-    const int d = c->config->d_head;
-    if (!k->layer[0].before_rope || d % 32)
-        return 0;
-    uint32_t *const turn = kvd_device_new(&k->memory, kvd_packed_rope_table_bytes(d), what, err);
-    if (!turn ||
-        kvd_cuda_check(kvd_packed_rope_table(c->cosine, c->sine, d, turn, NULL), what, err) ||
-        kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
-        return -1;
-    for (int l = 0; l < c->config->n_layers; l++)
-        k->layer[l].turn = turn;
-    return 0;
+    int d = 0, group = 0;
+    if (plan->dims || kvd_gpu_packed_value(plan, "outliers") > 0)
+        return false;
+    if (!kvd_gpu_packed_is_turned(plan))
+        return has_group(plan);
+    if (plan->bits_self)
+        kvd_turboquant_heads(plan->bits_self, &d, &group);
+    return turns(plan) && (d == 64 || d == 128) && group <= 8;
 }
 
 /* Uses attention on codes if it supports all layers; otherwise steps restore their rows first. */
@@ -392,13 +406,23 @@ static int choose_attention(packed *k, kvd_err *err)
 {
     kvd_gpu_method *const m = &k->method;
     const kvd_paged_cache *const c = m->cache;
-    if (make_rope_table(k, err))
-        return -1;
     for (int l = 0; l < c->config->n_layers; l++)
         if (!kvd_packed_decodes(&k->layer[l])) {
             m->appended = appended;
-            return 0;
+            return kvd_gpu_packed_is_turned(m->plan)
+                       ? kvd_fail(
+                             err,
+                             "'%s' in the CUDA engine: heads of 64 or 128 dims, at most 8 query "
+                             "heads per KV head, not %d and %d",
+                             m->plan->bits->info.name, c->config->d_head,
+                             (int)k->layer[l].map.group)
+                       : 0;
         }
+    if (kvd_gpu_packed_is_turned(m->plan)) {
+        m->appended = turn_steps;
+        m->attended = turned;
+        m->attended_prompts = true;
+    }
     m->plan_steps = plan_steps;
     m->attend_steps = attend_steps;
     k->pages_before =
@@ -434,8 +458,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    if ((kvd_gpu_packed_has_levels(plan) && copy_tables(k, plan, err)) ||
-        choose_attention(k, err)) {
+    if (kvd_gpu_packed_tables(plan, cache, k->layer, &k->memory, err) || choose_attention(k, err)) {
         release(&k->method);
         return -1;
     }

@@ -1,4 +1,8 @@
-/* Codes one token, as most steps do. Included by packed_code.cu only. */
+/*
+ * Codes for steps without a full group of keys: one token of values, and one of keys if the codes
+ * are levels. A lane handles dims 4 lane .. 4 lane + 3. The code is short, because it runs once and
+ * waits for its instructions to load. Included by packed_code.cu only.
+ */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH
 
@@ -6,24 +10,6 @@
 
 namespace
 {
-
-/*
- * Codes for steps without a full group of keys: one token of values, and one of keys if the codes
- * are levels. A lane handles dims 4 lane .. 4 lane + 3. The code is short, because it runs once and
- * waits for its instructions to load. Words are changed by atomics, because lanes share them.
- */
-__device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
-                                         uint32_t code)
-{
-#pragma unroll 1
-    for (int below = 0; below < bits;) {
-        const kvd_packed_piece p = kvd_packed_piece_of(levels, bits, n, below);
-        const uint32_t mask = (1u << p.width) - 1;
-        atomicAnd(words + p.word, ~(mask << p.shift));
-        atomicOr(words + p.word, (code >> below & mask) << p.shift);
-        below += p.width;
-    }
-}
 
 /*
  * Returns the smallest (sign 1) or largest (sign -1) of a token's numbers that are not taken yet,

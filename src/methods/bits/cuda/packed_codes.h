@@ -41,6 +41,8 @@ typedef struct {
      * its second array gives the number that a code is read as.
      */
     const float *level;
+    /* Device [n_kv_heads][2]: scales of floating-point keys and values; NULL: 1. */
+    const float *scale;
     /* Device [n_kv_heads][range_width][2]: middle and half width of every dim of keys. */
     const float *range;
     int32_t range_width;
@@ -67,7 +69,12 @@ typedef struct {
     int32_t x_key, d_head, interleaved;
     bool before_rope;
     const float *cosine, *sine; /* NULL: no RoPE */
-    const uint32_t *turn;       /* device, filled by kvd_packed_rope_table; NULL: no such table */
+    /*
+     * Matrices [d][d] that turn rows before they are coded, transposed, and outputs back; NULL:
+     * vectors are not rotated
+     */
+    const float *turn_rows, *turn_outputs;
+    const uint32_t *turn; /* device, filled by kvd_packed_rope_table; NULL: no such table */
 } kvd_packed_args;
 
 /*
@@ -75,14 +82,23 @@ typedef struct {
  * from `rows`, steps from the ring. Copies the newest rows of a prompt to the ring.
  */
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
+/*
+ * Codes of rotated vectors (turboquant), for the heads that kvd_packed_decode supports.
+ * kvd_packed_turn_prompts codes the rows of whole prompts from `rows`. kvd_packed_turn_steps codes
+ * the newest rows, before the attention of their step, and turns them in the ring and the queries
+ * [n][q_pitch] bf16. kvd_packed_turn_outputs turns the outputs [n][o_pitch] bf16 back.
+ */
+cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
+cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, cudaStream_t stream);
+cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
 /* Writes all tokens of the requests to their working pages, from codes and from the ring. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Writes `per_page` outliers at plausible places to each page, for timing on pages that were never
- * computed.
+ * Prepares pages of random bytes for timing, as pages that were never computed. Writes `per_page`
+ * outliers at plausible places to each page; floating-point codes become finite, with scales of 1.
  */
-cudaError_t kvd_packed_scatter_outliers(const kvd_packed_args *a, size_t pages, int32_t per_page,
-                                        cudaStream_t stream);
+cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
+                                      cudaStream_t stream);
 /* Fills table [n][max_pages] with the ring page of every page of a request. */
 cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pages,
                                   int32_t ring_pages, int32_t *table, cudaStream_t stream);

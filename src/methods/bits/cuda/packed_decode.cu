@@ -27,17 +27,11 @@
  * on lengths only.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
-#include "methods/bits/cuda/packed_decode_levels.h"
 
 namespace
 {
 
 /* ---- operands ---- */
-
-__device__ __forceinline__ uint32_t shifted(uint32_t x, int right)
-{
-    return right < 0 ? x << -right : x >> right;
-}
 
 /*
  * A operand of 16 tokens from a lane's codes: integers in the lowest bits of 16, which as float16
@@ -70,37 +64,6 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/*
- * Rows of Q as B operand: float16, divided by the power of two `unit`. Heads from the group's size
- * on are 0.
- */
-template <int UNITS> struct queries {
-    uint32_t half[UNITS][2];
-    /* powers of two by which the queries of heads 2 c and 2 c + 1 were divided; c = lane % 4 */
-    float unit[2];
-};
-
-template <int UNITS>
-__device__ void load_queries(const packed_params &p, int b, int g, int lane, queries<UNITS> &q)
-{
-    const uint16_t *const from = query_of(p, b, g, lane);
-    const bool there = lane / 4 < p.a.map.group;
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * UNITS; i++) {
-        uint32_t &w = q.half[i / 2][i % 2];
-        w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
-        most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
-    }
-    const float unit = unit_of(most), over = 1 / unit; /* exact */
-    of_columns(unit, q.unit, lane);
-#pragma unroll
-    for (int i = 0; i < 2 * UNITS; i++) {
-        uint32_t &w = q.half[i / 2][i % 2];
-        w = f16_pair(bf16_of(w, 0) * over, bf16_of(w, 1) * over);
-    }
-}
-
 /* ---- a page ---- */
 
 /*
@@ -113,7 +76,7 @@ template <int B, int N, bool FINE> struct even_page {
      * every group size of this FINE.
      */
     static constexpr int UNITS = N, SHARE = FINE ? 1 : 2;
-    static constexpr bool STRAIGHT = true;
+    static constexpr bool STRAIGHT = true, BF = false;
     /* Value of a code of 1 as float16, and factor of rows 8 .. 15. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
@@ -122,6 +85,15 @@ template <int B, int N, bool FINE> struct even_page {
     static __device__ constexpr float factor(int r)
     {
         return r % 2 ? CODE * ROWS : CODE;
+    }
+
+    static __device__ constexpr float outputs()
+    {
+        return 1;
+    }
+
+    static __device__ __forceinline__ void for_rows(float (&)[4][4])
+    {
     }
 
     __device__ even_page(const packed_params &, char *, char *)
@@ -342,8 +314,12 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
             return NULL;
     if (a->map.group > HEADS)
         return NULL;
+    if (a->form.norms && !a->level)
+        return NULL;
     if (a->level)
         return kvd_packed_levels_kernel(a);
+    if (a->form.exponent)
+        return kvd_packed_floats_kernel(a);
     return d == 64 ? of_form<4>(&a->form) : d == 128 ? of_form<8>(&a->form) : NULL;
 }
 
@@ -373,7 +349,7 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     p->slot_floats = HEADS * (2 + KVD_WIDTH_MAX);
     p->k_shift = log2_of(a->form.k_group / 8);
     p->v_shift = log2_of(a->form.v_group / 16);
-    p->stage_bytes = p->parts.v_list - p->parts.k_side;
+    p->stage_bytes = max(p->parts.v_list - p->parts.k_side, 16);
     if (a->level)
         kvd_packed_levels_lay_out(p);
     p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), (int)WARPS);

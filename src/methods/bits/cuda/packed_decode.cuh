@@ -1,189 +1,14 @@
 /*
- * Parts of the attention of steps on codes that do not depend on the kind of codes: runs of pages
- * and their copies, products, the softmax, rows of the ring, and the kernel around a page. Included
- * by packed_decode*.cu only.
+ * Parts of the attention of steps on codes that do not depend on the kind of codes: products, the
+ * softmax, rows of the ring, and the kernel around a page. Included by packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 
-#include "methods/bits/cuda/packed_decode_levels.h"
-#include "methods/bits/cuda/packed_words.cuh"
+#include "methods/bits/cuda/packed_decode_pages.cuh"
 
 namespace
 {
-
-enum {
-    WARPS = 8,
-    HEADS = 8, /* largest number of query heads of a group */
-    /*
-     * P is 2^TOP at the running maximum, and may exceed this by a factor of 2^LAZY before the sums
-     * are rescaled. This is far above the smallest float16, near which P times a scale would lose
-     * bits of many small probabilities, and below the largest float16 for scales under 2^8.
-     */
-    TOP = 6,
-    LAZY = 2
-};
-
-typedef kvd_packed_decode_params packed_params;
-
-/* ---- runs of pages ---- */
-
-/*
- * Position in the list of all pages: request b, KV head g, page `page` of the request's `pages`. m
- * is the request's number of tokens; `keys` and `values` are its numbers of coded keys and values.
- * `number` has the page numbers of 32 pages, starting at a multiple of 32, one per lane.
- */
-struct cursor {
-    int b, g, page, pages, m, keys, values, number;
-    const char *head; /* codes of the KV head in page 0 of the pool */
-};
-
-__device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at, int lane)
-{
-    const int i = at.page / 32 * 32 + lane;
-    at.number = i < at.pages ? page_number(p.a, at.b, i) : 0;
-}
-
-__device__ __forceinline__ const char *head_of(const packed_params &p, int g)
-{
-    return p.a.codes + p.a.head_at[g];
-}
-
-__device__ __forceinline__ void begin_request(const packed_params &p, cursor &at)
-{
-    at.pages = p.d.pages_before[at.b + 1] - p.d.pages_before[at.b];
-    at.m = p.a.kv_len[at.b];
-    at.keys = keys_coded(p.a, at.m - 1);
-    at.values = values_coded(p.a, at.m - 1);
-}
-
-__device__ cursor seek(const packed_params &p, int x, int lane)
-{
-    const int heads = p.a.map.n_kv_heads;
-    int lo = 0, hi = p.a.n - 1;
-    while (lo < hi) { /* finds the last request that starts at or before page x */
-        const int mid = (lo + hi + 1) / 2;
-        if (p.d.pages_before[mid] * heads <= x)
-            lo = mid;
-        else
-            hi = mid - 1;
-    }
-    cursor at = {lo, 0, 0, 0, 0, 0, 0, 0, NULL};
-    begin_request(p, at);
-    const int y = x - p.d.pages_before[lo] * heads;
-    at.g = y / at.pages;
-    at.head = head_of(p, at.g);
-    at.page = y % at.pages;
-    load_numbers(p, at, lane);
-    return at;
-}
-
-__device__ __forceinline__ void advance(const packed_params &p, cursor &at, int lane)
-{
-    if (++at.page == at.pages) {
-        at.page = 0;
-        if (++at.g == p.a.map.n_kv_heads) {
-            at.g = 0;
-            if (++at.b == p.a.n)
-                return;
-            begin_request(p, at);
-        }
-        at.head = head_of(p, at.g);
-        load_numbers(p, at, lane);
-    } else if (at.page % 32 == 0) {
-        load_numbers(p, at, lane);
-    }
-}
-
-/* ---- bytes of a page ---- */
-
-/*
- * Starts the copy of `bytes` bytes, which follow the codes of a page, to a stage, 16 bytes per lane
- * at a time. The first 2 KiB are copied without a branch.
- */
-__device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
-{
-#pragma unroll
-    for (int i = 0; i < 2048; i += 512)
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.lt.s32 p, %2, %3;\n@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::
-                "r"(to + (uint32_t)(16 * lane + i)),
-            "l"(from + 16 * lane + i), "r"(16 * lane + i), "r"(bytes)
-            : "memory");
-#pragma unroll 1
-    for (int i = 16 * lane + 2048; i < bytes; i += 512)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i),
-                     "l"(from + i)
-                     : "memory");
-}
-
-__device__ __forceinline__ const char *codes_of(const packed_params &p, const cursor &at)
-{
-    return at.head +
-           (size_t)(uint32_t)__shfl_sync(~0u, at.number, at.page % 32) * (uint32_t)p.a.page_bytes;
-}
-
-template <int B> __device__ __forceinline__ void load_words(const char *from, uint32_t (&w)[B])
-{
-    if constexpr (B % 4 == 0) {
-#pragma unroll
-        for (int i = 0; i < B; i += 4)
-            asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(w[i]), "=r"(w[i + 1]), "=r"(w[i + 2]), "=r"(w[i + 3])
-                         : "l"(from + 4 * i));
-    } else if constexpr (B == 2) {
-        asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(from));
-    } else {
-#pragma unroll
-        for (int i = 0; i < B; i++)
-            asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(w[i]) : "l"(from + 4 * i));
-    }
-}
-
-/*
- * Words of the units that are multiplied next, as many as 32 registers hold. The units of a side
- * are taken in the order of the products. As soon as a unit is done, its registers are loaded with
- * the unit AHEAD later: of the same side, or of the next side, which is the values of the page or
- * the keys of the next page. Words are loaded whether they hold codes or not, so that no load is
- * inside a branch. PAIRS: keys are taken in pairs of units that RoPE rotates together, u and N / 2
- * + u.
- */
-template <int B, int N, bool PAIRS> struct words_ahead {
-    static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
-    uint32_t w[AHEAD][B];
-
-    static __device__ constexpr int unit(int side, int i)
-    {
-        return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
-    }
-    /* Returns the bytes from a unit's words to those of this lane. */
-    static __device__ __forceinline__ size_t of_lane()
-    {
-        return 4 * B * (threadIdx.x % 32);
-    }
-    __device__ __forceinline__ void load(int i, int unit, const char *from)
-    {
-        load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
-    }
-    /* Loads the first AHEAD units of a side; `from` is the address of the side's codes. */
-    __device__ __forceinline__ void begin(int side, const char *from)
-    {
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-            load(i, unit(side, i), from);
-    }
-    /*
-     * Loads the unit that follows after unit i (in the order of products) of `side` was multiplied:
-     * from the `same` side's codes or from the `next` side's.
-     */
-    __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
-    {
-        if (i + AHEAD < N)
-            load(i, unit(side, i + AHEAD), same);
-        else
-            load(i, unit(1 - side, i + AHEAD - N), next);
-    }
-};
 
 /* ---- arithmetic ---- */
 
@@ -234,12 +59,6 @@ __device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t 
     return as_word(__hfma2(as_halves(x), as_halves(y), as_halves(z)));
 }
 
-__device__ __forceinline__ uint32_t f16_pair(float low, float high)
-{
-    const __half2 v = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t *>(&v);
-}
-
 /*
  * Returns a power of two such that a head's query divided by it fits in float16. `most` is the
  * largest magnitude in this lane.
@@ -273,6 +92,37 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
     y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
     y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
+}
+
+/*
+ * Rows of Q as B operand: float16, divided by the power of two `unit`. Heads from the group's size
+ * on are 0.
+ */
+template <int UNITS> struct queries {
+    uint32_t half[UNITS][2];
+    /* powers of two by which the queries of heads 2 c and 2 c + 1 were divided; c = lane % 4 */
+    float unit[2];
+};
+
+template <int UNITS>
+__device__ void load_queries(const packed_params &p, int b, int g, int lane, queries<UNITS> &q)
+{
+    const uint16_t *const from = query_of(p, b, g, lane);
+    const bool there = lane / 4 < p.a.map.group;
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * UNITS; i++) {
+        uint32_t &w = q.half[i / 2][i % 2];
+        w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
+        most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
+    }
+    const float unit = unit_of(most), over = 1 / unit; /* exact */
+    of_columns(unit, q.unit, lane);
+#pragma unroll
+    for (int i = 0; i < 2 * UNITS; i++) {
+        uint32_t &w = q.half[i / 2][i % 2];
+        w = f16_pair(bf16_of(w, 0) * over, bf16_of(w, 1) * over);
+    }
 }
 
 /*
@@ -377,12 +227,15 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Packs the probabilities of all tokens of the page as B operand in float16. */
+/* Packs the probabilities of all tokens of the page as B operand in bfloat16 or float16. */
+template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (&packed)[8])
 {
 #pragma unroll
-    for (int k = 0; k < 8; k++)
-        packed[k] = exchanged(f16_pair(s[k / 2][k % 2 * 2], s[k / 2][k % 2 * 2 + 1]));
+    for (int k = 0; k < 8; k++) {
+        const float x = s[k / 2][k % 2 * 2], y = s[k / 2][k % 2 * 2 + 1];
+        packed[k] = exchanged(BF ? bf16_pair(x, y) : f16_pair(x, y));
+    }
 }
 
 /* Packs the probabilities of tokens from .. to - 1 as B operand, with 0 for the other tokens. */
@@ -450,11 +303,11 @@ __device__ __forceinline__ void store(const packed_params &p, int b, int g, int 
 
 /*
  * Writes a head's output if the run covers the whole head (`slot` is NULL). Otherwise writes the
- * maxima, sums and O [group][KVD_WIDTH_MAX] of the part to `slot`.
+ * maxima, sums and O [group][KVD_WIDTH_MAX] of the part to `slot`. O is multiplied by `factor`.
  */
 template <class PAGE>
 __device__ void put_result(const packed_params &p, const cursor &at, const state<PAGE::UNITS> &st,
-                           float *slot, int lane)
+                           float factor, float *slot, int lane)
 {
     const int group = p.a.map.group, column = lane % 4 * 2;
     float over[2];
@@ -478,7 +331,7 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int row = column + i % 2, dim = 16 * u + lane / 4 + i / 2 * 8;
-            const float x = st.o[u][i] * (1 / PAGE::factor(i / 2)) + zero[i % 2];
+            const float x = st.o[u][i] * (factor / PAGE::factor(i / 2)) + zero[i % 2];
             if (row >= group)
                 continue;
             if (slot)
@@ -497,7 +350,9 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
  * codes are too large. copy: copies the bytes after a page's codes to a stage with cp.async.
  * PAGE(p, shared, scratch): constructor; `shared` is memory of the CTA, filled by all its threads,
  * and `scratch` of the warp. begin: called at the first page of a head. scores and values: process
- * coded tokens; they use up words and reload them, at the end from `next`. STRAIGHT: if true, fully
+ * coded tokens; they use up words and reload them, at the end from `next`. BF: type of the
+ * probabilities that values gets, bfloat16 or float16. outputs: factor by which sums of values are
+ * too small; for_rows: divides probabilities by it for rows of the ring. STRAIGHT: if true, fully
  * coded pages have a separate code path, which is worth its length where scores and values are
  * short.
  */
@@ -516,7 +371,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
     if (PAGE::STRAIGHT && min(keys, coded) >= KVD_PAGE_TOKENS) {
         page.scores(p, at, stage, w, codes, s, lane);
         soften(st, s);
-        probabilities(s, prob);
+        probabilities<PAGE::BF>(s, prob);
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
@@ -534,12 +389,13 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
                 s[m][i] = token_of(m, i, lane) < left ? s[m][i] : -INFINITY;
     soften(st, s);
     if (coded > 0) {
-        probabilities<false>(s, 0, coded, prob, lane);
+        probabilities<PAGE::BF>(s, 0, coded, prob, lane);
         page.values(p, at, stage, w, codes, next, prob, st, lane);
     } else {
         w.begin(0, next);
     }
     if (coded < left) {
+        page.for_rows(s);
         probabilities<true>(s, coded, left, prob, lane);
         ring_values<PAGE>(in_ring(p.a, at.b, at.page, at.g) + KVD_PAGE_TOKENS * 16 * UNITS, left,
                           prob, st, lane);
@@ -596,7 +452,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
         __syncwarp(); /* all lanes have read the stage */
         if (at.page + 1 == at.pages || x + 1 == to) {
             const bool whole = start == 0 && at.page + 1 == at.pages;
-            put_result<PAGE>(p, at, st,
+            put_result<PAGE>(p, at, st, page.outputs(),
                              whole ? NULL
                                    : p.d.partial +
                                          (size_t)(2 * me + (start == 0)) * (size_t)p.slot_floats,

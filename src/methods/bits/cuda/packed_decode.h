@@ -1,7 +1,7 @@
 /*
  * Attention of steps that reads codes without restoring rows. Supported are even steps (kivi) of 2,
- * 3, 4 or 8 bits, levels (kvquant) of 2, 3 or 4 bits, heads of 64 or 128 and at most 8 query heads
- * per KV head. The newest rows are read from the ring.
+ * 3, 4 or 8 bits, levels (kvquant) of 2, 3 or 4 bits, floating-point codes (fp8, mxfp4, nvfp4),
+ * heads of 64 or 128 and at most 8 query heads per KV head. The newest rows are read from the ring.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_H

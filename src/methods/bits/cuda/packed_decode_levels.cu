@@ -1,8 +1,10 @@
 /*
- * Attention of steps on codes of levels (kvquant): computes what packed_decode.cu does, for
+ * Attention of steps on codes of levels (kvquant, turboquant): computes what packed_decode.cu
+ * does, for
  *
  * K = R(t) (middle + half width * level[code]) per channel, V = middle + half width * level[code]
- * per token, with outliers and first tokens stored separately.
+ * per token, with outliers and first tokens stored separately. Rotated vectors (turboquant) have a
+ * norm per token of K in addition, and neither R nor ranges of channels.
  *
  * R(t), RoPE of the key's position, is R(first position of the page) R(t % 64). The first factor is
  * applied to the queries, once per page. The second factor is read from a table of 64 positions in
@@ -22,108 +24,16 @@
  * and are processed by rolled loops.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
+#include "methods/bits/cuda/packed_levels.cuh"
 
 namespace
 {
-
-/* ---- levels ---- */
-
-enum { ROW = 256 /* bytes of a table entry for all lanes: keys, then values */ };
-
-template <int B> __device__ __host__ constexpr int table_bytes()
-{
-    return (B == 3 ? 64 : 256) * ROW;
-}
-
-/*
- * Fills the table of levels in shared memory. With 3 and 4 bits, an entry of a side has a pair of
- * levels for each lane; with 2 bits, two pairs for each lane of half a warp.
- */
-template <int B> __device__ void fill_table(const float *level, char *table)
-{
-    for (int i = (int)threadIdx.x; i < table_bytes<B>() / 16; i += (int)blockDim.x) {
-        const int entry = i / 16, mask = (1 << B) - 1;
-        const float *const read = level + ((i % 16 < 8 ? 1 : 3) << B);
-        const uint32_t low = f16_pair(read[entry & mask], read[entry >> B & mask]),
-                       high = B == 2 ? f16_pair(read[entry >> 2 * B & mask],
-                                                read[entry >> 3 * B & mask])
-                                     : low;
-        reinterpret_cast<uint4 *>(table)[i] = make_uint4(low, high, low, high);
-    }
-}
-
-/*
- * Looks up the levels of a lane's codes of 16 tokens as A operand. `column` is the lane's byte in
- * the rows of the table.
- */
-template <int B>
-__device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
-                                        int m, uint32_t (&x)[4])
-{
-    if (B == 4) {
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-            x[r] = *reinterpret_cast<const uint32_t *>(
-                table + __byte_perm(w[m % B], column, 0x5504u | (uint32_t)r << 4));
-    } else if (B == 2) {
-#pragma unroll
-        for (int r = 0; r < 4; r += 2) {
-            const uint2 v = *reinterpret_cast<const uint2 *>(
-                table +
-                __byte_perm(w[m / 2 % B], column, 0x5504u | (uint32_t)(m % 2 * 2 + r / 2) << 4));
-            x[r] = v.x, x[r + 1] = v.y;
-        }
-    } else {
-#pragma unroll
-        for (int r = 0; r < 4; r++) { /* moves six bits to bits 8 .. 13 */
-            const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
-            const uint32_t bits = from < 0 ? w[i % B] << -from
-                                  : at % 32 > 26
-                                      ? __funnelshift_r(w[i % B], w[(i + 1) % B], (uint32_t)from)
-                                      : w[i % B] >> from;
-            x[r] = *reinterpret_cast<const uint32_t *>(table + ((bits & 0x3f00u) | column));
-        }
-    }
-}
-
-/* ---- what is kept apart ---- */
-
-enum { QUICK = 4, TILE = 2048 /* size in halves */ };
-
-/*
- * Returns the place of token t of the page and dim i in the tile [2 units][4 times 16 tokens][32
- * lanes][8 halves], and above it a bit for the pass, one of four, that uses the place.
- */
-template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
-{
-    const int dim = i % (8 * N);
-    return (uint32_t)((((i / (8 * N) * 4 + t / 16) * 32 + kvd_packed_key_lane(t, i)) * 8 +
-                       kvd_packed_key_number(t, i) % 8) |
-                      TILE << dim / 16);
-}
-
-__device__ __forceinline__ uint32_t value_place(int t, int i)
-{
-    return (uint32_t)((((i / 16 % 2 * 4 + t / 16) * 32 + kvd_packed_value_lane(t, i)) * 8 +
-                       kvd_packed_value_number(t, i) % 8) |
-                      TILE << i / 32);
-}
-
-/*
- * Returns a tile entry: place in the upper half, and in the lower half the difference of x from
- * level 0 as float16.
- */
-__device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width,
-                                             float lowest)
-{
-    return half_bits(x - fmaf(width, lowest, middle)) | place << 16;
-}
 
 /* ---- a page ---- */
 
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, D = 16 * N;
-    static constexpr bool STRAIGHT = false;
+    static constexpr bool STRAIGHT = false, BF = false;
     typedef words_ahead<B, N, true> words;
     const char *table; /* shared, table of levels */
     /*
@@ -147,6 +57,15 @@ template <int B, int N> struct levels_page {
     static __device__ constexpr float factor(int)
     {
         return 1;
+    }
+
+    static __device__ constexpr float outputs()
+    {
+        return 1;
+    }
+
+    static __device__ __forceinline__ void for_rows(float (&)[4][4])
+    {
     }
 
     __device__ levels_page(const packed_params &p, char *shared, char *scratch)
@@ -437,6 +356,13 @@ template <int B, int N> struct levels_page {
 #pragma unroll
         for (int i = 0; i < 16; i++)
             s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * unit[i % 2]);
+        if (!p.a.form.norms)
+            return;
+        const uint16_t *const norm =
+            reinterpret_cast<const uint16_t *>(stage + p.parts.k_norm - p.parts.k_side);
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            s[i / 4][i % 4] *= half_of(norm[token_of(i / 4, i % 4, lane)], 0);
     }
 
     /* Multiplies units 2 pass and 2 pass + 1 of values. */
@@ -526,24 +452,6 @@ template <int B, int N> struct levels_page {
     }
 };
 
-/*
- * Fills a table in the layout of levels_page's turn: rotations by t = 0 .. 63 positions. The
- * rotations have length 1 even if the model's tables have vectors of another length.
- */
-__global__ void rope_table_kernel(const float *cosine, const float *sine, int half, uint4 *table)
-{
-    const int lane = (int)threadIdx.x, u = (int)blockIdx.x, t = 8 * (int)blockIdx.y + lane / 4;
-    float c[4], s[4];
-    for (int k = 0; k < 4; k++) {
-        const int i = 16 * u + lane % 4 * 2 + k % 2 + k / 2 * 8;
-        const double angle = atan2((double)sine[half + i], (double)cosine[half + i]);
-        c[k] = (float)cos(angle * t);
-        s[k] = (float)sin(angle * t);
-    }
-    table[((int)blockIdx.y * (int)gridDim.x + u) * 32 + lane] = make_uint4(
-        f16_pair(c[0], c[1]), f16_pair(s[0], s[1]), f16_pair(c[2], c[3]), f16_pair(s[2], s[3]));
-}
-
 template <int N> kvd_packed_decode_kernel of_bits(int bits)
 {
     return bits == 2   ? packed_decode_kernel<levels_page<2, N>>
@@ -574,19 +482,4 @@ void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
         p->parts.k_list - p->parts.k_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;
     p->scratch_bytes = 2 * TILE + 20 * d;
     p->shared_bytes = (p->a.form.bits == 3 ? table_bytes<3>() : table_bytes<4>()) + 128 * d;
-}
-
-size_t kvd_packed_rope_table_bytes(int d)
-{
-    return (size_t)(128 * d);
-}
-
-cudaError_t kvd_packed_rope_table(const float *cosine, const float *sine, int d, uint32_t *turn,
-                                  cudaStream_t stream)
-{
-    if (d % 32)
-        return cudaErrorInvalidValue;
-    rope_table_kernel<<<dim3((unsigned)d / 32, 8), 32, 0, stream>>>(
-        cosine, sine, d / 2, reinterpret_cast<uint4 *>(turn));
-    return cudaGetLastError();
 }

@@ -1,8 +1,11 @@
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "methods/bits/bits.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/kvquant.h"
+#include "methods/bits/turboquant.h"
 #include "methods/method.h"
 
 double kvd_gpu_packed_value(const kvd_plan *plan, const char *key)
@@ -18,6 +21,17 @@ bool kvd_gpu_packed_has_levels(const kvd_plan *plan)
     return plan->bits == &kvd_bits_kvquant;
 }
 
+bool kvd_gpu_packed_has_floats(const kvd_plan *plan)
+{
+    return plan->bits == &kvd_bits_fp8 || plan->bits == &kvd_bits_mxfp4 ||
+           plan->bits == &kvd_bits_nvfp4;
+}
+
+bool kvd_gpu_packed_is_turned(const kvd_plan *plan)
+{
+    return plan->bits == &kvd_bits_turboquant;
+}
+
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c)
 {
     return kvd_gpu_packed_value(plan, "outliers") * KVD_PAGE_TOKENS * c->d_head;
@@ -28,17 +42,27 @@ static size_t coded(size_t m, size_t window, size_t block)
     return m > window ? (m - window) / block * block : 0;
 }
 
+/* Returns the bits of scales of a token with d channels: a last block is filled up with codes. */
+static double block_bits(const kvd_packed_form *f, int d)
+{
+    if (f->norms)
+        return 16;
+    const int blocks = kvd_packed_blocks(f, d);
+    return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
+}
+
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m)
 {
     const kvd_packed_form *const f = &a->form;
-    const double d_qk = a->map.d_qk[g], d_v = a->map.d_v[g],
-                 groups = kvd_packed_groups(f, a->map.d_v[g]);
+    const double d_qk = a->map.d_qk[g], d_v = a->map.d_v[g], k_side = block_bits(f, a->map.d_qk[g]),
+                 v_side = f->exponent || f->norms ? block_bits(f, a->map.d_v[g])
+                                                  : 32.0 * kvd_packed_groups(f, a->map.d_v[g]);
     const double keys = (double)coded(m, 0, (size_t)a->k_block),
                  values = (double)coded(m, (size_t)a->v_newest, 1);
     const double sink = (double)m < a->n_sink ? (double)m : a->n_sink, plain = (double)m;
-    return (keys - sink) * d_qk * f->bits + (f->k_group ? keys / f->k_group * d_qk * 32 : 0) +
-           (plain - keys + sink) * d_qk * 16 +
-           (values - sink) * (d_v * f->bits + 32 * groups + 32 * f->v_apart) +
+    return (keys - sink) * (d_qk * f->bits + k_side) +
+           (f->k_group ? keys / f->k_group * d_qk * 32 : 0) + (plain - keys + sink) * d_qk * 16 +
+           (values - sink) * (d_v * f->bits + v_side + 32 * f->v_apart) +
            (plain - values + sink) * d_v * 16;
 }
 
@@ -63,6 +87,18 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->form.k_apart = apart > 0 ? (int32_t)ceil(apart + 16) * 4 : 0;
         a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
         a->k_block = 1;
+    } else if (kvd_gpu_packed_has_floats(plan)) {
+        const bool fp8 = plan->bits == &kvd_bits_fp8;
+        a->form.bits = fp8 ? 8 : 4;
+        a->form.exponent = !fp8 ? 2 : kvd_gpu_packed_value(plan, "mantissa") > 2 ? 4 : 5;
+        a->form.block = fp8 ? 0 : plan->bits == &kvd_bits_mxfp4 ? 32 : 16;
+        a->form.v_group = KVD_WIDTH_MAX;
+        a->k_block = 1;
+    } else if (kvd_gpu_packed_is_turned(plan)) {
+        a->form.v_group = KVD_WIDTH_MAX;
+        a->form.norms = true;
+        a->range_width = c->d_head;
+        a->k_block = 1;
     } else {
         a->form.k_group = a->form.v_group = group;
         a->k_block = residual ? residual : group;
@@ -74,4 +110,39 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->head_at[g] = (int32_t)a->page_bytes;
         a->page_bytes += (size_t)kvd_packed_parts_of(&a->form, map->d_qk[g], map->d_v[g]).bytes;
     }
+}
+
+int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, kvd_packed_turned *t,
+                               kvd_err *err)
+{
+    const size_t d = (size_t)a->d_head, levels = (size_t)1 << a->form.bits,
+                 heads = (size_t)a->map.n_kv_heads;
+    kvd_turboquant_tables of;
+    *t = (kvd_packed_turned){.n_level = 4 * levels, .n_range = heads * d * 2, .n_matrix = d * d};
+    if (kvd_turboquant_tables_of(plan->bits_self, d, &of, err))
+        return -1;
+    t->level = malloc(t->n_level * sizeof *t->level);
+    t->range = malloc(t->n_range * sizeof *t->range);
+    t->turn_rows = malloc(t->n_matrix * sizeof *t->turn_rows);
+    t->turn_outputs = malloc(t->n_matrix * sizeof *t->turn_outputs);
+    if (!t->level || !t->range || !t->turn_rows || !t->turn_outputs)
+        return kvd_no_memory(err, "a rotation", 2 * t->n_matrix * sizeof *t->turn_rows);
+    for (size_t i = 0; i < t->n_level; i++)
+        t->level[i] = of.level[i % levels] * (i / levels % 2 ? KVD_PACKED_NORM : 1);
+    for (size_t i = 0; i < t->n_range; i++)
+        t->range[i] = (float)(i % 2); /* middle 0, half width 1 */
+    for (size_t i = 0; i < t->n_matrix; i++) {
+        t->turn_rows[i] = of.rotation[i % d * d + i / d];
+        t->turn_outputs[i] = of.rotation[i];
+    }
+    return 0;
+}
+
+void kvd_gpu_packed_turned_free(kvd_packed_turned *t)
+{
+    free(t->level);
+    free(t->range);
+    free(t->turn_rows);
+    free(t->turn_outputs);
+    *t = (kvd_packed_turned){0};
 }

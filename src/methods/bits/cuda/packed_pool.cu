@@ -1,4 +1,4 @@
-/* Pools of codes: the ring pages of steps, and outliers for pages that were never computed. */
+/* Pools of codes: the ring pages of steps, and pages that were never computed. */
 #include "methods/bits/cuda/packed_words.cuh"
 
 namespace
@@ -11,7 +11,21 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
         table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
 }
 
-__global__ void scatter_kernel(const __grid_constant__ kvd_packed_args a, int per_page)
+/*
+ * Makes the numbers of a page finite: clears the upper bit of the exponents of 8-bit codes, which
+ * are then below 2, and sets the scales of blocks to 1.
+ */
+__device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
+{
+    uint32_t *const word = reinterpret_cast<uint32_t *>(codes);
+    for (int i = (int)threadIdx.x; f.bits == 8 && i < parts.k_side / 4; i += (int)blockDim.x)
+        word[i] &= 0xbfbfbfbfu;
+    const uint32_t one = f.block == 32 ? 0x7f7f7f7fu : 0x38383838u;
+    for (int i = parts.k_side / 4 + (int)threadIdx.x; i < parts.v_list / 4; i += (int)blockDim.x)
+        word[i] = one;
+}
+
+__global__ void plausible_kernel(const __grid_constant__ kvd_packed_args a, int per_page)
 {
     const int g = (int)blockIdx.x, d_qk = a.map.d_qk[g], d_v = a.map.d_v[g];
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d_qk, d_v);
@@ -19,6 +33,8 @@ __global__ void scatter_kernel(const __grid_constant__ kvd_packed_args a, int pe
     uint32_t *const list = reinterpret_cast<uint32_t *>(codes + parts.k_list);
     uint32_t *const v_list = reinterpret_cast<uint32_t *>(codes + parts.v_list);
     const uint32_t half = half_bits(2);
+    if (a.form.exponent)
+        make_finite(a.form, parts, codes);
     for (int i = (int)threadIdx.x; i < a.form.k_apart; i += (int)blockDim.x)
         list[4 + i] = half | (uint32_t)(KVD_WIDTH_MAX * (i * 37 % KVD_PAGE_TOKENS) + i * 11 % d_qk)
                                  << 16;
@@ -40,15 +56,15 @@ cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pa
     return cudaGetLastError();
 }
 
-cudaError_t kvd_packed_scatter_outliers(const kvd_packed_args *a, size_t pages, int32_t per_page,
-                                        cudaStream_t stream)
+cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
+                                      cudaStream_t stream)
 {
     for (size_t at = 0; at < pages; at += 65535) {
         kvd_packed_args some = *a;
         some.codes += at * a->page_bytes;
         const dim3 grid((unsigned)a->map.n_kv_heads,
                         (unsigned)(pages - at < 65535 ? pages - at : 65535));
-        scatter_kernel<<<grid, 128, 0, stream>>>(some, per_page);
+        plausible_kernel<<<grid, 128, 0, stream>>>(some, per_page);
     }
     return cudaGetLastError();
 }

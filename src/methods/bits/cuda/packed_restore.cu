@@ -13,7 +13,7 @@
  * Levels: a CTA restores a page in shared memory, because RoPE needs two dims that are in different
  * lanes.
  */
-#include "methods/bits/cuda/packed_words.cuh"
+#include "methods/bits/cuda/packed_floats.cuh"
 
 namespace
 {
@@ -268,6 +268,8 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
     if (a->form.bits < 1 || a->form.bits > 8 || a->n < 1 || a->n > 65535 ||
         a->pages_side_by_side < 1)
         return cudaErrorInvalidValue;
+    if (a->form.exponent)
+        return kvd_packed_restore_floats(a, stream);
     if (!a->level) {
         restore_kernel<false><<<grid, 32 * WARPS, 0, stream>>>(*a);
         return cudaGetLastError();

@@ -86,6 +86,25 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
+/* Changes a code of a lane's words, which several lanes may change at the same time. */
+static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
+                                                uint32_t code)
+{
+#pragma unroll 1
+    for (int below = 0; below < bits;) {
+        const kvd_packed_piece p = kvd_packed_piece_of(levels, bits, n, below);
+        const uint32_t mask = (1u << p.width) - 1;
+        atomicAnd(words + p.word, ~(mask << p.shift));
+        atomicOr(words + p.word, (code >> below & mask) << p.shift);
+        below += p.width;
+    }
+}
+
+static __device__ __forceinline__ uint32_t shifted(uint32_t x, int right)
+{
+    return right < 0 ? x << -right : x >> right;
+}
+
 /* Returns the transpose of an 8 x 8 fragment of 16-bit numbers. */
 static __device__ __forceinline__ uint32_t exchanged(uint32_t fragment)
 {
@@ -104,6 +123,12 @@ static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
     uint32_t r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
+}
+
+static __device__ __forceinline__ uint32_t f16_pair(float low, float high)
+{
+    const __half2 v = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&v);
 }
 
 static __device__ __forceinline__ float half_of(uint32_t pair, int e)

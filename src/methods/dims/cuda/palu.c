@@ -33,7 +33,7 @@ static int padded(int rank)
 
 /*
  * Returns true if the fused kernel supports every layer. It composes rotations from two table rows,
- * so angles must be linear in the position.
+ * so angles must be linear in the position and rows must have length 1.
  */
 static bool fuses(const kvd_palu *p)
 {
@@ -42,7 +42,7 @@ static bool fuses(const kvd_palu *p)
     if (c->attention == KVD_ATTENTION_STOCK || !c->hopper || m->d_head != KVD_PALU_D_HEAD ||
         p->dims->heads != KVD_PALU_GROUP || m->positions != KVD_POSITIONS_ROPE ||
         m->rope_layout != KVD_ROPE_HALF || m->rope_scaling == KVD_ROPE_LONGROPE ||
-        p->w->max_len < KVD_PALU_PAGE_TOKENS)
+        m->rope_scaling == KVD_ROPE_YARN || p->w->max_len < KVD_PALU_PAGE_TOKENS)
         return false;
     for (int l = 0; l < m->n_layers; l++) {
         const kvd_palu_shape s = kvd_palu_shape_of(p, l);

@@ -227,7 +227,16 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
                                 .kept = e->kept};
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
-    return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
+    if (!c->whole)
+        return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
+    /* Scores come from whole rows, as on the CPU; the cut rows move. */
+    kvd_evict_prompts_args whole = a;
+    whole.map = c->whole[r->layer].map;
+    whole.pool = c->whole_pool;
+    return kvd_cuda_check(kvd_evict_score_any(&whole, r->stream), what, err) ||
+                   kvd_cuda_check(kvd_evict_choose(&a, r->stream), what, err)
+               ? -1
+               : 0;
 }
 
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -355,7 +364,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         return kvd_fail(
             err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
             plan->tokens->info.name, other_member(plan));
-    if (plan->dims && (plan->tokens == &kvd_tokens_knorm || plan->tokens == &kvd_tokens_keydiff))
+    if (plan->dims && !cache->exact_prompts &&
+        (plan->tokens == &kvd_tokens_knorm || plan->tokens == &kvd_tokens_keydiff))
         return kvd_fail(err,
                         "'%s' after a method of the dims axis: it ranks tokens by whole keys, the "
                         "CUDA engine has cut keys alone",
@@ -405,10 +415,13 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                : 0;
 }
 
-/* Prompts attend to whole rows before entries leave, unless a method of dims cuts them. */
+/*
+ * Prompts attend to whole rows before entries leave. Rows that a method of dims cuts are scored
+ * whole too.
+ */
 static bool generates(const kvd_plan *plan)
 {
-    return !plan->dims && !other_member(plan);
+    return !(plan->dims && plan->dims->rebuild) && !other_member(plan);
 }
 
 const kvd_gpu_kind kvd_gpu_evict = {.generates = generates, .open = open_method};

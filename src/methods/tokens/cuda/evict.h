@@ -111,12 +111,14 @@ cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t s
 /*
  * The two parts of kvd_evict_prompts. kvd_evict_score writes the scores [n_heads][n_q8] to `mass`
  * with mma.sync; kvd_evict_score_sm90 does the same with wgmma and requires sm_90.
- * kvd_evict_score_keys writes the scores of rankings by keys to `score`. kvd_evict_choose chooses
- * the tokens and moves them.
+ * kvd_evict_score_keys writes the scores of rankings by keys to `score`. kvd_evict_score_any runs
+ * the one of these that the rule and the device ask for. kvd_evict_choose chooses the tokens and
+ * moves them.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_t stream);
+cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for one step of every row of a layer. */

@@ -172,11 +172,16 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
     return cudaGetLastError();
 }
 
+extern "C" cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *a, cudaStream_t stream)
+{
+    return a->rule.ranking == KVD_EVICT_FIRST       ? cudaSuccess
+           : a->rule.ranking != KVD_EVICT_ATTENTION ? kvd_evict_score_keys(a, stream)
+           : a->hopper                              ? kvd_evict_score_sm90(a, stream)
+                                                    : kvd_evict_score(a, stream);
+}
+
 extern "C" cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    const cudaError_t e = a->rule.ranking == KVD_EVICT_FIRST       ? cudaSuccess
-                          : a->rule.ranking != KVD_EVICT_ATTENTION ? kvd_evict_score_keys(a, stream)
-                          : a->hopper                              ? kvd_evict_score_sm90(a, stream)
-                                                                   : kvd_evict_score(a, stream);
+    const cudaError_t e = kvd_evict_score_any(a, stream);
     return e == cudaSuccess ? kvd_evict_choose(a, stream) : e;
 }

@@ -15,32 +15,37 @@ enum {
     /* bytes of a pinned buffer; one buffer is filled while another is copied */
     BUFFER = 16 * 1024 * 1024,
     BUFFERS = 2,
+    SLOTS = 2, /* number of streamed experts that the device holds at a time */
 };
 
 /*
- * Returns the first feature of a model that only the forward pass of model/pass/cuda computes, or
- * NULL if the model has none.
+ * Returns true if `use` does not rotate a part of a head. The serving engine does in neighbouring
+ * pairs, whose tables have angle 0 for the dimensions that are not rotated.
  */
-static const char *only_in_pass(const kvd_config *c)
+static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
 {
-    return c->n_experts > 0                               ? "routed experts"
-           : c->sinks                                     ? "attention sinks"
-           : c->score_softcap > 0 || c->logit_softcap > 0 ? "capped scores or logits"
-           : c->score_scale > 0                           ? "a scale of scores of its own"
-           : c->embed_scale > 0                           ? "a scaled embedding"
-           : kvd_config_norms_branches(c)                 ? "norms after the branches of a layer"
-           : c->qk_norm_whole                             ? "norms over all heads of Q and K"
-           : c->rope_local_theta > 0                      ? "two RoPE bases"
-           : c->rope_scaling == KVD_ROPE_YARN             ? "RoPE scaling 'yarn'"
-           : c->rope_dims && c->rope_dims < c->d_head     ? "partial RoPE"
-           : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"
-                                                          : NULL;
+    return c->rope_dims && c->rope_dims < c->d_head &&
+           !(use == KVD_GPU_SERVING && c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
 /* Returns the first feature of a model that `use` does not compute, or NULL if it computes all. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
-    return c->latent > 0 ? "latent attention" : use == KVD_GPU_PASS ? NULL : only_in_pass(c);
+    const bool gradients = use == KVD_GPU_GRADIENTS;
+    if (use == KVD_GPU_PASS)
+        return NULL;
+    return c->latent > 0                                  ? "latent attention"
+           : c->n_experts > 0                             ? "routed experts"
+           : c->sinks                                     ? "attention sinks"
+           : c->score_softcap > 0 || c->logit_softcap > 0 ? "capped scores or logits"
+           : c->score_scale > 0                           ? "a scale of scores of its own"
+           : c->embed_scale > 0                           ? "a scaled embedding"
+           : kvd_config_norms_branches(c) && gradients    ? "norms after the branches of a layer"
+           : c->qk_norm_whole && gradients                ? "norms over all heads of Q and K"
+           : c->rope_local_theta > 0                      ? "two RoPE bases"
+           : lacks_partial_rope(c, use)                   ? "partial RoPE"
+           : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"
+                                                          : NULL;
 }
 
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
@@ -59,6 +64,9 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
         return kvd_fail(err,
                         "norms over all heads of Q and K of an %s model cannot be divided by %d "
                         "GPUs: use --gpus 1",
+                        c->family, count);
+    if (c->latent && count > 1)
+        return kvd_fail(err, "the latent of a %s model cannot be divided by %d GPUs: use --gpus 1",
                         c->family, count);
     if (c->n_kv_heads % count)
         return kvd_fail(err, "%d KV heads do not divide by %d GPUs", c->n_kv_heads, count);
@@ -223,7 +231,8 @@ typedef struct {
     char *base;
     size_t used;
     loader *load;
-    int expert; /* number of the routed expert whose parts are placed */
+    int expert;    /* number of the routed expert whose parts are placed */
+    bool streamed; /* true if routed experts are not placed */
 } walk;
 
 /* Extent of a share's part: the whole part, some rows, or some columns. */
@@ -301,15 +310,11 @@ static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu
                : 0;
 }
 
-/* Places all routed experts of a layer; to [n_experts] is written if the walk has a base. */
+/* Places the share's columns of routed expert w->expert. */
 static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
 {
-    kvd_gpu_expert unused;
-    for (w->expert = 0; w->expert < w->c->n_experts; w->expert++)
-        if (place_expert(w, l, KVD_PART_EXPERT_GATE, w->share->first_expert, w->share->n_expert,
-                         w->base ? &to[w->expert] : &unused, err))
-            return -1;
-    return 0;
+    return place_expert(w, l, KVD_PART_EXPERT_GATE, w->share->first_expert, w->share->n_expert, to,
+                        err);
 }
 
 /* Places the part after attention of a layer with routed experts. */
@@ -317,16 +322,22 @@ static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
     const piece router = {KVD_PART_ROUTER, WHOLE, 0, 0},
+                choice = {KVD_PART_ROUTER_BIAS, WHOLE, 0, 0},
                 scale = {KVD_PART_SHARED_SCALE, WHOLE, 0, 0};
+    kvd_gpu_expert unused;
     if (vector(w, l, false, &router, 1, &to->router, err) ||
         vector(w, l, true, &router, 1, &to->bias_router, err) ||
+        vector(w, l, false, &choice, 1, &to->bias_choice, err) ||
         place_expert(w, l, KVD_PART_SHARED_GATE, s->first_shared, s->n_shared, &to->shared, err) ||
         vector(w, l, false, &scale, 1, &to->shared_scale, err))
         return -1;
     if (w->base && !(to->expert = calloc((size_t)w->c->n_experts, sizeof *to->expert)))
         return kvd_no_memory(err, "the list of experts",
                              (size_t)w->c->n_experts * sizeof *to->expert);
-    return place_routed(w, l, to->expert, err);
+    for (w->expert = 0; w->expert < w->c->n_experts && !w->streamed; w->expert++)
+        if (place_routed(w, l, w->base ? &to->expert[w->expert] : &unused, err))
+            return -1;
+    return 0;
 }
 
 /* Places the part after attention of a layer with one feed-forward block. */
@@ -345,16 +356,41 @@ static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
                : 0;
 }
 
-static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
+/* Places the projections of latent attention, which no share divides. */
+static int place_latent(walk *w, int l, kvd_gpu_latent *to, kvd_err *err)
+{
+    const piece q_down = {KVD_PART_Q_DOWN, WHOLE, 0, 0}, q = {KVD_PART_Q, WHOLE, 0, 0},
+                norm_q = {KVD_PART_NORM_Q_DOWN, WHOLE, 0, 0}, down = {KVD_PART_LATENT, WHOLE, 0, 0},
+                norm = {KVD_PART_NORM_LATENT, WHOLE, 0, 0}, up = {KVD_PART_LATENT_UP, WHOLE, 0, 0};
+    return matrix(w, l, &q_down, 1, &to->q_down, err) ||
+                   vector(w, l, false, &norm_q, 1, &to->norm_q_down, err) ||
+                   matrix(w, l, &q, 1, &to->q, err) || matrix(w, l, &down, 1, &to->down, err) ||
+                   vector(w, l, false, &norm, 1, &to->norm, err) ||
+                   matrix(w, l, &up, 1, &to->up, err)
+               ? -1
+               : 0;
+}
+
+/* Places Q, K and V of a layer with their biases. */
+static int place_qkv(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
     const int d = w->c->d_head, kv = s->n_kv_heads * d, first_kv = s->first_kv_head * d;
-    to->n_o = s->n_heads * d;
-    to->n_qkv = to->n_o + 2 * kv;
     const piece qkv[] = {{KVD_PART_Q, ROWS, s->first_head * d, s->n_heads * d},
                          {KVD_PART_K, ROWS, first_kv, kv},
                          {KVD_PART_V, ROWS, first_kv, kv}};
-    const piece o = {KVD_PART_O, COLUMNS, s->first_head * d, s->n_heads * d};
+    return matrix(w, l, qkv, 3, &to->qkv, err) || vector(w, l, true, qkv, 3, &to->bias_qkv, err)
+               ? -1
+               : 0;
+}
+
+static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
+{
+    const kvd_gpu_share *s = w->share;
+    const int d = w->c->d_head, d_o = w->c->latent ? w->c->d_value : d;
+    to->n_o = s->n_heads * d_o;
+    to->n_qkv = (s->n_heads + 2 * s->n_kv_heads) * d;
+    const piece o = {KVD_PART_O, COLUMNS, s->first_head * d_o, s->n_heads * d_o};
     const piece all_o = {KVD_PART_O, WHOLE, 0, 0};
     const piece norm[] = {{KVD_PART_NORM_ATTENTION, WHOLE, 0, 0}, {KVD_PART_NORM_FFN, WHOLE, 0, 0}};
     const piece branch[] = {{KVD_PART_NORM_O, WHOLE, 0, 0}, {KVD_PART_NORM_DOWN, WHOLE, 0, 0}};
@@ -366,7 +402,7 @@ static int place_layer(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
             vector(w, l, false, &branch[i], 1, &to->branch[i], err) ||
             vector(w, l, true, &branch[i], 1, &to->branch_bias[i], err))
             return -1;
-    return matrix(w, l, qkv, 3, &to->qkv, err) || vector(w, l, true, qkv, 3, &to->bias_qkv, err) ||
+    return (w->c->latent ? place_latent(w, l, &to->latent, err) : place_qkv(w, l, to, err)) ||
                    vector(w, l, false, &norm_q, 1, &to->norm_q, err) ||
                    vector(w, l, false, &norm_k, 1, &to->norm_k, err) ||
                    vector(w, l, false, &sinks, 1, &to->sinks, err) ||
@@ -400,16 +436,100 @@ static int place_rest(walk *w, kvd_gpu_weights *to, kvd_err *err)
                : 0;
 }
 
-size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share)
+/* Returns the bytes of a routed expert of a share. */
+static size_t expert_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share)
 {
     walk w = {.c = c, .share = share, .type = type};
+    kvd_gpu_expert expert;
+    kvd_err unused;
+    (void)place_routed(&w, 0, &expert, &unused);
+    return w.used;
+}
+
+size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share,
+                             bool streamed)
+{
+    walk w = {.c = c, .share = share, .type = type, .streamed = streamed};
     kvd_gpu_layer layer;
     kvd_gpu_weights rest;
     kvd_err unused;
     for (int l = 0; l < c->n_layers; l++)
         (void)place_layer(&w, l, &layer, &unused);
     (void)place_rest(&w, &rest, &unused);
-    return w.used;
+    return w.used + (streamed ? SLOTS * expert_bytes(c, type, share) : 0);
+}
+
+/* ---- streamed experts ---- */
+
+static const char what[] = "streamed experts";
+
+struct kvd_gpu_expert_stream {
+    kvd_config config;
+    kvd_gpu_share share;
+    loader load;
+    walk place; /* places one expert, at the base of a slot */
+    char *slot[SLOTS];
+    cudaEvent_t used[SLOTS]; /* the last work that reads a slot */
+    cudaEvent_t copied;      /* the last copy into a slot */
+    int turn;                /* slot of the next expert */
+};
+
+static void stream_close(kvd_gpu_expert_stream *s)
+{
+    kvd_err unused;
+    if (!s)
+        return;
+    (void)loader_close(&s->load, &unused);
+    for (int i = 0; i < SLOTS; i++)
+        if (s->used[i])
+            (void)cudaEventDestroy(s->used[i]);
+    if (s->copied)
+        (void)cudaEventDestroy(s->copied);
+    free(s);
+}
+
+/* Opens the stream of experts with its slots at `slots`, the end of the arena. */
+static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
+{
+    const size_t bytes = expert_bytes(&w->config, w->type, &w->share);
+    kvd_gpu_expert_stream *const s = w->streamed = calloc(1, sizeof *s);
+    if (!s)
+        return kvd_no_memory(err, what, sizeof *s);
+    s->config = w->config;
+    s->share = w->share;
+    s->place = (walk){.c = &s->config, .share = &s->share, .type = w->type, .load = &s->load};
+    for (int i = 0; i < SLOTS; i++) {
+        s->slot[i] = slots + (size_t)i * bytes;
+        if (kvd_cuda_check(cudaEventCreateWithFlags(&s->used[i], cudaEventDisableTiming), what,
+                           err))
+            return -1;
+    }
+    return kvd_cuda_check(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming), what,
+                          err) ||
+                   loader_open(&s->load, c, bytes, err)
+               ? -1
+               : 0;
+}
+
+int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
+                         kvd_gpu_expert *to, kvd_err *err)
+{
+    s->place.base = s->slot[s->turn];
+    s->place.used = 0;
+    s->place.expert = expert;
+    return kvd_cuda_check(cudaStreamWaitEvent(s->load.stream, s->used[s->turn], 0), what, err) ||
+                   place_routed(&s->place, layer, to, err) ||
+                   kvd_cuda_check(cudaEventRecord(s->copied, s->load.stream), what, err) ||
+                   kvd_cuda_check(cudaStreamWaitEvent(stream, s->copied, 0), what, err)
+               ? -1
+               : 0;
+}
+
+int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *err)
+{
+    const int slot = s->turn;
+    s->turn = (s->turn + 1) % SLOTS;
+    return kvd_cuda_check(cudaEventRecord(s->used[slot], stream), what, err);
 }
 
 /* ---- life ---- */
@@ -435,7 +555,12 @@ static int allocate(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
 
 static int fill(kvd_gpu_weights *w, loader *l, kvd_err *err)
 {
-    walk all = {.c = &w->config, .share = &w->share, .type = w->type, .base = w->arena, .load = l};
+    walk all = {.c = &w->config,
+                .share = &w->share,
+                .type = w->type,
+                .base = w->arena,
+                .load = l,
+                .streamed = w->streamed != NULL};
     for (int layer = 0; layer < w->config.n_layers; layer++)
         if (place_layer(&all, layer, &w->layer[layer], err))
             return -1;
@@ -443,14 +568,17 @@ static int fill(kvd_gpu_weights *w, loader *l, kvd_err *err)
 }
 
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
-                         const kvd_gpu_share *share, kvd_err *err)
+                         const kvd_gpu_share *share, bool streamed, kvd_err *err)
 {
     const kvd_config *config = kvd_checkpoint_config(c);
     loader l = {0};
     kvd_err second;
     *w = (kvd_gpu_weights){.config = *config, .type = type, .share = *share};
-    w->bytes = kvd_gpu_weights_bytes(config, type, share);
-    if (allocate(w, c, err)) {
+    w->bytes = kvd_gpu_weights_bytes(config, type, share, streamed);
+    if (allocate(w, c, err) ||
+        (streamed &&
+         stream_open(w, c, (char *)w->arena + w->bytes - SLOTS * expert_bytes(config, type, share),
+                     err))) {
         kvd_gpu_weights_release(w);
         return -1;
     }
@@ -464,6 +592,7 @@ int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype 
 
 void kvd_gpu_weights_release(kvd_gpu_weights *w)
 {
+    stream_close(w->streamed);
     if (w->arena)
         (void)cudaFree(w->arena);
     for (int l = 0; w->layer && l < w->config.n_layers; l++)

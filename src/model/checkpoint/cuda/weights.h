@@ -8,6 +8,10 @@
  * matrices, O and down by columns, and the products of these two are summed over the shares. Every
  * GPU holds the norms, the embedding and the values added after a sum (the biases of O and down).
  * Only the first GPU holds the head with its projection.
+ *
+ * Routed experts that do not fit are streamed: an expert is read from the checkpoint, through two
+ * pinned buffers and on a stream of its own, into one of two slots on the device when a batch needs
+ * it. While one slot is read by the products, the other is filled.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
@@ -36,6 +40,16 @@ typedef struct {
     float *bias_gate_up, *bias_down; /* bias_down: complete on every share */
 } kvd_gpu_expert;
 
+/* Weights of latent attention (model/pass/latent.h), of all heads. */
+typedef struct {
+    void *q_down;       /* [q_rank][d_model], or NULL */
+    float *norm_q_down; /* [q_rank], or NULL */
+    void *q;            /* [n_heads * (d_nope + rope_dims)][q_rank, or d_model without q_down] */
+    void *down;         /* [latent + rope_dims][d_model] */
+    float *norm;        /* [latent] */
+    void *up;           /* [n_heads][d_nope + d_value][latent] */
+} kvd_gpu_latent;
+
 /*
  * Fills *out with share `index` of `count`. Fails if `use` does not compute such a model, naming
  * the feature, or if heads or ffn are not multiples of count, naming the numbers.
@@ -49,7 +63,7 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
  */
 typedef struct {
     void *qkv;     /* [(n_heads + 2 n_kv_heads) * d_head][d_model] of the share */
-    void *o;       /* [d_model][n_heads * d_head] */
+    void *o;       /* [d_model][n_heads * d_head]; with latents [d_model][n_heads * d_value] */
     void *gate_up; /* [2 n_ffn][d_model], gate first; without a gate [n_ffn][d_model] */
     void *down;    /* [d_model][n_ffn] */
     /* bias_o, bias_down: complete on every share */
@@ -60,24 +74,29 @@ typedef struct {
     float *branch[2], *branch_bias[2];
     /* [d_head]; with qk_norm_whole [n_heads * d_head] and [n_kv_heads * d_head] */
     float *norm_q, *norm_k;
-    float *sinks; /* [n_heads] of the share */
+    float *sinks;          /* [n_heads] of the share */
+    kvd_gpu_latent latent; /* latent attention, in place of qkv */
     /*
      * Arrays of a layer with routed experts, which has no gate_up and down: matrix
-     * [n_experts][d_model] and bias [n_experts] of the router; the list [n_experts] of experts, on
-     * the host; the expert that every token uses, and the weights [d_model] of its factor.
+     * [n_experts][d_model] and bias [n_experts] of the router, and the bias [n_experts] of the
+     * choice alone; the list [n_experts] of experts, on the host, whose pointers are NULL if
+     * experts are streamed; the expert that every token uses, and the weights [d_model] of its
+     * factor.
      */
-    float *router, *bias_router;
+    float *router, *bias_router, *bias_choice;
     kvd_gpu_expert *expert;
     kvd_gpu_expert shared;
     float *shared_scale;
     /*
-     * Number of rows of qkv and of columns of o: as above, or fewer if V is cut
-     * (methods/cuda/fold.h).
+     * Number of values of Q, K and V of a token, and of columns of o: as above, or fewer if V is
+     * cut (methods/cuda/fold.h).
      */
     int n_qkv, n_o;
 } kvd_gpu_layer;
 
-typedef struct {
+typedef struct kvd_gpu_expert_stream kvd_gpu_expert_stream;
+
+typedef struct kvd_gpu_weights {
     kvd_config config;
     kvd_dtype type;
     kvd_gpu_share share;
@@ -88,22 +107,35 @@ typedef struct {
     void *project_in;     /* [d_model][d_embed] or NULL */
     void *project_out;    /* [d_embed][d_model] or NULL; share 0 only */
     float *norm_final, *norm_final_bias;
-    size_t bytes; /* bytes on this GPU */
+    size_t bytes;                    /* bytes on this GPU */
+    kvd_gpu_expert_stream *streamed; /* NULL if all experts are resident */
     /* base of the allocation of all arrays; private */
     void *arena;
 } kvd_gpu_weights;
 
 /* Returns the bytes that kvd_gpu_weights_load takes on one GPU. */
-size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share);
+size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share,
+                             bool streamed);
 
 /*
  * Allocates and fills the weights on the current device. All threads read and convert the file in
  * pieces in pinned memory while earlier pieces are copied. Weights that the file stores in `type`
  * are copied without conversion. Random weights (model/checkpoint/shapes.h) are made on the device.
- * If the device has too little free memory, fails with the needed and the free bytes.
+ * If the device has too little free memory, fails with the needed and the free bytes. If `streamed`
+ * is set, routed experts are left out, and the checkpoint must stay open.
  */
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
-                         const kvd_gpu_share *share, kvd_err *err);
+                         const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
+
+/*
+ * Fills *to with the weights of a routed expert in a slot, which work queued on `stream` from now
+ * on may read. Returns when the file has been read; the copies may still be running. The caller
+ * must call kvd_gpu_expert_used when it has queued all work that reads the slot, before it fetches
+ * another expert.
+ */
+int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
+                         kvd_gpu_expert *to, kvd_err *err);
+int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *err);
 
 #endif

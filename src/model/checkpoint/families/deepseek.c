@@ -158,14 +158,16 @@ static int read_v3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
         "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 256, 8, 2048};
+    const json_t *const next = kvd_cfg_member(root, "num_nextn_predict_layers");
+    const bool none = json_is_integer(next) && json_integer_value(next) == 0;
     bool interleaved = true;
     c->route_sigmoid = c->chosen_add_up = true;
-    c->extra_layers = 1;
+    c->extra_layers = none ? 0 : 1;
     if (check_text(root, "scoring_func", "sigmoid", err) ||
         check_text(root, "topk_method", "noaux_tc", err) ||
         kvd_cfg_bool(root, "norm_topk_prob", &c->chosen_add_up, err) ||
         kvd_cfg_bool(root, "rope_interleave", &interleaved, err) ||
-        kvd_cfg_size_or(root, "num_nextn_predict_layers", &c->extra_layers, err) ||
+        (!none && kvd_cfg_size_or(root, "num_nextn_predict_layers", &c->extra_layers, err)) ||
         read_common(root, &keys, 1, 3, 2.5, c, err) || read_groups(root, 8, 4, 2, c, err))
         return -1;
     c->rope_layout = interleaved ? KVD_ROPE_INTERLEAVED : KVD_ROPE_HALF;

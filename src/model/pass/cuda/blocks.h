@@ -84,6 +84,25 @@ cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage, k
                                cudaStream_t stream);
 
 /*
+ * The input of kvd_gpu_latent_rows: what the products of latent attention give
+ * (model/pass/latent.h). A head of q_raw is d_nope dimensions, then the rope_dims that are rotated.
+ */
+typedef struct {
+    kvd_dtype type;
+    int n_heads, d_head, rope_dims, d_nope;
+    const float *down; /* [n][d_head] product of LATENT: the latent, then the rotated key */
+    const float *gain; /* [d_head - rope_dims] of the latent's RMS norm */
+    double eps;        /* epsilon of that norm */
+    const void *q_raw; /* [n][n_heads][d_nope + rope_dims] */
+    void *qkv;         /* out: [n][(n_heads + 2) * d_head] */
+} kvd_gpu_latents;
+/*
+ * Writes K and V of n tokens, and the leading rope_dims dimensions of every head of Q; the other
+ * dimensions of Q are left as they are.
+ */
+cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
+
+/*
  * Computes y [n][ffn] = activation of `in`: [n][2 ffn] for an activation with a gate (gate, then
  * up), else [n][ffn]. bias [2 ffn or ffn] or NULL.
  */
@@ -120,11 +139,18 @@ cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stre
  * [n][n_chosen] of each token, best first; count [n_experts], the tokens of each expert; row and
  * weight [n * n_chosen], the tokens of expert 0 and their factors, then those of expert 1 and so
  * on. The tokens of an expert are in rising order.
+ *
+ * If `groups` is not 0, experts are chosen by groups (model/pass/routing.h), and `logit` is
+ * overwritten by their scores, in float32.
  */
 typedef struct {
     size_t n, n_experts, n_chosen;
     int add_up; /* 1 if factors are divided by their sum */
     const float *bias;
+    size_t groups, groups_chosen; /* number of groups, and of those that a token uses */
+    int sigmoid;                  /* 1 if scores are sigmoids, 0 for the softmax */
+    double scale;                 /* factor on the factors of a grouped choice */
+    const float *bias_choice;     /* [n_experts] added for the grouped choice alone, or NULL */
     float *logit, *factor, *weight;
     uint32_t *expert, *count, *row;
 } kvd_gpu_routes;

@@ -6,41 +6,16 @@
  */
 #include "model/pass/cuda/layer.h"
 
-static int done(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err)
-{
-    if (e)
-        return kvd_cuda_check(e, kvd_gpu_phase_name(p), err);
-    if (w->queued)
-        w->queued(w->queued_ctx, p, w->stream);
-    return 0;
-}
-
-/* Computes y [n][out] = x [n][in] W^T; x and the matrix have `type`. */
-static int product(const kvd_gpu_worker *w, const void *x, const void *matrix, kvd_dtype type,
-                   size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, kvd_gpu_phase p,
-                   kvd_err *err)
-{
-    const cudaDataType from = type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
-    const float one = 1, zero = 0;
-    return kvd_cublas_check(w->lib->cublasGemmEx(w->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)out,
-                                                 (int)n, (int)in, &one, matrix, from, (int)in, x,
-                                                 from, (int)in, &zero, y,
-                                                 y_type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF,
-                                                 (int)out, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-                            kvd_gpu_phase_name(p), err)
-               ? -1
-               : done(w, cudaSuccess, p, err);
-}
-
 /* Chooses the experts of n tokens, and copies the number of tokens of each expert to the host. */
 static int route(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     kvd_gpu_expert_buffers *const e = &w->experts;
     e->routes.n = n;
     e->routes.bias = l->bias_router;
-    if (product(w, e->normed, l->router, KVD_F32, n, (size_t)w->config.d_model, e->routes.n_experts,
-                e->routes.logit, KVD_F32, KVD_GPU_GATE_UP, err) ||
-        done(w, kvd_gpu_route(&e->routes, w->stream), KVD_GPU_GATE_UP, err) ||
+    e->routes.bias_choice = l->bias_choice;
+    if (kvd_gpu_product(w, e->normed, l->router, KVD_F32, n, (size_t)w->config.d_model,
+                        e->routes.n_experts, e->routes.logit, KVD_F32, 0, KVD_GPU_GATE_UP, err) ||
+        kvd_gpu_launched(w, kvd_gpu_route(&e->routes, w->stream), KVD_GPU_GATE_UP, err) ||
         kvd_cuda_check(cudaMemcpyAsync(e->count, e->routes.count,
                                        e->routes.n_experts * sizeof *e->count,
                                        cudaMemcpyDeviceToHost, w->stream),
@@ -57,7 +32,8 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
     const kvd_config *const c = &w->config;
     const kvd_dtype type = w->weights.type;
     const size_t d = (size_t)c->d_model;
-    if (product(w, in, x->gate_up, type, n, d, 2 * width, w->wide, type, KVD_GPU_GATE_UP, err))
+    if (kvd_gpu_product(w, in, x->gate_up, type, n, d, 2 * width, w->wide, type, 0, KVD_GPU_GATE_UP,
+                        err))
         return -1;
     const cudaError_t e = clamped
                               ? kvd_gpu_swiglu_clamped(type, w->wide, x->bias_gate_up, n, width,
@@ -65,35 +41,44 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
                                                        (float)c->expert_limit, w->narrow, w->stream)
                               : kvd_gpu_activate(c->activation, type, w->wide, x->bias_gate_up, n,
                                                  width, w->narrow, w->stream);
-    return done(w, e, KVD_GPU_ACTIVATION, err) ||
-                   product(w, w->narrow, x->down, type, n, width, d, w->experts.out, KVD_F32,
-                           KVD_GPU_DOWN, err)
+    return kvd_gpu_launched(w, e, KVD_GPU_ACTIVATION, err) ||
+                   kvd_gpu_product(w, w->narrow, x->down, type, n, width, d, w->experts.out,
+                                   KVD_F32, 0, KVD_GPU_DOWN, err)
                ? -1
                : 0;
 }
 
-/* Adds the outputs of all routed experts to the residual. */
+/*
+ * Adds the outputs of all routed experts to the residual. If they are streamed, the host reads the
+ * next one while the device copies and multiplies earlier ones.
+ */
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
     const size_t d = (size_t)w->config.d_model;
+    kvd_gpu_expert_stream *const streamed = w->weights.streamed;
     for (size_t i = 0, first = 0; i < e->routes.n_experts; first += e->count[i], i++) {
-        const kvd_gpu_expert *const x = &l->expert[i];
         const size_t n = e->count[i];
-        /* The first GPU adds the bias of down; the sum over the GPUs spreads it. */
-        const float *const bias = w->weights.share.index == 0 ? x->bias_down : NULL;
+        kvd_gpu_expert here = l->expert[i];
+        const kvd_gpu_expert *const x = &here;
         if (n == 0)
             continue;
-        if (done(w,
-                 kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d, e->in,
-                                w->stream),
-                 KVD_GPU_GATE_UP, err) ||
+        if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
+                                             w->stream, &here, err))
+            return -1;
+        /* The first GPU adds the bias of down; the sum over the GPUs spreads it. */
+        const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
+        if (kvd_gpu_launched(w,
+                             kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
+                                            e->in, w->stream),
+                             KVD_GPU_GATE_UP, err) ||
             run_expert(w, x, e->in, n, (size_t)w->weights.share.n_expert,
                        w->config.expert_limit > 0, err) ||
-            done(w,
-                 kvd_gpu_scatter(e->out, bias, e->routes.row + first, e->routes.weight + first, n,
-                                 d, w->x, w->stream),
-                 KVD_GPU_DOWN, err))
+            kvd_gpu_launched(w,
+                             kvd_gpu_scatter(e->out, bias, e->routes.row + first,
+                                             e->routes.weight + first, n, d, w->x, w->stream),
+                             KVD_GPU_DOWN, err) ||
+            (streamed && kvd_gpu_expert_used(streamed, w->stream, err)))
             return -1;
     }
     return 0;
@@ -105,14 +90,15 @@ static int add_shared(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_e
     const kvd_gpu_expert_buffers *const e = &w->experts;
     const size_t d = (size_t)w->config.d_model;
     if (l->shared_scale &&
-        done(w, kvd_gpu_gate(e->normed, l->shared_scale, n, d, e->shared, w->stream),
-             KVD_GPU_GATE_UP, err))
+        kvd_gpu_launched(w, kvd_gpu_gate(e->normed, l->shared_scale, n, d, e->shared, w->stream),
+                         KVD_GPU_GATE_UP, err))
         return -1;
     return run_expert(w, &l->shared, w->normed, n, (size_t)w->weights.share.n_shared, 0, err) ||
-                   done(w,
-                        kvd_gpu_scatter(e->out, NULL, NULL, l->shared_scale ? e->shared : NULL, n,
-                                        d, w->x, w->stream),
-                        KVD_GPU_DOWN, err)
+                   kvd_gpu_launched(w,
+                                    kvd_gpu_scatter(e->out, NULL, NULL,
+                                                    l->shared_scale ? e->shared : NULL, n, d, w->x,
+                                                    w->stream),
+                                    KVD_GPU_DOWN, err)
                ? -1
                : 0;
 }

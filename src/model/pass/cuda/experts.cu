@@ -2,9 +2,10 @@
  * Routed experts (model/pass/cuda/blocks.h): the choice of experts, the lists of their tokens, and
  * the copies of rows to and from an expert.
  *
- * One thread chooses the experts of a token, in the order of sums and comparisons of the CPU. One
- * block lists the tokens of an expert: it reads the choices of all tokens twice, first to count its
- * own, then to write them. All of this is small next to the products of the experts.
+ * One thread chooses the experts of a token, in the order of sums and comparisons of the CPU; with
+ * groups of experts one warp. One block lists the tokens of an expert: it reads the choices of all
+ * tokens twice, first to count its own, then to write them. All of this is small next to the
+ * products of the experts.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -46,6 +47,111 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
     for (size_t j = 0; j < r.n_chosen; j++)
         factor[j] +=
             (float)(exp((double)logit[expert[j]] - (double)top) / (r.add_up ? of_chosen : sum));
+}
+
+/* An expert and the value that it is chosen by; none if `expert` is n_experts. */
+struct candidate {
+    float value;
+    uint32_t expert;
+};
+
+/* Returns the better candidate: the larger value, of equal values the lower number. */
+__device__ __forceinline__ candidate better(candidate a, candidate b, uint32_t experts)
+{
+    const bool second = b.expert < experts && (a.expert == experts || b.value > a.value ||
+                                               (b.value == a.value && b.expert < a.expert));
+    return second ? b : a;
+}
+
+__device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t experts)
+{
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        const candidate other = {__shfl_xor_sync(0xffffffffu, mine.value, step),
+                                 __shfl_xor_sync(0xffffffffu, mine.expert, step)};
+        mine = better(mine, other, experts);
+    }
+    return mine;
+}
+
+/* Turns the logits of a token into scores. */
+__device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *score, uint32_t lane)
+{
+    const uint32_t experts = (uint32_t)r.n_experts;
+    float top = -INFINITY;
+    double sum = 0;
+    for (uint32_t x = lane; x < experts && !r.sigmoid; x += 32)
+        top = fmaxf(top, score[x]);
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+    for (uint32_t x = lane; x < experts && !r.sigmoid; x += 32)
+        sum += exp((double)score[x] - (double)top);
+    sum = warp_sum(sum);
+    for (uint32_t x = lane; x < experts; x += 32)
+        score[x] = (float)(r.sigmoid ? 1 / (1 + exp(-(double)score[x]))
+                                     : exp((double)score[x] - (double)top) / sum);
+    __syncwarp();
+}
+
+/*
+ * Chooses the experts of a token by groups. NaN is never chosen; if too few values are numbers, the
+ * factors are NaN.
+ */
+__global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
+{
+    __shared__ float of_group[KVD_CONFIG_EXPERTS];
+    __shared__ bool stays[KVD_CONFIG_EXPERTS];
+    const size_t token = blockIdx.x;
+    const uint32_t lane = threadIdx.x, experts = (uint32_t)r.n_experts, groups = (uint32_t)r.groups,
+                   each = experts / groups;
+    float *const score = r.logit + token * experts, *const factor = r.factor + token * r.n_chosen;
+    uint32_t *const expert = r.expert + token * r.n_chosen;
+    make_scores(r, score, lane);
+    for (uint32_t g = lane; g < groups; g += 32) {
+        float first = -INFINITY, second = -INFINITY;
+        for (uint32_t x = g * each; x < (g + 1) * each; x++) {
+            const float value = r.bias_choice ? score[x] + r.bias_choice[x] : score[x];
+            if (value > first) {
+                second = first;
+                first = value;
+            } else if (value > second) {
+                second = value;
+            }
+        }
+        of_group[g] = r.sigmoid ? first + second : first;
+    }
+    __syncwarp();
+    for (uint32_t g = lane; g < groups; g += 32) {
+        uint32_t before = 0;
+        for (uint32_t i = 0; i < groups; i++)
+            before += of_group[i] > of_group[g] || (of_group[i] == of_group[g] && i < g);
+        stays[g] = of_group[g] > -INFINITY && before < r.groups_chosen;
+    }
+    __syncwarp();
+    candidate last = {INFINITY, experts};
+    double sum = 0;
+    for (size_t j = 0; j < r.n_chosen; j++) {
+        candidate mine = {-INFINITY, experts};
+        for (uint32_t x = lane; x < experts; x += 32) {
+            const float value = r.bias_choice ? score[x] + r.bias_choice[x] : score[x];
+            const bool follows =
+                j == 0 || value < last.value || (value == last.value && x > last.expert);
+            if (stays[x / each] && follows && value > -INFINITY &&
+                (mine.expert == experts || value > mine.value))
+                mine = {value, x};
+        }
+        last = best_of_warp(mine, experts);
+        const float chosen = last.expert < experts ? score[last.expert] : NAN;
+        sum += (double)chosen;
+        if (lane == 0) {
+            expert[j] = last.expert < experts ? last.expert : 0;
+            factor[j] = chosen;
+        }
+    }
+    /* The CPU adds 1e-20 too, so that a sum of zeros gives factors of 0. */
+    for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
+        factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
 
 __global__ void __launch_bounds__(LIST_THREADS) count_kernel(const kvd_gpu_routes r)
@@ -157,7 +263,10 @@ extern "C" cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t strea
     if (r->n == 0)
         return cudaSuccess;
     const unsigned experts = (unsigned)r->n_experts;
-    route_kernel<<<(unsigned)ceil_div(r->n, ROUTE_THREADS), ROUTE_THREADS, 0, stream>>>(*r);
+    if (r->groups)
+        route_groups_kernel<<<(unsigned)r->n, 32, 0, stream>>>(*r);
+    else
+        route_kernel<<<(unsigned)ceil_div(r->n, ROUTE_THREADS), ROUTE_THREADS, 0, stream>>>(*r);
     count_kernel<<<experts, LIST_THREADS, 0, stream>>>(*r);
     list_kernel<<<experts, LIST_THREADS, 0, stream>>>(*r);
     return cudaGetLastError();

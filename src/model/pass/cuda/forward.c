@@ -23,9 +23,12 @@ size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s)
 {
     kvd_gpu_share share;
     kvd_err unused;
-    return kvd_gpu_share_of(c, KVD_GPU_PASS, 0, s->n_gpus, &share, &unused)
-               ? 0
-               : kvd_gpu_worker_bytes(c, s, &share, true);
+    if (kvd_gpu_share_of(c, KVD_GPU_PASS, 0, s->n_gpus, &share, &unused))
+        return 0;
+    const size_t resident = kvd_gpu_worker_bytes(c, s, &share, true, false);
+    return c->n_experts && s->memory && resident > s->memory
+               ? kvd_gpu_worker_bytes(c, s, &share, true, true)
+               : resident;
 }
 
 static int check_spec(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s, kvd_err *err)
@@ -71,10 +74,11 @@ static int name_engine(kvd_gpu_forward *f, kvd_err *err)
     if (f->sum)
         (void)snprintf(count, sizeof count, "%d x ", f->spec.n_gpus);
     name_attention(f, attention, sizeof attention);
-    (void)snprintf(f->engine, sizeof f->engine, "%s%s, %s, cuBLAS %d.%d.%d%s%s, attention: %s",
+    (void)snprintf(f->engine, sizeof f->engine, "%s%s, %s, cuBLAS %d.%d.%d%s%s, attention: %s%s",
                    count, prop.name, kvd_dtype_name(f->spec.type), version / 10000,
                    version / 100 % 100, version % 100, f->sum ? ", " : "",
-                   f->sum ? kvd_gpu_sum_engine(f->sum) : "", attention);
+                   f->sum ? kvd_gpu_sum_engine(f->sum) : "", attention,
+                   w->weights.streamed ? ", experts streamed" : "");
     return 0;
 }
 

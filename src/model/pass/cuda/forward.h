@@ -1,6 +1,7 @@
 /*
  * The forward pass of every family on one or several GPUs. model/pass/forward.h is the CPU version;
- * each layer computes the same, and tests compare them. All weights stay on the device.
+ * each layer computes the same, and tests compare them. All weights stay on the device, except
+ * routed experts that do not fit (kvd_gpu_forward_spec).
  *
  * Products run on cuBLAS: KVD_F32 in float32 without TF32, KVD_BF16 from bf16 with float32 sums.
  * The residual stream is float32 in both. Equal batches on equal GPUs give bitwise equal results;
@@ -20,14 +21,29 @@ typedef struct {
     kvd_dtype type;        /* KVD_F32 or KVD_BF16 */
     int first_gpu, n_gpus; /* CUDA device numbers; NCCL computes the sums if n_gpus > 1 */
     size_t max_tokens, max_len;
+    /*
+     * Weights of the whole model in `type` on the only GPU, borrowed and never changed. NULL: the
+     * pass loads its own.
+     */
+    const kvd_gpu_weights *weights;
+    /*
+     * Most bytes of device memory that the pass may take on each GPU; 0: all that is free. Routed
+     * experts that do not fit into `memory`, or into what is free less a twentieth of the device's
+     * memory, are streamed from the checkpoint (model/checkpoint/cuda/weights.h): all else stays
+     * resident, and results have the same bits.
+     */
+    size_t memory;
 } kvd_gpu_forward_spec;
 
-/* Returns the bytes that a pass takes on each GPU: weights, activations and attention's scratch. */
+/*
+ * Returns the bytes that a pass takes on each GPU: weights, activations and attention's scratch. If
+ * `memory` of the specification is not 0 and too small for all experts, they are streamed.
+ */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
 /*
- * Returns a new pass with all weights loaded. The checkpoint is not needed afterwards. Device
- * first_gpu is current on return.
+ * Returns a new pass with all weights loaded, unless s->weights has them. The checkpoint must stay
+ * open as long as the pass. Device first_gpu is current on return.
  */
 kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                                      kvd_err *err);
@@ -40,7 +56,7 @@ cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
  * Returns the engine, for provenance: "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9,
- * attention: sm_90a kernel".
+ * attention: sm_90a kernel". Ends with ", experts streamed" if they are.
  */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 

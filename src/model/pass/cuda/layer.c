@@ -38,13 +38,28 @@ void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t si
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static int launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err)
+int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err)
 {
     if (e)
         return kvd_cuda_check(e, kvd_gpu_phase_name(p), err);
     if (w->queued)
         w->queued(w->queued_ctx, p, w->stream);
     return 0;
+}
+
+int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, kvd_dtype type,
+                    size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,
+                    kvd_gpu_phase p, kvd_err *err)
+{
+    const cudaDataType from = type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    const float one = 1, beta = add ? 1 : 0;
+    const cublasStatus_t s = w->lib->cublasGemmEx(
+        w->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)out, (int)n, (int)in, &one, matrix, from, (int)in,
+        x, from, (int)in, &beta, y, y_type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF, (int)out,
+        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    return kvd_cublas_check(s, kvd_gpu_phase_name(p), err)
+               ? -1
+               : kvd_gpu_launched(w, cudaSuccess, p, err);
 }
 
 /* ---- rows, and halves of them ---------------------------------------------------------------- */
@@ -91,7 +106,7 @@ static int join(kvd_gpu_worker *w, int half, kvd_err *err)
     for (int i = 0; i < 2; i++)
         if ((which >> i & 1) && (kvd_cuda_check(cudaStreamWaitEvent(w->stream, w->summed[i], 0),
                                                 "sum of a half", err) ||
-                                 launched(w, cudaSuccess, KVD_GPU_SUM, err)))
+                                 kvd_gpu_launched(w, cudaSuccess, KVD_GPU_SUM, err)))
             return -1;
     w->under_way &= ~which;
     return 0;
@@ -123,7 +138,7 @@ int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err)
     return kvd_gpu_sum_add(w->sum, w->weights.share.index, w->x, n * (size_t)w->config.d_model,
                            w->stream, err)
                ? -1
-               : launched(w, cudaSuccess, KVD_GPU_SUM, err);
+               : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_SUM, err);
 }
 
 static int residual_sum(kvd_gpu_worker *w, rows r, kvd_err *err)
@@ -141,15 +156,9 @@ static void *row_at(const void *array, size_t first, size_t width, kvd_dtype typ
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
 {
-    const kvd_dtype from_type = w->weights.type;
-    const cudaDataType type = from_type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
-    const float one = 1, beta = add ? 1 : 0;
-    const cublasStatus_t s = w->lib->cublasGemmEx(
-        w->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)out, (int)r.n, (int)in, &one, matrix, type, (int)in,
-        row_at(from, r.first, in, from_type), type, (int)in, &beta,
-        row_at(to, r.first, out, to_type), to_type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF, (int)out,
-        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    return kvd_cublas_check(s, kvd_gpu_phase_name(p), err) ? -1 : launched(w, cudaSuccess, p, err);
+    const kvd_dtype type = w->weights.type;
+    return kvd_gpu_product(w, row_at(from, r.first, in, type), matrix, type, r.n, in, out,
+                           row_at(to, r.first, out, to_type), to_type, add, p, err);
 }
 
 /*
@@ -179,7 +188,7 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
     if (r.half != 0) /* the second half needs the pending bias as well */
         w->pending = NULL;
-    return launched(w, e, KVD_GPU_NORM, err);
+    return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
 }
 
 static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows r, void *y,
@@ -217,11 +226,12 @@ int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err)
     w->stage = 0;
     if (w->weights.project_in)
         return project_in(w, n, err);
-    return launched(w,
-                    kvd_gpu_embed(w->weights.type, w->weights.embedding,
-                                  (float)w->config.embed_scale, w->id, w->weights.positions,
-                                  w->position, n, (size_t)w->config.d_model, w->x, w->stream),
-                    KVD_GPU_EMBED, err);
+    return kvd_gpu_launched(w,
+                            kvd_gpu_embed(w->weights.type, w->weights.embedding,
+                                          (float)w->config.embed_scale, w->id, w->weights.positions,
+                                          w->position, n, (size_t)w->config.d_model, w->x,
+                                          w->stream),
+                            KVD_GPU_EMBED, err);
 }
 
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n, kvd_err *err)
@@ -282,8 +292,8 @@ static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                            .pre = hook->wants_pre && rotates(w) ? w->wide : NULL};
     if (hook->wants_raw)
         return 0;
-    return launched(w, kvd_gpu_qkv_finish(&a, n, stage_qkv(layer), w->bad, w->stream), KVD_GPU_ROPE,
-                    err);
+    return kvd_gpu_launched(w, kvd_gpu_qkv_finish(&a, n, stage_qkv(layer), w->bad, w->stream),
+                            KVD_GPU_ROPE, err);
 }
 
 /* Computes Q, K and V from the residual, in the form that the hook takes. */
@@ -294,8 +304,10 @@ static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
     const int parts = halves(w, n, r);
     for (int i = 0; i < parts; i++)
         if (before_attention(w, l, r[i], err) ||
-            product(w, w->normed, l->qkv, r[i], (size_t)w->config.d_model, (size_t)l->n_qkv, w->qkv,
-                    w->weights.type, 0, KVD_GPU_QKV, err))
+            (w->config.latent
+                 ? kvd_gpu_latent_project(w, l, n, stage_qkv(layer), err)
+                 : product(w, w->normed, l->qkv, r[i], (size_t)w->config.d_model, (size_t)l->n_qkv,
+                           w->qkv, w->weights.type, 0, KVD_GPU_QKV, err)))
             return -1;
     return finish_queries_keys(w, l, layer, n, hook, err);
 }
@@ -330,8 +342,9 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                                      .stream = w->stream,
                                      .lib = w->lib,
                                      .blas = w->blas};
-    return hook->run(hook, &in, w->narrow, err) ? -1
-                                                : launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
+    return hook->run(hook, &in, w->narrow, err)
+               ? -1
+               : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
 }
 
 /* Checks the attention output if no later product reads it. */
@@ -356,12 +369,12 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
     const kvd_dtype type = w->weights.type;
     return product(w, in, l->gate_up, r, (size_t)c->d_model, width, w->wide, type, 0,
                    KVD_GPU_GATE_UP, err) ||
-                   launched(w,
-                            kvd_gpu_activate(c->activation, type,
-                                             row_at(w->wide, r.first, width, type), l->bias_gate_up,
-                                             r.n, ffn, row_at(w->narrow, r.first, ffn, type),
-                                             w->stream),
-                            KVD_GPU_ACTIVATION, err)
+                   kvd_gpu_launched(
+                       w,
+                       kvd_gpu_activate(c->activation, type, row_at(w->wide, r.first, width, type),
+                                        l->bias_gate_up, r.n, ffn,
+                                        row_at(w->narrow, r.first, ffn, type), w->stream),
+                       KVD_GPU_ACTIVATION, err)
                ? -1
                : 0;
 }
@@ -379,6 +392,16 @@ static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *i
                    residual_sum(w, r, err)
                ? -1
                : 0;
+}
+
+/* Adds O of the attention output to the residual. */
+static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
+{
+    const bool latent = w->config.latent > 0;
+    if (latent && kvd_gpu_latent_values(w, l, r.n, err))
+        return -1;
+    return into_residual(w, latent ? w->wide : w->narrow, l->o, r, (size_t)l->n_o, 0, KVD_GPU_O,
+                         err);
 }
 
 /*
@@ -408,8 +431,7 @@ static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kv
     rows r[2];
     const int parts = halves(w, n, r);
     for (int i = 0; i < parts; i++)
-        if (into_residual(w, w->narrow, l->o, r[i], (size_t)l->n_o, 0, KVD_GPU_O, err) ||
-            residual_sum(w, r[i], err))
+        if (add_attention(w, l, r[i], err) || residual_sum(w, r[i], err))
             return -1;
     w->pending = l->bias_o;
     for (int i = 0; i < parts; i++)
@@ -448,14 +470,14 @@ static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size
         return -1;
     if (w->sum &&
         (kvd_gpu_sum_add(w->sum, w->weights.share.index, w->branch, n * d, w->stream, err) ||
-         launched(w, cudaSuccess, KVD_GPU_SUM, err)))
+         kvd_gpu_launched(w, cudaSuccess, KVD_GPU_SUM, err)))
         return -1;
     w->pending = w->branch;
-    return launched(w,
-                    kvd_gpu_norm(c->norm, KVD_F32, w->branch, bias, l->branch[which],
-                                 l->branch_bias[which], c->norm_eps, n, d, w->branch, w->stage,
-                                 w->bad, w->stream),
-                    KVD_GPU_NORM, err);
+    return kvd_gpu_launched(w,
+                            kvd_gpu_norm(c->norm, KVD_F32, w->branch, bias, l->branch[which],
+                                         l->branch_bias[which], c->norm_eps, n, d, w->branch,
+                                         w->stage, w->bad, w->stream),
+                            KVD_GPU_NORM, err);
 }
 
 /* Runs the part after attention in the orders that have a norm after each branch. */
@@ -477,8 +499,7 @@ static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
 static int behind_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
-    if (into_residual(w, w->narrow, l->o, r, (size_t)l->n_o, 0, KVD_GPU_O, err) ||
-        residual_sum(w, r, err))
+    if (add_attention(w, l, r, err) || residual_sum(w, r, err))
         return -1;
     w->pending = l->bias_o;
     return layer_norm(w, l, 1, r, w->experts.normed, KVD_F32, err) ||
@@ -512,8 +533,13 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     w->stage = stage_end(layer);
     if (stop)
         return check_output(w, n, err);
-    return behind_attention(w, l, n, err) ||
-                   (layer == w->config.n_layers - 1 && kvd_gpu_join_sums(w, err))
+    if (behind_attention(w, l, n, err))
+        return -1;
+    if (layer < w->config.n_layers - 1)
+        return 0;
+    /* A caller may gather rows of the residual, so the last branch is added to it here. */
+    return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
+                   kvd_gpu_join_sums(w, err)
                ? -1
                : 0;
 }
@@ -530,10 +556,10 @@ int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err)
     if (norm(w, w->weights.norm_final, w->weights.norm_final_bias, all_rows(n), hidden, KVD_F32,
              err))
         return -1;
-    return launched(w,
-                    kvd_gpu_check(hidden, n, (size_t)w->config.d_model,
-                                  kvd_gpu_stage_final(&w->config), w->bad, w->stream),
-                    KVD_GPU_FINAL, err);
+    return kvd_gpu_launched(w,
+                            kvd_gpu_check(hidden, n, (size_t)w->config.d_model,
+                                          kvd_gpu_stage_final(&w->config), w->bad, w->stream),
+                            KVD_GPU_FINAL, err);
 }
 
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err)
@@ -563,7 +589,7 @@ int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, 
                 KVD_GPU_FINAL, err))
         return -1;
     return w->config.logit_softcap > 0
-               ? launched(
+               ? kvd_gpu_launched(
                      w,
                      kvd_gpu_softcap(logits, n * vocab, (float)w->config.logit_softcap, w->stream),
                      KVD_GPU_FINAL, err)

@@ -33,6 +33,7 @@ typedef struct {
     int device;
     size_t max_tokens, max_len;
     kvd_gpu_weights weights;
+    bool borrowed;        /* true if the arrays of `weights` belong to another owner */
     kvd_gpu_dense *dense; /* dense attention, or NULL */
     kvd_gpu_sum *sum;     /* sum over the GPUs, borrowed; NULL on one GPU */
     cudaStream_t stream;
@@ -76,14 +77,17 @@ typedef struct {
     unsigned under_way;
 } kvd_gpu_worker;
 
-/* Returns the bytes of device memory that a worker takes. */
+/*
+ * Returns the bytes of device memory that a worker takes with all weights resident, or with its
+ * experts streamed.
+ */
 size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
-                            const kvd_gpu_share *share, bool dense);
+                            const kvd_gpu_share *share, bool dense, bool streamed);
 
 /*
  * Opens a worker on the device first_gpu + share->index, which becomes current. *w must be zeroed
  * before; close it after a failure too. If `dense` is set, dense attention is created; otherwise
- * every run must bring a hook.
+ * every run must bring a hook. Experts that do not fit are streamed (kvd_gpu_forward_spec).
  */
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool dense, kvd_err *err);
@@ -114,6 +118,34 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
  * Waits for the routing of the tokens. The sum over the GPUs must follow.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
+
+/*
+ * Checks the result of a launch of phase p, and reports the phase to w->queued.
+ */
+int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err);
+
+/*
+ * Computes y [n][out] = x [n][in] W^T, or adds it to y if `add` is set. x and the matrix W
+ * [out][in] have `type`.
+ */
+int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, kvd_dtype type,
+                    size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,
+                    kvd_gpu_phase p, kvd_err *err);
+
+/*
+ * Latent attention (model/pass/latent.h). kvd_gpu_latent_project computes Q, K and V of n tokens
+ * before RoPE from w->normed into w->qkv; `stage` is recorded for a row that is not finite.
+ * kvd_gpu_latent_values computes [n][n_heads][d_value] in w->wide from the attention output in
+ * w->narrow.
+ */
+/* Bytes per token that these functions need in w->wide and w->narrow; 0 without latents. */
+typedef struct {
+    size_t wide, narrow;
+} kvd_gpu_latent_sizes;
+kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type);
+int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, unsigned stage,
+                           kvd_err *err);
+int kvd_gpu_latent_values(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 
 /* Makes the stream wait for sums that run on the second stream. */
 int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);

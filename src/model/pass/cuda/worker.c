@@ -38,8 +38,13 @@ static int take_experts(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c
                  uses = (size_t)c->n_chosen * sizeof(uint32_t);
     if (experts == 0)
         return 0;
-    e->routes = (kvd_gpu_routes){
-        .n_experts = experts, .n_chosen = (size_t)c->n_chosen, .add_up = c->chosen_add_up};
+    e->routes = (kvd_gpu_routes){.n_experts = experts,
+                                 .n_chosen = (size_t)c->n_chosen,
+                                 .add_up = c->chosen_add_up,
+                                 .groups = (size_t)c->expert_groups,
+                                 .groups_chosen = (size_t)c->groups_chosen,
+                                 .sigmoid = c->route_sigmoid,
+                                 .scale = c->expert_scale};
     return (type != KVD_F32 && take(t, &e->normed, n, d * sizeof(float), what, err)) ||
                    take(t, &e->in, n, d * kvd_dtype_bytes(type), what, err) ||
                    take(t, &e->out, n, d * sizeof(float), what, err) ||
@@ -70,12 +75,15 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
     const bool two_norms = c->order == KVD_ORDER_PARALLEL && !c->shared_norm;
     const bool projected = d_embed != d;
     /*
-     * In addition to gate and up, wide holds Q and K before RoPE, a projected embedding or the
-     * attention output in float32.
+     * In addition to gate and up, wide holds Q and K before RoPE, a projected embedding, the
+     * attention output in float32, or products and values of latent attention.
      */
-    const size_t wide =
-        larger(larger(gate_up, q + k) * bytes, larger(q, projected ? d_embed : 0) * sizeof(float));
-    const size_t narrow = larger(larger(ffn, q), projected ? d_embed : 0) * bytes;
+    const kvd_gpu_latent_sizes latent = kvd_gpu_latent_sizes_of(c, s->type);
+    const size_t wide = larger(
+        larger(larger(gate_up, q + k) * bytes, larger(q, projected ? d_embed : 0) * sizeof(float)),
+        latent.wide);
+    const size_t narrow =
+        larger(larger(larger(ffn, q), projected ? d_embed : 0) * bytes, latent.narrow);
     void *workspace = NULL;
     if (take(t, &w->x, n, d * sizeof(float), "the residual stream", err) ||
         take(t, &w->normed, n, d * bytes, "activations", err) ||
@@ -104,13 +112,13 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
 }
 
 size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
-                            const kvd_gpu_share *share, bool dense)
+                            const kvd_gpu_share *share, bool dense, bool streamed)
 {
     taker t = {0};
     kvd_gpu_worker w = {0};
     kvd_err unused;
     (void)take_buffers(&t, &w, c, s, share, &unused);
-    return t.bytes + kvd_gpu_weights_bytes(c, s->type, share) +
+    return t.bytes + kvd_gpu_weights_bytes(c, s->type, share, streamed) +
            (dense ? kvd_gpu_dense_bytes(c, share, s->type, s->max_tokens, s->max_len) : 0);
 }
 
@@ -165,36 +173,65 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
+/*
+ * Sets *streamed if the routed experts do not fit. Fails if the rest does not fit either, naming
+ * the needed and the free bytes.
+ */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
-                         kvd_err *err)
+                         bool *streamed, kvd_err *err)
 {
+    enum { SPARE = 20 }; /* one part in 20 stays free for caches and the runtime */
+    const size_t there = s->weights ? s->weights->bytes : 0;
+    *streamed = s->weights && s->weights->streamed;
     size_t left = 0, total = 0;
-    const size_t need = kvd_gpu_worker_bytes(&w->config, s, share, dense);
+    size_t need = kvd_gpu_worker_bytes(&w->config, s, share, dense, *streamed) - there;
     if (kvd_cuda_check(cudaMemGetInfo(&left, &total), "forward pass", err))
         return -1;
-    return need <= left
+    const bool limited = s->memory && s->memory < left;
+    const size_t most = limited ? s->memory : left,
+                 spare = limited || most < total / SPARE ? 0 : total / SPARE;
+    if (!s->weights && w->config.n_experts > 0 && need > most - spare) {
+        *streamed = true;
+        need = kvd_gpu_worker_bytes(&w->config, s, share, dense, true);
+    }
+    return need <= most
                ? 0
                : kvd_fail(
                      err,
-                     "'%s' in %s with batches of %zu tokens takes %zu bytes on GPU %d, which has "
-                     "%zu of %zu bytes left%s",
+                     "'%s' in %s with batches of %zu tokens takes %zu bytes%s on GPU %d, which "
+                     "has %zu of %zu bytes left%s",
                      kvd_checkpoint_path(c), kvd_dtype_name(s->type), s->max_tokens, need,
-                     w->device, left, total,
-                     w->config.n_experts ? ": all experts must fit, or give --device cpu" : "");
+                     *streamed ? " without its routed experts" : "", w->device, most, total,
+                     limited ? " for the pass" : "");
+}
+
+/* Loads the weights, or borrows those of the spec. */
+static int take_weights(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
+                        const kvd_gpu_share *share, bool streamed, kvd_err *err)
+{
+    if (!s->weights)
+        return kvd_gpu_weights_load(&w->weights, c, s->type, share, streamed, err);
+    if (s->n_gpus != 1 || s->weights->type != s->type || s->weights->share.count != 1)
+        return kvd_fail(err, "weights in %s of one GPU for a pass in %s on %d GPUs",
+                        kvd_dtype_name(s->weights->type), kvd_dtype_name(s->type), s->n_gpus);
+    w->weights = *s->weights;
+    w->borrowed = true;
+    return 0;
 }
 
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool dense, kvd_err *err)
 {
     taker t = {.memory = &w->memory};
+    bool streamed;
     w->config = *kvd_checkpoint_config(c);
     w->device = s->first_gpu + share->index;
     w->max_tokens = s->max_tokens;
     w->max_len = s->max_len;
     if (kvd_cuda_check(cudaSetDevice(w->device), "forward pass", err) ||
-        enough_memory(w, c, s, share, dense, err) ||
-        kvd_gpu_weights_load(&w->weights, c, s->type, share, err) ||
+        enough_memory(w, c, s, share, dense, &streamed, err) ||
+        take_weights(w, c, s, share, streamed, err) ||
         kvd_cuda_check(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking), "forward pass",
                        err) ||
         (s->n_gpus > 1 && open_sums(w, err)) || open_cublas(w, err) ||
@@ -218,7 +255,8 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w)
     kvd_device_release(&w->memory);
     if (w->experts.count)
         (void)cudaFreeHost(w->experts.count);
-    kvd_gpu_weights_release(&w->weights);
+    if (!w->borrowed)
+        kvd_gpu_weights_release(&w->weights);
     for (int i = 0; i < 2; i++) {
         if (w->written[i])
             (void)cudaEventDestroy(w->written[i]);

@@ -1,6 +1,6 @@
-/* Declarations shared by packed_decode.cu and packed_decode_levels.cu, and internal to them. */
-#ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_LEVELS_H
-#define KVD_METHODS_BITS_CUDA_PACKED_DECODE_LEVELS_H
+/* Declarations shared by the files packed_decode*.cu, and internal to them. */
+#ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_KERNELS_H
+#define KVD_METHODS_BITS_CUDA_PACKED_DECODE_KERNELS_H
 
 #include "methods/bits/cuda/packed_decode.h"
 
@@ -31,5 +31,7 @@ typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
  */
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
+/* Returns the kernel for floating-point codes, or NULL if there is none for these heads. */
+kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a);
 
 #endif

@@ -1,0 +1,285 @@
+/*
+ * Sequences of a generator that run together (generate_path.h): which rows a pass takes, which
+ * token follows each row, and what both cost.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "evaluate/generate/generate_path.h"
+
+/*
+ * ---- what a row of logits says ------------------------------------------------------------------
+ */
+
+static bool is_own(const kvd_continuations *c, size_t at)
+{
+    return !c->forced || c->forced[at] == KVD_FREE_TOKEN;
+}
+
+/*
+ * Writes the results of place `at`, whose logits are x, the largest that of `best`; x may be NULL
+ * if no result needs it. Returns the token that is the next input.
+ */
+static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
+                      uint32_t best, const float *x, size_t vocab)
+{
+    const uint32_t next = is_own(c, at) ? best : c->forced[at];
+    if (out->token)
+        out->token[at] = best;
+    if (out->log_p) {
+        double sum = exp((double)x[0] - (double)x[best]);
+        for (size_t j = 1; j < vocab; j++)
+            sum += exp((double)x[j] - (double)x[best]);
+        out->log_p[at] = (double)x[next] - (double)x[best] - log(sum);
+    }
+    if (out->rank) {
+        uint32_t above = 0;
+        for (size_t j = 0; j < vocab; j++)
+            above += x[j] > x[next];
+        out->rank[at] = above + 1;
+    }
+    return next;
+}
+
+/* ---- sequences side by side ---- */
+
+/* Sequences first .. first+n-1 of c, which run together. */
+typedef struct {
+    const kvd_config *config;
+    kvd_generate_path *path;
+    const kvd_continuations *c;
+    const kvd_continued *out;
+    pthread_mutex_t *lock; /* held while c->ended runs */
+    size_t first, n;
+    uint32_t *next; /* [n] next input token of each sequence */
+    /*
+     * [n] index of the place whose token follows `next`; the end of the sequence if there is none
+     */
+    size_t *at;
+    size_t *rows; /* [n] rows of each sequence that the cache holds */
+    /* The batch: the sequence of each of its sequences among all, and the slot. */
+    size_t *offset, *start, *whole, *row, *slot; /* [n + 1] */
+    uint32_t *id;                                /* [tokens of the prompts] */
+    uint32_t *best;                              /* [n] */
+    float *logits; /* [path->piece][vocab_size]; NULL: no result needs logits */
+    const kvd_plan *plan;
+    kvd_stepwise_account *account;
+    uint32_t *text; /* all input tokens of a sequence that outgrows longrope's table; else NULL */
+} group;
+
+static size_t prompt_of(const kvd_continuations *c, size_t s)
+{
+    return c->offset[s + 1] - c->offset[s];
+}
+
+static size_t length_of(const kvd_continuations *c, size_t s)
+{
+    return c->end[s + 1] - c->end[s];
+}
+
+/*
+ * Returns the length that sequence s first runs with: of a prompt below longrope's original length,
+ * at most that length, which selects the table of short sequences.
+ */
+static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
+{
+    const size_t n = prompt_of(c, s), all = n + length_of(c, s),
+                 original = (size_t)config->rope_original_positions;
+    const bool two =
+        config->positions == KVD_POSITIONS_ROPE && config->rope_scaling == KVD_ROPE_LONGROPE;
+    return two && n < original && original < all ? original : all;
+}
+
+/* The last token of a sequence is not an input. */
+bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s)
+{
+    return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
+}
+
+/*
+ * Decides the token of the place that sequence s of the group has come to, and moves on to the next
+ * place; if the token ends an answer, to the place after the answer. `best` has the largest of the
+ * logits, which are NULL if no result needs them.
+ */
+static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
+{
+    const kvd_continuations *const c = u->c;
+    const size_t row = u->first + s, at = u->at[s]++, vocab = (size_t)u->config->vocab_size;
+    u->next[s] = place(c, u->out, at, best, logits, vocab);
+    if (!c->ended || !is_own(c, at))
+        return 0;
+    (void)pthread_mutex_lock(u->lock);
+    const int ended = c->ended(c->ended_ctx, row, at, u->out->token, err);
+    (void)pthread_mutex_unlock(u->lock);
+    for (; ended > 0 && u->at[s] < c->end[row + 1] && is_own(c, u->at[s]); u->at[s]++)
+        u->out->token[u->at[s]] = KVD_FREE_TOKEN;
+    if (ended == 2 && u->at[s] < c->end[row + 1]) {
+        const size_t forced = u->at[s]++;
+        u->next[s] = place(c, u->out, forced, best, logits, vocab);
+    }
+    return ended < 0 ? -1 : 0;
+}
+
+/* Adds the seconds of a pass to the sequences of the batch by their rows. */
+static void share_time(group *u, size_t n_sequences, double seconds)
+{
+    const double rows = (double)u->offset[n_sequences];
+    for (size_t i = 0; u->out->cost && i < n_sequences; i++) {
+        kvd_continued_cost *const cost = &u->out->cost[u->row[i]];
+        const double mine = seconds * (double)(u->offset[i + 1] - u->offset[i]) / rows;
+        cost->bits = u->path->bits(u->path, u->slot[i]);
+        if (u->rows[u->slot[i]] > prompt_of(u->c, u->row[i])) {
+            cost->steps_s += mine;
+            cost->steps++;
+        } else {
+            cost->prompt_s += mine;
+            cost->prompt_bits = cost->bits;
+        }
+    }
+}
+
+/* Runs the model on the rows of the batch, and decides the token that follows each sequence. */
+static int pass(group *u, size_t n_sequences, kvd_err *err)
+{
+    const size_t vocab = (size_t)u->config->vocab_size, piece = u->path->piece;
+    const kvd_batch b = {.n_sequences = n_sequences,
+                         .offset = u->offset,
+                         .first_sequence = u->first,
+                         .id = u->id,
+                         .start = u->start,
+                         .whole = u->whole};
+    const double started = kvd_clock_s();
+    if (u->path->run(u->path, &b, u->slot, err))
+        return -1;
+    for (size_t from = 0; from < n_sequences; from += piece) {
+        const size_t n = n_sequences - from < piece ? n_sequences - from : piece;
+        if (u->path->read(u->path, from, n, u->best + from, u->logits, err))
+            return -1;
+        for (size_t s = from; s < from + n; s++)
+            if (decide(u, u->slot[s], u->best[s], u->logits ? u->logits + (s - from) * vocab : NULL,
+                       err))
+                return -1;
+    }
+    share_time(u, n_sequences, kvd_clock_s() - started);
+    return 0;
+}
+
+static int run_prompts(group *u, kvd_err *err)
+{
+    const kvd_continuations *const c = u->c;
+    for (size_t s = 0; s < u->n; s++) {
+        const size_t at = c->offset[u->first + s], n = c->offset[u->first + s + 1] - at;
+        memcpy(u->id + u->offset[s], c->id + at, n * sizeof *u->id);
+        u->offset[s + 1] = u->offset[s] + n;
+        u->start[s] = 0;
+        u->whole[s] = first_length(u->config, c, u->first + s);
+        u->row[s] = u->first + s;
+        u->slot[s] = s;
+        u->at[s] = c->end[u->first + s];
+        u->rows[s] = n;
+    }
+    if (u->text)
+        memcpy(u->text, u->id, u->offset[1] * sizeof *u->text);
+    return pass(u, u->n, err);
+}
+
+/*
+ * Adds the next token of a sequence that runs alone to its text. If the text outgrows the first
+ * length, turns the step into a prompt of the whole text, in a new cache.
+ */
+static int add_to_text(group *u, kvd_err *err)
+{
+    const size_t rows = u->rows[0];
+    u->text[rows - 1] = u->id[0];
+    if (rows != first_length(u->config, u->c, u->first) + 1)
+        return 0;
+    u->path->end(u->path, u->account);
+    memcpy(u->id, u->text, rows * sizeof *u->id);
+    u->offset[1] = rows;
+    u->start[0] = 0;
+    return u->path->begin(u->path, u->plan, 1, err);
+}
+
+/*
+ * Feeds the next token to all sequences that have a place after it. Sets *left to the number of
+ * these sequences.
+ */
+static int run_step(group *u, size_t *left, kvd_err *err)
+{
+    const kvd_continuations *const c = u->c;
+    *left = 0;
+    for (size_t s = 0; s < u->n; s++) {
+        const size_t row = u->first + s;
+        if (u->at[s] == c->end[row + 1])
+            continue;
+        const size_t i = (*left)++;
+        u->offset[i] = i;
+        u->id[i] = u->next[s];
+        u->start[i] = u->rows[s]++;
+        const size_t first = first_length(u->config, c, row);
+        u->whole[i] = u->rows[s] <= first ? first : prompt_of(c, row) + length_of(c, row);
+        u->row[i] = row;
+        u->slot[i] = s;
+    }
+    u->offset[*left] = *left;
+    if (*left == 0 || (u->text && add_to_text(u, err)))
+        return *left ? -1 : 0;
+    return pass(u, *left, err);
+}
+
+static int reserve(group *u, kvd_err *err)
+{
+    const bool alone = kvd_generate_outgrows(u->config, u->c, u->first);
+    const size_t n = u->n, vocab = (size_t)u->config->vocab_size,
+                 tokens = u->c->offset[u->first + n] - u->c->offset[u->first] +
+                          (alone ? length_of(u->c, u->first) : 0);
+    size_t **const lists[] = {&u->at,    &u->rows, &u->offset, &u->start,
+                              &u->whole, &u->row,  &u->slot};
+    const bool wanted = u->out->log_p || u->out->rank;
+    bool failed = false;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        failed = !(*lists[i] = calloc(n + 1, sizeof **lists[i])) || failed;
+    u->next = calloc(n, sizeof *u->next);
+    u->best = calloc(n, sizeof *u->best);
+    u->id = malloc(tokens * sizeof *u->id);
+    if (wanted)
+        u->logits = malloc(u->path->piece * vocab * sizeof *u->logits);
+    if (alone)
+        u->text = malloc(tokens * sizeof *u->text);
+    return failed || !u->next || !u->best || !u->id || (wanted && !u->logits) || (alone && !u->text)
+               ? kvd_no_memory(err, "sequences that run together", tokens * sizeof *u->id)
+               : 0;
+}
+
+static void release(group *u)
+{
+    void *const all[] = {u->at,   u->rows, u->offset, u->start, u->whole,  u->row,
+                         u->slot, u->next, u->best,   u->id,    u->logits, u->text};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
+                       const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
+                       pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)
+{
+    group u = {.config = config,
+               .path = path,
+               .c = c,
+               .out = out,
+               .lock = lock,
+               .first = first,
+               .n = n,
+               .plan = plan,
+               .account = account};
+    size_t left = 1;
+    int status =
+        reserve(&u, err) || path->begin(path, plan, n, err) || run_prompts(&u, err) ? -1 : 0;
+    while (!status && left)
+        status = run_step(&u, &left, err);
+    path->end(path, status ? NULL : account);
+    release(&u);
+    return status ? kvd_in(err, "generating after prompts from %zu on", first) : 0;
+}

@@ -1,0 +1,189 @@
+/*
+ * Attention of steps on floating-point codes (fp8, mxfp4, nvfp4): computes what packed_decode.cu
+ * does, for K = s code and V = s code, where s is the scale of a block of a token times that of the
+ * tensor.
+ *
+ * Shifts and masks put a code into the place of the exponent and mantissa of float16, which is the
+ * number times 2^(bias - 15), exactly, subnormal numbers too. Scores of a block of channels are
+ * summed in float32 and multiplied by its scale. In products with V a scale belongs to a token and
+ * a block of channels, and is applied to P. Scales of blocks have a wide range, so P, and codes of
+ * values, are bfloat16 then, and float16 without blocks.
+ */
+#include "methods/bits/cuda/packed_decode.cuh"
+#include "methods/bits/cuda/packed_floats.cuh"
+
+namespace
+{
+
+/* ---- operands ---- */
+
+__device__ __forceinline__ uint32_t times_bf16_pair(uint32_t x, uint32_t y)
+{
+    const __nv_bfloat162 z = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&x),
+                                     *reinterpret_cast<const __nv_bfloat162 *>(&y));
+    return *reinterpret_cast<const uint32_t *>(&z);
+}
+
+/* Returns the bits of 2^n in both halves of a pair of bfloat16. */
+__device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
+{
+    return (uint32_t)(n + 127) * 0x00800080u;
+}
+
+/*
+ * A operand of 16 tokens from a lane's codes. With BF as bfloat16, exactly the numbers; otherwise
+ * as float16, the numbers times 2^(F::BIAS - 15).
+ */
+template <class F, bool BF>
+__device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
+{
+    constexpr int low = (BF ? 7 : 10) - F::MANTISSA; /* bit of the code's lowest bit */
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const uint32_t word = w[F::BITS == 8 ? 2 * m % F::BITS + r / 2 : m % F::BITS];
+        const int at = F::BITS == 8 ? r % 2 * 8 : r * 4;
+        a[r] = (shifted(word, at - low) & F::MAGNITUDE * 0x10001u << low) |
+               (shifted(word, at + F::BITS - 16) & 0x80008000u);
+        if (BF)
+            a[r] = times_bf16_pair(a[r], bf16_powers(127 - F::BIAS));
+    }
+}
+
+/* Returns the scales of two tokens as bfloat16, from two adjacent bytes of `bytes`, number e. */
+template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes, int e)
+{
+    const uint32_t two = __byte_perm(bytes, 0, e ? 0x4342 : 0x4140);
+    return F::BLOCK == 32 ? __vmaxu2(two << 7, 0x00400040u)
+                          : times_bf16_pair(two << 4, bf16_powers(120));
+}
+
+/* ---- a page ---- */
+
+template <class F, int N> struct floats_page {
+    /* UNITS_OF: number of units of a block */
+    static constexpr int UNITS = N, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
+    static constexpr bool STRAIGHT = true, BF = F::BLOCK > 0;
+    /* Factor of the numbers of float16 operands. */
+    static constexpr float NUMBERS = 1 << (15 - F::BIAS);
+    typedef words_ahead<B, N, false> words;
+    queries<N> q;
+    float keys, read, over; /* factors of scores and of outputs, and 1 / read */
+
+    static __device__ constexpr float factor(int)
+    {
+        return 1;
+    }
+
+    __device__ floats_page(const packed_params &, char *, char *)
+    {
+    }
+
+    __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
+    {
+        load_queries(p, at.b, at.g, lane, q);
+        keys = tensor_scale(p.a, 0, at.g) * NUMBERS * p.scale_log2;
+        read = tensor_scale(p.a, 1, at.g) * (BF ? 1 : NUMBERS);
+        over = 1 / read;
+    }
+
+    static __device__ __forceinline__ void copy(const packed_params &p, const cursor &,
+                                                const char *codes, uint32_t stage, int lane)
+    {
+        if (F::BLOCK)
+            copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
+    }
+
+    __device__ __forceinline__ float outputs() const
+    {
+        return read;
+    }
+
+    /* Divides probabilities by the factor of outputs, for values that are numbers. */
+    __device__ __forceinline__ void for_rows(float (&s)[4][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            s[i / 4][i % 4] *= over;
+    }
+
+    /* Multiplies the sums of a block by its scales, which start at `bytes`, and adds them. */
+    static __device__ __forceinline__ void add_block(const char *bytes, float (&block)[4][4],
+                                                     float (&sum)[4][4], int lane)
+    {
+        const uint2 x = *reinterpret_cast<const uint2 *>(bytes + lane / 4 * 8);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float scale = block_scale<F>((j < 4 ? x.x : x.y) >> j % 4 * 8 & 0xff);
+#pragma unroll
+            for (int i = j % 2 * 2; i < j % 2 * 2 + 2; i++) {
+                sum[j / 2][i] = fmaf(block[j / 2][i], scale, sum[j / 2][i]);
+                block[j / 2][i] = 0;
+            }
+        }
+    }
+
+    /* Computes S = sum over blocks of scale (Q codes). */
+    __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
+                                           const char *stage, words &w, const char *codes,
+                                           float (&s)[4][4], int lane)
+    {
+        float sum[4][4] = {}, block[4][4] = {};
+#pragma unroll
+        for (int u = 0; u < N; u++) {
+            uint32_t a[4][4];
+#pragma unroll
+            for (int m = 0; m < 4; m++)
+                tile_of<F, false>(w.w[u % words::AHEAD], m, a[m]);
+            w.taken(0, u, codes, codes + p.parts.v);
+#pragma unroll
+            for (int m = 0; m < 4; m++)
+                multiply<false>(F::BLOCK ? block[m] : sum[m], a[m], q.half[u][0], q.half[u][1]);
+            if (F::BLOCK && u % UNITS_OF + 1 == UNITS_OF)
+                add_block(stage + 64 * (u / UNITS_OF), block, sum, lane);
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            s[i / 4][i % 4] = sum[i / 4][i % 4] * (keys * q.unit[i % 2]);
+    }
+
+    /* Adds O^T = codes (scale P). */
+    __device__ __forceinline__ void values(const packed_params &p, const cursor &,
+                                           const char *stage, words &w, const char *codes,
+                                           const char *next, const uint32_t (&prob)[8],
+                                           state<N> &st, int lane)
+    {
+        const char *const side = stage + p.parts.v_side - p.parts.k_side + lane % 4 * 16;
+        uint32_t scaled[8];
+#pragma unroll
+        for (int u = 0; u < N; u++) {
+            if (F::BLOCK && u % UNITS_OF == 0) {
+                const uint4 x = *reinterpret_cast<const uint4 *>(side + 64 * (u / UNITS_OF));
+                const uint32_t bytes[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    scaled[j] = times_bf16_pair(prob[j], scale_pair<F>(bytes[j / 2], j % 2));
+            }
+            uint32_t a[4][4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                tile_of<F, BF>(w.w[u % words::AHEAD], k, a[k]);
+            w.taken(1, u, codes + p.parts.v, next);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                multiply<BF>(st.o[u], a[k], F::BLOCK ? scaled[2 * k] : prob[2 * k],
+                             F::BLOCK ? scaled[2 * k + 1] : prob[2 * k + 1]);
+        }
+    }
+};
+
+} // namespace
+
+kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a)
+{
+    const int d = a->map.d_qk[0];
+    return with_floats(&a->form, [=](auto f) -> kvd_packed_decode_kernel {
+        return d == 64    ? packed_decode_kernel<floats_page<decltype(f), 4>>
+               : d == 128 ? packed_decode_kernel<floats_page<decltype(f), 8>>
+                          : NULL;
+    });
+}

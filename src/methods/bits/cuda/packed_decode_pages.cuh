@@ -1,0 +1,189 @@
+/*
+ * Runs of pages of the attention of steps on codes: the list of all pages, the copies of a page's
+ * bytes, and the words that a lane loads ahead. Included by packed_decode*.cu only.
+ */
+#ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
+#define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
+
+#include "methods/bits/cuda/packed_decode_kernels.h"
+#include "methods/bits/cuda/packed_words.cuh"
+
+namespace
+{
+
+enum {
+    WARPS = 8,
+    HEADS = 8, /* largest number of query heads of a group */
+    /*
+     * P is 2^TOP at the running maximum, and may exceed this by a factor of 2^LAZY before the sums
+     * are rescaled. This is far above the smallest float16, near which P times a scale would lose
+     * bits of many small probabilities, and below the largest float16 for scales under 2^8.
+     */
+    TOP = 6,
+    LAZY = 2
+};
+
+typedef kvd_packed_decode_params packed_params;
+
+/* ---- runs of pages ---- */
+
+/*
+ * Position in the list of all pages: request b, KV head g, page `page` of the request's `pages`. m
+ * is the request's number of tokens; `keys` and `values` are its numbers of coded keys and values.
+ * `number` has the page numbers of 32 pages, starting at a multiple of 32, one per lane.
+ */
+struct cursor {
+    int b, g, page, pages, m, keys, values, number;
+    const char *head; /* codes of the KV head in page 0 of the pool */
+};
+
+__device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at, int lane)
+{
+    const int i = at.page / 32 * 32 + lane;
+    at.number = i < at.pages ? page_number(p.a, at.b, i) : 0;
+}
+
+__device__ __forceinline__ const char *head_of(const packed_params &p, int g)
+{
+    return p.a.codes + p.a.head_at[g];
+}
+
+__device__ __forceinline__ void begin_request(const packed_params &p, cursor &at)
+{
+    at.pages = p.d.pages_before[at.b + 1] - p.d.pages_before[at.b];
+    at.m = p.a.kv_len[at.b];
+    at.keys = keys_coded(p.a, at.m - 1);
+    at.values = values_coded(p.a, at.m - 1);
+}
+
+__device__ cursor seek(const packed_params &p, int x, int lane)
+{
+    const int heads = p.a.map.n_kv_heads;
+    int lo = 0, hi = p.a.n - 1;
+    while (lo < hi) { /* finds the last request that starts at or before page x */
+        const int mid = (lo + hi + 1) / 2;
+        if (p.d.pages_before[mid] * heads <= x)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    cursor at = {lo, 0, 0, 0, 0, 0, 0, 0, NULL};
+    begin_request(p, at);
+    const int y = x - p.d.pages_before[lo] * heads;
+    at.g = y / at.pages;
+    at.head = head_of(p, at.g);
+    at.page = y % at.pages;
+    load_numbers(p, at, lane);
+    return at;
+}
+
+__device__ __forceinline__ void advance(const packed_params &p, cursor &at, int lane)
+{
+    if (++at.page == at.pages) {
+        at.page = 0;
+        if (++at.g == p.a.map.n_kv_heads) {
+            at.g = 0;
+            if (++at.b == p.a.n)
+                return;
+            begin_request(p, at);
+        }
+        at.head = head_of(p, at.g);
+        load_numbers(p, at, lane);
+    } else if (at.page % 32 == 0) {
+        load_numbers(p, at, lane);
+    }
+}
+
+/* ---- bytes of a page ---- */
+
+/*
+ * Starts the copy of `bytes` bytes, which follow the codes of a page, to a stage, 16 bytes per lane
+ * at a time. The first 2 KiB are copied without a branch.
+ */
+__device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < 2048; i += 512)
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.lt.s32 p, %2, %3;\n@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::
+                "r"(to + (uint32_t)(16 * lane + i)),
+            "l"(from + 16 * lane + i), "r"(16 * lane + i), "r"(bytes)
+            : "memory");
+#pragma unroll 1
+    for (int i = 16 * lane + 2048; i < bytes; i += 512)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i),
+                     "l"(from + i)
+                     : "memory");
+}
+
+__device__ __forceinline__ const char *codes_of(const packed_params &p, const cursor &at)
+{
+    return at.head +
+           (size_t)(uint32_t)__shfl_sync(~0u, at.number, at.page % 32) * (uint32_t)p.a.page_bytes;
+}
+
+template <int B> __device__ __forceinline__ void load_words(const char *from, uint32_t (&w)[B])
+{
+    if constexpr (B % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < B; i += 4)
+            asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(w[i]), "=r"(w[i + 1]), "=r"(w[i + 2]), "=r"(w[i + 3])
+                         : "l"(from + 4 * i));
+    } else if constexpr (B == 2) {
+        asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(from));
+    } else {
+#pragma unroll
+        for (int i = 0; i < B; i++)
+            asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(w[i]) : "l"(from + 4 * i));
+    }
+}
+
+/*
+ * Words of the units that are multiplied next, as many as 32 registers hold. The units of a side
+ * are taken in the order of the products. As soon as a unit is done, its registers are loaded with
+ * the unit AHEAD later: of the same side, or of the next side, which is the values of the page or
+ * the keys of the next page. Words are loaded whether they hold codes or not, so that no load is
+ * inside a branch. PAIRS: keys are taken in pairs of units that RoPE rotates together, u and N / 2
+ * + u.
+ */
+template <int B, int N, bool PAIRS> struct words_ahead {
+    static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
+    uint32_t w[AHEAD][B];
+
+    static __device__ constexpr int unit(int side, int i)
+    {
+        return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
+    }
+    /* Returns the bytes from a unit's words to those of this lane. */
+    static __device__ __forceinline__ size_t of_lane()
+    {
+        return 4 * B * (threadIdx.x % 32);
+    }
+    __device__ __forceinline__ void load(int i, int unit, const char *from)
+    {
+        load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
+    }
+    /* Loads the first AHEAD units of a side; `from` is the address of the side's codes. */
+    __device__ __forceinline__ void begin(int side, const char *from)
+    {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            load(i, unit(side, i), from);
+    }
+    /*
+     * Loads the unit that follows after unit i (in the order of products) of `side` was multiplied:
+     * from the `same` side's codes or from the `next` side's.
+     */
+    __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
+    {
+        if (i + AHEAD < N)
+            load(i, unit(side, i + AHEAD), same);
+        else
+            load(i, unit(1 - side, i + AHEAD - N), next);
+    }
+};
+
+} // namespace
+
+#endif

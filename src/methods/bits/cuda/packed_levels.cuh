@@ -1,0 +1,109 @@
+/*
+ * Levels of codes and numbers apart from them, in shared memory: the table in which pairs of codes
+ * are looked up, and the places of outliers and first tokens in a tile. Included by
+ * packed_decode_levels.cu only.
+ */
+#ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
+#define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
+
+#include "methods/bits/cuda/packed_words.cuh"
+
+namespace
+{
+
+/* ---- levels ---- */
+
+enum { ROW = 256 /* bytes of a table entry for all lanes: keys, then values */ };
+
+template <int B> __device__ __host__ constexpr int table_bytes()
+{
+    return (B == 3 ? 64 : 256) * ROW;
+}
+
+/*
+ * Fills the table of levels in shared memory. With 3 and 4 bits, an entry of a side has a pair of
+ * levels for each lane; with 2 bits, two pairs for each lane of half a warp.
+ */
+template <int B> __device__ void fill_table(const float *level, char *table)
+{
+    for (int i = (int)threadIdx.x; i < table_bytes<B>() / 16; i += (int)blockDim.x) {
+        const int entry = i / 16, mask = (1 << B) - 1;
+        const float *const read = level + ((i % 16 < 8 ? 1 : 3) << B);
+        const uint32_t low = f16_pair(read[entry & mask], read[entry >> B & mask]),
+                       high = B == 2 ? f16_pair(read[entry >> 2 * B & mask],
+                                                read[entry >> 3 * B & mask])
+                                     : low;
+        reinterpret_cast<uint4 *>(table)[i] = make_uint4(low, high, low, high);
+    }
+}
+
+/*
+ * Looks up the levels of a lane's codes of 16 tokens as A operand. `column` is the lane's byte in
+ * the rows of the table.
+ */
+template <int B>
+__device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
+                                        int m, uint32_t (&x)[4])
+{
+    if (B == 4) {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            x[r] = *reinterpret_cast<const uint32_t *>(
+                table + __byte_perm(w[m % B], column, 0x5504u | (uint32_t)r << 4));
+    } else if (B == 2) {
+#pragma unroll
+        for (int r = 0; r < 4; r += 2) {
+            const uint2 v = *reinterpret_cast<const uint2 *>(
+                table +
+                __byte_perm(w[m / 2 % B], column, 0x5504u | (uint32_t)(m % 2 * 2 + r / 2) << 4));
+            x[r] = v.x, x[r + 1] = v.y;
+        }
+    } else {
+#pragma unroll
+        for (int r = 0; r < 4; r++) { /* moves six bits to bits 8 .. 13 */
+            const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
+            const uint32_t bits = from < 0 ? w[i % B] << -from
+                                  : at % 32 > 26
+                                      ? __funnelshift_r(w[i % B], w[(i + 1) % B], (uint32_t)from)
+                                      : w[i % B] >> from;
+            x[r] = *reinterpret_cast<const uint32_t *>(table + ((bits & 0x3f00u) | column));
+        }
+    }
+}
+
+/* ---- what is kept apart ---- */
+
+enum { QUICK = 4, TILE = 2048 /* size in halves */ };
+
+/*
+ * Returns the place of token t of the page and dim i in the tile [2 units][4 times 16 tokens][32
+ * lanes][8 halves], and above it a bit for the pass, one of four, that uses the place.
+ */
+template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
+{
+    const int dim = i % (8 * N);
+    return (uint32_t)((((i / (8 * N) * 4 + t / 16) * 32 + kvd_packed_key_lane(t, i)) * 8 +
+                       kvd_packed_key_number(t, i) % 8) |
+                      TILE << dim / 16);
+}
+
+__device__ __forceinline__ uint32_t value_place(int t, int i)
+{
+    return (uint32_t)((((i / 16 % 2 * 4 + t / 16) * 32 + kvd_packed_value_lane(t, i)) * 8 +
+                       kvd_packed_value_number(t, i) % 8) |
+                      TILE << i / 32);
+}
+
+/*
+ * Returns a tile entry: place in the upper half, and in the lower half the difference of x from
+ * level 0 as float16.
+ */
+__device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width,
+                                             float lowest)
+{
+    return half_bits(x - fmaf(width, lowest, middle)) | place << 16;
+}
+
+} // namespace
+
+#endif

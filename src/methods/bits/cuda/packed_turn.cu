@@ -1,0 +1,295 @@
+/*
+ * Codes of rotated vectors (turboquant): a row x of d numbers is stored as its norm in float16 and
+ * the levels nearest to u = P x / |x|. Attention of steps runs on rotated numbers: scores
+ * (P q) . (P k) = q . k, and outputs are turned back by P^T.
+ *
+ * Steps: grid (KV heads, requests), one thread per dim. A CTA turns the rows of a group of query
+ * heads, and the newest key and value, in place, and codes the latter two. The product with P is
+ * bound by reading P (4 d^2 bytes, in L2) once per CTA. Prompts: grid (KV heads, requests, pages
+ * side by side). A CTA turns 16 tokens of a side at a time, and collects the codes of a page in
+ * shared memory.
+ *
+ * u is computed in float32 from bf16 rows, as on the CPU, in another order of additions: a number
+ * that is within rounding of the middle between two levels may get the other level.
+ */
+#include "methods/bits/cuda/packed_words.cuh"
+
+namespace
+{
+
+enum { ROWS = 16, D_MAX = KVD_WIDTH_MAX };
+
+/* Rows of a CTA as columns: number j of row r at [j][r]. */
+struct shared_rows {
+    float x[D_MAX][ROWS];
+    double square[D_MAX / 32][ROWS];
+    float norm[ROWS];
+};
+
+/* Sets norm [ROWS] to the lengths of the rows of which this thread has number `i` in x [ROWS]. */
+__device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
+{
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        double sum = (double)x[r] * (double)x[r];
+#pragma unroll
+        for (int k = 1; k < 32; k *= 2)
+            sum += __shfl_xor_sync(~0u, sum, k);
+        if (i % 32 == 0)
+            s.square[i / 32][r] = sum;
+    }
+    __syncthreads();
+    if (i < ROWS) {
+        double sum = 0;
+        for (int w = 0; w < (int)blockDim.x / 32; w++)
+            sum += s.square[w][i];
+        s.norm[i] = (float)sqrt(sum);
+    }
+    __syncthreads();
+}
+
+/*
+ * Computes number i of matrix^T applied to all rows; the matrix [d][d] is read in order of memory.
+ * Begins and ends with a barrier.
+ */
+__device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
+                                     float (&y)[ROWS], int i)
+{
+    const int d = (int)blockDim.x;
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        s.x[i][r] = x[r];
+        y[r] = 0;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int j = 0; j < d; j++) {
+        const float m = __ldg(matrix + j * d + i);
+#pragma unroll
+        for (int r = 0; r < ROWS; r += 4) {
+            const float4 v = *reinterpret_cast<const float4 *>(&s.x[j][r]);
+            y[r] = fmaf(m, v.x, y[r]);
+            y[r + 1] = fmaf(m, v.y, y[r + 1]);
+            y[r + 2] = fmaf(m, v.z, y[r + 2]);
+            y[r + 3] = fmaf(m, v.w, y[r + 3]);
+        }
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ float of_bits(uint16_t x)
+{
+    return bf16_of(x, 0);
+}
+
+__device__ __forceinline__ uint16_t to_bits(float x)
+{
+    return (uint16_t)(bf16_pair(x, 0) & 0xffff);
+}
+
+/* Returns the index of the level nearest to x among 2^bits rising levels; of two the lower. */
+__device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
+{
+    int lo = 0, hi = (1 << bits) - 1;
+    while (lo < hi) {
+        const int mid = (lo + hi) / 2;
+        if (x > (level[mid] + level[mid + 1]) / 2)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return (uint32_t)lo;
+}
+
+/* Returns the index of number i of token t within a page of rows of d numbers. */
+__device__ __forceinline__ int element(int t, int i, int d)
+{
+    return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
+}
+
+__device__ __forceinline__ int word_of(int side, int bits, int t, int i)
+{
+    return kvd_packed_words(bits, i / 16,
+                            side ? kvd_packed_value_lane(t, i) : kvd_packed_key_lane(t, i));
+}
+
+__device__ __forceinline__ int number_of(int side, int t, int i)
+{
+    return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
+}
+
+/* Stores the norm of token t: of keys (side 0) next to each other, of values as half width. */
+__device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
+                                         int t, float norm)
+{
+    const uint16_t h = (uint16_t)half_bits(norm / KVD_PACKED_NORM);
+    uint16_t *const keys = reinterpret_cast<uint16_t *>(codes + parts.k_norm),
+                    *const values = reinterpret_cast<uint16_t *>(codes + parts.v_side) +
+                                    32 * (t / 16) + kvd_packed_scale(t);
+    if (side) {
+        values[0] = h;
+        values[4] = 0;
+    } else {
+        keys[t] = h;
+    }
+}
+
+/* ---- steps ---- */
+
+__global__ void __launch_bounds__(D_MAX)
+    turn_steps_kernel(const __grid_constant__ kvd_packed_args a, uint16_t *queries)
+{
+    __shared__ __align__(16) shared_rows s;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, i = (int)threadIdx.x, d = (int)blockDim.x;
+    const int t = a.kv_len[b] - 1, p = t / KVD_PAGE_TOKENS, bits = a.form.bits;
+    if (t < 0)
+        return;
+    uint16_t *const q =
+        queries + (size_t)b * (size_t)a.map.q_pitch + a.map.q_offset[g * a.map.group];
+    uint16_t *const ring =
+        const_cast<uint16_t *>(in_ring(a, b, p, g)) + element(t % KVD_PAGE_TOKENS, i, d);
+    char *const codes = in_codes(a, page_number(a, b, p), g);
+    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
+    /* rows 0 .. group - 1: queries; the last two: the key and the value */
+    float x[ROWS] = {}, y[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS - 2; r++)
+        x[r] = r < a.map.group ? of_bits(q[r * d + i]) : 0;
+    x[ROWS - 2] = of_bits(ring[0]);
+    x[ROWS - 1] = of_bits(ring[KVD_PAGE_TOKENS * d]);
+    take_norms(s, x, i);
+    const float norm[2] = {s.norm[ROWS - 2], s.norm[ROWS - 1]};
+#pragma unroll
+    for (int side = 0; side < 2; side++)
+        x[ROWS - 2 + side] = norm[side] > 0 ? x[ROWS - 2 + side] / norm[side] : 0;
+    turn(s, a.turn_rows, x, y, i);
+#pragma unroll
+    for (int r = 0; r < ROWS - 2; r++)
+        if (r < a.map.group)
+            q[r * d + i] = to_bits(y[r]);
+#pragma unroll
+    for (int side = 0; side < 2; side++) {
+        const float u = y[ROWS - 2 + side];
+        ring[side * KVD_PAGE_TOKENS * d] = to_bits(u * norm[side]);
+        put_bits(reinterpret_cast<uint32_t *>(codes + (side ? parts.v : 0)) +
+                     word_of(side, bits, t % KVD_PAGE_TOKENS, i),
+                 true, bits, number_of(side, t % KVD_PAGE_TOKENS, i),
+                 nearest_level(a.level, bits, u));
+        if (i == 0)
+            put_norm(codes, parts, side, t % KVD_PAGE_TOKENS, norm[side]);
+    }
+}
+
+__global__ void __launch_bounds__(D_MAX)
+    turn_outputs_kernel(const __grid_constant__ kvd_packed_args a, uint16_t *outputs)
+{
+    __shared__ __align__(16) shared_rows s;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, i = (int)threadIdx.x, d = (int)blockDim.x;
+    uint16_t *const o =
+        outputs + (size_t)b * (size_t)a.map.o_pitch + a.map.o_offset[g * a.map.group];
+    float x[ROWS], y[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        x[r] = r < a.map.group ? of_bits(o[r * d + i]) : 0;
+    turn(s, a.turn_outputs, x, y, i);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (r < a.map.group)
+            o[r * d + i] = to_bits(y[r]);
+}
+
+/* ---- prompts ---- */
+
+__global__ void __launch_bounds__(D_MAX)
+    turn_prompts_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    __shared__ __align__(16) shared_rows s;
+    extern __shared__ uint32_t words[]; /* codes of one side of a page */
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, i = (int)threadIdx.x, d = (int)blockDim.x;
+    const int m = a.kv_len[b], bits = a.form.bits, n_words = 2 * d * bits;
+    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
+    for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
+        const int page = page_number(a, b, p),
+                  left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
+        char *const codes = in_codes(a, page, g);
+        for (int side = 0; side < 2; side++) {
+            const uint16_t *const rows = in_rows(a, page, g) + side * KVD_PAGE_TOKENS * d;
+            for (int w = i; w < n_words; w += d)
+                words[w] = 0;
+            for (int t0 = 0; t0 < left; t0 += ROWS) {
+                float x[ROWS], y[ROWS];
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    x[r] = t0 + r < left ? of_bits(rows[element(t0 + r, i, d)]) : 0;
+                take_norms(s, x, i);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    x[r] = s.norm[r] > 0 ? x[r] / s.norm[r] : 0;
+                if (i < ROWS && t0 + i < left)
+                    put_norm(codes, parts, side, t0 + i, s.norm[i]);
+                turn(s, a.turn_rows, x, y, i);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) /* registers cannot be indexed below */
+                    s.x[i][r] = y[r];
+#pragma unroll 1
+                for (int r = 0; r < min((int)ROWS, left - t0); r++) {
+                    const int n = number_of(side, t0 + r, i) * bits;
+                    const uint32_t code = nearest_level(a.level, bits, s.x[i][r]);
+                    uint32_t *const at = words + word_of(side, bits, t0 + r, i) + n / 32;
+                    atomicOr(at, code << n % 32);
+                    if (n % 32 + bits > 32)
+                        atomicOr(at + 1, code >> (32 - n % 32));
+                }
+            }
+            __syncthreads();
+            uint32_t *const to = reinterpret_cast<uint32_t *>(codes + (side ? parts.v : 0));
+            for (int w = i; w < n_words; w += d)
+                to[w] = words[w];
+            __syncthreads();
+        }
+    }
+}
+
+/* Returns false unless the kernels support the heads and codes. */
+bool supported(const kvd_packed_args *a)
+{
+    const int d = a->map.d_qk[0];
+    for (int g = 0; g < a->map.n_kv_heads; g++)
+        if (a->map.d_qk[g] != d || a->map.d_v[g] != d)
+            return false;
+    return (d == 64 || d == 128) && a->map.group <= ROWS - 2 && a->form.norms && a->level &&
+           a->form.bits >= 1 && a->form.bits <= 8 && a->n >= 1 && a->n <= 65535;
+}
+
+} // namespace
+
+cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream)
+{
+    if (!supported(a) || a->pages_side_by_side < 1)
+        return cudaErrorInvalidValue;
+    const int d = a->map.d_qk[0];
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
+    turn_prompts_kernel<<<grid, (unsigned)d, (size_t)(8 * d * a->form.bits), stream>>>(*a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, cudaStream_t stream)
+{
+    if (!supported(a))
+        return cudaErrorInvalidValue;
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n);
+    turn_steps_kernel<<<grid, (unsigned)a->map.d_qk[0], 0, stream>>>(*a,
+                                                                     static_cast<uint16_t *>(q));
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream)
+{
+    if (!supported(a))
+        return cudaErrorInvalidValue;
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n);
+    turn_outputs_kernel<<<grid, (unsigned)a->map.d_qk[0], 0, stream>>>(*a,
+                                                                       static_cast<uint16_t *>(o));
+    return cudaGetLastError();
+}

@@ -1,0 +1,30 @@
+#!/bin/sh
+# kvdim-tasks on a GPU: paths in the file, parts and their table, several GPUs, --resume on another number of GPUs. Skips without a GPU.
+. tests/lib/cases.sh
+export OMP_WAIT_POLICY=passive
+tasks="$B/bin/kvdim-tasks data/models/kvdim-6m --ruler niah_single_1,fwe --seq-len 520 --items 40 --max-new-tokens 4 --device cuda --compute bf16 --method h2o --method quest,budget=0.25"
+if ! $tasks --items 1 -q -o "$D/try.h5" 2>"$log"; then
+  if grep -q 'no CUDA' "$log"; then echo "skip kvdim-tasks on a GPU: $(sed 's/.*cuda: //' "$log")"; exit 0; fi
+  not_ok "kvdim-tasks on a GPU"; exit 1
+fi
+untimed() { grep -v -E '"(prompt_s|step_s|free_seconds|output)": ' "$1" >"$1.untimed"; }
+same() { untimed "$2"; if cmp -s "$D/one.json.untimed" "$2.untimed"; then ok "$1"; else not_ok "$1" "$(cat "$log")" "$(diff "$D/one.json.untimed" "$2.untimed" | head -n 10)"; fi; }
+$tasks --json -o "$D/one.h5" >"$D/one.json" 2>"$log" || { not_ok "one GPU"; exit 1; }
+untimed "$D/one.json"
+is "paths" "GPU engine,GPU engine,products on the GPU, cache on the CPU," "$(sed -n 's/^ *"path": "\(.*\)",*$/\1/p' "$D/one.json" | uniq -c | awk '{ for (i = 0; i < $1 / 3; i++) { x = $0; sub(/^ *[0-9]+ /, "", x); printf "%s,", x } }')"
+check "the path on the terminal" grep -q "^kvdim-tasks: quest: products on the GPU, cache on the CPU, because " "$log"
+
+# Parts and their table.
+$tasks --part 1/2 -q -o "$D/p.h5" 2>"$log" && $tasks --part 2/2 -q -o "$D/p.h5" 2>"$log" && $tasks --resume -q --json -o "$D/p.h5" >"$D/p.json" 2>"$log"
+same "the table of two parts" "$D/p.json"
+
+# Several GPUs. A part that one GPU began goes on with two.
+there=$($tasks --gpus 16 -q -o "$D/none.h5" 2>&1 | sed -n 's/.*--gpus 16: \([0-9]*\) can be used here/\1/p')
+if [ "${there:-1}" -lt 2 ]; then echo "skip kvdim-tasks on several GPUs: ${there:-1} here"; exit 0; fi
+for n in 2 4; do
+  [ "$n" -le "$there" ] || continue
+  $tasks --gpus "$n" -q --json -o "$D/$n.h5" >"$D/$n.json" 2>"$log"
+  same "$n GPUs" "$D/$n.json"
+done
+$tasks --part 2/2 -q -o "$D/r.h5" 2>"$log" && mv "$D/r.h5.items.2-of-2" "$D/r.h5.items" && $tasks --gpus 2 --resume -q --json -o "$D/r.h5" >"$D/r.json" 2>"$log"
+same "one GPU, then two" "$D/r.json"

@@ -1,0 +1,377 @@
+/*
+ * Tests of routed experts in model/pass/cuda/forward: the grouped choice of experts compared with
+ * the CPU's, and streamed experts compared with resident ones, bit for bit; the memory that a pass
+ * with streamed experts takes, and a limit that is too small.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/rng.h"
+#include "expected.h"
+#include "gpu_case.h"
+#include "gpu_forward_case.h"
+#include "model/checkpoint/shapes.h"
+#include "model/pass/cuda/blocks.h"
+#include "model/pass/routing.h"
+#include "temp_folder.h"
+#include "write_shape.h"
+
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s experts, %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+/* ---- grouped choice -------------------------------------------------------------------------- */
+
+enum { TOKENS = 700 };
+
+typedef struct {
+    const char *name;
+    int experts, groups, groups_chosen, chosen;
+    bool sigmoid, add_up, bias;
+    double scale;
+} grouping;
+
+/* Logits on a grid, so that many are equal; some tokens have NaN, or nothing else. */
+static void make_logits(const grouping *g, float *logit, float *bias)
+{
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 11, 0);
+    for (int i = 0; i < TOKENS * g->experts; i++) {
+        logit[i] = ((float)kvd_rng_below(&rng, 512) - 256) / 64;
+        if (i / g->experts % 50 == 7 && kvd_rng_below(&rng, 4) == 0)
+            logit[i] = NAN;
+        if (i / g->experts == 123)
+            logit[i] = NAN;
+    }
+    for (int x = 0; x < g->experts; x++)
+        bias[x] = ((float)kvd_rng_below(&rng, 64) - 32) / 256;
+}
+
+/* Returns 1 if both are NaN or differ by at most a millionth of the scale. */
+static int near(float a, float b, double scale)
+{
+    return isnan(a) || isnan(b) ? isnan(a) && isnan(b)
+                                : fabs((double)a - (double)b) <= 1e-6 * scale;
+}
+
+/* Returns 1 if the lists hold the tokens of every expert in rising order, with their factors. */
+static int lists_agree(const kvd_gpu_routes *r, const uint32_t *expert, const float *factor,
+                       const uint32_t *count, const uint32_t *row, const float *weight)
+{
+    size_t at = 0;
+    for (uint32_t x = 0; x < r->n_experts; x++) {
+        const size_t first = at;
+        for (size_t i = 0; i < r->n * r->n_chosen; i++)
+            if (expert[i] == x) {
+                if (row[at] != i / r->n_chosen || memcmp(&weight[at], &factor[i], sizeof *weight))
+                    return 0;
+                at++;
+            }
+        if (at - first != count[x])
+            return 0;
+    }
+    return at == r->n * r->n_chosen;
+}
+
+static void test_groups(const grouping *g)
+{
+    const size_t experts = (size_t)g->experts, chosen = (size_t)g->chosen, uses = TOKENS * chosen,
+                 of_uses = uses * sizeof(float);
+    const kvd_config c = {.n_experts = g->experts,
+                          .n_chosen = g->chosen,
+                          .expert_groups = g->groups,
+                          .groups_chosen = g->groups_chosen,
+                          .expert_scale = g->scale,
+                          .route_sigmoid = g->sigmoid,
+                          .chosen_add_up = g->add_up};
+    char text[128];
+    float *const logit = need(TOKENS * experts * sizeof *logit), *const bias = need(experts * 4),
+                 *const factor = need(of_uses), *const weight = need(of_uses),
+                 *const want = need(chosen * sizeof *want);
+    uint32_t *const expert = need(of_uses), *const row = need(of_uses),
+                    *const count = need(experts * sizeof *count);
+    size_t *const best = need(chosen * sizeof *best), wrong = 0;
+    make_logits(g, logit, bias);
+    const kvd_gpu_routes r = {.n = TOKENS,
+                              .n_experts = experts,
+                              .n_chosen = chosen,
+                              .add_up = g->add_up,
+                              .groups = (size_t)g->groups,
+                              .groups_chosen = (size_t)g->groups_chosen,
+                              .sigmoid = g->sigmoid,
+                              .scale = g->scale,
+                              .bias_choice = g->bias ? on_device(bias, experts * 4) : NULL,
+                              .logit = on_device(logit, TOKENS * experts * sizeof *logit),
+                              .factor = on_device(NULL, of_uses),
+                              .weight = on_device(NULL, of_uses),
+                              .expert = on_device(NULL, of_uses),
+                              .count = on_device(NULL, experts * sizeof *count),
+                              .row = on_device(NULL, of_uses)};
+    check(kvd_gpu_route(&r, NULL), "routing");
+    check(cudaMemcpy(factor, r.factor, of_uses, cudaMemcpyDeviceToHost), "factors");
+    check(cudaMemcpy(weight, r.weight, of_uses, cudaMemcpyDeviceToHost), "factors");
+    check(cudaMemcpy(expert, r.expert, of_uses, cudaMemcpyDeviceToHost), "experts");
+    check(cudaMemcpy(row, r.row, of_uses, cudaMemcpyDeviceToHost), "rows");
+    check(cudaMemcpy(count, r.count, experts * sizeof *count, cudaMemcpyDeviceToHost), "counts");
+    for (size_t t = 0; t < TOKENS; t++) {
+        kvd_route_groups(&c, logit + t * experts, g->bias ? bias : NULL, best, want);
+        int same = 1;
+        for (size_t j = 0; j < chosen; j++)
+            same = same && best[j] == expert[t * chosen + j] &&
+                   near(want[j], factor[t * chosen + j], g->scale);
+        wrong += !same;
+    }
+    const int lists = lists_agree(&r, expert, factor, count, row, weight);
+    (void)snprintf(text, sizeof text, "%zu of %d tokens differ from the CPU's choice%s", wrong,
+                   TOKENS, lists ? "" : ", the lists are wrong");
+    report(wrong == 0 && lists, g->name, text);
+    void *const device[] = {
+        (void *)(uintptr_t)r.bias_choice, r.logit, r.factor, r.weight, r.expert, r.count, r.row};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        check(cudaFree(device[i]), "cudaFree");
+    void *const host[] = {logit, bias, factor, weight, want, expert, row, count, best};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
+}
+
+static void test_grouped_choice(void)
+{
+    static const grouping list[] = {
+        {"groups of DeepSeek-V3", 256, 8, 4, 8, true, true, true, 2.5},
+        {"groups of DeepSeek-V2", 160, 8, 3, 6, false, false, false, 16},
+        {"one group, as in DeepSeek-V2-Lite", 64, 1, 1, 6, false, false, false, 1},
+        {"more groups than lanes", 132, 44, 5, 11, true, false, true, 1},
+        {"a few experts", 9, 3, 2, 3, false, true, true, 1.7},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        test_groups(&list[i]);
+}
+
+/* ---- streamed experts ------------------------------------------------------------------------ */
+
+/* Returns the number of the first kind whose bits differ, or N_KINDS. */
+static int first_other(const recording *a, const recording *b)
+{
+    int kind = 0;
+    for (; kind < N_KINDS; kind++) {
+        const size_t layers = kind == LOGITS ? 1 : (size_t)a->c.n_layers,
+                     n = layers * a->n * width_of(&a->c, kind);
+        if (memcmp(a->x[kind], b->x[kind], n * sizeof(float)) != 0)
+            break;
+    }
+    return kind;
+}
+
+/* Returns a batch of three sequences of n tokens in total; the caller frees the ids. */
+static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
+{
+    offset[0] = 0;
+    offset[1] = n / 2;
+    offset[2] = n / 2 + 1;
+    offset[3] = n;
+    return (kvd_batch){
+        .n_sequences = 3, .offset = offset, .id = some_ids(n, (size_t)c->vocab_size, 3)};
+}
+
+/*
+ * Runs a batch twice with streamed experts, and compares the second run's bits with those of
+ * resident experts: the slots then hold experts of another layer first.
+ */
+static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type, int n_gpus)
+{
+    enum { N = 101 };
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    kvd_err err = {""};
+    char text[512];
+    size_t offset[4];
+    const size_t most = (size_t)config->max_positions;
+    kvd_gpu_forward_spec spec = {.type = type,
+                                 .n_gpus = n_gpus,
+                                 .max_tokens = N,
+                                 .max_len = N < most ? N : most,
+                                 .memory = 1};
+    spec.memory = kvd_gpu_forward_bytes(config, &spec);
+    const kvd_batch b = batch_of(config, N, offset);
+    recording a = {.n = 0}, z = {.n = 0}, again = {.n = 0};
+    kvd_gpu_forward *const resident = open_pass(c, type, n_gpus, N), *const streamed =
+                                                                         kvd_gpu_forward_new(
+                                                                             c, &spec, &err);
+    int status = !streamed || run_on(resident, &b, n_gpus, -1, &a, &err) ||
+                 run_on(streamed, &b, n_gpus, -1, &again, &err) ||
+                 run_on(streamed, &b, n_gpus, -1, &z, &err);
+    const int named = streamed && strstr(kvd_gpu_forward_engine(streamed), ", experts streamed") &&
+                      !strstr(kvd_gpu_forward_engine(resident), "streamed");
+    const int other = status ? 0 : first_other(&a, &z);
+    (void)snprintf(text, sizeof text, "%s, %d GPUs, %s; %s", kvd_dtype_name(type), n_gpus,
+                   status             ? err.msg
+                   : other == N_KINDS ? "the bits of resident experts"
+                                      : kind_name[other],
+                   streamed ? kvd_gpu_forward_engine(streamed) : "");
+    report(!status && named && other == N_KINDS, name, text);
+    recording_release(&a);
+    recording_release(&z);
+    recording_release(&again);
+    kvd_gpu_forward_free(streamed);
+    kvd_gpu_forward_free(resident);
+    free((void *)(uintptr_t)b.id);
+}
+
+/* A limit one byte below what a pass takes without its experts, and one that is just enough. */
+static void test_limits(const char *name)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = family_or_end(name);
+    kvd_gpu_forward_spec spec = {
+        .type = KVD_BF16, .n_gpus = 1, .max_tokens = 40, .max_len = 20, .memory = 0};
+    const size_t resident = kvd_gpu_forward_bytes(kvd_checkpoint_config(c), &spec);
+    spec.memory = 1;
+    const size_t streamed = kvd_gpu_forward_bytes(kvd_checkpoint_config(c), &spec);
+    spec.memory = streamed - 1;
+    kvd_gpu_forward *f = kvd_gpu_forward_new(c, &spec, &err);
+    report(!f && strstr(err.msg, " bytes without its routed experts on GPU 0, which has ") &&
+               strstr(err.msg, " bytes left for the pass"),
+           "a limit that is too small", err.msg);
+    kvd_gpu_forward_free(f);
+    spec.memory = resident;
+    f = kvd_gpu_forward_new(c, &spec, &err);
+    report(streamed < resident && f && !strstr(kvd_gpu_forward_engine(f), "streamed"),
+           "a limit that is enough for all experts", f ? kvd_gpu_forward_engine(f) : err.msg);
+    kvd_gpu_forward_free(f);
+    kvd_checkpoint_close(c);
+}
+
+/* A Mixtral with experts of 22 MB in bf16, which take several pinned buffers and real time. */
+static const kvd_shape large = {
+    "large", "large", "made up",
+    "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
+    "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+    "\"hidden_size\":1024,\"intermediate_size\":3584,\"num_local_experts\":8,"
+    "\"num_experts_per_tok\":2,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-05,"
+    "\"rope_theta\":10000.0,\"sliding_window\":null,\"vocab_size\":1000,"
+    "\"tie_word_embeddings\":false}"};
+
+static size_t free_bytes(void)
+{
+    size_t left = 0, total = 0;
+    check(cudaMemGetInfo(&left, &total), "cudaMemGetInfo");
+    return left;
+}
+
+/*
+ * Runs n tokens with a memory limit, and copies the rows after the final norm to `hidden`. Returns
+ * the device memory that the pass took, which allocates all of it before the end of the first run.
+ */
+static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
+                          const kvd_batch *b, float *hidden, double *seconds, int *streamed,
+                          kvd_err *err)
+{
+    const size_t n = b->offset[b->n_sequences],
+                 bytes = n * (size_t)kvd_checkpoint_config(c)->d_model * sizeof *hidden;
+    float *const rows = on_device(NULL, bytes);
+    const size_t before = free_bytes();
+    size_t taken = 0;
+    kvd_gpu_forward *const f = kvd_gpu_forward_new(c, spec, err);
+    *streamed = -1;
+    if (f && !kvd_gpu_forward_run(f, b, NULL, -1, rows, err)) {
+        taken = before - free_bytes();
+        *seconds = kvd_clock_s();
+        if (!kvd_gpu_forward_run(f, b, NULL, -1, rows, err))
+            *streamed = strstr(kvd_gpu_forward_engine(f), "experts streamed") != NULL;
+        *seconds = kvd_clock_s() - *seconds;
+        check(cudaMemcpy(hidden, rows, bytes, cudaMemcpyDeviceToHost), "hidden");
+    }
+    kvd_gpu_forward_free(f);
+    check(cudaFree(rows), "cudaFree");
+    return taken;
+}
+
+/*
+ * Memory and bits of a model in a file, and of the same numbers made on the device. The estimate of
+ * the streamed pass must hold within the granularity of allocations and the libraries' own memory.
+ */
+static void test_memory(size_t n)
+{
+    static const double slack = 64e6;
+    kvd_err err = {""};
+    char path[128], text[512];
+    size_t offset[4];
+    double s_resident = 0, s_streamed = 0, s_made = 0;
+    int streamed[3] = {-1, -1, -1};
+    (void)snprintf(path, sizeof path, "%s/large", temp_folder());
+    kvd_checkpoint *const made = kvd_checkpoint_of_shape(&large, 3, &err),
+                          *const c = !made || write_shape(path, &large, 3, KVD_BF16, 1 << 28, &err)
+                                         ? NULL
+                                         : kvd_checkpoint_open(path, &err);
+    if (!c) {
+        report(0, "a large model", err.msg);
+        kvd_checkpoint_close(made);
+        return;
+    }
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    const size_t d = (size_t)config->d_model;
+    kvd_gpu_forward_spec all = {.type = KVD_BF16, .n_gpus = 1, .max_tokens = n, .max_len = 2048},
+                         few = all;
+    few.memory = 1;
+    few.memory = kvd_gpu_forward_bytes(config, &few);
+    const size_t resident = kvd_gpu_forward_bytes(config, &all);
+    const kvd_batch b = batch_of(config, n, offset);
+    float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
+                 *const z = need(n * d * sizeof *z);
+    /* The first pass also loads the libraries' kernels. */
+    (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
+    const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
+    (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);
+    const int ran = streamed[0] == 0 && streamed[1] == 1 && streamed[2] == 1;
+    (void)snprintf(text, sizeof text,
+                   "%s; peak %zu bytes, estimate %zu, with all experts %zu; %.1f ms streamed, %.1f "
+                   "ms resident",
+                   err.msg, taken, few.memory, resident, 1e3 * s_streamed, 1e3 * s_resident);
+    report(ran && taken > 0 && (double)taken <= (double)few.memory + slack &&
+               few.memory + 600000000 < resident,
+           "memory of streamed experts", text);
+    report(ran && !memcmp(x, y, n * d * sizeof *x), "large experts of a file",
+           ran ? "compared with resident ones" : err.msg);
+    report(ran && !memcmp(x, z, n * d * sizeof *x), "large experts made on the device",
+           ran ? "compared with resident ones" : err.msg);
+    free(x);
+    free(y);
+    free(z);
+    free((void *)(uintptr_t)b.id);
+    kvd_checkpoint_close(c);
+    kvd_checkpoint_close(made);
+}
+
+/* With the argument `quick`, only small models. */
+int main(int argc, char **argv)
+{
+#define NAME(name) name
+    static const char *const family[] = {ROUTED(NAME), LATENT(NAME)};
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip experts on the GPU: no device\n");
+        return 0;
+    }
+    test_grouped_choice();
+    for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
+        kvd_checkpoint *const c = family_or_end(family[i]);
+        test_bits(c, family[i], KVD_F32, 1);
+        test_bits(c, family[i], KVD_BF16, 1);
+        kvd_checkpoint_close(c);
+    }
+    if (devices > 1) {
+        kvd_checkpoint *const c = family_or_end("gpt-oss-mxfp4");
+        test_bits(c, "gpt-oss-mxfp4", KVD_BF16, 2);
+        kvd_checkpoint_close(c);
+    }
+    test_limits("mixtral-full");
+    if (argc < 2 || strcmp(argv[1], "quick") != 0) {
+        test_memory(4096);
+        test_memory(3);
+    }
+    return failures ? 1 : 0;
+}

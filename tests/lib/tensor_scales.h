@@ -1,0 +1,44 @@
+/*
+ * Scales of tensors for fp8 and nvfp4 without a calibration: a plan whose method has the key
+ * scale=1 or 2 is opened with scale=0 and then receives scales of its own.
+ */
+#ifndef TENSOR_SCALES_H
+#define TENSOR_SCALES_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/bits/bits.h"
+#include "methods/bits/scales.h"
+#include "methods/plan.h"
+
+/* Opens the plan. Keys and values, layers, and with scale=2 heads, get different scales. */
+static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
+{
+    const size_t heads = (size_t)setup->config->n_kv_heads,
+                 n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
+    /* fp8 and nvfp4 then reach 14 and 8 at least, beyond which numbers saturate. */
+    const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
+    double of = 0;
+    for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)
+        if (!strcmp(plan->bits->info.parameter[i].key, "scale")) {
+            of = plan->bits_values.value[i];
+            plan->bits_values.value[i] = 0;
+        }
+    if (kvd_plan_open(plan, setup, err))
+        return -1;
+    if (!(of > 0))
+        return 0;
+    kvd_scales *const s = plan->bits_self;
+    if (!(s->scale = malloc(n * sizeof *s->scale)))
+        return kvd_no_memory(err, "scales", n * sizeof *s->scale);
+    s->n_kv_heads = heads;
+    for (size_t i = 0; i < n; i++) {
+        const size_t layer = i / KVD_N_SIDES / heads, head = of > 1 ? i / KVD_N_SIDES % heads : 0;
+        s->scale[i] = first * (float)(1 + layer % 3) * (float)(1 + i % KVD_N_SIDES) *
+                      (1 + 0.37f * (float)head);
+    }
+    return 0;
+}
+
+#endif

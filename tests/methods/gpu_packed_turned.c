@@ -1,0 +1,430 @@
+/*
+ * Tests of codes of rotated vectors on the device (turboquant, methods/bits/cuda/packed_turn.cu).
+ * The codes of prompts and of steps are read on the host, turned back in double and compared with
+ * the method's own numbers. A number within rounding of the middle between two levels may get the
+ * other level; such rows are counted. The attention of every step is compared with one in double
+ * over the numbers that the device stored. Prompts end around pages.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/rng.h"
+#include "gpu_case.h"
+#include "methods/bits/cuda/packed.h"
+#include "methods/bits/cuda/packed_decode.h"
+#include "methods/bits/turboquant.h"
+#include "methods/method.h"
+#include "worst.h"
+
+enum { N_KV = 3, N = 6, CTAS = 5 };
+
+static int failures;
+
+static void report(int ok, const char *name, const char *detail)
+{
+    printf("%s packed turned %s: %s\n", ok ? "ok" : "not ok", name, detail);
+    failures += !ok;
+}
+
+typedef struct {
+    const char *method;
+    int d, group, length[N], steps;
+} test_case;
+
+typedef struct {
+    const test_case *t;
+    kvd_config config;
+    kvd_plan plan;
+    kvd_packed_args a;
+    kvd_turboquant_tables tables;
+    int most, max_pages, heads;
+    float *x[2];        /* [N][most][N_KV][d] keys and values, bf16 numbers */
+    uint16_t *q;        /* [N][heads][d] */
+    double *y[2];       /* [N][most][N_KV][d] numbers that the device stored */
+    size_t n_pages;     /* of the pool */
+    size_t rows, other; /* rows compared; rows whose codes differ */
+    double worst, attention;
+    void *device[16];
+    int n_device;
+    int32_t page[N][32], slot[N];
+} bench;
+
+static uint16_t bits_of(float x)
+{
+    uint16_t h;
+    kvd_from_f32(KVD_BF16, &x, &h, 1);
+    return h;
+}
+
+static float number(uint16_t h)
+{
+    float x;
+    kvd_to_f32(KVD_BF16, &h, &x, 1);
+    return x;
+}
+
+static float half_number(uint16_t h)
+{
+    float x;
+    kvd_to_f32(KVD_F16, &h, &x, 1);
+    return x;
+}
+
+static size_t at(const bench *w, int b, int t, int g)
+{
+    return (((size_t)b * (size_t)w->most + (size_t)t) * N_KV + (size_t)g) * (size_t)w->t->d;
+}
+
+static size_t place(const bench *w, int side, int g, int t, int i)
+{
+    const size_t d = (size_t)w->t->d;
+    return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * d : 0) +
+           kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, (size_t)i, d);
+}
+
+static void *kept(bench *w, const void *from, size_t bytes)
+{
+    return w->device[w->n_device++] = on_device(from, bytes);
+}
+
+static void *kept_zeros(bench *w, size_t bytes)
+{
+    void *const host = need(bytes), *const p = kept(w, host, bytes);
+    free(host);
+    return p;
+}
+
+/* ---- tables and rows ---- */
+
+static int open_bench(bench *w, const test_case *t, kvd_err *err)
+{
+    kvd_method m;
+    *w = (bench){.t = t, .heads = N_KV * t->group};
+    w->config = (kvd_config){.n_layers = 1,
+                             .n_heads = w->heads,
+                             .n_kv_heads = N_KV,
+                             .d_head = t->d,
+                             .d_model = w->heads * t->d,
+                             .max_positions = 4096};
+    const kvd_method_setup setup = {.config = &w->config, .drawn = true};
+    if (kvd_method_parse(t->method, &m, err))
+        return -1;
+    w->plan = m.plan;
+    w->plan.type = KVD_BF16;
+    w->plan.prompt = 1;
+    w->plan.seed = 5;
+    if (kvd_plan_open(&w->plan, &setup, err) ||
+        kvd_turboquant_tables_of(w->plan.bits_self, (size_t)t->d, &w->tables, err))
+        return -1;
+    kvd_attn_heads heads = {.n_heads = w->heads, .n_kv_heads = N_KV, .d_head = t->d};
+    kvd_attn_map map;
+    for (int g = 0; g < N_KV; g++)
+        heads.d_qk[g] = heads.d_v[g] = t->d;
+    if (kvd_attn_map_make(&heads, &map))
+        return kvd_fail(err, "map");
+    kvd_gpu_packed_describe(&w->plan, &w->config, &map, &w->a);
+    for (int b = 0; b < N; b++)
+        w->most = t->length[b] + t->steps > w->most ? t->length[b] + t->steps : w->most;
+    w->max_pages = (w->most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    kvd_rng r;
+    kvd_rng_seed(&r, 31, 0);
+    const size_t n = at(w, N, 0, 0), n_q = (size_t)(N * w->heads * t->d);
+    for (int side = 0; side < 2; side++) {
+        w->x[side] = need(n * sizeof(float));
+        w->y[side] = need(n * sizeof(double));
+        for (size_t i = 0; i < n; i++)
+            w->x[side][i] = number(bits_of((float)(kvd_rng_normal(&r) + (double)(i % 7 == 0))));
+    }
+    /* A row of zeros has no direction. */
+    memset(w->x[0] + at(w, 2, 3, 1), 0, (size_t)t->d * sizeof(float));
+    w->q = need(n_q * sizeof *w->q);
+    for (size_t i = 0; i < n_q; i++)
+        w->q[i] = bits_of((float)kvd_rng_normal(&r));
+    return 0;
+}
+
+static int make_device(bench *w, kvd_err *err)
+{
+    kvd_packed_args *const a = &w->a;
+    const size_t row = (size_t)a->map.page_elements / KVD_PAGE_TOKENS * 2, slots = 2 * N;
+    int32_t next = 2, table[N * 32] = {0};
+    w->n_pages = (size_t)(N * w->max_pages * 2 + 1);
+    for (int b = 0; b < N; b++) {
+        w->slot[b] = (b * 5 + 1) % (2 * N);
+        for (int p = 0; p < w->max_pages; p++, next = (next + 2) % (int32_t)w->n_pages)
+            table[b * w->max_pages + p] = w->page[b][p] = next;
+    }
+    a->codes = kept_zeros(w, w->n_pages * a->page_bytes);
+    a->ring = kept_zeros(w, slots * (size_t)a->ring_pages * KVD_PAGE_TOKENS * row);
+    a->rows = kept(w, NULL, w->n_pages * (size_t)a->map.page_elements * 2);
+    a->page_table = kept(w, table, (size_t)(N * w->max_pages) * sizeof *table);
+    a->slot = kept(w, w->slot, sizeof w->slot);
+    a->kv_len = kept_zeros(w, N * sizeof(int32_t));
+    a->max_pages = w->max_pages;
+    a->n = N;
+    kvd_packed_turned host;
+    if (kvd_gpu_packed_turned_make(&w->plan, a, &host, err))
+        return -1;
+    a->level = kept(w, host.level, host.n_level * sizeof(float));
+    a->range = kept(w, host.range, host.n_range * sizeof(float));
+    a->turn_rows = kept(w, host.turn_rows, host.n_matrix * sizeof(float));
+    a->turn_outputs = kept(w, host.turn_outputs, host.n_matrix * sizeof(float));
+    kvd_gpu_packed_turned_free(&host);
+    return 0;
+}
+
+static void close_bench(bench *w)
+{
+    for (int i = 0; i < w->n_device; i++)
+        check(cudaFree(w->device[i]), "cudaFree");
+    kvd_plan_close(&w->plan);
+    for (int side = 0; side < 2; side++) {
+        free(w->x[side]);
+        free(w->y[side]);
+    }
+    free(w->q);
+}
+
+static void upload_lengths(bench *w, int step)
+{
+    int32_t len[N];
+    for (int b = 0; b < N; b++)
+        len[b] = w->t->length[b] + step;
+    check(cudaMemcpy((void *)w->a.kv_len, len, sizeof len, cudaMemcpyHostToDevice), "lengths");
+}
+
+/* ---- what is compared ---- */
+
+/* Fills sides[2][d] of y with the numbers of a coded token, turned back. */
+static void read_token(const bench *w, const char *codes, int b, int t, int g)
+{
+    const int d = w->t->d, bits = w->a.form.bits, in_page = t % KVD_PAGE_TOKENS;
+    const kvd_packed_parts parts = kvd_packed_parts_of(&w->a.form, d, d);
+    const char *const head =
+        codes + (size_t)w->page[b][t / KVD_PAGE_TOKENS] * w->a.page_bytes + w->a.head_at[g];
+    for (int side = 0; side < 2; side++) {
+        const uint32_t *const words = (const uint32_t *)(const void *)(head + (side ? parts.v : 0));
+        const uint16_t *const norms =
+            (const uint16_t *)(const void *)(head + (side ? parts.v_side : parts.k_norm));
+        const double norm =
+            KVD_PACKED_NORM *
+            (double)half_number(
+                norms[side ? 32 * (in_page / 16) + kvd_packed_scale(in_page) : in_page]);
+        double *const y = w->y[side] + at(w, b, t, g);
+        memset(y, 0, (size_t)d * sizeof *y);
+        for (int i = 0; i < d; i++) {
+            const int lane = side ? kvd_packed_value_lane(in_page, i)
+                                  : kvd_packed_key_lane(in_page, i),
+                      n = side ? kvd_packed_value_number(in_page, i)
+                               : kvd_packed_key_number(in_page, i);
+            const uint32_t code =
+                kvd_packed_get(words + kvd_packed_words(bits, i / 16, lane), true, bits, n);
+            for (int j = 0; j < d; j++)
+                y[j] +=
+                    norm * (double)w->tables.level[code] * (double)w->tables.rotation[i * d + j];
+        }
+    }
+}
+
+/* Compares a token with the method's own numbers. */
+static void compare_token(bench *w, int b, int t, int g)
+{
+    const size_t d = (size_t)w->t->d, from = at(w, b, t, g);
+    float *const want = need(d * sizeof *want);
+    for (int side = 0; side < 2; side++) {
+        const uint8_t level = KVD_LEVEL_HIGH;
+        const uint32_t position = (uint32_t)t;
+        const kvd_bits_block block = {.side = (kvd_side)side,
+                                      .kv_head = g,
+                                      .n = 1,
+                                      .d = d,
+                                      .x = w->x[side] + from,
+                                      .level = &level,
+                                      .position = &position};
+        kvd_bits_count count;
+        kvd_err err = {""};
+        double error = 0, square = 0;
+        if (w->plan.bits->code(w->plan.bits_self, &block, want, &count, &err)) {
+            printf("not ok packed turned: %s\n", err.msg);
+            exit(1);
+        }
+        for (size_t i = 0; i < d; i++) {
+            const double e = w->y[side][from + i] - (double)want[i];
+            error += e * e;
+            square += (double)want[i] * (double)want[i];
+        }
+        const double off = square > 0 ? sqrt(error / square) : sqrt(error);
+        /* Another level of a number changes the row by 1e-3 at least. */
+        w->rows++;
+        w->other += !(off < 2e-4);
+        w->worst = worse(w->worst, off);
+    }
+    free(want);
+}
+
+static void compare_codes(bench *w, int step)
+{
+    char *const codes = need(w->n_pages * w->a.page_bytes);
+    check(cudaMemcpy(codes, w->a.codes, w->n_pages * w->a.page_bytes, cudaMemcpyDeviceToHost),
+          "codes");
+    for (int b = 0; b < N; b++)
+        for (int t = step ? w->t->length[b] + step - 1 : 0; t < w->t->length[b] + step; t++)
+            for (int g = 0; g < N_KV; g++) {
+                read_token(w, codes, b, t, g);
+                compare_token(w, b, t, g);
+            }
+    free(codes);
+}
+
+/* Compares the outputs of a step: the newest token is read exactly. */
+static void compare_attention(bench *w, int step, const uint16_t *o)
+{
+    const int d = w->t->d;
+    double *const p = need((size_t)w->most * sizeof *p);
+    for (int b = 0; b < N; b++)
+        for (int h = 0; h < w->heads; h++) {
+            const int g = h / w->t->group, m = w->t->length[b] + step;
+            const size_t row = (size_t)(b * w->heads + h) * (size_t)d;
+            double top = -INFINITY, sum = 0, error = 0, square = 0;
+            for (int t = 0; t < m; t++) {
+                const size_t from = at(w, b, t, g);
+                p[t] = 0;
+                for (int i = 0; i < d; i++)
+                    p[t] +=
+                        (double)number(w->q[row + (size_t)i]) / sqrt(d) *
+                        (t < m - 1 ? w->y[0][from + (size_t)i] : (double)w->x[0][from + (size_t)i]);
+                top = fmax(top, p[t]);
+            }
+            for (int t = 0; t < m; t++)
+                sum += p[t] = exp(p[t] - top);
+            for (int i = 0; i < d; i++) {
+                double want = 0;
+                for (int t = 0; t < m; t++) {
+                    const size_t from = at(w, b, t, g) + (size_t)i;
+                    want += p[t] / sum * (t < m - 1 ? w->y[1][from] : (double)w->x[1][from]);
+                }
+                const double e = (double)number(o[row + (size_t)i]) - want;
+                error += e * e;
+                square += want * want;
+            }
+            w->attention = worse(w->attention, sqrt(error / square));
+        }
+    free(p);
+}
+
+/* ---- a run ---- */
+
+static void run_prompts(bench *w)
+{
+    const size_t elements = (size_t)w->a.map.page_elements;
+    uint16_t *const pages = need(w->n_pages * elements * 2);
+    memset(pages, 0xff, w->n_pages * elements * 2);
+    for (int b = 0; b < N; b++)
+        for (int t = 0; t < w->t->length[b]; t++)
+            for (int side = 0; side < 2; side++)
+                for (int g = 0; g < N_KV; g++)
+                    for (int i = 0; i < w->t->d; i++)
+                        pages[(size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements +
+                              place(w, side, g, t, i)] =
+                            bits_of(w->x[side][at(w, b, t, g) + (size_t)i]);
+    check(cudaMemcpy(w->a.rows, pages, w->n_pages * elements * 2, cudaMemcpyHostToDevice), "rows");
+    free(pages);
+    upload_lengths(w, 0);
+    kvd_packed_args a = w->a;
+    a.pages_side_by_side = 2;
+    check(kvd_packed_turn_prompts(&a, NULL), "prompts");
+    compare_codes(w, 0);
+}
+
+/* Writes the newest token of each request into the ring, as kvd_append does. */
+static void append_step(bench *w, int step)
+{
+    const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
+    uint16_t *const row = need(d * 2);
+    for (int b = 0; b < N; b++) {
+        const int t = w->t->length[b] + step - 1;
+        uint16_t *const page = w->a.ring + (size_t)w->slot[b] * (size_t)w->a.ring_pages * elements;
+        for (int side = 0; side < 2; side++)
+            for (int g = 0; g < N_KV; g++) {
+                for (size_t i = 0; i < d; i++)
+                    row[i] = bits_of(w->x[side][at(w, b, t, g) + i]);
+                check(cudaMemcpy2D(page + place(w, side, g, t, 0), 128, row, 16, 16, d / 8,
+                                   cudaMemcpyHostToDevice),
+                      "row");
+            }
+    }
+    free(row);
+    upload_lengths(w, step);
+}
+
+static void run_step(bench *w, int step, void *q, const kvd_packed_decode_args *d, uint16_t *o)
+{
+    const size_t bytes = (size_t)(N * w->heads * w->t->d) * 2;
+    append_step(w, step);
+    check(cudaMemcpy(q, w->q, bytes, cudaMemcpyHostToDevice), "queries");
+    fill_bytes(d->o, 0xff, bytes);
+    check(kvd_packed_turn_steps(&w->a, q, NULL), "steps");
+    check(kvd_packed_decode_plan(&w->a, d, NULL), "plan");
+    check(kvd_packed_decode(&w->a, d, NULL), "attention");
+    check(kvd_packed_turn_outputs(&w->a, d->o, NULL), "outputs");
+    check(cudaMemcpy(o, d->o, bytes, cudaMemcpyDeviceToHost), "outputs");
+    compare_attention(w, step, o);
+    compare_codes(w, step);
+}
+
+static void test(const test_case *t)
+{
+    kvd_err err = {""};
+    bench w;
+    char name[128], text[256];
+    (void)snprintf(name, sizeof name, "%s, heads of %d, %d to a KV head", t->method, t->d,
+                   t->group);
+    if (open_bench(&w, t, &err) || make_device(&w, &err)) {
+        report(0, name, err.msg);
+        return;
+    }
+    const size_t bytes = (size_t)(N * w.heads * t->d) * 2;
+    void *const q = kept(&w, NULL, bytes);
+    uint16_t *const o = need(bytes);
+    const kvd_packed_decode_args d = {.q = q,
+                                      .o = kept(&w, NULL, bytes),
+                                      .pages_before = kept_zeros(&w, (N + 2) * sizeof(int32_t)),
+                                      .partial = kept(&w, NULL, kvd_packed_decode_bytes(CTAS)),
+                                      .n_ctas = CTAS};
+    if (!kvd_packed_decodes(&w.a)) {
+        report(0, name, "no kernel attends to these codes");
+    } else {
+        run_prompts(&w);
+        for (int s = 1; s <= t->steps; s++)
+            run_step(&w, s, q, &d, o);
+        (void)snprintf(
+            text, sizeof text,
+            "%zu of %zu rows have other codes, rows off by %.2g at most; attention off by "
+            "%.2g",
+            w.other, w.rows, w.worst, w.attention);
+        report((double)w.other <= 2e-3 * (double)w.rows + 1 && w.attention <= 1e-2, name, text);
+    }
+    free(o);
+    close_bench(&w);
+}
+
+/* usage: gpu_packed_turned [quick]: one small case, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    static const test_case cases[] = {
+        {"turboquant,bits=3,qjl=0", 64, 4, {1, 2, 63, 64, 65, 80}, 3},
+        {"turboquant,bits=4,qjl=0", 128, 4, {1, 16, 17, 63, 64, 200}, 3},
+        {"turboquant,bits=2,qjl=0", 128, 1, {1, 62, 63, 64, 65, 300}, 4},
+        {"turboquant,bits=3,qjl=0", 128, 8, {1, 15, 16, 127, 128, 129}, 2},
+        {"turboquant,bits=4,qjl=0", 64, 7, {1, 33, 63, 64, 191, 193}, 3},
+    };
+    int devices = 0;
+    const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 1 : sizeof cases / sizeof *cases;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip packed turned: no device\n");
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        test(&cases[i]);
+    return failures ? 1 : 0;
+}
