@@ -1,12 +1,12 @@
 #!/bin/sh
 # Measured files and fixtures, which git keeps in archives: files.tar.xz in the folder of the files.
 # usage: archives.sh unpack          extracts every archive into its folder (make unpack)
-#        archives.sh check           fails if a folder and its archive differ
+#        archives.sh check           fails if a file of an archive is missing or differs; names other files
 #        archives.sh pack FOLDER...  writes the archive of each FOLDER from the files in it
 #
 # All files of an archive have one date. A file with that date came from an archive and is replaced
 # when the archive changes. A file with another date was made here: `unpack` never replaces it, but
-# prints its name and fails. Run the script from the root of the tree. It needs xz.
+# prints its name and fails. Run the script from the root of the tree. `pack` needs xz.
 set -eu
 date=1767225600 # 2026-01-01 in seconds since 1970
 
@@ -22,45 +22,53 @@ names() {
   ) | sed 's,^\./,,' | LC_ALL=C sort
 }
 
-# Extracts the archive of folder $1 into $tmp/files.
-extract() {
-  rm -rf "$tmp/files"
-  mkdir "$tmp/files"
-  tar -xJf "$1/files.tar.xz" -C "$tmp/files"
+# Prints the archive of folder $1 uncompressed.
+content() {
+  if command -v xz >/dev/null 2>&1; then
+    xz -dc "$1/files.tar.xz"
+  else
+    "${PYTHON:-python3}" -c 'import lzma, shutil, sys
+shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$1/files.tar.xz"
+  fi
 }
 
+# Writes the archive's uncompressed content to $tmp/files.tar and the names in it to $tmp/names.
+open_archive() {
+  content "$1" >"$tmp/files.tar" || {
+    echo "cannot read $1/files.tar.xz: it takes xz, or python3 with lzma" >&2
+    exit 1
+  }
+  tar -tf "$tmp/files.tar" | LC_ALL=C sort >"$tmp/names"
+}
+
+# Extracts the file $2 of the open archive and compares it with the one in folder $1.
+same() { tar -xOf "$tmp/files.tar" "$2" | cmp -s - "$1/$2"; }
+
 unpack() {
-  extract "$1"
-  (cd "$tmp/files" && find . -type f) | sed 's,^\./,,' >"$tmp/names"
+  open_archive "$1"
+  (cd "$1" && xargs -d '\n' stat -c '%Y %n' <"$tmp/names" 2>/dev/null) | sed -n "/^$date /!s/^[0-9]* //p" >"$tmp/other"
+  tar -xf "$tmp/files.tar" -C "$1" --no-wildcards --anchored -X "$tmp/other"
   while IFS= read -r f; do
-    if [ ! -e "$1/$f" ] || [ "$(stat -c %Y "$1/$f")" = "$date" ]; then
-      mkdir -p "$1/$(dirname "$f")"
-      mv -f "$tmp/files/$f" "$1/$f"
-    elif ! cmp -s "$tmp/files/$f" "$1/$f"; then
-      echo "kept $1/$f, which differs from $1/files.tar.xz: store it with 'sh scripts/archives.sh pack $1'," \
-        "or remove it and run 'make unpack'" >&2
-      status=1
-    fi
-  done <"$tmp/names"
+    same "$1" "$f" && continue
+    echo "kept $1/$f, which differs from $1/files.tar.xz: store it with 'sh scripts/archives.sh pack $1'," \
+      "or remove it and run 'sh scripts/archives.sh unpack'" >&2
+    status=1
+  done <"$tmp/other"
 }
 
 check() {
-  extract "$1"
+  open_archive "$1"
   names "$1" >"$tmp/here"
-  (cd "$tmp/files" && find . -type f) | sed 's,^\./,,' | LC_ALL=C sort >"$tmp/names"
-  LC_ALL=C comm -3 "$tmp/here" "$tmp/names" | while IFS= read -r f; do
-    case $f in
-      "	"*) echo "$1/${f#?} is missing: run 'make unpack'" ;;
-      *) echo "$1/$f is not in $1/files.tar.xz: run 'sh scripts/archives.sh pack $1'" ;;
-    esac
-  done >"$tmp/differences"
-  LC_ALL=C comm -12 "$tmp/here" "$tmp/names" | while IFS= read -r f; do
-    cmp -s "$tmp/files/$f" "$1/$f" || echo "$1/$f differs from $1/files.tar.xz"
-  done >>"$tmp/differences"
-  if [ -s "$tmp/differences" ]; then
-    cat "$tmp/differences" >&2
-    status=1
-  fi
+  {
+    LC_ALL=C comm -13 "$tmp/here" "$tmp/names" |
+      sed "s,.*,$1/& is missing: run 'sh scripts/archives.sh unpack',"
+    tar -df "$tmp/files.tar" -C "$1" 2>/dev/null |
+      sed -n "s,\(.*\): \(Contents\|Size\) differ.*,$1/\1 differs from $1/files.tar.xz,p"
+  } | sort -u >"$tmp/differences"
+  [ ! -s "$tmp/differences" ] || status=1
+  LC_ALL=C comm -23 "$tmp/here" "$tmp/names" |
+    sed "s,.*,note: $1/& is not in $1/files.tar.xz; 'sh scripts/archives.sh pack $1' adds it," >>"$tmp/differences"
+  cat "$tmp/differences" >&2
 }
 
 pack() {
