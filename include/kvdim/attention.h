@@ -1,6 +1,6 @@
 /*
  * kvdim attention: causal attention on a paged KV cache whose heads keep different numbers of
- * dimensions, on the CPU and on NVIDIA GPUs. Needs nothing of kvdim's programs, HDF5 or LAPACK.
+ * dimensions, on the CPU and on NVIDIA GPUs. Requires neither kvdim's programs nor HDF5 or LAPACK.
  *
  * Terms. A layer has n_heads query heads and n_kv_heads KV heads of d_head dimensions. KV head g
  * keeps d_qk[g] dimensions of Q and K and d_v[g] dimensions of V; query head h reads KV head
@@ -45,8 +45,9 @@ extern "C" {
 #endif
 
 /*
- * Version of the binary interface. It changes when a program that was compiled with an older header
- * would misbehave. Compare it with kvdim_attention_abi() after loading the library at run time.
+ * Version of the library's binary interface. It changes when a program that was compiled with an
+ * older header would misbehave. Compare it with kvdim_attention_abi() after loading the library at
+ * run time.
  */
 #define KVDIM_ATTENTION_ABI 1
 
@@ -71,7 +72,7 @@ enum { KVDIM_CPU = 0, KVDIM_CUDA = 1 }; /* values of kvdim_heads.device */
 enum { KVDIM_F16 = 0, KVDIM_BF16 = 1 }; /* values of kvdim_heads.dtype */
 enum { KVDIM_PAGE_TOKENS = 64, KVDIM_STRIDE_ELEMENTS = 8 };
 
-/* Shape of a layer. */
+/* Shape, device and element type of one attention layer. */
 typedef struct kvdim_heads {
     size_t struct_size; /* sizeof(kvdim_heads) */
     int32_t device;     /* KVDIM_CPU or KVDIM_CUDA */
@@ -79,15 +80,19 @@ typedef struct kvdim_heads {
     int32_t n_heads;    /* 1 .. 128 */
     int32_t n_kv_heads; /* divides n_heads; CUDA: at most 16 query heads per KV head */
     int32_t d_head;     /* 16 .. 128, a multiple of 16 */
-    /* host [n_kv_heads]: kept widths, each a multiple of 16 from 16 to d_head */
+    /*
+     * kept dimensions of Q and K, and of V, of each KV head, host [n_kv_heads]: a multiple of 16
+     * from 16 to d_head
+     */
     const int32_t *d_qk, *d_v;
 } kvdim_heads;
 
 typedef struct kvdim_layer kvdim_layer;
 
 /*
- * Creates a layer object. `heads` and its arrays are copied. On failure *layer is NULL. On success
- * the caller releases *layer with kvdim_layer_destroy, after the plans that use it.
+ * Creates a layer object for the shape *heads, which is copied together with its arrays. On failure
+ * *layer is NULL. The caller must release *layer with kvdim_layer_destroy after destroying the
+ * plans that use it.
  */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* Releases a layer object; NULL is ignored. */
@@ -100,33 +105,37 @@ typedef struct kvdim_layer_sizes {
     int32_t o_columns;  /* sum of d_v over the query heads: elements of a row of O */
 } kvdim_layer_sizes;
 
-/* Fills *sizes, whose struct_size the caller has set. */
+/* Fills *sizes for `layer`. The caller must set sizes->struct_size before the call. */
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes);
 
 /*
  * Returns the first column of query head `head` in a row of O, or -1 if there is no such head. The
- * head's d_v columns follow each other.
+ * head's d_v columns are consecutive.
  */
 int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 
-/* Requests of one step. */
+/* Requests that one step of the model processes together: their lengths and cache pages. */
 typedef struct kvdim_batch {
     size_t struct_size; /* sizeof(kvdim_batch) */
     int32_t n_requests; /* at least 1 */
     /*
-     * Columns of page_table. Plans may be advanced until a request has 64 max_pages tokens.
+     * Number of columns of page_table. A plan can be advanced until a request has 64 max_pages
+     * tokens.
      */
     int32_t max_pages;
     int32_t pool_pages;    /* pages of the pool; a CPU layer refuses page numbers above it */
     const int32_t *q_len;  /* host [n_requests], at least 1; NULL means 1 each, that is decode */
     const int32_t *kv_len; /* host [n_requests], at least q_len, at most 64 max_pages */
-    /* [n_requests][max_pages]; read by kvdim_append and kvdim_attend, not copied */
+    /*
+     * [n_requests][max_pages] page numbers; kvdim_append and kvdim_attend read this array, it is
+     * not copied
+     */
     const int32_t *page_table;
 } kvdim_batch;
 
 /*
- * Writes the bytes of device memory that a plan of this batch and its advanced forms need. CPU
- * layers need 0 bytes.
+ * Stores in *bytes the size of the device workspace that a plan of this batch needs, also after
+ * kvdim_plan_advance. The size is 0 on a CPU layer.
  */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
@@ -134,16 +143,17 @@ kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *
 typedef struct kvdim_plan kvdim_plan;
 
 /*
- * Divides the work of a batch among the processors of the device. `workspace` must be aligned to
- * 256 bytes, have the bytes that kvdim_workspace_bytes gives, and stay until the plan is destroyed;
- * it may be NULL if that is 0. On CUDA the call copies the lengths and launches one kernel on
- * `stream`. On failure *plan is NULL.
+ * Creates a plan, which divides the attention of one batch among the processors of the device.
+ * `workspace` must be aligned to 256 bytes, have at least the size that kvdim_workspace_bytes
+ * returns, and remain valid until the plan is destroyed. It may be NULL if that size is 0. On CUDA
+ * the call copies the lengths and launches one kernel on `stream`. On failure *plan is NULL.
  */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
 /*
- * Turns a plan into the decode plan of the next token: every request has one token more, of which
- * the last is new. The page table must have room (kvdim_batch.max_pages). Fails on a prefill plan.
+ * Turns a plan into the decode plan of the next token: every request becomes one token longer, and
+ * that token is the new one. The page table must have a page for it (kvdim_batch.max_pages). Fails
+ * on a prefill plan.
  */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
 void kvdim_plan_destroy(kvdim_plan *plan); /* Releases a plan; NULL is ignored. */
@@ -165,16 +175,17 @@ typedef struct kvdim_append_args {
      */
     const void *x;
     /*
-     * Cosines and sines of RoPE, float32 [positions][rope_dim / 2]; NULL means RoPE is not applied
-     * here.
+     * Cosines and sines of RoPE, float32 [positions][rope_dim / 2]. NULL: kvdim_append does not
+     * apply RoPE.
      */
     const float *rope_cos, *rope_sin;
     int32_t rope_dim;         /* number of leading dims that RoPE rotates; even, at most d_head */
     int32_t rope_interleaved; /* 0: pairs (i, i + rope_dim/2), as Llama; 1: pairs (2i, 2i + 1) */
     /*
      * Rotations of Q and K (after RoPE) and of V: one row-major matrix [d_head][d_qk] or
-     * [d_head][d_v] per KV head, head after head, in the layer's type. NULL means the first dims
-     * are kept. O then is in the rotated basis; multiply W_O by the transpose of r_v, or O by it.
+     * [d_head][d_v] per KV head, head after head, in the layer's type. NULL means no rotation: the
+     * first dims are kept. With a rotation r_v, O is in the rotated basis; multiply W_O by the
+     * transpose of r_v, or O by it.
      */
     const void *r_qk, *r_v;
     void *q;    /* output [kvdim_plan_rows][q_columns], in an order that only kvdim_attend reads */
@@ -197,16 +208,20 @@ typedef struct kvdim_attend_args {
      */
     void *o;
     int64_t
-        /* elements from row to row: at least o_columns, a multiple of 8; 0 means o_columns */
+        /*
+         * distance of consecutive rows in elements: at least o_columns, a multiple of 8; 0 means
+         * o_columns
+         */
         o_stride;
     /*
-     * Output, float32, natural logarithm of the sum of the exponentials of the scaled scores:
-     * [n_requests][n_heads] in decode, [n_heads][kvdim_plan_rows] in prefill. NULL if not wanted.
+     * Output, float32: natural logarithm of the sum of the exponentials of the scaled scores of
+     * each row, [n_requests][n_heads] in decode, [n_heads][kvdim_plan_rows] in prefill. NULL: not
+     * computed.
      */
     float *lse;
 } kvdim_attend_args;
 
-/* Computes attention of the new tokens over the cache. */
+/* Computes the attention of the new tokens of every request over its tokens in the cache. */
 kvdim_status kvdim_attend(const kvdim_plan *plan, const kvdim_attend_args *args, void *stream);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * Plugin interface of kvdim: methods that shorten a KV cache, in a shared library of one's own.
+ * Plugin interface of kvdim: methods that shorten a KV cache, in a shared library that you write.
  *
  *     cc -shared -fPIC -I/usr/local/include mine.c -o mine.so
  *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,key=0.5 -o a.h5
@@ -39,24 +39,27 @@
 extern "C" {
 #endif
 
-/* Version of the interface. kvdim refuses a table with another version. */
+/* Version of the plugin interface. kvdim refuses a plugin whose table has another version. */
 #define KVDIM_PLUGIN_ABI 1
 
 enum { KVDIM_ERROR_BYTES = 256 };
 
-/* Values of kvdim_method.axis. */
+/* Axes of the KV cache that a method can shorten: values of kvdim_method.axis. */
 enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
 
-/* Bits of kvdim_method.needs. */
+/* Data that a method asks kvdim for: bits of kvdim_method.needs. */
 enum {
     KVDIM_NEEDS_PROBABILITIES = 1, /* sums of attention probabilities of the prompt */
     KVDIM_NEEDS_CALIBRATION = 2    /* rows of calibration text, --calibration; dims only */
 };
 
-/* Values of `side`. */
+/* Values of the field `side`, which tells keys from values. */
 enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
 
-/* A key of a method: `budget` of `--method mine,budget=0.5`. Its value is always a number. */
+/*
+ * Key (parameter) of a method, such as `budget` of `--method mine,budget=0.5`. Its value is always
+ * a number.
+ */
 typedef struct kvdim_key {
     const char *name; /* 1 .. 16 letters a-z, digits and '_', a letter first */
     double value;     /* default; NaN: the user must give the key */
@@ -65,7 +68,10 @@ typedef struct kvdim_key {
     const char *help; /* one line for --list-methods */
 } kvdim_key;
 
-/* Shape of the model. A function reads only what the caller's struct_size covers. */
+/*
+ * Shape of the model, as kvdim passes it to plugin functions. A function must read only its first
+ * struct_size bytes.
+ */
 typedef struct kvdim_model {
     uint32_t struct_size;
     int32_t n_layers, n_heads,
@@ -74,7 +80,10 @@ typedef struct kvdim_model {
     uint64_t seed; /* --seed; methods that draw random numbers must draw from it */
 } kvdim_model;
 
-/* First member of the structure of each axis. Members that are not set must be 0 or NULL. */
+/*
+ * Fields that methods of all axes have; the first member of each axis's method structure. Unused
+ * fields must be 0 or NULL.
+ */
 typedef struct kvdim_method {
     uint32_t struct_size; /* bytes of the axis's structure, such as sizeof(kvdim_tokens_method) */
     uint32_t axis;        /* KVDIM_AXIS_... */
@@ -84,9 +93,10 @@ typedef struct kvdim_method {
     uint32_t n_keys;      /* at most 8 */
     uint32_t needs;       /* KVDIM_NEEDS_... */
     /*
-     * Key that --sweep and --target vary, from the value that stores the most bytes to the value
-     * that stores the fewest. NULL: no key trades bytes for quality. sweep_ratio 1: equal steps are
-     * ratios, not differences.
+     * Name of the key that --sweep and --target vary, from the value sweep_most, which stores the
+     * most bytes, to sweep_least, which stores the fewest. NULL: no key trades bytes for quality.
+     * If sweep_ratio is 1, the steps between the values are equal ratios, otherwise equal
+     * differences.
      */
     const char *sweep_key;
     double sweep_most, sweep_least;
@@ -101,7 +111,7 @@ typedef struct kvdim_plugin {
     const kvdim_method *const *method; /* [n_methods] */
 } kvdim_plugin;
 
-/* Returns the table of the plugin. Every plugin defines this function. */
+/* Returns the plugin's table of methods. Every plugin must define this function. */
 const kvdim_plugin *kvdim_plugin_v1(void);
 
 #ifdef __cplusplus

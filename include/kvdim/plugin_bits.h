@@ -15,7 +15,10 @@
 extern "C" {
 #endif
 
-/* Rows of K or V of one KV head of one layer of one sequence that are coded together. */
+/*
+ * Block of rows (tokens) of K or V that are coded together. All belong to one KV head of one layer
+ * of one sequence.
+ */
 typedef struct kvdim_block {
     uint32_t struct_size;
     int32_t side; /* KVDIM_SIDE_KEYS (after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES */
@@ -25,33 +28,38 @@ typedef struct kvdim_block {
     const float *x;           /* [n][d], finite */
     const uint32_t *position; /* [n] positions of the tokens in their sequence */
     /*
-     * [n] sum of the probabilities that a token has received over all query heads so far, and the
-     * number of these probabilities; NULL without KVDIM_NEEDS_PROBABILITIES
+     * Per token [n]: sum of the attention probabilities that all query heads have given to the
+     * token so far, and the number of these probabilities. NULL without KVDIM_NEEDS_PROBABILITIES.
      */
     const double *mass, *seen;
 } kvdim_block;
 
 /*
- * `self` is the pointer that `open` stored. If `open` is NULL, it is the array of the keys' values,
- * const double [n_keys].
+ * Method of the bits axis. The argument `self` of its functions is the pointer that `open` stored.
+ * If `open` is NULL, `self` is the array of the values of the method's keys, const double [n_keys].
  */
 typedef struct kvdim_bits_method {
     kvdim_method method;
     int32_t keys_before_rope; /* 1: keys are coded before RoPE, which kvdim applies on every read */
-    /* Checks the values of the keys against the model. May be NULL; so may `close`. */
+    /*
+     * Checks the values of the method's keys against the model and stores *self. `open` and `close`
+     * may be NULL.
+     */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*
-     * Sets *window, 0 .. 2^24, and *block, 1 .. 2^20. Of m tokens of a side the first
-     * (m - window) / block * block are coded, block by block as they fill up. The others stay exact
-     * in the type of the cache. A prompt is coded in one call up to that end. NULL: window 0 and
-     * block 1.
+     * Sets the number of newest tokens that stay uncoded, *window (0 .. 2^24), and the number of
+     * tokens that are coded together, *block (1 .. 2^20). Of the m tokens of a side, K or V, the
+     * first (m - window) / block * block are coded, block by block as blocks fill up; the others
+     * stay exact in the type of the cache. A prompt is coded in one call up to the same end. NULL:
+     * window 0 and block 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*
-     * Writes `decoded` [n][d], finite, and the bits of the code of the whole block, 0 or more:
-     * *payload of codes, *side_bits of scales, tables and indices. Constant rows, zeros and any n
-     * of at least 1 occur.
+     * Codes block `b`. Writes the values that a read of the code returns to `decoded` [n][d],
+     * finite, and the size of the code in bits, 0 or more: *payload bits of codes, *side_bits bits
+     * of scales, tables and indices. The function must accept constant rows, zeros and any n of at
+     * least 1.
      */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error);

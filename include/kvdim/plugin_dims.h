@@ -2,8 +2,9 @@
  * Plugins that shorten the dims axis: they choose the subspace of a head that is stored.
  * kvdim/plugin.h has what all plugins share.
  *
- * A method has one of two functions. `project` makes the matrices of a KV head once, before the
- * run. `prune` chooses channels of the keys of each prompt, at its end.
+ * A method defines one of two functions. `project` computes the projections of a KV head once,
+ * before the run. `prune` chooses channels of the keys of each prompt, when the prompt has been
+ * processed.
  */
 #ifndef KVDIM_PLUGIN_DIMS_H
 #define KVDIM_PLUGIN_DIMS_H
@@ -14,7 +15,10 @@
 extern "C" {
 #endif
 
-/* Rows of calibration text at one KV head, after RoPE. Without KVDIM_NEEDS_CALIBRATION n is 0. */
+/*
+ * Q, K and V of calibration text at one KV head, after RoPE. Without KVDIM_NEEDS_CALIBRATION n is
+ * 0.
+ */
 typedef struct kvdim_rows {
     uint32_t struct_size;
     int32_t layer, kv_head;
@@ -25,9 +29,9 @@ typedef struct kvdim_rows {
 } kvdim_rows;
 
 /*
- * Matrices of one KV head, which the function writes, row-major and finite. Stored are k' = k a_k
- * and v' = v a_v. A score is (q a_q) . k' / sqrt(d), and the output of the head is (P v') b_v, with
- * P the probabilities. Each array has room for d * d numbers.
+ * Projection matrices of one KV head, row-major and finite, which `project` writes. kvdim stores k'
+ * = k a_k and v' = v a_v. A score is (q a_q) . k' / sqrt(d), and the output of the head is (P v')
+ * b_v, where P holds the attention probabilities. Each array has room for d * d numbers.
  */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
@@ -36,7 +40,10 @@ typedef struct kvdim_matrices {
     float *a_v, *b_v;  /* [d][d_v], [d_v][d] */
 } kvdim_matrices;
 
-/* The prompt of one sequence at one KV head, after methods of the tokens axis. */
+/*
+ * Queries and keys of one sequence's prompt at one KV head, after methods of the tokens axis have
+ * dropped entries.
+ */
 typedef struct kvdim_channels {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
@@ -50,13 +57,17 @@ typedef struct kvdim_channels {
 
 typedef struct kvdim_dims_method {
     kvdim_method method;
-    /* Writes *m. Called once per layer and KV head, on one thread. value: [n_keys]. */
+    /*
+     * Writes the projections of one KV head to *m. kvdim calls it once per layer and KV head, on
+     * one thread. `value` holds the values of the method's keys, [n_keys].
+     */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
     /*
-     * Writes 1 for channels that stay and 0 for others to keep [d], at least one 1; pruned channels
-     * of keys are not stored and read as 0. *newest is the number of newest tokens of the prompt
-     * that keep all channels, 0 on entry, at most n_q. Steps keep all channels.
+     * Chooses the key channels that are stored: writes 1 to keep [d] for a channel that stays and 0
+     * for a pruned one, with at least one 1. Pruned channels are read as 0. *newest, 0 on entry and
+     * at most n_q, is the number of newest tokens of the prompt that keep all channels. Tokens
+     * after the prompt keep all channels.
      */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);

@@ -1,6 +1,7 @@
 /*
- * Plugins that shorten the layers axis: they store the prompt's entries of several layers as one.
- * kvdim/plugin.h has what all plugins share. Entries of steps are stored layer by layer.
+ * Plugins that shorten the layers axis: they merge the prompt's cache entries of several layers
+ * into one set. kvdim/plugin.h has what all plugins share. Tokens after the prompt are stored layer
+ * by layer.
  */
 #ifndef KVDIM_PLUGIN_LAYERS_H
 #define KVDIM_PLUGIN_LAYERS_H
@@ -11,7 +12,7 @@
 extern "C" {
 #endif
 
-/* K or V of the prompt of one sequence in a group of layers. */
+/* K or V of one sequence's prompt in a group of consecutive layers. */
 typedef struct kvdim_layers {
     uint32_t struct_size;
     int32_t side; /* KVDIM_SIDE_KEYS (after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES */
@@ -24,14 +25,15 @@ typedef struct kvdim_layers_method {
     kvdim_method method;
     int32_t keys_before_rope; /* 1: keys are before RoPE, which kvdim applies to the result */
     /*
-     * Returns the number of layers of the group that begins at `layer`: at least 1, and no more
-     * than are left. A group of 1 is not merged. value: [n_keys].
+     * Returns the number of layers of the group that begins at `layer`: at least 1, at most the
+     * number of layers left. A group of 1 is not merged. `value` holds the values of the method's
+     * keys, [n_keys].
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*
-     * Replaces the rows in b->x by those that a read finds, finite. Writes the size of all layers
-     * of the group together, 0 or more: *numbers in the type of the cache, and *bits of indices and
-     * flags.
+     * Replaces the rows in b->x by the merged rows that a read returns, which must be finite.
+     * Writes the size of the merged layers together, 0 or more: *numbers in the type of the cache,
+     * and *bits of indices and flags.
      */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);

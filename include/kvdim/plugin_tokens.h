@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* The prompt of one sequence at one KV head. */
+/* Q, K and V of one sequence's prompt at one KV head. */
 typedef struct kvdim_prompt {
     uint32_t struct_size;
     int32_t layer, kv_head;
@@ -34,26 +34,29 @@ typedef struct kvdim_prompt {
     size_t stride;
     const float *q; /* [n][group][d] after RoPE; rows are `q_stride` numbers apart */
     size_t q_stride;
-    /* The rest is NULL or 0 without KVDIM_NEEDS_PROBABILITIES. */
+    /* The fields below are NULL or 0 without KVDIM_NEEDS_PROBABILITIES. */
     const double *mass; /* [n] sum of the probabilities that a token received, all rows and heads */
-    const double *own;  /* [n] part of `mass` that comes from the token's own row */
+    const double *own;  /* [n] part of `mass` that comes from the token's own query rows */
     size_t window;      /* number of rows that `recent` covers, from the method's `window` */
     const double *recent; /* [group][n] sum of the probabilities of the last `window` rows */
 } kvdim_prompt;
 
-/* One step at one KV head. The newest entry is the last one; its row attended to all n entries. */
+/*
+ * One step (token after the prompt) at one KV head. The newest of the n entries belongs to the
+ * step's own token, which attended to all n.
+ */
 typedef struct kvdim_step {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
     size_t n;                    /* number of entries */
     const uint32_t *position;    /* [n] positions in the sequence, rising */
-    const float *prob;           /* [group][n] probabilities of this step */
-    const float *score;          /* [group][n] scaled scores */
+    const float *prob;           /* [group][n] attention probabilities of this step */
+    const float *score;          /* [group][n] scaled attention scores of this step */
     size_t now;                  /* position of the newest entry */
     size_t n_prompt, n_expected; /* tokens of the prompt and of the whole sequence */
 } kvdim_step;
 
-/* Stored keys and the queries of a step, before it attends. */
+/* Stored keys of one KV head and the queries of a step, before the step's attention is computed. */
 typedef struct kvdim_read {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
@@ -65,48 +68,54 @@ typedef struct kvdim_read {
 } kvdim_read;
 
 /*
- * `self` is the pointer that `open` stored. If `open` is NULL, it is the array of the keys' values,
- * const double [n_keys].
+ * Method of the tokens axis. The argument `self` of its functions is the pointer that `open`
+ * stored. If `open` is NULL, `self` is the array of the values of the method's keys, const double
+ * [n_keys].
  *
- * `state` belongs to one KV head of one sequence, and is NULL without state_bytes. kvdim allocates
- * it, zeroed. One thread uses it at a time, from `prompt` (if the sequence has one) to the last
- * step.
+ * `state` is memory of the method for one KV head of one sequence, zeroed when kvdim allocates it;
+ * NULL without state_bytes. One thread uses it at a time, from `prompt` (if the sequence has one)
+ * to the last step.
  *
- * `kept` has room for n indices of entries. On entry it holds 0 .. n-1 and *n_kept is n. The
- * function writes the indices of the entries that stay, rising, at least one, and their number.
+ * `kept` has room for n indices of entries. On entry it holds 0 .. n-1 and *n_kept is n. `prompt`
+ * and `step` write the indices of the entries that stay in the cache, rising, at least one, and
+ * their number.
  */
 typedef struct kvdim_tokens_method {
     kvdim_method method;
     double entry_bits; /* bits stored per entry in addition to K and V: scores, positions */
-    /* Checks the values of the keys against the model. May be NULL; so may `close`. */
+    /*
+     * Checks the values of the method's keys against the model and stores *self. `open` and `close`
+     * may be NULL.
+     */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
-    /* Returns the bytes of `state` for at most n entries, at most 1 GiB. NULL: no state. */
+    /* Returns the size in bytes of `state` for at most n entries, at most 1 GiB. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
-    /* Returns the number of rows of kvdim_prompt.recent. NULL: 0. */
+    /* Returns the number of rows that kvdim_prompt.recent sums. NULL: 0 rows. */
     size_t (*window)(const double *value);
     int (*prompt)(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error);
     int (*step)(const void *self, void *state, const kvdim_step *s, uint32_t *kept, size_t *n_kept,
                 char *error);
     /*
-     * As `prompt` and `step`, for all KV heads of a layer together, so that heads can share one
-     * budget: each array has one element per head. A method has `prompt` or `prompt_heads` or
-     * neither, and `step` or `step_heads` or neither.
+     * Same tasks as `prompt` and `step`, but for all KV heads of a layer together, so that heads
+     * can share one budget. Each array has one element per head. A method defines at most one of
+     * `prompt` and `prompt_heads`, and at most one of `step` and `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvdim_prompt *p, size_t n_heads,
                         uint32_t *const *kept, size_t *n_kept, char *error);
     int (*step_heads)(const void *self, void *const *state, const kvdim_step *s, size_t n_heads,
                       uint32_t *const *kept, size_t *n_kept, char *error);
     /*
-     * Chooses the entries that a step reads, as `kept` is chosen; the others stay in the cache.
-     * NULL: a step reads all entries. A method without `prompt` and `prompt_heads` must have it.
+     * Chooses the entries that a step reads and writes their indices to `read`, in the form of
+     * `kept`; the other entries stay in the cache. NULL: a step reads all entries. A method without
+     * `prompt` and `prompt_heads` must define it.
      */
     int (*select)(const void *self, void *state, const kvdim_read *r, uint32_t *read,
                   size_t *n_read, char *error);
     /*
      * Returns the bits of side information that `select` needs about n entries of d numbers each.
-     * They are stored, and read at every step. NULL: 0.
+     * They count as stored, and as read at every step. NULL: 0 bits.
      */
     double (*select_bits)(const void *self, const void *state, size_t n, size_t d);
 } kvdim_tokens_method;

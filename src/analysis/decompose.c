@@ -1,4 +1,4 @@
-#include "analysis/decompose.h"
+#include "analysis/pairs.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "common/linalg.h"
 #include "common/threads.h"
 
-/* ---- from moments ---- */
+/* ---- spectra from second moments ---- */
 
 typedef struct {
     kvd_pair pair;
@@ -56,7 +56,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
                 tasks[n++] = (task){(kvd_pair)p, l, h};
     assert(n == room);
 
-    /* Matrices of 64 to 128 are too small for threads inside LAPACK; one head per thread scales. */
+    /* One head per thread: matrices of 64 to 128 rows are too small for threads inside LAPACK. */
     const int blas_threads = kvd_blas_serial();
     size_t failed = n;
 #pragma omp parallel for schedule(dynamic)
@@ -64,7 +64,9 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         kvd_err mine;
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
-            /* lowest index of a failure: independent of the order of the threads */
+            /*
+             * keep the error of the lowest index, which does not depend on the order of the threads
+             */
             if (i < failed) {
                 failed = i;
                 *err = mine;
@@ -76,10 +78,10 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
     return failed < n ? -1 : 0;
 }
 
-/* ---- from rows ---- */
+/* ---- spectra from rows ---- */
 
 typedef struct {
-    kvd_tsqr *qr; /* used by tsqr; else `rows` is used */
+    kvd_tsqr *qr; /* streaming QR; NULL if not tsqr: then `rows` is used */
     double *rows; /* [room][d] */
     size_t n, room, d;
     double *block; /* block of rows converted to double */

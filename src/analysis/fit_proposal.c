@@ -1,4 +1,4 @@
-#include "analysis/fit_proposal.h"
+#include "analysis/regression.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 static const char rule_by_pair[] = "eq6-by-pair";
 
-/* ---- making ---- */
+/* ---- computing proposals ---- */
 
 static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *b,
                        const char *path_b, kvd_err *err)
@@ -22,7 +22,10 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
     return 0;
 }
 
-/* Numbers the models by the hash of their content, and sets the number of the spectrum's model. */
+/*
+ * Gives every swept model an index, by the hash of its content, and finds the index of the
+ * spectrum's model.
+ */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {
     for (size_t i = 0; i < x->n_sweeps; i++) {
@@ -83,7 +86,10 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/* Computes the widths of one level, each pair at its own p. */
+/*
+ * Computes the widths of all heads for one level of tokens: Q-K at removed fraction p[0], V at
+ * p[1].
+ */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {
@@ -124,7 +130,7 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
         return -1;
     snprintf(r->rule, sizeof r->rule, "%s", rule_by_pair);
     memcpy(r->pair, x->sweep[0].pair, sizeof r->pair);
-    /* because Eq. 6 keeps at least one dimension of every head */
+    /* upper limit of p: Eq. 6 keeps at least one dimension of every head */
     const double most = 1 - 1.0 / s->model.d_head;
     for (size_t i = 0; i < n; i++) {
         kvd_regression_propose(&x->fit, x->target, loss[i], most, &x->proposal[i]);
@@ -144,11 +150,11 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
     *x = (kvd_fit_proposal){.n = 0};
 }
 
-/* ---- what is said of them ---- */
+/* ---- report of the proposals ---- */
 
 /*
- * Returns Eq. 5 over a prompt's tokens: the fraction of their elements that is removed, mean over
- * layers.
+ * Returns the fraction of the elements of a prompt's tokens that proposal i removes (Eq. 5),
+ * averaged over layers.
  */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
@@ -163,7 +169,10 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
     return sum / layers;
 }
 
-/* Writes the names of the settings that a constraint moved, "g, p_u_v"; empty if there are none. */
+/*
+ * Writes to `text` the names of the numbers that a constraint moved, such as "g, p_u_v"; "" if
+ * there are none.
+ */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {
     *text = '\0';
@@ -232,7 +241,7 @@ json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r)
                      (int)(x->target < x->n_models), "lines", fit, "proposals", all);
 }
 
-/* ---- into the file ---- */
+/* ---- output file ---- */
 
 static const kvd_column columns[] = {
     {"loss", KVD_COL_REAL, "1",

@@ -1,4 +1,4 @@
-#include "analysis/kmeans.h"
+#include "analysis/reduce.h"
 
 #include <assert.h>
 #include <cblas.h>
@@ -11,13 +11,16 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/* The scores of one block take 1 MiB and stay in L2. */
+/* Size of a block of scores (row times centroid): 1 MiB, which stays in the L2 cache. */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
     size_t n, d, k;
     double *mean; /* [d]: mean of all rows */
-    /* [n][d]: rows minus the mean; distances do not change, products lose fewer digits */
+    /*
+     * [n][d]: rows minus the mean of all rows, which leaves distances unchanged and loses fewer
+     * digits in products
+     */
     float *Y;
     double *C;         /* [k][d] centroids of Y */
     float *Cf;         /* [k][d]: C rounded to float32 */
@@ -26,7 +29,8 @@ typedef struct {
     uint32_t *cluster; /* [n]: cluster of each row */
     double *distance;  /* [n]: squared distance of each row to its centroid */
     /*
-     * [k]: rows per cluster; [k + 1]: start of each cluster in `order`; [n]: rows sorted by cluster
+     * Number of rows per cluster [k]; start of each cluster in `order` [k + 1]; rows sorted by
+     * cluster [n].
      */
     size_t *count, *first, *order;
     float *scores; /* [threads][BLOCK_ROWS][BLOCK_CENTROIDS] */
@@ -71,8 +75,9 @@ static void state_free(state *s)
 }
 
 /*
- * Returns |y - c|^2. The order of the additions is fixed, so that equal centroids have equal
- * distances at any address (an OpenMP reduction may depend on the alignment).
+ * Returns the squared distance of row y to centroid c. The order of the additions is fixed, so that
+ * equal centroids have equal distances at any address (an OpenMP reduction may depend on the
+ * alignment).
  */
 static double squared_distance(const float *y, const double *c, size_t d)
 {
@@ -101,25 +106,29 @@ static void centre(state *s, const float *X, const size_t *start)
             s->C[c * s->d + j] = s->Y[start[c] * s->d + j];
 }
 
-/* ---- assignment ---- */
+/* ---- assignment of rows to centroids ---- */
 
 /*
- * The nearest centroid c of a row y has the largest score y . c - |c|^2 / 2. Computed in float32, a
- * score is off by at most |c| (ROW_ERROR(d) |y| + CENTROID_ERROR |c|), in whatever order SGEMM adds
- * the products and with or without fused multiply-adds. With u = FLT_EPSILON / 2, a sum of d
- * products is off by at most d u / (1 - d u) |y| |c| (Higham, Accuracy and Stability of Numerical
- * Algorithms, section 3.1). Rounding c and |c|^2 / 2 to float32 and subtracting add at most 2 u |y|
- * |c| + u |c|^2. The constants are larger, for the terms of second order and for the addition of
- * the bound to the score.
+ * Error bounds of scores in float32. The nearest centroid c of a row y has the largest score y . c
+ * - ||c||^2 / 2. Computed in float32, a score is off by at most ||c|| (ROW_ERROR(d) ||y|| +
+ * CENTROID_ERROR ||c||), in whatever order SGEMM adds the products and with or without fused
+ * multiply-adds.
+ *
+ * With u = FLT_EPSILON / 2, a sum of d products is off by at most d u / (1 - d u) ||y|| ||c||
+ * (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Rounding c and ||c||^2 / 2
+ * to float32 and subtracting add at most 2 u ||y|| ||c|| + u ||c||^2. The constants are larger, for
+ * the terms of second order and for the addition of the bound to the score.
  */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * Replaces each of the k products in `scores` by an upper bound of its exact score. Returns the
- * largest of `least` and the k lower bounds. Entry j belongs to lane j % LANES, and every lane has
- * its own maximum: gcc and clang vectorise the lanes without -ffast-math, whereas clang does not
- * vectorise a reduction to one maximum of floats.
+ * Replaces each of the k products in `scores`, computed in float32, by an upper bound of the exact
+ * score of its centroid. Returns the largest of `least` and the k lower bounds.
+ *
+ * Entry j belongs to lane j % LANES, and every lane has its own maximum: gcc and clang vectorise
+ * the lanes without -ffast-math, whereas clang does not vectorise a reduction to one maximum of
+ * floats.
  */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
@@ -148,10 +157,10 @@ static float bound_scores(const float *restrict half, const float *restrict leng
 }
 
 /*
- * Assigns the row `row` to the nearest of its present centroid and the centroids first .. first + k
- * - 1. `scores` [k] holds the products y . c and is overwritten. `row_error` is ROW_ERROR(d) |y|.
- * `*bound` is a lower bound of the row's largest exact score among the centroids seen so far; the
- * function raises it.
+ * Assigns row `row` to the nearest of its current centroid and the k centroids first .. first + k -
+ * 1. `scores` [k] holds the products y . c and is overwritten. `row_error` is ROW_ERROR(d) ||y||.
+ * *bound is a lower bound of the row's largest exact score among the centroids seen so far, which
+ * the function raises.
  */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
@@ -176,7 +185,7 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
     }
 }
 
-/* Assigns each of the rows first .. first + m - 1 to its nearest centroid. */
+/* Assigns each of the m rows first .. first + m - 1 to its nearest centroid. */
 static void assign_block(state *s, size_t first, size_t m)
 {
     float bound[BLOCK_ROWS], row_error[BLOCK_ROWS];
@@ -200,7 +209,10 @@ static void assign_block(state *s, size_t first, size_t m)
     }
 }
 
-/* Assigns every row to its nearest centroid and returns the objective. */
+/*
+ * Assigns every row to its nearest centroid. Returns the objective: the sum of squared distances to
+ * the centroids.
+ */
 static double assign(state *s)
 {
     for (size_t c = 0; c < s->k; c++) {
@@ -221,7 +233,7 @@ static double assign(state *s)
     return sum;
 }
 
-/* ---- clusters without rows ---- */
+/* ---- filling of clusters without rows ---- */
 
 typedef struct {
     double distance;
@@ -237,8 +249,9 @@ static int by_distance(const void *a, const void *b)
 }
 
 /*
- * Returns the index of the next row of the list that may leave its cluster: it is not alone there
- * and is not a copy of the row taken last.
+ * Returns the index, from `next` on, of the next row of the list that may leave its cluster: the
+ * cluster has other rows, and the row is not a copy of `last`, the row taken before. The list is
+ * sorted by falling distance.
  */
 static size_t next_far(const state *s, const far_row *rows, size_t next, const float *last)
 {
@@ -252,8 +265,8 @@ static size_t next_far(const state *s, const far_row *rows, size_t next, const f
 }
 
 /*
- * Moves to each empty cluster the row that is farthest from its centroid. *moved is the number of
- * rows moved.
+ * Moves to each empty cluster the row that is farthest from its centroid. Sets *moved to the number
+ * of rows moved.
  */
 static int fill_empty(state *s, size_t *moved, kvd_err *err)
 {
@@ -290,9 +303,9 @@ static int fill_empty(state *s, size_t *moved, kvd_err *err)
     return 0;
 }
 
-/* ---- means ---- */
+/* ---- means of clusters ---- */
 
-/* Sorts rows by cluster: cluster c begins at first[c]. */
+/* Sorts the row indices by cluster into s->order; those of cluster c begin at first[c]. */
 static void sort_by_cluster(state *s)
 {
     size_t at = 0;
@@ -302,14 +315,14 @@ static void sort_by_cluster(state *s)
     }
     for (size_t i = 0; i < s->n; i++)
         s->order[s->first[s->cluster[i]]++] = i;
-    /* The loop above left in first[c] the start of cluster c + 1; shift it. */
+    /* The loop above left the start of cluster c + 1 in first[c]; move each start up by one. */
     memmove(s->first + 1, s->first, s->k * sizeof *s->first);
     s->first[0] = 0;
 }
 
 /*
- * Writes the means of the rows of each cluster into C [k][d], summed in the order of the rows; 0
- * for clusters without rows.
+ * Writes the mean of the rows of each cluster to C [k][d], 0 for a cluster without rows. Rows are
+ * added in their order.
  */
 static void means(const state *s, const float *rows, double *C)
 {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/fit_proposal.h"
+#include "analysis/regression.h"
 #include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"
@@ -32,7 +32,7 @@ typedef struct {
 } config;
 
 #define T config
-/* The three lists of wanted values exclude each other. */
+/* Table entry of an option with a list of wanted values. At most one such option may be given. */
 #define VALUES(name, ...)                                                                          \
     {                                                                                              \
         name, .type = KVD_OPT_NUMBERS, .arg = "LIST|A:B:STEP", KVD_INTO_LIST(T, value, n_values),  \
@@ -90,12 +90,15 @@ static const kvd_program description = {
                  "proposals.h5"},
     .options = options};
 
-/* ---- the work ---- */
+/* ---- choice of pairs, and widths ---- */
 
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
-/* Single pairs (q, k, v) are not chosen by default: they serve studies and are no caches. */
+/*
+ * Chooses the pair of matrices for one side, Q-K or V, of the cache. A single tensor (q, k or v) is
+ * not chosen by default, because it serves studies and describes no cache.
+ */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)
 {
@@ -213,7 +216,7 @@ static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_fit_p
     return 0;
 }
 
-/* ---- summary ---- */
+/* ---- printed summary ---- */
 
 typedef struct {
     int lo, hi;

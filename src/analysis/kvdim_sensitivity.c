@@ -1,6 +1,6 @@
 /*
- * kvdim-sensitivity: computes projections and singular values that estimate the loss of the
- * predictions, from one backward pass over text.
+ * kvdim-sensitivity: computes projections and singular values that estimate how much the model's
+ * predictions lose if dimensions of a head are removed, from one backward pass over text.
  *
  * Reads a checkpoint and texts; writes kvdim/spectrum with the pairs fqk and fvw.
  */
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/sensitivity_engine.h"
+#include "analysis/sensitivity.h"
 #include "common/device.h"
 #include "common/json.h"
 #include "common/options.h"
@@ -17,7 +17,6 @@
 #include "common/run.h"
 #include "methods/widths.h"
 #include "model/model_info.h"
-#include "model/model_text.h"
 #include "model/text/text_options.h"
 
 static const char program[] = "kvdim-sensitivity";
@@ -69,7 +68,7 @@ static const kvd_program description = {
                  "fisher,p=0.5,ranks=loss -o accuracy.h5"},
     .options = options};
 
-/* ---- one run ---- */
+/* ---- running the model over the text ---- */
 
 typedef struct {
     config *cfg;
@@ -83,7 +82,10 @@ typedef struct {
     size_t *offset;
 } job;
 
-/* Resolves --device and --compute. */
+/*
+ * Selects the CPU or GPU according to --device, and fails if the number format of --compute needs a
+ * GPU and there is none.
+ */
 static int resolve_device(job *j, kvd_err *err)
 {
     config *const cfg = j->cfg;
@@ -146,7 +148,10 @@ static int stop_when_asked(kvd_err *err)
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/* Loads the sequences from `first` on that fit into one batch, and returns their number. */
+/*
+ * Loads into *b the sequences, from sequence `first` on, that fit into a batch of `most` tokens.
+ * Returns the number of sequences.
+ */
 static size_t load_batch(job *j, size_t first, size_t most, kvd_batch *b, kvd_err *err)
 {
     const size_t n = kvd_corpus_batch(j->corpus, first, most);

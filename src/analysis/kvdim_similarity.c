@@ -1,6 +1,6 @@
 /*
- * kvdim-similarity: measures the similarity of the bases of one model that come from different
- * texts.
+ * kvdim-similarity: measures how similar the rotations of one model are that were computed from
+ * different texts.
  *
  * Reads kvdim/spectrum files. Writes kvdim/similarity.
  */
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/compare.h"
+#include "analysis/similarity.h"
 #include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"
@@ -51,7 +51,7 @@ static const kvd_program description = {
     .options = options,
     .check = check_usage};
 
-/* ---- summary ---- */
+/* ---- printed summary ---- */
 
 static void print_pair(const config *cfg, const kvd_spectrum *s, const kvd_comparison *c)
 {

@@ -1,5 +1,5 @@
 /*
- * kvdim-spectrum: singular values and bases of every head.
+ * kvdim-spectrum: computes singular values and rotations of every attention head.
  *
  * Reads kvdim/activations or kvdim/moments, one or more files of one model. Writes kvdim/spectrum.
  */
@@ -7,18 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/decompose.h"
+#include "analysis/pairs.h"
 #include "analysis/reduce.h"
-#include "analysis/sources.h"
 #include "analysis/spectrum_options.h"
-#include "analysis/spectrum_text.h"
 #include "common/clock.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
 
 #ifdef KVD_CUDA
-#include "analysis/cuda/decompose.h"
+#include "analysis/cuda/eigen.h"
 #include "common/cuda/libraries.h"
 #endif
 
@@ -26,9 +24,12 @@ static const char program[] = "kvdim-spectrum";
 
 typedef kvd_spectrum_options config;
 
-/* ---- from moments ---- */
+/* ---- spectra from second moments ---- */
 
-/* Decomposes on the GPU or the CPU and adds the seconds. */
+/*
+ * Computes the spectra of second moments on the GPU or the CPU, and adds the time to the
+ * calibration's seconds_decompose.
+ */
 static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted, int first,
                      kvd_spectrum *s, kvd_err *err)
 {
@@ -44,9 +45,9 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/* ---- from dumps ---- */
+/* ---- spectra from dumps of activations ---- */
 
-/* Pairs that are decomposed through Gram matrices, and the tensors whose rows they need. */
+/* Pairs whose spectra are computed from Gram matrices, and the tensors whose rows are read. */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
 } plan;
@@ -63,7 +64,10 @@ static plan make_plan(const config *cfg)
     return p;
 }
 
-/* Sources of the rows of one layer: the dumps, or one source that holds their centroids. */
+/*
+ * Sources of the rows of one layer: the dumps themselves, or one source that holds centroids of
+ * their rows.
+ */
 typedef struct {
     const kvd_source *source;
     size_t n;
@@ -85,7 +89,10 @@ static int open_layer(const config *cfg, const kvd_sources *in, const plan *p, i
                             sum, err);
 }
 
-/* Computes the moments of one layer into *m, a view into the moments of several layers. */
+/*
+ * Adds the second moments of one layer of all sources to *m, a view into the moments of several
+ * layers.
+ */
 static int sum_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                      kvd_moments *m, kvd_spectrum *s, kvd_err *err)
 {
@@ -98,8 +105,8 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Decomposes the pairs of one layer that need rows: those of methods other than gram, and heads
- * whose small singular values a Gram matrix cannot resolve.
+ * Computes the spectra of one layer that need rows: of pairs with another method than gram, and of
+ * heads whose small singular values a Gram matrix cannot resolve.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
@@ -129,9 +136,9 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
 }
 
 /*
- * Processes layers first .. first + n - 1: computes the sums of all of them, their eigenvalues at
- * once, then the decompositions that need rows. With centroids n is 1, so that only the centroids
- * of one layer are in memory.
+ * Computes the spectra of layers first .. first + n - 1: first the second moments of all these
+ * layers, then the eigenvalues of all moments at once, then the decompositions that need rows. With
+ * centroids n is 1, so that only the centroids of one layer are in memory.
  */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
@@ -167,8 +174,8 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
 {
     const plan p = make_plan(cfg);
     /*
-     * The GPU is fastest with many matrices at once; on the CPU one layer at a time needs the least
-     * memory.
+     * Number of layers at once: a GPU is fastest with many matrices; on the CPU one layer needs the
+     * least memory.
      */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
@@ -187,11 +194,11 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* ---- both ---- */
+/* ---- spectra from moments or dumps ---- */
 
 /*
- * Returns n_rows of a pair: the number of rows decomposed or, if centroids are weighted, the number
- * of rows that the centroids represent.
+ * Returns the number of rows of a pair that the spectrum file states: the rows decomposed or, if
+ * centroids are weighted, the rows that they represent.
  */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
@@ -233,9 +240,9 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
 /* ---- main ---- */
 
 /*
- * Returns true if `auto` selects the device: if its start, 0.2 to 0.8 s, takes less time than the
- * eigenvalues take on the CPU. On the CPU dsyevd was measured at 2.6 ns d^3 per matrix and thread
- * (results/h200/spectrum).
+ * Returns true if --device=auto selects the GPU: starting it, which takes 0.2 to 0.8 s, must be
+ * faster than computing the eigenvalues on the CPU. There dsyevd was measured at 2.6 ns d^3 per
+ * matrix and thread (results/h200/spectrum).
  */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
@@ -247,7 +254,10 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/* Resolves --device; `auto` also requires cuSOLVER. */
+/*
+ * Selects the CPU or GPU according to --device and stores the GPU's name; `auto` selects the GPU
+ * only if cuSOLVER is installed too.
+ */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;
@@ -326,7 +336,10 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
         goto done;
     for (int i = 0; i < run->n_inputs; i++)
         s.calibration.seconds_collect += run->inputs[i].seconds;
-    /* The output file is created before the work, so that a missing folder is reported at once. */
+    /*
+     * The output file is created before the computation, so that a missing folder is reported at
+     * once.
+     */
     if (kvd_h5_create(&out, cfg->common.output, &kvd_schema_spectrum, run, err) ||
         (gpu[0] && kvd_h5_put_text(&out, "/provenance", "gpu", gpu, err)) ||
         compute(cfg, &in, &pruned, &s, err))

@@ -55,9 +55,9 @@ static const kvd_program description = {
                  "kvdim-tokens att.h5 -o tokens.h5"},
     .options = options};
 
-/* ---- summary --------------------------------------------------------------------------------- */
+/* ---- printed summary ------------------------------------------------------------------------- */
 
-enum { P95 = 1 }; /* index of 0.95 in kvd_critical_level */
+enum { P95 = 1 }; /* index of the level 95 % in kvd_critical_level */
 
 static void print_layers(const kvd_tokens *t)
 {
@@ -156,9 +156,9 @@ static int print_json(const config *cfg, const kvd_tokens *t, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* ---- main ------------------------------------------------------------------------------------ */
+/* ---- main program -------------------------------------------------------------------------- */
 
-/* Loads all inputs and adds them. */
+/* Loads the attention statistics of all input files and adds them to *sum. */
 static int load(const config *cfg, kvd_run *run, kvd_attention_stats *sum,
                 char (*hash)[sizeof sum->corpus_hash], kvd_err *err)
 {

@@ -9,7 +9,7 @@
 
 #include "common/linalg.h"
 
-/* Rows passed to a sink at once: 2 MiB of float32 at d_head 128. */
+/* Number of rows that a sink receives at once: 2 MiB of float32 at d_head 128. */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)
@@ -17,7 +17,7 @@ static int group_of(const kvd_model_info *m)
     return m->n_heads / m->n_kv_heads;
 }
 
-/* Query heads and KV head that belong to head h of a pair. */
+/* Query heads (the first and their number) and KV head that belong to head h of a pair. */
 typedef struct {
     int q_first, q_count, kv;
 } members;
@@ -71,7 +71,7 @@ size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing
     }
 }
 
-/* ---- rows of a dump ---- */
+/* ---- reading the rows of a dump ---- */
 
 typedef struct {
     float *rows;
@@ -99,7 +99,8 @@ static void drop_buffers(buffers *b)
 }
 
 /*
- * Reads spans one after another into the block, and passes the block to the sink when it is full.
+ * Reads the source's ranges of tokens one after another into a block of rows, and passes the block
+ * to the sink when it is full.
  */
 static int send_spans(const kvd_source *from, buffers *b, kvd_x x, int layer, int head,
                       kvd_row_sink sink, void *ctx, kvd_err *err)
@@ -159,7 +160,10 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
     return status;
 }
 
-/* Passes a weight [d_head][d_model] to the sink as d_model rows of d_head values. */
+/*
+ * Passes a weight matrix [d_head][d_model] (W_O or W_V of a head) to the sink as d_model rows of
+ * d_head values.
+ */
 static int send_weight(kvd_activations *a, buffers *b, bool w_o, int layer, int head,
                        kvd_row_sink sink, void *ctx, kvd_err *err)
 {
@@ -215,7 +219,7 @@ int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairin
     return status;
 }
 
-/* ---- moments of a dump ---- */
+/* ---- second moments of a dump ---- */
 
 typedef struct {
     double *gram, *scratch;
@@ -228,7 +232,7 @@ static int add_to_gram(void *ctx, const float *rows, size_t n, kvd_err *err)
     return kvd_gram_add(s->gram, s->d, rows, n, s->d, s->scratch, err);
 }
 
-/* Tensor whose rows each sum adds. Sums of weights have none. */
+/* Tensor whose rows are added to each second moment. Moments of weights have none. */
 static const kvd_x x_of[] = {[KVD_G_Q] = KVD_X_Q,
                              [KVD_G_K] = KVD_X_K,
                              [KVD_G_V] = KVD_X_V,
@@ -286,7 +290,7 @@ int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int
     return status;
 }
 
-/* ---- second moments of a stack ---- */
+/* ---- second moment of a pair's stacked rows ---- */
 
 static void add_gram(const kvd_moments *m, kvd_g g, int layer, int head, double *sum)
 {
@@ -321,7 +325,7 @@ int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int 
     return 0;
 }
 
-/* ---- balanced pairs ---- */
+/* ---- balanced projections ---- */
 
 void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl,
                         double *cr)

@@ -5,16 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/kmeans.h"
 #include "common/clock.h"
 #include "common/rng.h"
 
-/* Streams of random numbers: heads count from 0, texts from TEXT_STREAMS. */
+/*
+ * First random stream that selects sequences of texts. The streams of clustering, one per head,
+ * count from 0.
+ */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
-/* ---- sequences ---- */
+/* ---- dropping sequences ---- */
 
-/* Marks the sequences that are dropped, n_dropped of n. */
+/* Chooses n_dropped of the n sequences of a text at random and sets their elements of `dropped`. */
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,
                           kvd_err *err)
 {
@@ -31,7 +33,10 @@ static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t se
     return 0;
 }
 
-/* Fills the spans of the sequences that remain; adjacent sequences become one span. */
+/*
+ * Stores in `span` the token ranges of the sequences that remain, and returns their number.
+ * Adjacent sequences become one range.
+ */
 static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_span *span)
 {
     size_t n_spans = 0;
@@ -48,8 +53,8 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
 }
 
 /*
- * Drops sequences of one source. Writes the remaining spans to *span, which must have room for one
- * per sequence.
+ * Drops a random part `prune` of the sequences of one source. Stores the token ranges of the
+ * remaining ones in `span`, which must have room for one per sequence.
  */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
@@ -121,7 +126,10 @@ static int gather(void *ctx, const float *rows, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Makes the rows of one head from its clusters; empty clusters are left out. */
+/*
+ * Stores the centroids of one head's non-empty clusters in *rows as its new rows. If `weighted` is
+ * set, each is multiplied by the square root of its number of rows.
+ */
 static int keep_centroids(const double *centroid, const size_t *count, size_t k, size_t d,
                           bool weighted, float **rows, size_t *n_rows, kvd_err *err)
 {

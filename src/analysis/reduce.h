@@ -1,7 +1,7 @@
 /*
- * ZDC's reduction of calibration data (section 4.1). In every text a random share of the sequences
- * is dropped; then the rows of every head of Q, of K and of V are replaced by their centroids. A
- * text is one dump and corresponds to a topic of the paper. W_O is not changed.
+ * ZDC's reduction of calibration data (section 4.1). In every text a random part of the sequences
+ * is dropped; then the rows of every head of Q, of K and of V are replaced by the centroids of
+ * their clusters. A text is one dump and corresponds to a topic of the paper. W_O is not changed.
  *
  * The paper stacks centroids unweighted, whatever their number of rows (D-21). If they are weighted
  * by the square root of that number, they represent their rows in a second moment.
@@ -9,32 +9,76 @@
 #ifndef KVD_ANALYSIS_REDUCE_H
 #define KVD_ANALYSIS_REDUCE_H
 
+#include <stddef.h>
+
 #include "analysis/pairs.h"
+#include "common/err.h"
+
+/*
+ * K-means by Lloyd's iteration (Lloyd 1982). Rows are assigned to the nearest centroid, and
+ * centroids become the means of their rows, until an iteration hardly lowers the objective sum |x -
+ * c(x)|^2.
+ *
+ * A row is assigned to the centroid that is nearest in float64; of several equally near centroids,
+ * to the first. Products in float32 exclude the centroids that cannot be nearest, given a bound of
+ * their rounding error; the distances to the remaining ones are computed in float64. Therefore the
+ * objective never rises, and the result does not depend on the number or order of threads or on the
+ * BLAS. A cluster that loses all its rows receives the row that is farthest from its centroid.
+ */
+
+enum { KVD_KMEANS_ITERATIONS = 100 };
+/*
+ * Smallest relative fall of the objective: iterations end when the objective falls by a smaller
+ * fraction of itself, or after KVD_KMEANS_ITERATIONS.
+ */
+#define KVD_KMEANS_FALL 1e-4
+
+typedef struct {
+    size_t n_iterations;
+    /* objective with the centroids before each update, [n_iterations]; it falls */
+    double objective[KVD_KMEANS_ITERATIONS];
+    /* objective with the returned centroids: sum over rows of |x - mean of its cluster|^2 */
+    double last;
+    double energy; /* sum over rows of |x|^2 */
+} kvd_kmeans_trace;
+
+/*
+ * Clusters the rows X [n][d] into k clusters, 1 <= k <= n. Writes the clusters' means to centroid
+ * [k][d] and their numbers of rows to count [k]. The first centroids are the rows start [k]. If
+ * there are fewer than k distinct rows, some clusters have count 0 and centroid 0. Fails if memory
+ * runs out or, with the message "interrupted", if the user stops the program. Uses all threads, so
+ * it must not be called from several threads at once.
+ */
+int kvd_kmeans(const float *X, size_t n, size_t d, size_t k, const size_t *start, double *centroid,
+               size_t *count, kvd_kmeans_trace *trace, kvd_err *err);
 
 typedef struct {
     double prune; /* share of the sequences of every text that is dropped, [0, 1) */
-    /* number of centroids per tensor and head; 0 means the rows themselves are used */
+    /* number of centroids per tensor and head; 0 means no clustering: all rows are used */
     size_t centroids;
     bool weighted; /* each centroid is multiplied by the square root of its number of rows */
     uint64_t seed;
 } kvd_reduction;
 
-/* Sequences and tokens left out of the sources. The spans of all sources are in one array. */
+/*
+ * Result of dropping sequences: how much was dropped, and the token ranges of all sources that
+ * remain.
+ */
 typedef struct {
     kvd_span *span;
-    size_t n_sequences, n_tokens; /* numbers left out */
+    size_t n_sequences, n_tokens; /* numbers of dropped sequences and tokens */
 } kvd_pruned;
 
 /*
- * Drops round(prune * sequences) sequences of each source, chosen uniformly by `seed`, and sets the
- * remaining tokens in the sources. Fails, naming the source, if a source would lose all its
- * sequences. *out owns the spans to which the sources then point.
+ * Drops round(prune * sequences) sequences of each source, chosen at random from `seed`, and stores
+ * the ranges of the remaining tokens in the sources. Fails, naming the source, if a source would
+ * lose all its sequences. *out owns the ranges to which the sources then point.
  */
 int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed, kvd_pruned *out,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);
 
-/* Sums over the tensors and heads clustered so far. */
+/* Statistics of clustering, summed over the tensors and heads clustered so far. */
 typedef struct {
     size_t n, n_iterations;
     double residual, energy; /* sums of |x - centroid|^2 and of |x|^2 */
@@ -42,14 +86,14 @@ typedef struct {
 } kvd_reduced;
 
 /*
- * Computes the centroids of one layer of all sources together, for the tensors in `need`: *out has
- * at most r->centroids rows per tensor and head (clusters without rows are left out). Fails if
- * there are fewer tokens than centroids. Adds to *sum.
+ * Clusters the rows of one layer of all sources together and stores the centroids in *out, for the
+ * tensors in `need`. *out has at most r->centroids rows per tensor and head; clusters without rows
+ * are left out. Fails if there are fewer tokens than centroids. Adds its statistics to *sum.
  */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,
                      kvd_err *err);
-/* Frees the rows. Safe on a zeroed *r. */
+/* Frees the rows of *r. Safe on a zeroed *r. */
 void kvd_layer_rows_release(kvd_layer_rows *r);
 
 #endif

@@ -7,12 +7,13 @@
 #include "analysis/pairs.h"
 #include "common/linalg.h"
 #include "common/threads.h"
+#include "model/pass/backward.h"
 
 enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
-    double *sum;     /* [n_layers][KINDS][n_kv_heads][d][d], summed over the queries of the group */
+    double *sum;     /* sums over the queries of the group, [n_layers][KINDS][n_kv_heads][d][d] */
     double *scratch; /* [threads][kvd_gram_scratch(d)] */
 };
 
@@ -111,7 +112,10 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* sigma is already per token, so it is not divided by a number of rows */
+        /*
+         * The singular values sigma are per token already, so the file states 1 row, by which
+         * readers divide.
+         */
         out->pair[pair[side]].n_rows = 1;
     }
     size_t failed = jobs; /* first job that failed, which is the same for any schedule */
@@ -133,8 +137,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 }
 
 /*
- * Returns the loss in nats per token if every direction has at most the error theta. If bits is not
- * NULL, sets *bits to the mean number of bits per number.
+ * Returns the loss in nats per token if the error of every direction is limited to `theta`. If
+ * `bits` is not NULL, sets *bits to the mean number of bits per number of K and V.
  */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
@@ -157,7 +161,10 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* With theta = loss at least one direction costs as much, or all of them cost less together. */
+    /*
+     * Bisection for the theta at which the loss is reached. It is at most `loss`: with theta =
+     * loss, one direction alone costs as much, or all directions are removed and cost less.
+     */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;
@@ -167,4 +174,70 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
     }
     loss_at(s, exp(low), &bits);
     return bits;
+}
+
+typedef struct {
+    kvd_sensitivity_engine hook; /* must be the first field */
+    kvd_sensitivity_spec spec;
+    kvd_backward *pass;
+} engine;
+
+static engine *self_of(kvd_sensitivity_engine *e)
+{
+    return (engine *)(void *)e;
+}
+
+static int take(void *ctx, const kvd_gradients *g, kvd_err *err)
+{
+    const engine *const e = ctx;
+    return kvd_sensitivity_add(e->spec.sums, g, err);
+}
+
+static int give_up(void *ctx, kvd_err *err)
+{
+    const engine *const e = ctx;
+    return e->spec.give_up(err);
+}
+
+static int run(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err)
+{
+    const kvd_gradient_sink sink = {take, give_up, e};
+    return kvd_backward_run(self_of(e)->pass, b, 0, &sink, &e->loss, &e->n_predicted, err);
+}
+
+static int flush(kvd_sensitivity_engine *e, kvd_err *err)
+{
+    (void)e;
+    (void)err;
+    return 0;
+}
+
+static const char *describe(const kvd_sensitivity_engine *e)
+{
+    (void)e;
+    return "CPU, f32";
+}
+
+static void release(kvd_sensitivity_engine *e)
+{
+    kvd_backward_free(self_of(e)->pass);
+    free(self_of(e));
+}
+
+kvd_sensitivity_engine *kvd_sensitivity_engine_cpu(const kvd_sensitivity_spec *s, kvd_err *err)
+{
+    engine *const e = calloc(1, sizeof *e);
+    if (!e) {
+        kvd_no_memory(err, "the backward pass", sizeof *e);
+        return NULL;
+    }
+    e->hook =
+        (kvd_sensitivity_engine){.run = run, .flush = flush, .describe = describe, .free = release};
+    e->spec = *s;
+    if (!(e->pass = kvd_backward_new(s->checkpoint, s->max_tokens, s->max_len, err))) {
+        release(&e->hook);
+        return NULL;
+    }
+    kvd_backward_draw(e->pass, s->seed);
+    return &e->hook;
 }

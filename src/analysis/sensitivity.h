@@ -19,6 +19,7 @@
 #ifndef KVD_ANALYSIS_SENSITIVITY_H
 #define KVD_ANALYSIS_SENSITIVITY_H
 
+#include "common/half.h"
 #include "formats/spectrum.h"
 #include "model/pass/backward.h"
 #include "model/text/corpus.h"
@@ -27,24 +28,28 @@ typedef struct kvd_sensitivity kvd_sensitivity;
 
 enum { KVD_SENSITIVITY_KINDS = 4 }; /* kinds of sums: q, its gradient, o, its gradient */
 
-/* Returns sums of 0 for a model. On failure returns NULL and fills *err. */
+/* Creates zeroed sums for a model. On failure returns NULL and fills *err. */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
-/* Adds one layer of one batch. It is the `take` of a kvd_gradient_sink. */
+/*
+ * Adds the queries, outputs and gradients of one layer, for one batch, to the sums. Used as the
+ * `take` callback of a kvd_gradient_sink.
+ */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
 /*
- * Returns the sums, C and G of both sides
- * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head], which are 0 at first. Sums
- * computed on a GPU (cuda/sensitivity.h) are copied to this array. Valid until
+ * Returns the array of the sums, C and G of both sides (Q-K and V),
+ * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head], which are 0 at first. Sums that
+ * were computed on a GPU (cuda/sensitivity.h) are copied to this array. Valid until
  * kvd_sensitivity_free.
  */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
 /*
- * Computes the pairs fqk and fvw of *out, whose model, n_layers (all) and pairing (shared) are set.
- * n_tokens: number of rows that were added, in each layer.
+ * Computes projections and singular values of the pairs fqk and fvw from the sums, and stores them
+ * in *out. The caller sets its model, n_layers (all) and pairing (shared). n_tokens is the number
+ * of rows that were added in each layer.
  */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
@@ -55,10 +60,54 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
  * reverse water-filling (Shannon 1959; Cover and Thomas, Elements of Information Theory, section
  * 10.3.3) over one Gaussian component of variance sigma^2 / 2 for each direction of each head:
  *
- *   loss = sum_i min(theta, sigma_i^2 / 2),   bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2)
+ * loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2)
  *
  * Every token is coded on its own, and an error of a direction costs what its removal costs.
  */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
+
+/*
+ * Interface of the engines that run the backward pass for kvdim-sensitivity and sum its gradients,
+ * on the CPU (sensitivity.c) or on a GPU (cuda/sensitivity_cuda.c).
+ */
+
+typedef struct {
+    /*
+     * Checkpoint of the model, borrowed: needed while the engine is created, and by the CPU engine
+     * until it is freed.
+     */
+    const kvd_checkpoint *checkpoint;
+    /* Sums to which the engine adds, borrowed. They must be 0 at first. */
+    kvd_sensitivity *sums;
+    kvd_dtype compute;          /* KVD_F32, on a GPU also KVD_BF16 */
+    uint64_t seed;              /* seed of the drawn tokens */
+    size_t max_tokens, max_len; /* largest numbers of tokens of a batch and of a sequence */
+    /* Callback before every layer, forward and backward; if it fails, the run stops. */
+    int (*give_up)(kvd_err *err);
+} kvd_sensitivity_spec;
+
+typedef struct kvd_sensitivity_engine kvd_sensitivity_engine;
+struct kvd_sensitivity_engine {
+    /*
+     * Sum of the losses of the predicted tokens, which are drawn from the model, over all batches,
+     * in nats.
+     */
+    double loss;
+    size_t n_predicted;
+    /* Runs one batch forward and backward, and adds its rows and gradients to the sums. */
+    int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
+    /* Waits until *sums includes all batches. Call it after the last batch. */
+    int (*flush)(kvd_sensitivity_engine *e, kvd_err *err);
+    /* Returns a description of the engine for the file's provenance; valid until free. */
+    const char *(*describe)(const kvd_sensitivity_engine *e);
+    void (*free)(kvd_sensitivity_engine *e);
+};
+
+/* Creates an engine that runs on the CPU. On failure returns NULL and fills *err. */
+kvd_sensitivity_engine *kvd_sensitivity_engine_cpu(const kvd_sensitivity_spec *s, kvd_err *err);
+#ifdef KVD_CUDA
+/* Creates an engine that runs on GPU 0. On failure returns NULL and fills *err. */
+kvd_sensitivity_engine *kvd_sensitivity_engine_cuda(const kvd_sensitivity_spec *s, kvd_err *err);
+#endif
 
 #endif

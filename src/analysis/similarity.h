@@ -9,14 +9,15 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "formats/similarity.h"
 
-/* Returns mean |R[i][j]| over [d][d] (AABS). */
+/* Returns the mean absolute entry of R [d][d]; the paper calls it AABS. */
 double kvd_mean_abs(const double *R, size_t d);
-/* Returns mean |A - B| (AABS(SUB)). */
+/* Returns the mean absolute entry of A - B; the paper calls it AABS(SUB). */
 double kvd_delta(const double *A, const double *B, size_t d);
 /*
- * Returns mean |A - B| after flipping each column of B whose scalar product with A's column is
- * negative.
+ * Returns the mean absolute entry of A - B', where B' is B with the sign of each column flipped if
+ * its scalar product with A's column is negative.
  */
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
@@ -28,16 +29,43 @@ double kvd_delta_aligned(const double *A, const double *B, size_t d);
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
 /*
- * Fills energy [d]: for m = 1 .. d, the share of the energy of data B that the leading m columns of
- * basis A keep: sum_{j < m} || X_B a_j ||^2 / || X_B ||^2 with X_B^T X_B = R_B diag(sigma_B^2)
- * R_B^T. If the data have no energy, all of it is kept: 1 for every m.
+ * Fills energy [d]: for m = 1 .. d, the fraction of the energy of data X_B that the leading m
+ * columns of basis A keep, sum_{j < m} || X_B a_j ||^2 / || X_B ||^2. The data are given by X_B^T
+ * X_B = R_B diag(sigma_B^2) R_B^T. If their energy is 0, the fraction is 1 for every m.
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
 
 /*
- * Fills R [d][d] with a random basis (Haar), with signs set as in every basis here, as a control.
+ * Fills R [d][d] with a random orthogonal basis, uniformly distributed (Haar). Signs are set as in
+ * every basis of kvdim. It serves as a control in comparisons.
  */
 int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err);
+
+/*
+ * Compares the rotations of every spectrum of one model with those of every other one, for
+ * kvdim-similarity.
+ */
+
+/*
+ * Returns the number of leading dimensions that "half of the dimensions" means: d / 2, at least 1.
+ */
+size_t kvd_half(size_t d);
+
+/*
+ * Fails, naming the files, unless all spectra have the same model, pairing, kind of Q and K (rope)
+ * and range of layers. Spectra with the same label, token count and sequence length must also have
+ * the same content hash.
+ */
+int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
+
+/*
+ * Compares the rotations of one pair of matrices (such as Q and K) between all spectra. The pair
+ * must be present in all of them and must not be bqk or bvw. Heads run in parallel on all threads.
+ * `seed` seeds the random basis that serves as a control.
+ */
+int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t seed,
+                kvd_comparison *out, kvd_err *err);
+void kvd_comparison_release(kvd_comparison *c);
 
 #endif

@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- distributions --------------------------------------------------------------------------- */
+/* ---- distributions of scores and norms ------------------------------------------------------- */
 
-/* Adds the histograms of all heads of a layer into sum [bins]. */
+/*
+ * Adds up the histograms of statistic f over all heads of a layer and writes the total to sum
+ * [bins].
+ */
 static void add_heads(const kvd_attention_stats *s, kvd_a f, int layer, int heads, kvd_word *sum,
                       size_t bins)
 {
@@ -78,11 +81,12 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
     return 0;
 }
 
-/* ---- critical tokens ------------------------------------------------------------------------- */
+/* ---- numbers of critical tokens: the fewest that hold most of the attention ------------------ */
 
 /*
- * Converts statistics [level][layer][head]. `from` holds sums of counts, sums of squares, minima,
- * maxima and sums of shares; `to` receives mean, standard deviation, minimum, maximum and share.
+ * Computes the statistics of the number of critical tokens, [level][layer][head]. `from` names the
+ * field with the sums of counts; sums of squares, minima, maxima and sums of shares follow it. `to`
+ * names the field that receives the mean; standard deviation, minimum, maximum and share follow it.
  */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
@@ -101,14 +105,17 @@ static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_to
             }
 }
 
-/* ---- sets of tokens -------------------------------------------------------------------------- */
+/* ---- sets of important and unimportant tokens ------------------------------------------------ */
 
 typedef struct {
     double value;
     size_t token;
 } ranked;
 
-/* Orders rising values; ties by position, so that the sets are the same on every machine. */
+/*
+ * qsort comparison: smaller values first. Equal values are ordered by position, so that the sets
+ * are the same on every machine.
+ */
 static int rising(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
@@ -117,7 +124,7 @@ static int rising(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* Returns the value by which token j of a request of n tokens is ranked in a layer. */
+/* Returns the importance of token j in a layer, by the measure `by`, for a request of n tokens. */
 static double value_of(const kvd_attention_stats *s, size_t request, int layer, size_t n, size_t j,
                        kvd_ranking by)
 {
@@ -146,7 +153,10 @@ typedef struct {
     const kvd_attention_stats *s;
     size_t k;      /* number of tokens in a set */
     ranked *order; /* [seq_len] */
-    /* [2][n_layers][seq_len]: 1 if the token is in the unimportant or the important set */
+    /*
+     * set membership, [2][n_layers][seq_len]: 1 if the token is in the unimportant [0] or the
+     * important [1] set
+     */
     uint8_t *set;
 } sets;
 
@@ -177,7 +187,7 @@ static double shared(const uint8_t *a, const uint8_t *b, size_t n, size_t k)
     return (double)both / (double)k;
 }
 
-/* Converts sums over requests to means and standard deviations. */
+/* Replaces sums and sums of squares over n requests by means and standard deviations, in place. */
 static void resolve(double *sum, double *squares, size_t count, double n)
 {
     for (size_t i = 0; i < count; i++) {
@@ -190,7 +200,7 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT,
-                                KVD_T_IMPORTANT}; /* each is followed by its standard deviation */
+                                KVD_T_IMPORTANT}; /* field of the standard deviation follows each */
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {
         const size_t n = (size_t)z->s->word[z->s->at[KVD_A_KEPT_LENGTH] + r].n;

@@ -6,7 +6,10 @@
 #include "common/clock.h"
 #include "common/threads.h"
 
-/* bytes written at a time: they fit into the L2 cache, and calls are few */
+/*
+ * size of the pieces that are written: a piece fits into the L2 cache, and there are few write
+ * calls
+ */
 enum { PIECE_BYTES = 1 << 19 };
 
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err)
@@ -27,9 +30,9 @@ void kvd_dump_release(kvd_dump *d)
 }
 
 /*
- * Converts rows first .. first+n-1 of head h from [token][n_heads][width] into slab [n][width].
- * Returns the index of the first value that is not finite after conversion, or n * width if there
- * is none.
+ * Copies rows first .. first+n-1 of head h from `from` [token][n_heads][width] to `slab`
+ * [n][width], converted to dtype t. Returns the index of the first converted value that is not
+ * finite, or n * width if there is none.
  */
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
@@ -47,7 +50,10 @@ static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h
     return n * width;
 }
 
-/* Fails with a message that names the invalid value, given by its float32 original. */
+/*
+ * Fails with a message that names the value at index `at` of a head, which does not fit into the
+ * file's dtype, by its float32 original.
+ */
 static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_heads,
                  const float *from, size_t at, kvd_err *err)
 {
@@ -62,7 +68,7 @@ static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_he
         kvd_dtype_name(d->file->dtype), d->file->dtype == KVD_F16 ? "bf16 or f32" : "f32");
 }
 
-/* One head of one tensor. */
+/* Work of one thread: one head of one tensor, Q, K or V. */
 typedef struct {
     kvd_x x;
     int head;
@@ -110,7 +116,9 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     for (int x = 0; x < (a->has_pre ? KVD_N_X : KVD_X_Q_PRE); x++)
         for (int h = 0; h < kvd_activations_heads(a, (kvd_x)x); h++)
             jobs[n_jobs++] = (job){(kvd_x)x, h, from[x]};
-    /* index of the first job that failed, which is the same for any schedule */
+    /*
+     * index of the first job that failed; it does not depend on the order in which the threads run
+     */
     int failed = n_jobs;
     double transposed = 0, written = 0;
     const size_t slab = d->piece * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);

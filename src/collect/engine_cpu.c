@@ -1,14 +1,12 @@
 /*
- * The CPU engine of kvdim-collect (collect/engine.h): runs the pass of model/pass/forward.h, whose
+ * The CPU engine of kvdim-collect (collect/collect.h): runs the pass of model/pass/forward.h, whose
  * hook records every layer.
  */
 #include <stdlib.h>
 
-#include "collect/accumulate.h"
+#include "collect/collect.h"
 #include "collect/dump.h"
-#include "collect/engine.h"
-#include "collect/information.h"
-#include "collect/tally.h"
+#include "collect/sums.h"
 #include "common/clock.h"
 #include "common/device.h"
 
@@ -22,7 +20,7 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /* Outputs that take the current batch: sums, dump, statistics. */
+    /* True for the outputs to which the current batch is added: sums, dump, statistics. */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -38,7 +36,10 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return c->add ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
 
-/* Records the weights. A resumed run repeats it, with the same result. */
+/*
+ * Records the weights W_O and W_V in the dump and the sums. A resumed run repeats it, with the same
+ * result.
+ */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
@@ -87,7 +88,10 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/* Updates the sums over weights. `run` has already written all other results. */
+/*
+ * Adds the gradients of the weights to the Fisher file's sums. `run` has already written all other
+ * results.
+ */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

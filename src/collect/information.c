@@ -1,4 +1,4 @@
-#include "collect/information.h"
+#include "collect/sums.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -13,7 +13,10 @@ struct kvd_information {
     kvd_fisher *f;
     kvd_backward *backward;
     size_t d, width, d_model, n_sequences, threads;
-    /* [n_layers][n_kv_heads d_head][d_model], squares summed over sequences */
+    /*
+     * Sums over sequences of the squared gradients of W_K and W_V, [n_layers][n_kv_heads
+     * d_head][d_model].
+     */
     double *weight[KVD_F_SIDES];
     float *tile;      /* [threads][TILE][d_model] */
     double *products; /* scratch of kvd_gram_add */
@@ -23,7 +26,7 @@ struct kvd_information {
     void *ctx;
 };
 
-/* ---- sums over tokens ---- */
+/* ---- sums over gradients of Q, K and V ---- */
 
 static void add_tokens(const kvd_information *s, const kvd_gradients *g, const float *x,
                        double *sum)
@@ -48,11 +51,11 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
     return kvd_fisher_put_rows(s->f, side, layer, s->first_token, n, s->rows, err);
 }
 
-/* ---- sums over weights ---- */
+/* ---- sums over gradients of W_K and W_V ---- */
 
 /*
- * Adds the squares of the gradient of W [width][d_model], computed for each sequence as the sum of
- * x^T in over its rows.
+ * Adds the squared gradient of a weight matrix W [width][d_model] to `sum`, once per sequence. A
+ * sequence's gradient is the sum, over its rows, of input times gradient of the output.
  */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)
@@ -79,7 +82,7 @@ static int take(void *ctx, const kvd_gradients *g, kvd_err *err)
 {
     kvd_information *const s = ctx;
     const int layer = g->layer - s->f->first_layer;
-    if (layer >= s->f->n_layers) /* above the recorded layers */
+    if (layer >= s->f->n_layers) /* layer after the last recorded one */
         return 0;
     const float *const of_token[KVD_N_F] =
         {[KVD_F_K] = g->k, [KVD_F_K_PRE] = g->k_pre, [KVD_F_V] = g->v},
@@ -132,7 +135,7 @@ void kvd_information_flush(kvd_information *s)
         }
 }
 
-/* ---- life ---- */
+/* ---- release ---- */
 
 void kvd_information_free(kvd_information *s)
 {

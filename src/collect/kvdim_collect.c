@@ -9,24 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collect/engine.h"
-#include "collect/memory.h"
+#include "collect/collect.h"
 #include "collect/options.h"
-#include "collect/outputs.h"
-#include "collect/parameters.h"
-#include "collect/ranks.h"
-#include "collect/snapshots.h"
-#include "collect/summary.h"
 #include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
 #include "model/model_info.h"
-#include "model/model_text.h"
 #include "model/text/corpus.h"
 
 static const char program[] = "kvdim-collect";
 
-/* ---- state of a run -------------------------------------------------- */
+/* ---- state of a run, and checks of its options ------------------------- */
 
 typedef struct {
     kvd_collect_options *cfg;
@@ -39,8 +32,8 @@ typedef struct {
     kvd_outputs out;
     kvd_snapshots snapshots;
     kvd_moments part;    /* sums of a snapshot that ends inside a batch */
-    bool stuck;          /* --resume cannot continue this run */
-    size_t batch_tokens; /* rows for which buffers are allocated */
+    bool stuck;          /* true if --resume cannot continue this run */
+    size_t batch_tokens; /* number of rows for which buffers are allocated */
     uint32_t *id;        /* [batch_tokens] */
     size_t *offset;      /* [sequences of a batch + 1] */
     double batch_started, last_save, save_seconds, start_seconds, loop_seconds;
@@ -48,7 +41,10 @@ typedef struct {
     size_t sequence, last; /* number of finished sequences; end of this rank's sequences */
 } collector;
 
-/* Resolves --device and checks the options that depend on it. */
+/*
+ * Selects the CPU or the GPUs according to --device, and checks the options that depend on the
+ * device.
+ */
 static int resolve_device(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
@@ -66,7 +62,7 @@ static int resolve_device(collector *c, kvd_err *err)
     cfg->gpus = cfg->gpus ? cfg->gpus : 1;
     if (cfg->gpus > there)
         return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
-    /* The ranks of one machine take its GPUs in turn. */
+    /* The ranks (processes) of one machine are assigned to its GPUs in turn. */
     c->first_gpu = kvd_ranks_local() % (there / cfg->gpus) * cfg->gpus;
     return 0;
 }
@@ -127,7 +123,10 @@ static int add_inputs(collector *c, kvd_err *err)
     return cfg->ids ? kvd_run_add_input(&c->run, cfg->ids, err) : 0;
 }
 
-/* Records the options. `tokens` and `corpus` describe all data, or a snapshot. */
+/*
+ * Records the options in the run's parameters, *run, and in the run key, *key. `tokens` and
+ * `corpus` describe the data of the whole run, or of a snapshot.
+ */
 static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,
                           kvd_run_key *key, kvd_err *err)
 {
@@ -141,7 +140,7 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
     return kvd_collect_record(&facts, run, key, err);
 }
 
-/* Describes each snapshot like a run that stops at its end. */
+/* Fills the description of each snapshot as if the run stopped at the snapshot's end. */
 static int describe_snapshots(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -171,7 +170,7 @@ static int make_buffers(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
     c->id = malloc(c->batch_tokens * sizeof *c->id);
-    /* a sequence has at least 2 tokens */
+    /* room for the largest number of sequences: a sequence has at least 2 tokens */
     c->offset = malloc((c->batch_tokens / 2 + 2) * sizeof *c->offset);
     if (!c->id || !c->offset)
         return kvd_no_memory(err, "a batch", c->batch_tokens * sizeof *c->id);
@@ -195,8 +194,9 @@ static int make_buffers(collector *c, kvd_err *err)
 }
 
 /*
- * Fails if the program was asked to stop and the current batch has run for more than 2 seconds. A
- * shorter batch is finished first; a long one of a large model is abandoned.
+ * Callback between layers: fails if the user has interrupted the program and the current batch has
+ * run for more than 2 seconds. A shorter batch is finished first; a long one of a large model is
+ * abandoned.
  */
 static int give_up(void *ctx, kvd_err *err)
 {
@@ -206,7 +206,7 @@ static int give_up(void *ctx, kvd_err *err)
                : 0;
 }
 
-/* Completes sums and dump; the time counts as saving. */
+/* Waits until sums and dump include all batches. The time counts as time of saving. */
 static int flush(collector *c, kvd_err *err)
 {
     const double start = kvd_run_elapsed(&c->run);
@@ -227,8 +227,8 @@ static int save(collector *c, kvd_err *err)
 }
 
 /*
- * Returns true if a state is due. Saving takes at most a tenth of the time, however slow the disk
- * is.
+ * Returns true if the state of the run is to be saved now. Saving takes at most a tenth of the
+ * time, however slow the disk is; `last_cost` is the duration of the last save in seconds.
  */
 static bool save_is_due(const collector *c, double last_cost)
 {
@@ -251,9 +251,9 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
 }
 
 /*
- * Computes the sums of a snapshot that ends after n sequences of the current batch: the sums before
- * the batch, plus the part of the batch that a run stopping there would take. The run's own sums
- * are not changed, so that neither depends on the places of snapshots.
+ * Computes the moments of a snapshot that ends after n sequences of the current batch: the sums
+ * before the batch, plus those of the n sequences. The run's own sums do not change, so that they
+ * do not depend on the positions of snapshots.
  */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
@@ -298,7 +298,7 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    c->sequence += n; /* counted last, so that no state is saved before its snapshots exist */
+    c->sequence += n; /* increased last, so that no state is saved before its snapshots exist */
     return 0;
 }
 
@@ -307,7 +307,9 @@ static int run_all(collector *c, kvd_err *err)
     kvd_progress progress;
     int status = 0;
     double last_cost = 0;
-    /* The work of an interrupted run is left out, so that rate and remaining time are true. */
+    /*
+     * Progress counts only what is left of a resumed run, so that rate and remaining time are true.
+     */
     const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
     size_t rounds = 0;
     for (size_t s = c->sequence; s < c->last; s += kvd_corpus_batch(c->corpus, s, c->cfg->batch))
@@ -324,13 +326,17 @@ static int run_all(collector *c, kvd_err *err)
      */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
-        /* only a single rank without fisher output saves a state */
+        /*
+         * the run's state, for --resume, is saved only by a run of one rank without Fisher output
+         */
         const bool alone = c->ranks.n == 1 && !c->out.want_fisher;
         if (c->sequence < c->last)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
-            /* An abandoned batch is partly in the sums, which must then not be saved. */
+            /*
+             * If a batch was abandoned, a part of it is in the sums, which must then not be saved.
+             */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
             else
@@ -346,7 +352,10 @@ static int run_all(collector *c, kvd_err *err)
     return status;
 }
 
-/* Writes ids, sequences and positions, which are known before the first batch. */
+/*
+ * Writes token ids, sequence numbers and positions into the dump. They are known before the first
+ * batch.
+ */
 static int record_tokens(collector *c, kvd_err *err)
 {
     const size_t n_sequences = kvd_corpus_n_sequences(c->corpus);
@@ -441,7 +450,7 @@ static int prepare(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
     if ((cfg->attention || cfg->fisher) && cfg->common.device == KVD_DEVICE_AUTO)
-        /* only the CPU engine computes scores, and gradients of weights */
+        /* only the CPU engine computes scores and gradients of weights */
         cfg->common.device = KVD_DEVICE_CPU;
     if (check_ranks(c, err) || resolve_device(c, err) ||
         !(c->checkpoint = cfg->shape ? kvd_checkpoint_of_shape(cfg->shape, KVD_SHAPE_SEED, err)
@@ -453,7 +462,7 @@ static int prepare(collector *c, kvd_err *err)
     return 0;
 }
 
-/* Opens the outputs: rank 0 has the files, every rank has sums. */
+/* Opens the output files on rank 0, and allocates the sums on every rank. */
 static int open_outputs(collector *c, kvd_opened *how, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -498,8 +507,8 @@ static int begin(collector *c, kvd_opened *how, kvd_err *err)
 }
 
 /*
- * Runs one rank, apart from the steps on which all ranks agree. A rank that fails tells the others
- * at the next agreement.
+ * Runs the whole collection on one rank. If a step fails on this rank, the other ranks learn it in
+ * the next kvd_ranks_agree.
  */
 static int collect(collector *c, kvd_err *err)
 {
@@ -528,7 +537,7 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /* freed before the files, because it may still be writing into them */
+        /* The engine is freed before the files, because it may still be writing into them. */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);
@@ -561,7 +570,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: what was recorded is lost: unfinished files of '%s' were removed\n",
                 program, cfg.common.output);
     release(&c);
-    /* An error on which all ranks agreed is printed once. */
+    /* An error that is known on all ranks is printed by rank 0 only. */
     const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
     const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
     if (kvd_ranks_end(&c.ranks, &err))

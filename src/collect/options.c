@@ -3,12 +3,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "collect/collect.h"
+#include "common/blas.h"
+#include "common/json.h"
 #include "common/run.h"
 #include "model/checkpoint/family.h"
 #include "model/text/text_options.h"
 
-/* ---- usage ---- */
+/* ---- checks of the options ---- */
 
 bool kvd_collect_dumps(const kvd_collect_options *o)
 {
@@ -26,7 +30,7 @@ void kvd_collect_output_names(const kvd_collect_options *cfg,
     name[3] = (kvd_output_name){"--fisher", cfg->fisher_file, NULL};
 }
 
-/* Checks that every output has a file of its own. */
+/* Fails if two outputs of the run have the same file. */
 static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
@@ -61,7 +65,7 @@ static int check_usage(void *config, kvd_err *err)
     return check_files(cfg, err);
 }
 
-/* ---- values ---- */
+/* ---- values of options ---- */
 
 static int read_layers(void *config, const char *text, kvd_err *err)
 {
@@ -78,7 +82,7 @@ static int read_layers(void *config, const char *text, kvd_err *err)
     return 0;
 }
 
-/* Prints the shapes and ends the program. */
+/* Prints the list of model shapes that --shape accepts, and ends the program. */
 static void list_shapes(void)
 {
     printf("%-14s %-22s %14s  %s\n", "shape", "model", "weights (1e9)", "published as");
@@ -102,12 +106,15 @@ static int find_shape(void *config, const char *text, kvd_err *err)
     return (cfg->shape = kvd_shape_find(text, err)) ? 0 : -1;
 }
 
-/* ---- the table ---- */
+/* ---- table of options ---- */
 
 static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
-/* Output that is written to -o, or with --name=FILE to a file of its own. */
+/*
+ * Entry of the option table for an output --NAME, which is written to -o, or with --NAME=FILE to a
+ * file of its own.
+ */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
         name, .type = KVD_OPT_TEXT, .arg = "FILE", .optional = true, KVD_INTO(T, file),            \
@@ -180,7 +187,7 @@ static const kvd_option options[] = {
 
 #define DEMO "kvdim-collect data/models/kvdim-6m --text book.txt "
 
-static const kvd_program program = {
+static const kvd_program command_line = {
     .name = "kvdim-collect",
     .summary = "Run a checkpoint over texts and record Q, K and V of every layer and head.",
     .usage = {"(MODEL | --shape NAME) (--text FILE... | --ids FILE.csv | --random N) -o OUT.h5 "
@@ -198,10 +205,178 @@ static const kvd_program program = {
 void kvd_collect_parse(int argc, char **argv, kvd_collect_options *cfg)
 {
     cfg->last_layer = -1;
-    kvd_options_parse(&program, argc, argv, cfg);
+    kvd_options_parse(&command_line, argc, argv, cfg);
 }
 
 void kvd_collect_options_release(kvd_collect_options *cfg)
 {
-    kvd_options_release(&program, cfg);
+    kvd_options_release(&command_line, cfg);
+}
+
+/* Returns the token counts of --snapshots as the user gave them, as allocated text. */
+static char *list_snapshots(const kvd_collect_options *cfg, kvd_err *err)
+{
+    const size_t room = 24 * cfg->n_snapshots + 1;
+    char *text = malloc(room);
+    size_t used = 0;
+    if (!text) {
+        kvd_no_memory(err, "a list", room);
+        return NULL;
+    }
+    *text = '\0';
+    for (size_t i = 0; i < cfg->n_snapshots; i++)
+        used +=
+            (size_t)snprintf(text + used, room - used, "%s%zu", i ? "," : "", cfg->snapshots[i]);
+    return text;
+}
+
+int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err)
+{
+    const kvd_collect_options *cfg = f->cfg;
+    const char *source = cfg->n_text ? "text" : cfg->ids ? "ids" : "random";
+    const char *moments = !cfg->moments ? "no" : cfg->moments_file ? "beside the dump" : "only";
+    const char *attention = !cfg->attention ? "no" : cfg->attention_file ? "beside" : "only";
+    const char *fisher = !cfg->fisher ? "no" : cfg->fisher_file ? "beside" : "only";
+    const bool dump = kvd_collect_dumps(cfg);
+    char layers[32];
+    snprintf(layers, sizeof layers, "%d-%d", cfg->first_layer, cfg->last_layer);
+    enum { KEY = 1, PARAMETER = 2 };
+    const struct {
+        const char *name, *value;
+        size_t number; /* used if value is NULL */
+        int where;
+    } all[] = {
+        {"program", kvd_git_revision(), 0, KEY},
+        {"cpu", kvd_cpu_name(), 0, KEY},
+        {"blas", kvd_blas_core(), 0, KEY},
+        {"model", f->model, 0, KEY},
+        {"corpus", f->corpus, 0, KEY},
+        {"source", source, 0, PARAMETER},
+        {"field", cfg->field ? cfg->field : "", 0, PARAMETER},
+        {"no-special", cfg->no_special ? "yes" : "no", 0, PARAMETER},
+        {"untrained", NULL, cfg->untrained, PARAMETER},
+        {"tokens", NULL, f->n_tokens, KEY | PARAMETER},
+        {"seq-len", NULL, cfg->seq_len, KEY | PARAMETER},
+        {"layers", layers, 0, KEY | PARAMETER},
+        {"rope", cfg->rope_both ? "both" : "after", 0, KEY | PARAMETER},
+        {"moments", moments, 0, KEY | PARAMETER},
+        {"attention", attention, 0, KEY | PARAMETER},
+        {"attention-requests", NULL, cfg->attention_requests, KEY | PARAMETER},
+        {"fisher", fisher, 0, KEY | PARAMETER},
+        {"fisher-rows", NULL, cfg->fisher ? cfg->fisher_rows : 0, KEY | PARAMETER},
+        {"dtype", dump ? kvd_dtype_name(cfg->dtype) : "f64", 0, KEY | PARAMETER},
+        {"label", f->label, 0, KEY | PARAMETER},
+        {"batch", NULL, cfg->batch, KEY | PARAMETER},
+        {"threads", NULL, (size_t)run->threads, KEY | PARAMETER},
+        {"ranks", NULL, (size_t)f->ranks, KEY | PARAMETER},
+        {"device", cfg->common.device == KVD_DEVICE_CUDA ? "cuda" : "cpu", 0, KEY | PARAMETER},
+        {"gpu", f->gpu, 0, KEY},
+        {"compute", kvd_dtype_name(cfg->compute), 0, KEY | PARAMETER},
+        {"gpus", NULL, (size_t)cfg->gpus, KEY | PARAMETER},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char number[32];
+        snprintf(number, sizeof number, "%zu", all[i].number);
+        const char *value = all[i].value ? all[i].value : number;
+        if ((all[i].where & PARAMETER && kvd_run_parameter(run, all[i].name, err, "%s", value)) ||
+            (all[i].where & KEY && kvd_run_key_add(key, err, all[i].name, "%s", value)))
+            return -1;
+    }
+    char *snapshots = list_snapshots(cfg, err);
+    const int status = snapshots ? kvd_run_parameter(run, "snapshots", err, "%s", snapshots) : -1;
+    free(snapshots);
+    return status;
+}
+
+typedef struct {
+    double forward, backward, record, write; /* percent of the time of the run */
+} shares;
+
+static shares shares_of(const kvd_collect_summary *s)
+{
+    const double write = s->times.write + s->save_s,
+                 all = s->times.forward + s->times.backward + s->times.record + write;
+    const double percent = all > 0 ? 100 / all : 0;
+    return (shares){s->times.forward * percent, s->times.backward * percent,
+                    s->times.record * percent, write * percent};
+}
+
+static double rate_of(const kvd_collect_summary *s)
+{
+    const size_t n = kvd_corpus_n_tokens(s->corpus) - s->resumed_tokens;
+    return s->loop_s > 0 ? (double)n / s->loop_s : 0;
+}
+
+static double file_bytes(const char *path)
+{
+    struct stat st;
+    return path && !stat(path, &st) ? (double)st.st_size : 0;
+}
+
+static int print_json(const char *program, const kvd_collect_summary *s, kvd_err *err)
+{
+    const kvd_outputs *o = s->out;
+    const shares share = shares_of(s);
+    json_t *j = json_pack(
+        "{s:s, s:s, s:b, s:s, s:s?, s:s?, s:s?, s:s?, s:s?, s:I, s:I, s:I, s:I, s:I, s:b, s:f, "
+        "s:f, s:f, s:f, "
+        "s:f, s:{s:f, s:f, s:f, s:f}}",
+        "program", program, "model", o->sums.model.name, "random_weights",
+        (int)kvd_model_info_random(&o->sums.model), "device", s->device, "engine", s->engine,
+        "activations", o->dump_path, "moments", o->moments_path, "attention", o->stats_path,
+        "fisher", o->fisher_path, "tokens", (json_int_t)kvd_corpus_n_tokens(s->corpus), "sequences",
+        (json_int_t)kvd_corpus_n_sequences(s->corpus), "documents",
+        (json_int_t)kvd_corpus_n_documents(s->corpus), "tokens_left_out",
+        (json_int_t)kvd_corpus_n_dropped(s->corpus), "resumed_tokens",
+        (json_int_t)s->resumed_tokens, "nothing_to_do", (int)s->nothing_to_do, "bytes",
+        file_bytes(o->dump_path) + file_bytes(o->moments_path) + file_bytes(o->stats_path) +
+            file_bytes(o->fisher_path),
+        "seconds", s->total_s, "start_seconds", s->start_s, "loop_seconds", s->loop_s,
+        "tokens_per_s", rate_of(s), "time_percent", "forward", share.forward, "backward",
+        share.backward, "record", share.record, "write", share.write);
+    return kvd_json_print(j, err);
+}
+
+static void print_lines(const kvd_collect_summary *s)
+{
+    const kvd_outputs *o = s->out;
+    const shares share = shares_of(s);
+    printf("%zu tokens in %zu sequences of %zu documents (%s)\n", kvd_corpus_n_tokens(s->corpus),
+           kvd_corpus_n_sequences(s->corpus), kvd_corpus_n_documents(s->corpus), o->sums.label);
+    if (kvd_model_info_random(&o->sums.model))
+        printf("%s: %s\n", o->sums.model.name, kvd_random_weights_note);
+    if (kvd_corpus_n_dropped(s->corpus))
+        printf("%zu tokens left out: alone at the end of their document\n",
+               kvd_corpus_n_dropped(s->corpus));
+    if (s->resumed_tokens)
+        printf("%zu tokens were there from the interrupted run\n", s->resumed_tokens);
+    if (o->want_dump)
+        printf("activations %s, %.1f MB, %s\n", o->dump_path, file_bytes(o->dump_path) / 1e6,
+               kvd_dtype_name(s->cfg->dtype));
+    if (o->want_moments)
+        printf("moments %s, %.1f MB\n", o->moments_path, file_bytes(o->moments_path) / 1e6);
+    if (o->want_stats)
+        printf("attention %s, %.1f MB, %zu of %zu requests token by token\n", o->stats_path,
+               file_bytes(o->stats_path) / 1e6, o->stats.n_kept, o->stats.n_requests);
+    if (o->want_fisher)
+        printf(
+            "squared gradients %s, %.1f MB, %zu tokens one by one; loss %.4f nats per predicted token\n",
+            o->fisher_path, file_bytes(o->fisher_path) / 1e6, o->fisher.n_rows,
+            o->fisher.loss / (double)o->fisher.n_predicted);
+    for (size_t i = 0; i < s->snapshots->n; i++)
+        printf("snapshot %s, %zu tokens\n", s->snapshots->at[i].path, s->snapshots->at[i].n_tokens);
+    printf("on %s\n", s->engine);
+    printf("%.1f s, %.0f tokens/s; time: forward %.1f %%, ", s->total_s, rate_of(s), share.forward);
+    if (o->want_fisher)
+        printf("backward %.1f %%, ", share.backward);
+    printf("record %.1f %%, write %.1f %%\n", share.record, share.write);
+}
+
+int kvd_collect_summarise(const char *program, const kvd_collect_summary *s, kvd_err *err)
+{
+    if (s->cfg->common.json)
+        return print_json(program, s, err);
+    if (!s->cfg->common.quiet && !s->nothing_to_do)
+        print_lines(s);
+    return 0;
 }

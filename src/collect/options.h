@@ -5,9 +5,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "collect/state.h"
 #include "common/files/output.h"
 #include "common/half.h"
 #include "common/options.h"
+#include "common/run.h"
 #include "model/checkpoint/shapes.h"
 
 enum { KVD_MAX_TEXTS = 4096 };
@@ -29,10 +31,10 @@ typedef struct {
     const char *moments_file;   /* NULL means -o is the moments file */
     bool attention;             /* true if --attention is given, with or without a file */
     const char *attention_file; /* NULL means -o names the attention file */
-    size_t attention_requests;  /* number of sequences kept per token; 0 if not given */
+    size_t attention_requests;  /* number of sequences recorded per token; 0 if not given */
     bool fisher;                /* true if --fisher is given, with or without a file */
     const char *fisher_file;    /* NULL means -o is the Fisher file */
-    size_t fisher_rows;         /* number of tokens with gradients of their own */
+    size_t fisher_rows;         /* number of tokens whose gradients are recorded singly */
     size_t *snapshots;          /* [n_snapshots] increasing token counts; allocated */
     size_t n_snapshots;
     int first_layer, last_layer; /* last_layer -1 is the model's last layer */
@@ -49,18 +51,38 @@ void kvd_collect_parse(int argc, char **argv, kvd_collect_options *cfg);
 void kvd_collect_options_release(kvd_collect_options *cfg);
 
 /*
- * Returns true if a dump is written, which is the case if -o is none of the moments, attention and
- * Fisher files.
+ * Returns true if the options ask for a dump, that is if -o is not the moments, attention or Fisher
+ * file.
  */
 bool kvd_collect_dumps(const kvd_collect_options *o);
 
 enum { KVD_COLLECT_OUTPUTS = 4 };
 
 /*
- * Fills `name` with the outputs that the options name, for kvd_output_distinct: -o, --moments,
- * --attention, --fisher.
+ * Fills `name` with the output files of the options -o, --moments, --attention and --fisher, which
+ * kvd_output_distinct compares.
  */
 void kvd_collect_output_names(const kvd_collect_options *o,
                               kvd_output_name name[KVD_COLLECT_OUTPUTS]);
+
+/*
+ * Records options and machine in the output files. /parameters has every option with its value. The
+ * run key has the options that affect the numbers.
+ */
+
+typedef struct {
+    const kvd_collect_options *cfg; /* options, resolved */
+    const char *model, *corpus;     /* content hashes */
+    const char *label;
+    size_t n_tokens; /* tokens of all data or of a snapshot, as `corpus` */
+    int ranks;
+    const char *gpu; /* name of the GPU; empty on the CPU */
+} kvd_collect_facts;
+
+/*
+ * Fills the parameters of *run and the key *key from the facts *f. The number of threads is taken
+ * from *run.
+ */
+int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err);
 
 #endif

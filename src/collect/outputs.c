@@ -1,4 +1,4 @@
-#include "collect/outputs.h"
+#include "collect/collect.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,6 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
+
+#include "common/files/output.h"
+#include "common/memory.h"
+#include "model/pass/forward.h"
 
 static bool exists(const char *path, const char *suffix)
 {
@@ -25,7 +29,7 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        return 0; /* not a kvdim file: it is replaced at the end, like any other file */
+        return 0; /* not a kvdim file: it is replaced at the end, as any other file */
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
         same = !kvd_run_key_same(path, "is complete, but not from this run", key, wanted, err);
@@ -37,8 +41,8 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
 }
 
 /*
- * Removes the remains of an earlier run next to the complete files. It holds the lock while it
- * does, so that a run in progress loses nothing.
+ * Removes the files that an earlier run left next to the complete output. It holds the output's
+ * lock meanwhile, so that a run in progress loses nothing.
  */
 static void clean_up(const kvd_outputs *o, const char *output)
 {
@@ -74,8 +78,8 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     a->n_layers = m->n_layers;
     a->has_pre = m->has_pre;
     /*
-     * The first sync reserves the space of the whole dump, so that a full disk stops the run before
-     * its first token.
+     * The first sync reserves the disk space of the whole dump, so that a full disk stops the run
+     * before its first token.
      */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
@@ -96,15 +100,18 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
     /*
-     * A state of an earlier run does not match the new dump (run_id); it is removed to avoid
-     * confusion.
+     * A state of an earlier run has another run_id than the new dump and could not be resumed;
+     * remove it to avoid confusion.
      */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
     return 0;
 }
 
-/* Returns 1 if the open dump is the one that the state describes. */
+/*
+ * Returns 1 if the open dump belongs to the loaded state: it has the state's run_id, and the tokens
+ * and layers of this run.
+ */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
     char *id;
@@ -116,7 +123,7 @@ static int dump_fits(kvd_outputs *o, kvd_err *err)
     return same;
 }
 
-/* Compares the dump's tokens on disk with the checksum in the state. */
+/* Fails unless the dump's tokens on disk have the checksum that the state records. */
 static int verify_dump(kvd_outputs *o, kvd_err *err)
 {
     uint64_t found;
@@ -129,7 +136,7 @@ static int verify_dump(kvd_outputs *o, kvd_err *err)
     return 0;
 }
 
-/* Adds to *err the user's options if the files have changed since the state was saved. */
+/* Adds to *err, which says how the files differ from the saved state, what the user can do. */
 static int cannot_resume(const kvd_outputs *o, kvd_err *err)
 {
     const kvd_err why = *err;
@@ -144,10 +151,10 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     const kvd_dtype dtype = o->dump.dtype;
     bool have_lock = false, fits = true;
     kvd_err why;
-    o->saved = true; /* from here on the dump is kept after any failure */
+    o->saved = true; /* any later failure keeps the dump */
     /*
-     * Takes the lock first, because a state that another program is about to replace must not be
-     * read.
+     * Take the dump's lock before reading the state: a state that another program is about to
+     * replace must not be read.
      */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
@@ -194,7 +201,10 @@ static int set_paths(kvd_outputs *o, const char *output, const char *moments_fil
     return 0;
 }
 
-/* Fills the description of the statistics from that of the moments. */
+/*
+ * Fills the description of the attention statistics (model, layers, tokens) from that of the
+ * moments.
+ */
 static void describe_stats(kvd_outputs *o)
 {
     kvd_attention_stats *s = &o->stats;
@@ -227,7 +237,8 @@ double kvd_outputs_bytes(kvd_outputs *o)
 }
 
 /*
- * Fills the description of the Fisher sums and creates their file, which is locked from the start.
+ * Fills the description of the Fisher sums (model, layers, tokens) from that of the moments, and
+ * creates their file, which is locked from then on.
  */
 static int start_fisher(kvd_outputs *o, kvd_err *err)
 {
@@ -276,7 +287,7 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /* Files of sums are locked from the start, while they are still empty. */
+    /* Lock the files of sums at the start, while they are still empty. */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -318,8 +329,8 @@ bool kvd_outputs_kept(const kvd_outputs *o)
 }
 
 /*
- * Completes the dump last: a run that dies between the files still has its state and can be resumed
- * here.
+ * The dump is completed last: if the program dies between two files, the state still exists and the
+ * run can be resumed.
  */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
@@ -361,4 +372,169 @@ void kvd_outputs_close(kvd_outputs *o)
     free(o->stats_path);
     free(o->state_path);
     o->dump_path = o->moments_path = o->stats_path = o->fisher_path = o->state_path = NULL;
+}
+
+/*
+ * Returns the memory in bytes that --fisher adds: the squared gradients of W_K and W_V, and the
+ * values that the backward pass of a batch keeps. These are the residual stream at the input of
+ * every layer, Q, K, V and their gradients.
+ */
+static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens)
+{
+    const double n = (double)batch_tokens, d = m->d_model, q = (double)m->n_heads * m->d_head,
+                 k = (double)m->n_kv_heads * m->d_head;
+    return 2 * (double)out->sums.n_layers * k * d * sizeof(double) +
+           n * ((m->n_layers + 3) * d + 5 * q + 6 * k) * sizeof(float);
+}
+
+int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
+                             kvd_outputs *out, size_t batch_tokens, kvd_err *err)
+{
+    const kvd_config *const m = kvd_checkpoint_config(c);
+    double weights = 0, activations = 0, sums = kvd_outputs_bytes(out);
+    if (cfg->n_snapshots)
+        sums += kvd_moments_bytes(&out->sums); /* second set, for a snapshot inside a batch */
+    if (cfg->common.device != KVD_DEVICE_CUDA &&
+        kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
+                          err))
+        return -1;
+    const kvd_memory_part part[] = {
+        {"weights of a layer", weights},
+        {"activations", activations},
+        {"sums", sums},
+        {"gradients", out->want_fisher ? gradient_bytes(out, m, batch_tokens) : 0}};
+    return kvd_memory_check(
+        part, out->want_fisher ? 4 : 3,
+        "lower --batch, --seq-len or the number of --layers, or take a smaller model", err);
+}
+
+/*
+ * Returns the path of the snapshot after `asked` tokens: NAME.<asked>.h5 if moments_path is NAME.h5
+ * or NAME.
+ */
+static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
+{
+    static const char ending[] = ".h5";
+    const size_t n = strlen(moments_path), m = strlen(ending);
+    const size_t keep = n > m && !strcmp(moments_path + n - m, ending) ? n - m : n;
+    char *name;
+    if (asprintf(&name, "%.*s.%zu%s", (int)keep, moments_path, asked, ending) < 0) {
+        kvd_no_memory(err, "a path", n + 32);
+        return NULL;
+    }
+    return name;
+}
+
+/*
+ * Returns the smallest number of sequences, from the start of the corpus, that have at least n
+ * tokens together. The corpus must have at least n tokens.
+ */
+static size_t sequences_for(const kvd_corpus *corpus, size_t n)
+{
+    size_t low = 1, high = kvd_corpus_n_sequences(corpus);
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (kvd_corpus_offset(corpus, middle) >= n)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
+                       kvd_corpus *corpus, kvd_err *err)
+{
+    const size_t total = kvd_corpus_n_tokens(corpus);
+    *s = (kvd_snapshots){0};
+    if (!n)
+        return 0;
+    if (!(s->at = calloc(n, sizeof *s->at)))
+        return kvd_no_memory(err, "snapshots", n * sizeof *s->at);
+    s->n = n;
+    for (size_t i = 0; i < n; i++) {
+        kvd_snapshot *one = &s->at[i];
+        if (asked[i] > total)
+            return kvd_fail(err, "--snapshots %zu: the run has only %zu tokens", asked[i], total);
+        one->asked = asked[i];
+        one->n_sequences = sequences_for(corpus, asked[i]);
+        one->n_tokens = kvd_corpus_offset(corpus, one->n_sequences);
+        if (!(one->path = name_of(moments_path, asked[i], err)) ||
+            kvd_corpus_hash_first(corpus, one->n_sequences, one->corpus_hash, err))
+            return -1;
+    }
+    return 0;
+}
+
+void kvd_snapshots_release(kvd_snapshots *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        free(s->at[i].path);
+        free(s->at[i].run.parameters);
+    }
+    free(s->at);
+    *s = (kvd_snapshots){0};
+}
+
+/*
+ * Removes the lock file NAME.lock next to the complete NAME. A process leaves it if it is killed
+ * after it has renamed its output.
+ */
+static int clear_remains(const char *path, kvd_err *err)
+{
+    kvd_output out;
+    if (kvd_output_begin(&out, path, err))
+        return -1;
+    kvd_output_release(&out, false);
+    return 0;
+}
+
+int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        kvd_snapshot *one = &s->at[i];
+        kvd_err difference = {""};
+        bool other = false;
+        one->there =
+            kvd_outputs_complete(one->path, &kvd_schema_moments, &one->key, &other, &difference);
+        if (one->there && clear_remains(one->path, err))
+            return -1;
+        if (one->there || one->n_sequences > n_sequences)
+            continue;
+        if (other) {
+            *err = difference;
+            return kvd_in(err, "the run is past %zu tokens", one->n_tokens);
+        }
+        return kvd_fail(
+            err,
+            "the run is past the %zu tokens of '%s', which is not there: start anew, without "
+            "--resume",
+            one->n_tokens, one->path);
+    }
+    return 0;
+}
+
+size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last)
+{
+    while (from < s->n && (s->at[from].there || s->at[from].n_sequences <= first))
+        from++;
+    return from < s->n && s->at[from].n_sequences <= last ? from : s->n;
+}
+
+int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
+{
+    kvd_h5 f = {.id = H5I_INVALID_HID};
+    kvd_moments part = *sums; /* borrows the sums */
+    part.n_tokens = s->n_tokens;
+    part.n_sequences = s->n_sequences;
+    memcpy(part.corpus_hash, s->corpus_hash, sizeof part.corpus_hash);
+    if (kvd_h5_create(&f, s->path, &kvd_schema_moments, &s->run, err))
+        return -1;
+    if (kvd_moments_write(&f, &part, err) ||
+        kvd_h5_put_text(&f, "/", "run_key", s->key.text, err) || kvd_h5_finish(&f, err)) {
+        kvd_h5_close(&f, false);
+        return -1;
+    }
+    s->there = true;
+    return 0;
 }

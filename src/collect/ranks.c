@@ -1,4 +1,4 @@
-#include "collect/ranks.h"
+#include "collect/collect.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,9 +10,12 @@
 #include <mpi.h>
 #endif
 
-/* ---- the launcher ---------------------------------------------------- */
+/* ---- environment of the MPI launcher --------------------------------- */
 
-/* Returns a number that a launcher has set in the environment, or -1 if there is none. */
+/*
+ * Returns the value of the first environment variable in the list `name` that holds a number, or -1
+ * if there is none. MPI launchers set such variables.
+ */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {
@@ -26,10 +29,16 @@ static long launched(const char *const *name)
     return -1;
 }
 
-/* Open MPI's mpirun; srun --mpi=pmix; MPICH's mpiexec and srun --mpi=pmi2. */
+/*
+ * Variables with the rank: of Open MPI's mpirun; of srun --mpi=pmix; of MPICH's mpiexec and srun
+ * --mpi=pmi2.
+ */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/* Open MPI's mpirun; MPICH's mpiexec; Slurm, with any MPI. */
+/*
+ * Variables with the index of the process on its machine: of Open MPI's mpirun; of MPICH's mpiexec;
+ * of Slurm, with any MPI.
+ */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -39,12 +48,13 @@ int kvd_ranks_local(void)
     return local < 0 || local > 1 << 20 ? 0 : (int)local;
 }
 
-enum { STREAMS = 2 }; /* stdout, stderr */
+enum { STREAMS = 2 }; /* number of redirected streams: stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
 /*
- * Ends a silent rank with status 0, also after a failure. The launcher ends every rank when one
- * fails, so the failing status must come from the rank that prints, after it has printed.
+ * Exit function of a rank whose output is muted: ends it with status 0, also after a failure. The
+ * launcher ends every rank when one fails, so the failing status must come from the rank that
+ * prints, after it has printed.
  */
 static void leave_silently(void)
 {
@@ -83,11 +93,11 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/* ---- sharing --------------------------------------------------------- */
+/* ---- division of the sequences among ranks --------------------------- */
 
 /*
- * Returns the first batch that begins at or after token `token`, searched from the batch at
- * `sequence` on.
+ * Returns the first sequence of the first batch that begins at or after token `token` of the
+ * corpus. The search begins at the batch whose first sequence is `sequence`.
  */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
@@ -100,7 +110,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
                      size_t *end)
 {
     const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
-    /* total * mine / ranks, rounded down, without a product that may overflow */
+    /* total * mine / ranks, rounded down, computed without overflow */
     const size_t whole = total / ranks, rest = total % ranks;
     *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
     *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);
@@ -108,7 +118,10 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 
 #ifdef KVD_MPI
 
-/* Turns an MPI error code into a message; MPI returns codes because kvd_ranks_start says so. */
+/*
+ * Turns an MPI error code into a message in *err. MPI returns error codes because kvd_ranks_start
+ * sets its error handler.
+ */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -129,7 +142,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
         return -1;
     if (launched(rank_names) < 0)
         return 0;
-    /* Several threads compute, but only this one calls MPI. */
+    /* Only the main thread calls MPI, although several threads compute. */
     if (check(r, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "start", err))
         return -1;
     r->started = true;
@@ -150,7 +163,7 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
     int lowest;
     if (check(r, MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
               "ask every rank", &own)) {
-        if (!status) /* if this rank failed earlier, its own message says more */
+        if (!status) /* an earlier failure of this rank has the better message */
             *err = own;
         return -1;
     }
@@ -195,7 +208,10 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
-    /* doubles per call: MPI counts in int, and allocates working memory of the same size */
+    /*
+     * largest number of doubles per call: MPI counts in int, and allocates working memory of the
+     * same size
+     */
     enum { MOST = 1 << 26 };
     if (r->n == 1)
         return 0;
@@ -233,7 +249,10 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /* Only one rank prints. The others end without output and exit with 0 (leave_silently). */
+    /*
+     * Only the first of several ranks prints this error. The others end without output and with
+     * status 0 (leave_silently).
+     */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

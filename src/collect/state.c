@@ -18,9 +18,9 @@ static const char magic[] = "kvdim-collect state 2";
 static const kvd_g summed[] = {KVD_G_Q, KVD_G_K, KVD_G_V, KVD_G_Q_PRE, KVD_G_K_PRE};
 enum { N_SUMMED = sizeof summed / sizeof *summed };
 
-/* ---- files ----------------------------------------------------------- */
+/* ---- files with a checksum ------------------------------------------- */
 
-/* A file and the hash of the bytes read from it or written to it. */
+/* An open file, and the hash of the bytes read from it or written to it so far. */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;
@@ -63,7 +63,10 @@ static int close_stream(stream *s)
     return status;
 }
 
-/* Compares all bytes but the last 8 with the checksum in these 8, and rewinds the file. */
+/*
+ * Fails unless the last 8 bytes of the file are the checksum of all bytes before them. Rewinds the
+ * file.
+ */
 static int verify(stream *s, kvd_err *err)
 {
     char block[1 << 16];
@@ -95,7 +98,10 @@ static int sync_folder(const char *path, kvd_err *err)
     if (!folder)
         return kvd_no_memory(err, "a path", strlen(path));
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some file systems cannot sync a folder (EINVAL); the rename is then as safe as they allow. */
+    /*
+     * Some file systems cannot sync a folder (EINVAL); no other call would make the rename safer
+     * there.
+     */
     const bool failed = fd < 0 || (fsync(fd) && errno != EINVAL);
     if (failed)
         kvd_fail_errno(err, "cannot sync folder '%s'", folder);
@@ -105,7 +111,7 @@ static int sync_folder(const char *path, kvd_err *err)
     return failed ? -1 : 0;
 }
 
-/* Returns the number of 8-byte values of all sums. */
+/* Returns the number of 8-byte values in the moments and statistics together. */
 static size_t total_sums(const kvd_moments *sums, const kvd_attention_stats *stats)
 {
     size_t n = stats ? stats->n_words : 0;
@@ -180,14 +186,17 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
 done:
     if (status) {
         close_stream(&to);
-        /* frees the space of an incomplete file on a full disk; a remaining file is never read */
+        /*
+         * Remove the incomplete file to free its space on a full disk. If that fails too, the file
+         * does no harm: it is never read.
+         */
         unlink(partial);
     }
     free(partial);
     return status;
 }
 
-/* Reads the text lines before the sums. */
+/* Reads the header of a state file: the text lines before the sums. */
 static int get_head(stream *from, kvd_state *s, size_t *n_sums, kvd_err *err)
 {
     enum { RUN_ID, SEQUENCES, TOKENS, DUMP, SUMS, KEY, N_LINES };

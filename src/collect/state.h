@@ -23,23 +23,23 @@ typedef struct {
 } kvd_state;
 
 /*
- * Fails if `path`, or the temporary name of the file while it is written, is taken by anything but
- * a file of an earlier run.
+ * Fails if `path`, or the temporary name that the state has while it is written, exists and is not
+ * a state of an earlier run.
  */
 int kvd_state_check(const char *path, kvd_err *err);
 
 /*
- * Writes the state atomically, with the sums over tokens in `sums` and with `stats`, each of which
- * may be NULL.
+ * Writes the state *s of a run to `path` atomically, with the sums over tokens in `sums` and the
+ * statistics in `stats`, each of which may be NULL.
  */
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
 /*
- * Loads the state; *found is 0 if there is none. `sums` and `stats`, if not NULL, are allocated by
- * the caller. They are filled only if the state's key equals `now`, because only then their sizes
- * are equal too. A file that does not match its checksum is an error. A different key is not: the
- * caller compares s->key.
+ * Loads the state of an interrupted run from `path`; sets *found to 0 if the file does not exist.
+ * `sums` and `stats`, if not NULL, are allocated by the caller. They are filled only if the state's
+ * key equals `now`, because only then their sizes are equal too. A file that does not match its
+ * checksum is an error. A different key is no error; the caller must compare s->key.
  */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);

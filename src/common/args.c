@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- numbers ---- */
+/* ---- parsing of numbers ---- */
 
 int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, size_t *out,
                  kvd_err *err)
@@ -23,7 +23,7 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
-/* Writes a bound with as many digits as it needs: 1048576 and not 1.04858e+06. */
+/* Writes the limit of a range with as many digits as it needs: 1048576 and not 1.04858e+06. */
 static void print_bound(double v, char text[40])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -37,7 +37,10 @@ static void print_bound(double v, char text[40])
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out,
                    kvd_err *err)
 {
-    /* The character set keeps out what strtod also takes: white space, hexadecimal, inf and nan. */
+    /*
+     * The check of the characters excludes what strtod also accepts: white space, hexadecimal, inf
+     * and nan.
+     */
     const size_t n = strlen(text);
     char *end = NULL;
     const double v = n && strspn(text, "0123456789+-.eE") == n ? strtod(text, &end) : 0;
@@ -53,7 +56,7 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
     return 0;
 }
 
-/* ---- lists ---- */
+/* ---- parsing of lists ---- */
 
 enum { MAX_LIST = 1000000 };
 
@@ -65,7 +68,10 @@ void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD])
         (void)snprintf(field, KVD_ARG_FIELD, "%.*s...", KVD_ARG_FIELD - 4, text);
 }
 
-/* Copies the field at *s up to `sep` and moves *s after the separator; returns false at the end. */
+/*
+ * Copies the field of a list at *s, up to the separator `sep`, and moves *s after the separator.
+ * Returns false at the end of the list.
+ */
 static bool next_field(const char **s, char sep, char field[KVD_ARG_FIELD])
 {
     if (!*s)
@@ -82,7 +88,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Checks that no value is given twice: it would be computed twice, or counted twice. */
+/* Fails if a value of a list is given twice, because it would be computed or counted twice. */
 static int all_differ(const char *option, const double *x, size_t n, kvd_err *err)
 {
     double *const sorted = malloc(n * sizeof *sorted);
@@ -109,8 +115,10 @@ static size_t count_char(const char *s, char c)
     return n;
 }
 
-/* first + i * step in binary prints as 0.30000000000000004; the nearest number of 12 digits is what
- * the user would have typed. */
+/*
+ * Rounds an element of a range to 12 decimal digits. In binary, first + i * step prints as
+ * 0.30000000000000004; the nearest number of 12 digits is what the user would have typed.
+ */
 static double typed(double v)
 {
     char text[40];
@@ -185,7 +193,7 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    double *value = malloc(count * sizeof *value); /* exact: no list has numbers above 2^53 */
+    double *value = malloc(count * sizeof *value); /* exact: no whole number is above 2^53 */
     int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
     char field[KVD_ARG_FIELD];
     const char *s = text;

@@ -1,4 +1,4 @@
-/* Strict parsers of numbers and of lists of numbers. */
+/* Strict parsers of numbers and of lists of numbers on the command line. */
 #ifndef KVD_COMMON_ARGS_H
 #define KVD_COMMON_ARGS_H
 
@@ -7,9 +7,9 @@
 #include "common/err.h"
 
 /*
- * Parses `text` as one number within [lo, hi]: the whole string, without white space, hexadecimal
- * digits, "inf" or "nan". On failure returns -1 and fills *err with `option`, the text and the
- * range.
+ * Parses `text` as one number within [lo, hi]. The complete string must be the number, without
+ * white space, hexadecimal digits, "inf" or "nan". On failure returns -1 and fills *err with
+ * `option`, the text and the range.
  */
 int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, size_t *out,
                  kvd_err *err);
@@ -17,16 +17,17 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
                    kvd_err *err);
 
 /*
- * Copies the first n bytes of `text` to field[]. If they do not fit, field[] ends in "...", which
- * no parser of numbers accepts, because a number cut short may be another number.
+ * Copies the first n bytes of `text` to field[], to parse them as a number. If they do not fit,
+ * field[] ends in "...", which no parser of numbers accepts, because a number cut short may be
+ * another number.
  */
 enum { KVD_ARG_FIELD = 64 };
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 
 /*
- * Parses a list "a,b,c" or a range "first:last:step", which includes both ends and reaches `last`
- * within half a step. *out has *n >= 1 values and is freed by the caller. A value given twice is an
- * error.
+ * Parses a list of numbers "a,b,c" or a range "first:last:step", which includes both ends and
+ * reaches `last` within half a step. *out receives *n >= 1 values, which the caller must free. A
+ * value given twice is an error.
  */
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out,
                     size_t *n, kvd_err *err);

@@ -50,18 +50,23 @@ void kvd_blas_choose_core(char **argv)
 #endif
 }
 
-/* ---- limited memory ---- */
+/* ---- buffers of OpenBLAS under a memory limit ---- */
 
-/* Bytes that OpenBLAS maps for a thread: its BUFFER_SIZE on x86-64. Other processors have less. */
+/*
+ * Size of the buffer that OpenBLAS maps for a thread: its BUFFER_SIZE on x86-64. Other processors
+ * have smaller ones.
+ */
 enum { BUFFER_BYTES = 128 << 20 };
 
-/* OpenBLAS's own allocator of such buffers; a freed one stays mapped for the next caller. */
+/*
+ * OpenBLAS's own allocator of its thread buffers; a freed buffer stays mapped for the next caller.
+ */
 extern void *blas_memory_alloc(int unused) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
 /*
  * Starts the program anew with OPENBLAS_NUM_THREADS=1 if its memory is limited. Otherwise OpenBLAS
- * starts one thread per processor when it is loaded and maps a buffer for each. kvd_blas_start
+ * would start one thread per processor when it is loaded, and map a buffer for each. kvd_blas_start
  * raises the number again. The function runs from .preinit_array, before the constructors of the
  * shared libraries: the environment of the C library and the sanitisers are not ready yet. If
  * execve fails, the program continues.
@@ -102,8 +107,8 @@ static bool fits(size_t bytes)
 }
 
 /*
- * Returns the number of buffers that `threads` OpenMP threads and the pool of OpenBLAS map. The
- * pool has one thread less, because the calling thread takes part.
+ * Returns the number of buffers that OpenBLAS maps for `threads` OpenMP threads and its own pool.
+ * The pool has one thread less, because the calling thread takes part.
  */
 static size_t buffers(int threads)
 {
@@ -121,7 +126,7 @@ static size_t stack_bytes(void)
     return bytes;
 }
 
-/* Lets OpenBLAS map `n` buffers, which it keeps for later calls. */
+/* Makes OpenBLAS map `n` thread buffers, which it keeps for later calls. */
 static int map_buffers(size_t n, kvd_err *err)
 {
     void **const buffer = malloc(n * sizeof *buffer);
@@ -155,7 +160,8 @@ int kvd_blas_start(int threads, kvd_err *err)
     openblas_set_num_threads(threads);
     if (limited) {
         /*
-         * Starts the OpenMP threads now, so that they get their stacks before data fill the memory.
+         * Start the OpenMP threads at this point, so that they get their stacks before data fill
+         * the memory.
          */
 #pragma omp parallel
         {
@@ -167,8 +173,8 @@ int kvd_blas_start(int threads, kvd_err *err)
 int kvd_blas_serial(void)
 {
     /*
-     * An OpenMP build of OpenBLAS detects parallel regions itself, and its setter would change the
-     * number of OpenMP threads of this program.
+     * An OpenMP build of OpenBLAS detects parallel regions itself, and openblas_set_num_threads
+     * would change the number of OpenMP threads of this program.
      */
     if (openblas_get_parallel() != OPENBLAS_THREAD)
         return 0;

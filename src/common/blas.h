@@ -1,13 +1,13 @@
-/* OpenBLAS: choice of its kernels, number of threads, and the memory that the threads need. */
+/* Selects OpenBLAS's kernels and number of threads, and maps the memory that its threads need. */
 #ifndef KVD_COMMON_BLAS_H
 #define KVD_COMMON_BLAS_H
 
 #include "common/err.h"
 
 /*
- * OpenBLAS picks its kernels by the processor's model number when it is loaded. A processor newer
- * than the library is unknown to it and gets the oldest kernels (SSE3), which are several times
- * slower.
+ * Restarts the program with better OpenBLAS kernels if the processor is newer than the library.
+ * OpenBLAS selects its kernels by the processor's model number when it is loaded. It gives a
+ * processor that it does not know the oldest kernels (SSE3), which are several times slower.
  *
  * In that case this function starts the program anew with OPENBLAS_CORETYPE set by what the
  * processor supports (AVX-512: SkylakeX; AVX2 and FMA: Haswell). Otherwise, or if the user has set
@@ -16,7 +16,7 @@
  */
 void kvd_blas_choose_core(char **argv);
 
-/* Returns the name of the kernels in use: "SkylakeX", "Haswell", ... */
+/* Returns the name of the OpenBLAS kernels in use: "SkylakeX", "Haswell", ... */
 const char *kvd_blas_core(void);
 
 /*

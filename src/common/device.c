@@ -15,7 +15,10 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
     const cudaError_t e = cudaGetDeviceCount(&n);
     if (e || n == 0) {
         (void)cudaGetLastError();
-        /* Without a driver the runtime reports "driver too old"; this tells the two apart. */
+        /*
+         * Without a driver the runtime reports "driver too old"; the version 0 tells the two cases
+         * apart.
+         */
         if (!cudaDriverGetVersion(&driver) && driver == 0)
             return kvd_fail(err, "no CUDA device: this machine has no driver");
         return kvd_fail(err, "no CUDA device: %s", e ? cudaGetErrorString(e) : "none is visible");
@@ -32,8 +35,8 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
 }
 
 /*
- * /proc/driver/nvidia/version: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.95.05
- * Release Build ..."
+ * Reads the version from /proc/driver/nvidia/version: "NVRM version: NVIDIA UNIX Open Kernel Module
+ * for x86_64 580.95.05 Release Build ..."
  */
 void kvd_cuda_driver(char *text, size_t size)
 {

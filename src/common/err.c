@@ -7,8 +7,9 @@
 #include <sys/resource.h>
 
 /*
- * Names may come from files of unknown origin: a line feed or an escape sequence in one must not
- * break the one-line message or control the terminal.
+ * Replaces control characters in a message by '?'. Names may come from files of unknown origin: a
+ * line feed or an escape sequence in one must not break the one-line message or control the
+ * terminal.
  */
 static void make_printable(char *s)
 {

@@ -33,7 +33,7 @@ static float float_of(uint32_t u)
     return x;
 }
 
-/* ---- float16, one at a time ---- */
+/* ---- conversion of one float16 number ---- */
 
 static float f16_to_f32(uint16_t h)
 {
@@ -42,7 +42,7 @@ static float f16_to_f32(uint16_t h)
     if (exponent == 0x1f)
         return float_of(sign | 0x7f800000u | mantissa << 13 | (mantissa ? 0x400000u : 0));
     if (exponent == 0) {
-        /* A subnormal is mantissa * 2^-24, exact in float32. */
+        /* A subnormal float16 is mantissa * 2^-24, which float32 represents exactly. */
         const float magnitude = (float)mantissa * 0x1p-24f;
         return float_of(sign | bits_of(magnitude));
     }
@@ -54,7 +54,7 @@ static uint16_t f32_to_f16(float x)
     const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (a >> 13 & 0x1ffu));
-    /* 65520 is halfway between the largest finite value and 2^16: it rounds to infinity. */
+    /* 65520 is halfway between the largest finite float16 and 2^16; it rounds to infinity. */
     if (a >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
     if (a < 0x38800000u) {
@@ -79,7 +79,7 @@ static void f32_to_f16_plain(const float *src, uint16_t *dst, size_t n)
         dst[i] = f32_to_f16(src[i]);
 }
 
-/* ---- bfloat16: the upper half of a float32 ---- */
+/* ---- conversion of bfloat16, the upper half of a float32 ---- */
 
 static inline uint32_t bf16_bits_to_f32(uint16_t h)
 {
@@ -108,8 +108,8 @@ static void f32_to_bf16_plain(const float *src, uint16_t *dst, size_t n)
 #if defined(__x86_64__)
 
 /*
- * Eight lanes of bf16_bits_to_f32 and f32_bits_to_bf16. Written by hand, because the compiler takes
- * the branch for NaN one element at a time.
+ * Vector functions below: eight lanes of bf16_bits_to_f32 and f32_bits_to_bf16. They are written by
+ * hand, because the compiler takes the branch for NaN one element at a time.
  */
 __attribute__((target("avx2"))) static __m256i is_nan(__m256i u)
 {
@@ -145,7 +145,10 @@ __attribute__((target("avx2"))) static void f32_to_bf16_avx2(const float *src, u
     for (; i + 16 <= n; i += 16) {
         const __m256i low = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i)));
         const __m256i high = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i + 8)));
-        /* Packing works within halves of 128 bits: this puts the four quarters back in order. */
+        /*
+         * Packing works within halves of 128 bits; the permutation puts the four quarters back in
+         * order.
+         */
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
         _mm256_storeu_si256((__m256i *)(dst + i), packed);
     }
@@ -174,9 +177,9 @@ __attribute__((target("avx2,f16c"))) static void f32_to_f16_f16c(const float *sr
 static int have_f16c;
 
 /*
- * Detects F16C once, because cpuid traps on a virtual machine and takes tens of microseconds. clang
- * 14 does not know "f16c" in __builtin_cpu_supports. AVX2 implies that the system saves ymm
- * registers.
+ * Detects F16C once, at the start of the program, because cpuid traps on a virtual machine and
+ * takes tens of microseconds. clang 14 does not know "f16c" in __builtin_cpu_supports. AVX2 implies
+ * that the system saves ymm registers.
  */
 __attribute__((constructor)) static void ask_f16c(void)
 {
@@ -248,12 +251,12 @@ void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
     assert(0 && "unknown dtype");
 }
 
-/* ---- values that are not finite ---- */
+/* ---- search for numbers that are not finite ---- */
 
 /*
- * A floating-point number whose exponent bits are all ones is NaN or infinite. The loop tests whole
- * blocks, so that the compiler vectorises it; on CPUs with AVX2 a second version is compiled for
- * AVX2.
+ * Loops that find a NaN or infinity: a floating-point number whose exponent bits are all ones. They
+ * test whole blocks, so that the compiler vectorises them; for CPUs with AVX2 a second version is
+ * compiled.
  */
 #define SPECIAL_LOOPS(name, attribute)                                                             \
     attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)              \

@@ -1,6 +1,6 @@
 /*
- * Conversions between float32 and float16 or bfloat16. Rounding is to nearest, ties to even; NaN
- * stays a (quiet) NaN, overflow becomes infinity as in IEEE 754, subnormals are kept. Vectorised on
+ * Converts between float32 and float16 or bfloat16. Rounding is to nearest, ties to even; NaN stays
+ * a (quiet) NaN, overflow becomes infinity as in IEEE 754, subnormals are kept. Vectorised on
  * machines with F16C, AVX2 or AVX-512.
  */
 #ifndef KVD_COMMON_HALF_H
@@ -11,14 +11,14 @@
 
 typedef enum { KVD_F32, KVD_F16, KVD_BF16 } kvd_dtype;
 
-/* Return the type's name ("f32", "f16", "bf16") and its bytes per element. */
+/* Return a number type's name ("f32", "f16", "bf16") and its bytes per element. */
 const char *kvd_dtype_name(kvd_dtype t);
 size_t kvd_dtype_bytes(kvd_dtype t);
 
-/* Converts src [n] of type t to float32 in dst [n]; exact. */
+/* Converts src [n] of type t to float32 in dst [n], without rounding. */
 void kvd_to_f32(kvd_dtype t, const void *src, float *dst, size_t n);
 
-/* Converts src [n], float32, to type t in dst [n]; rounded. */
+/* Converts src [n] from float32 to type t in dst [n], with rounding. */
 void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n);
 
 /*

@@ -1,8 +1,9 @@
-/* The JSON summary that programs print with --json. */
+/* Prints the summary of a program as JSON, for the option --json. */
 #ifndef KVD_COMMON_JSON_H
 #define KVD_COMMON_JSON_H
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "common/err.h"
 
@@ -10,6 +11,13 @@
  * Prints `summary` on stdout, numbers with 10 digits, and releases it. Fails if it is NULL, which
  * jansson returns when memory ran out, or if stdout cannot be written.
  */
-int kvd_json_print(json_t *summary, kvd_err *err);
+static inline int kvd_json_print(json_t *summary, kvd_err *err)
+{
+    const int failed = !summary ||
+                       json_dumpf(summary, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) ||
+                       puts("") < 0;
+    json_decref(summary);
+    return failed ? kvd_fail(err, "cannot write the JSON summary") : 0;
+}
 
 #endif

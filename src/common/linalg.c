@@ -12,8 +12,9 @@
 #include <string.h>
 
 /*
- * LAPACK is column-major. The column-major view of a row-major X [n][d] is X^T, so this file
- * decomposes X^T and exchanges left and right. Only the d x d results are transposed.
+ * LAPACK is column-major. The column-major view of a row-major X [n][d] is X^T, so this file passes
+ * X to LAPACK as X^T and exchanges left and right singular vectors. Only the d x d results are
+ * transposed.
  */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
@@ -48,7 +49,7 @@ static int refuse_nonfinite(const char *name, const double *x, size_t rows, size
     return 0;
 }
 
-/* dst [d][d] row-major from src column-major; dst != src. */
+/* Transposes src [d][d] into dst, for example from column-major to row-major; dst != src. */
 static void transpose(const double *src, size_t d, double *dst)
 {
     for (size_t i = 0; i < d; i++)
@@ -57,7 +58,8 @@ static void transpose(const double *src, size_t d, double *dst)
 }
 
 /*
- * Returns -1 if the largest entry of column j is negative, else 1; the first of equal ones decides.
+ * Returns the sign of the largest entry of column j of R: -1 or 1. Of entries of equal magnitude,
+ * the first decides.
  */
 static double column_sign(const double *R, size_t d, size_t j)
 {
@@ -115,7 +117,7 @@ void LAPACKE_xerbla(const char *name, lapack_int info)
     (void)info;
 }
 
-/* ---- dgesdd ---- */
+/* ---- singular value decomposition by dgesdd ---- */
 
 static int svd_failed(const char *routine, lapack_int info, kvd_err *err)
 {
@@ -135,7 +137,10 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     int status = -1;
     if (n == 0)
         return kvd_fail(err, "no rows to decompose");
-    /* dgesdd's work space is a little above n * d doubles, and its size is a 32-bit integer. */
+    /*
+     * dgesdd needs a workspace of a little more than n * d doubles, and its size is a 32-bit
+     * integer.
+     */
     if (d > 16384 || n > (size_t)INT32_MAX / d - 4 * d - 64)
         return kvd_fail(err, "%zu rows of %zu are too many for one dgesdd: use tsqr or gram", n, d);
     if (refuse_nonfinite("X", X, n, d, err))
@@ -148,7 +153,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* n > d: 'O' leaves the long vectors in A, so nothing of size n is allocated twice. */
+    /* If n > d, job 'O' leaves the long vectors in A, so nothing of size n is allocated twice. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -180,7 +185,9 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
     if (!A || !left)
         goto done;
     memcpy(A, M, d * d * sizeof *A);
-    /* M^T = V S U^T: the left vectors are V, and column-major U^T is row-major U. */
+    /*
+     * dgesdd decomposes M^T = V S U^T: its left vectors are V, and column-major U^T is row-major U.
+     */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
     if (info) {
@@ -196,12 +203,13 @@ done:
     return status;
 }
 
-/* ---- TSQR ---- */
+/* ---- streaming QR (TSQR) ---- */
 
 /*
- * dtpqrt, LAPACK's QR of a triangle on top of a rectangle, reduces blocks of rows. It skips the
- * zeros of the triangle, which dgeqrf on the stacked matrix would process: 2 to 3 times faster at d
- * 64 and 128. Fastest of blocks of 128 to 4096 rows and panels of 8 to 32 columns.
+ * Rows and panel columns of a block that dtpqrt reduces. dtpqrt, LAPACK's QR of a triangle on top
+ * of a rectangle, skips the zeros of the triangle, which dgeqrf on the stacked matrix would
+ * process: it is 2 to 3 times faster at d 64 and 128. These sizes were the fastest of blocks of 128
+ * to 4096 rows and panels of 8 to 32 columns.
  */
 enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
@@ -259,8 +267,8 @@ static int reduce(kvd_tsqr *q, kvd_err *err)
 }
 
 /*
- * Copies rows into columns, a few rows at a time, so that the writes of one column share a cache
- * line.
+ * Copies rows into the columns of the block, a few rows at a time, so that the writes of one column
+ * share a cache line.
  */
 static void put_rows(kvd_tsqr *q, const double *X, size_t n)
 {
@@ -315,7 +323,10 @@ static int refuse_negative(const double *lambda, size_t d, kvd_err *err)
     return 0;
 }
 
-/* Eigenvalues falling; eigenvectors as columns of the row-major Z. */
+/*
+ * Computes the eigenvalues of the symmetric matrix G, falling, and the eigenvectors as columns of
+ * the row-major Z.
+ */
 static int eigen(const double *G, size_t d, double *lambda, double *Z, kvd_err *err)
 {
     assert(d >= 1);
@@ -360,7 +371,10 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
     return 0;
 }
 
-/* Rows per block: enough that dsyrk runs at full speed, and a block of 128 columns stays in L2. */
+/*
+ * Number of rows per call of dsyrk: enough for its full speed, while a block of 128 columns stays
+ * in the L2 cache.
+ */
 enum { GRAM_ROWS = 1024 };
 
 size_t kvd_gram_scratch(size_t d)
@@ -368,7 +382,10 @@ size_t kvd_gram_scratch(size_t d)
     return GRAM_ROWS * d;
 }
 
-/* Called if the diagonal of G is not finite: fails with a message that names the row. */
+/*
+ * Fails with a message that names the first row of X with a value that is not finite. Called if the
+ * diagonal of G is not finite.
+ */
 static int blame_row(const float *X, size_t n, size_t d, size_t ld, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -391,13 +408,15 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
             for (size_t j = 0; j < d; j++)
                 to[j] = from[j];
         }
-        /* The row-major block is column-major X^T; the upper triangle is i <= j, G[j * d + i]. */
+        /*
+         * The row-major block is column-major X^T; its upper triangle is i <= j, that is G[j * d +
+         * i].
+         */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);
     }
     /*
-     * A NaN or infinity in X makes its column's sum of squares non-finite, so X need not be
-     * scanned.
+     * X need not be scanned: a NaN or infinity in it makes its column's sum of squares not finite.
      */
     for (size_t j = 0; j < d; j++)
         if (!isfinite(G[j * d + j]))
@@ -422,7 +441,7 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /* Z diag(lambda^{+-1/4}) times its transpose is symmetric to the last bit. */
+    /* The product of Z diag(lambda^{+-1/4}) with its transpose is symmetric to the last bit. */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;
@@ -465,7 +484,10 @@ int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size
                                               (lapack_int)m, a, (lapack_int)k, y, (lapack_int)m);
         memcpy(C, y, k * m * sizeof *C);
         status = info ? kvd_fail(err, "least squares: dgels failed, info %d", (int)info) : 0;
-        /* dgels reports a dependent column only if R is exactly singular. */
+        /*
+         * dgels reports a dependent column only if its triangular factor is exactly singular, so
+         * its diagonal is checked here.
+         */
         for (size_t j = 0; !status && j < k; j++)
             if (!(fabs(a[j * k + j]) > 1e-12 * fabs(a[0])))
                 status = kvd_fail(err, "least squares: column %zu depends on those before it", j);

@@ -1,9 +1,9 @@
 /*
- * The dense linear algebra of kvdim, over LAPACK. Matrices are row-major unless a name says
- * otherwise; all are float64.
+ * Dense linear algebra over LAPACK. Matrices are row-major unless a name says otherwise; all are
+ * float64.
  *
- * The sign of every column of a basis is fixed: its entry of largest magnitude (of equals, the
- * first) is positive. Results can therefore be compared between machines.
+ * The sign of every column of a basis (set of singular vectors) is fixed: its entry of largest
+ * magnitude (of equals, the first) is positive. Results can therefore be compared between machines.
  */
 #ifndef KVD_COMMON_LINALG_H
 #define KVD_COMMON_LINALG_H
@@ -14,40 +14,41 @@
 #include "common/err.h"
 
 /*
- * Right singular basis of the rows of one head, by LAPACK dgesdd.
+ * Computes singular values and right singular vectors of the rows of one head (LAPACK dgesdd).
  *
  *   X      [n][d]  in   rows, not changed
  *   sigma  [d]     out  singular values, falling
  *   R      [d][d]  out  column j is the j-th right singular vector
  *
  * n < d is allowed: the missing singular values are 0 and R is completed to an
- * orthogonal matrix. Fails on NaN or infinity ("X[0][1] is not finite"), on
- * memory, on non-convergence; sigma and R are then unspecified.
+ * orthogonal matrix. Fails on NaN or infinity ("X[0][1] is not finite"), if memory
+ * runs out, and if LAPACK does not converge; sigma and R are then unspecified.
  */
 int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R, kvd_err *err);
 
 /*
- * Streaming QR (TSQR: Demmel, Grigori, Hoemmen, Langou 2012, sequential form). Keeps the triangular
- * factor of all rows seen so far, so memory does not grow.
+ * Streaming QR decomposition of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012, sequential
+ * form). Keeps the triangular factor of all rows seen so far, so memory does not grow.
  */
 typedef struct kvd_tsqr kvd_tsqr;
 kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err);
 /*
- * Adds the rows of X [n][d]; refuses non-finite values. Rows are gathered into blocks, so pieces of
- * any size give the same result to the last bit.
+ * Adds the rows of X [n][d] to the decomposition; refuses values that are not finite. Rows are
+ * gathered into blocks, so pieces of any size give the same result to the last bit.
  */
 int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err);
 /*
- * Writes sigma [d] and R [d][d] of all rows added. If there are none, sigma is 0 and R is
- * orthogonal. More rows may be added afterwards.
+ * Writes singular values sigma [d] and right singular vectors R [d][d] of all rows added. If there
+ * are none, sigma is 0 and R is orthogonal. More rows may be added afterwards.
  */
 int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
 /*
- * Decomposes second moments: G [d][d] = X^T X, symmetric. sigma[j] is the square root of the j-th
- * eigenvalue (dsyevd). Eigenvalues below 0 by rounding (above -d * eps * the largest) count as 0. A
- * clearly negative eigenvalue is an error, because G is then no Gram matrix.
+ * Computes singular values sigma [d] and right singular vectors R [d][d] of X from its second
+ * moment G [d][d] = X^T X, symmetric. sigma[j] is the square root of the j-th eigenvalue of G
+ * (dsyevd). Eigenvalues below 0 by rounding (above -d * eps * the largest) count as 0. A clearly
+ * negative eigenvalue is an error, because G is then no Gram matrix.
  *
  * Squaring costs digits: the relative error of sigma[k] is of the order of eps * (sigma[0] /
  * sigma[k])^2 / 10, against eps * sigma[0] / sigma[k] for kvd_svd_right and kvd_tsqr_svd. bfloat16
@@ -56,54 +57,56 @@ void kvd_tsqr_free(kvd_tsqr *q);
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
 /*
- * The last step of kvd_gram_svd, for falling eigenvalues lambda [d] from another source: replaces
- * them with their square roots, or fails like kvd_gram_svd.
+ * Replaces falling eigenvalues lambda [d] of a Gram matrix by singular values, their square roots.
+ * Fails as kvd_gram_svd does, for eigenvalues that another program computed.
  */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
 /*
- * G [d][d] += X^T X for float32 rows with leading dimension ld, summed in float64 (dsyrk on
- * blocks); both triangles are kept equal. `scratch` holds kvd_gram_scratch(d) doubles. A non-finite
- * value is an error that names row and column; G is undefined then.
+ * Adds X^T X to G [d][d], for float32 rows X with leading dimension ld. Sums are in float64 (dsyrk
+ * on blocks); both triangles are kept equal. `scratch` holds kvd_gram_scratch(d) doubles. A value
+ * that is not finite is an error that names row and column; G is undefined then.
  */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
 
 /*
- * Full SVD of a square M [d][d] = U diag(s) V^T. U and V are row-major with singular vectors as
- * columns; signs are fixed by U.
+ * Computes the singular value decomposition of a square matrix, M [d][d] = U diag(s) V^T. U and V
+ * are row-major with singular vectors as columns; signs are fixed by U.
  */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
 /*
- * S = G^{1/2} and, if P is not NULL, P = pseudo-inverse of S. Eigenvalues below rcond * largest are
- * dropped from P; *rank is the number kept.
+ * Computes the square root S = G^{1/2} of a positive semidefinite matrix and, if P is not NULL, P =
+ * pseudo-inverse of S. Eigenvalues below rcond * largest are dropped from P; *rank is the number
+ * kept.
  */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
 
 /*
- * Least squares by QR (dgels): C [k][m] minimises ||A C - Y|| column by column; A [n][k], Y [n][m],
- * n >= k. Fails on non-finite numbers, if memory runs out, and if the columns of A are dependent.
+ * Solves least squares by QR (dgels): C [k][m] minimises the length of each column of A C - Y, with
+ * A [n][k], Y [n][m], n >= k. Fails on numbers that are not finite, if memory runs out, and if the
+ * columns of A are dependent.
  */
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 
 /*
- * Makes the largest entry of each column of R [d][d] positive; the second form flips the same
- * columns of S.
+ * Flip the signs of columns of R [d][d] so that the largest entry of each column is positive.
+ * kvd_fix_signs_two flips the same columns of S.
  */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);
 
 /*
- * Returns max |R^T R - I|; infinity if R holds a NaN, NaN if memory runs out. Test with !(x <=
- * limit).
+ * Returns the largest absolute entry of R^T R - I: the error of orthogonality of R [d][d]. Returns
+ * infinity if R holds a NaN, and NaN if memory runs out. Test the result with !(x <= limit).
  */
 double kvd_orthogonality(const double *R, size_t d);
 
-/* Returns true if a value is NaN or infinite; *at is then the index of the first. */
+/* Returns true if x [n] holds a NaN or infinity; *at is then the index of the first. */
 bool kvd_find_nonfinite(const double *x, size_t n, size_t *at);
 
 #endif

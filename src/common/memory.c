@@ -9,9 +9,12 @@
 
 static const double share = 0.9, gib = 1073741824.;
 
-/* ---- the machine and the process ---- */
+/* ---- memory of the machine, address space of the process ---- */
 
-/* Returns the number after `key` in the first line that starts with it, NAN if no line does. */
+/*
+ * Returns the number after `key` in the first line of a file that starts with `key`; NAN if no line
+ * does.
+ */
 static double field(const char *path, const char *key)
 {
     const size_t n = strlen(key);
@@ -51,9 +54,9 @@ bool kvd_memory_was_short(void)
            kilobytes * 1024 + close_to >= (double)limit.rlim_cur;
 }
 
-/* ---- control groups ---- */
+/* ---- limits of control groups ---- */
 
-/* File names of a memory group in version 1 and version 2. */
+/* Names of the files of a memory control group in version 1 and version 2. */
 static const struct {
     const char *folder, *limit, *usage, *inactive, *active;
 } version[2] = {{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
@@ -71,8 +74,8 @@ static double group_field(const char *folder, const char *file, const char *key)
 }
 
 /*
- * Returns the bytes left in one group, INFINITY if it has no limit. For no limit, version 1 has a
- * number near 2^63, version 2 the word "max".
+ * Returns the bytes left in one control group, INFINITY if it has no limit. To express no limit,
+ * version 1 has a number near 2^63, version 2 the word "max".
  */
 static double group_left(const char *folder, int v)
 {
@@ -87,9 +90,9 @@ static double group_left(const char *folder, int v)
 }
 
 /*
- * Returns the least of what is left in a group and in those that contain it. In a container the
- * path may be that of the host, which is not mounted; the top group is then the container's own
- * group.
+ * Returns the least of the bytes left in a control group and in the groups that contain it. In a
+ * container the path may be that of the host, which is not mounted; the top group is then the
+ * container's own group.
  */
 static double groups_left(const char *root, const char *path, int v)
 {
@@ -114,7 +117,7 @@ double kvd_memory_cgroup_left(const char *list, const char *root)
     char line[4096];
     double least = INFINITY;
     FILE *const f = fopen(list, "r");
-    /* Lines are ID:CONTROLLERS:PATH; version 2 has no controllers. */
+    /* Lines of the list of groups are ID:CONTROLLERS:PATH; version 2 has no controllers. */
     while (f && fgets(line, sizeof line, f)) {
         char *const controllers = strchr(line, ':');
         char *const path = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -131,7 +134,7 @@ double kvd_memory_cgroup_left(const char *list, const char *root)
     return least;
 }
 
-/* ---- both ---- */
+/* ---- memory that the process may take ---- */
 
 kvd_memory_left kvd_memory_available(void)
 {

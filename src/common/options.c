@@ -18,12 +18,15 @@ const char *const kvd_switch_words[3] = {"off", "on", NULL};
 
 enum { MOST_OPTIONS = 128, LABEL = 64 };
 
-/* State of reading a command line. value[i] is the text given for row i; NULL if not given. */
+/*
+ * State of reading a command line. value[i] is the text given for row i of the option table, NULL
+ * if the option was not given.
+ */
 typedef struct {
     const kvd_program *program;
     char *config;
     const char *value[MOST_OPTIONS];
-    bool early; /* only options that are taken first count */
+    bool early; /* true: read only the options that are read before all others */
 } reader;
 
 static const kvd_program *current; /* the program, for --help and --version */
@@ -41,16 +44,19 @@ static bool at_end(const kvd_option *o)
     return !o->name && !o->help;
 }
 
-/* Returns "--tokens" or "MODEL". */
+/* Writes the name of an option or argument as the user sees it, such as "--tokens" or "MODEL". */
 static const char *label_of(const kvd_option *o, char text[LABEL])
 {
     (void)snprintf(text, LABEL, "%s%s", o->positional ? "" : "--", o->name);
     return text;
 }
 
-/* ---- misspelt words ---- */
+/* ---- suggestions for misspelt words ---- */
 
-/* Returns the number of single-byte insertions, deletions and substitutions between two words. */
+/*
+ * Returns the edit distance of two words: the number of single-byte insertions, deletions and
+ * substitutions.
+ */
 static size_t edits(const char *a, const char *b)
 {
     size_t row[LABEL], n = strlen(b);
@@ -84,9 +90,12 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     }
 }
 
-/* ---- lists of names ---- */
+/* ---- lists of option names ---- */
 
-/* Returns the number of words; those of KVD_OPT_WORDS also end where the array of bool ends. */
+/*
+ * Returns the number of words that an option accepts; those of KVD_OPT_WORDS also end where the
+ * array of bool ends.
+ */
 static size_t count_words(const kvd_option *o)
 {
     size_t n = 0;
@@ -95,7 +104,10 @@ static size_t count_words(const kvd_option *o)
     return n;
 }
 
-/* Copies the next word of a list separated by blanks into word[]; false at the end. */
+/*
+ * Copies the next word of a list of names separated by blanks into word[]. Returns false at the end
+ * of the list.
+ */
 static bool next_name(const char **list, char word[LABEL])
 {
     *list += strspn(*list, " ");
@@ -115,7 +127,10 @@ static const kvd_option *row_named(const kvd_option *rows, const char *name, siz
     return NULL;
 }
 
-/* Returns the row of a name that a table uses; a name without a row is an error of the table. */
+/*
+ * Returns the table row of the option `name`, which another row of the table mentions; it must
+ * exist.
+ */
 static const kvd_option *row_of(const kvd_program *p, const char *name)
 {
     const kvd_option *const o = row_named(p->options, name, strlen(name));
@@ -123,7 +138,10 @@ static const kvd_option *row_of(const kvd_program *p, const char *name)
     return o;
 }
 
-/* Writes "MODEL or --shape", "--text, --ids or --random". */
+/*
+ * Writes the option names of a list as alternatives: "MODEL or --shape", "--text, --ids or
+ * --random".
+ */
 static const char *alternatives(const kvd_program *p, const char *names, char *text, size_t size)
 {
     char word[LABEL], label[LABEL];
@@ -140,7 +158,7 @@ static const char *alternatives(const kvd_program *p, const char *names, char *t
     return text;
 }
 
-/* ---- values ---- */
+/* ---- values of options ---- */
 
 static int bad_word(const char *label, const kvd_option *o, const char *text, kvd_err *err)
 {
@@ -224,7 +242,7 @@ static int put_number(const char *label, const kvd_option *o, const char *text, 
     return 0;
 }
 
-/* Reads a list into *list, which holds the default or NULL. */
+/* Parses the value of a list option into *list, which holds the allocated default or NULL. */
 static int put_list(const char *label, const kvd_option *o, const char *text, void **list,
                     size_t *count, kvd_err *err)
 {
@@ -304,14 +322,17 @@ static int put_value(const kvd_option *o, char *config, const char *text, kvd_er
     }
 }
 
-/* ---- reading ---- */
+/* ---- reading the command line ---- */
 
 static bool takes_value(const kvd_option *o)
 {
     return o->type != KVD_OPT_FLAG && o->type != KVD_OPT_PRINT;
 }
 
-/* Takes one option or argument; text is NULL for an option without a value. */
+/*
+ * Processes one option or argument of the command line; `text` is NULL for an option without a
+ * value.
+ */
 static int take(reader *r, const kvd_option *o, const char *text, kvd_err *err)
 {
     char label[LABEL];
@@ -358,7 +379,10 @@ static int unknown(const kvd_program *p, const char *text, size_t n, kvd_err *er
                     nearest ? ", nearest: --" : "", nearest ? nearest : "", p->name);
 }
 
-/* Returns the value of an option, which is the next element of argv, or NULL with *err filled. */
+/*
+ * Returns the value of an option, which is the next element of argv. If there is none, returns NULL
+ * and fills *err.
+ */
 static const char *next_value(const reader *r, const kvd_option *o, int *i, int argc, char **argv,
                               kvd_err *err)
 {
@@ -403,7 +427,7 @@ static const kvd_option *row_with(const kvd_option *rows, char letter)
     return NULL;
 }
 
-/* Reads -q, -qV, -oFILE or -o FILE. */
+/* Reads an element of argv with short options: -q, -qV, -oFILE or -o FILE. */
 static int read_letters(reader *r, int *i, int argc, char **argv, kvd_err *err)
 {
     for (const char *at = argv[*i] + 1; *at; at++) {
@@ -435,7 +459,7 @@ static bool any_given(const reader *r, const char *names)
     return found;
 }
 
-/* Checks the rules of the table and of the program on combinations of options. */
+/* Checks combinations of options by the rules of the table and by the program's own check. */
 static int check_together(const reader *r, kvd_err *err)
 {
     const kvd_program *const p = r->program;
@@ -500,9 +524,9 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
 }
 
 /*
- * A program may be started with standard streams closed. The next file opened would take their
- * place, and messages would be written into it. This opens each of them in the wrong direction, so
- * that every use fails as it did before.
+ * Opens standard streams that were closed when the program was started. Otherwise the next file
+ * opened would take their place, and messages would be written into it. Each stream is opened in
+ * the wrong direction, so that every use fails as it did before.
  */
 static void fill_standard_streams(void)
 {
@@ -551,11 +575,14 @@ int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err)
     return 0;
 }
 
-/* ---- --help ---- */
+/* ---- text of --help ---- */
 
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
-/* Prints text wrapped at RIGHT from `column` on; '\n' starts a new line. */
+/*
+ * Prints text wrapped at column RIGHT; `at` is the current column, new lines begin at `column`.
+ * '\n' starts a new line.
+ */
 static void print_wrapped(const char *text, int column, int at)
 {
     while (*text) {
@@ -577,7 +604,7 @@ static void print_wrapped(const char *text, int column, int at)
     putchar('\n');
 }
 
-/* Writes the words of an option with a separator between them. */
+/* Writes the words that an option accepts, with the separator `between`. */
 static void join_words(const kvd_option *o, const char *between, FILE *f)
 {
     const char *before = "";
@@ -605,7 +632,10 @@ static void put_arg(const kvd_option *o, FILE *f)
     fputs(o->optional ? "]" : "", f);
 }
 
-/* Starts another fact about an option: writes " (" before the first, "; " before the others. */
+/*
+ * Begins another fact about an option in --help: writes " (" before the first, "; " before the
+ * others.
+ */
 static FILE *next_fact(FILE *f, bool *open)
 {
     fputs(*open ? "; " : " (", f);
@@ -613,7 +643,10 @@ static FILE *next_fact(FILE *f, bool *open)
     return f;
 }
 
-/* Writes "(2 .. 8; default 4 bits; may be repeated; requires --weights)". */
+/*
+ * Writes the facts about an option in --help: "(2 .. 8; default 4 bits; may be repeated; requires
+ * --weights)".
+ */
 static void put_facts(const kvd_option *o, FILE *f)
 {
     char all[400];

@@ -1,5 +1,5 @@
 /*
- * Command lines from tables.
+ * Parses command lines that are described by tables of options.
  *
  * A program declares every option once, as one row of a kvd_option table. The parser, the checks of
  * what an option requires or excludes, the error messages, --help and the man page come from that
@@ -50,18 +50,18 @@ typedef struct {
     size_t given;    /* offset of a bool that tells whether the option was given; 0 means none */
     size_t typed;    /* offset of a const char * that receives the value as typed; 0 means none */
     /*
-     * Range of numbers; both 0: any number. For KVD_OPT_TEXT, `high` is the largest number of
-     * bytes. For KVD_OPT_TEXTS and KVD_OPT_WORDS, `high` is unused.
+     * Range of allowed numbers; both 0: any number. For KVD_OPT_TEXT, `high` is the largest number
+     * of bytes. For KVD_OPT_TEXTS and KVD_OPT_WORDS, `high` is unused.
      */
     double low, high;
-    bool above_low, below_high; /* the bound itself is refused */
+    bool above_low, below_high; /* true if the bound itself is not allowed */
     bool positional;            /* an argument without a name; read in the order of the rows */
-    bool optional;              /* --name and --name=VALUE, never --name VALUE */
-    bool repeatable;            /* for KVD_OPT_CALL; KVD_OPT_TEXTS is always repeatable */
-    bool early;                 /* read before all others, whatever the order */
+    bool optional;   /* the value may be left out: --name and --name=VALUE, never --name VALUE */
+    bool repeatable; /* for KVD_OPT_CALL; KVD_OPT_TEXTS is always repeatable */
+    bool early;      /* read before all others, whatever the order */
     /*
-     * List of words that ends with NULL or, for KVD_OPT_WORDS, with the field. Empty words are not
-     * offered.
+     * Words that the option accepts, a list that ends with NULL or, for KVD_OPT_WORDS, with the
+     * field. Empty words are not offered.
      */
     const char *const *words;
     const char *initial;   /* default value; parsed like a given value, before the command line */
@@ -74,7 +74,10 @@ typedef struct {
     const char *help;
 } kvd_option;
 
-/* Designated initialisers for the field `f` of the configuration type `T`. */
+/*
+ * Designated initialisers of a table row, which store the option's value in field `f` of the
+ * configuration type `T`.
+ */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
 #define KVD_GIVEN(T, f)        .given = offsetof(T, f)
@@ -86,29 +89,32 @@ typedef struct {
     const char *name;     /* "kvdim-collect" */
     const char *summary;  /* first paragraph of --help */
     const char *usage[4]; /* forms of the command, printed after the name, one per line */
-    /* sets of option names; one name of each set must be given */
+    /* sets of option names; the user must give one option of each set */
     const char *any_of[KVD_OPTION_ANY_OF];
     const char *examples[KVD_OPTION_EXAMPLES]; /* examples: whole commands, one per line */
     const char *notes;                         /* last paragraphs of --help, or NULL */
-    const char *moved;         /* names of options that moved_to has; NULL means none */
-    const char *moved_to;      /* name of the program that has them */
+    const char *moved;         /* names of options that another program has now; NULL means none */
+    const char *moved_to;      /* name of that program */
     const kvd_option *options; /* ends with {0} */
-    /* Checks what the table cannot express; may set fields that follow from others. May be NULL. */
+    /*
+     * Callback that checks what the table cannot express, or NULL. It may set fields that follow
+     * from others.
+     */
     int (*check)(void *config, kvd_err *err);
 } kvd_program;
 
 /*
- * Reads argv into *config, which is zeroed except for fields without an option. Wrong usage ends
- * the program with status 2 and one line on stderr; --help, --version and KVD_OPT_PRINT end it with
- * status 0. First of all, OpenBLAS is started with the right kernels (common/blas.h). Texts point
- * into argv.
+ * Parses argv into *config, which must be zeroed except for fields without an option. Wrong usage
+ * ends the program with status 2 and one line on stderr; --help, --version and KVD_OPT_PRINT end it
+ * with status 0. Before parsing, OpenBLAS is started with the right kernels (common/blas.h). Texts
+ * in *config point into argv.
  */
 void kvd_options_parse(const kvd_program *p, int argc, char **argv, void *config);
 
-/* kvd_options_parse for tests: on wrong usage returns -1 and fills *err. */
+/* Same as kvd_options_parse, but on wrong usage returns -1 and fills *err. Used by tests. */
 int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, kvd_err *err);
 
-/* Frees the lists of KVD_OPT_WHOLES and KVD_OPT_NUMBERS. */
+/* Frees the allocated lists of numbers (KVD_OPT_WHOLES and KVD_OPT_NUMBERS) in *config. */
 void kvd_options_release(const kvd_program *p, void *config);
 
 /* ---- options that programs share ---- */
@@ -158,19 +164,26 @@ extern const char *const kvd_switch_words[3];  /* "off", "on" */
         "json", .type = KVD_OPT_FLAG, KVD_INTO(T, common.json),                                    \
                 .help = "Print one JSON object on stdout instead of the summary"                   \
     }
-/* All rows above with their heading; T has a field `common`. */
+/*
+ * Table rows of all common options above, with their heading; the configuration type T has a field
+ * `common`.
+ */
 #define KVD_OPTIONS_COMMON(T, what, text)                                                          \
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
-/* Resolves --device for a program without a CUDA path: `auto` becomes `cpu`; `cuda` is an error. */
+/*
+ * Replaces the value `auto` of --device by `cpu`, for a program that cannot use a GPU. The value
+ * `cuda` is an error.
+ */
 int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err);
 
-/* ---- misspelt words ---- */
+/* ---- suggestions for misspelt words ---- */
 
 /*
- * Keeps the candidate that is most like `text`. Call it once per candidate, starting with *nearest
- * NULL and *distance 0. *nearest stays NULL if no candidate is near.
+ * Stores `candidate` in *nearest if it is more similar to `text` than the earlier candidates. Call
+ * it once per candidate, starting with *nearest NULL and *distance 0. *nearest stays NULL if no
+ * candidate is similar.
  */
 void kvd_option_nearest(const char *text, const char *candidate, const char **nearest,
                         size_t *distance);

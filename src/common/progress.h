@@ -1,6 +1,6 @@
 /*
- * Progress of a long loop, on stderr: a bar with rate and remaining time on a
- * terminal, one line every few seconds otherwise, nothing when quiet.
+ * Prints the progress of a long loop on stderr: a bar with rate and remaining time on a terminal,
+ * one line every few seconds otherwise, nothing when quiet.
  */
 #ifndef KVD_COMMON_PROGRESS_H
 #define KVD_COMMON_PROGRESS_H
@@ -17,7 +17,7 @@ typedef struct {
 
 void kvd_progress_start(kvd_progress *p, const char *what, const char *unit, double total,
                         bool quiet);
-/* `done` is the amount so far, not an increment */
+/* Updates the display; `done` is the amount so far, not an increment. */
 void kvd_progress_step(kvd_progress *p, double done);
 void kvd_progress_end(kvd_progress *p);
 

@@ -1,6 +1,6 @@
 /*
- * Uniform quantisation of one group of numbers, used by methods of the bits axis and for quantised
- * weights.
+ * Uniform quantisation of one group of numbers to codes of b bits. Used by methods of the bits axis
+ * and for quantised weights.
  */
 #ifndef KVD_COMMON_QUANTISE_H
 #define KVD_COMMON_QUANTISE_H
@@ -8,26 +8,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bits of a group's scale and zero point, 16 each. */
+/* Bits that scale and zero point of a group take, 16 each. */
 enum { KVD_GROUP_SIDE_BITS = 32 };
 
 /* Returns x rounded to float16, the type in which scales, zero points and outliers are stored. */
 float kvd_round_f16(float x);
 
 /*
- * Quantises n values, `stride` apart, to b bits: asymmetric, to the nearest (LeanKV Eq. 2; KIVI
- * section 3). Scale and zero point are rounded to float16.
+ * Quantises a group of n values, `stride` apart, to codes of b bits, and writes the decoded values
+ * to `decoded`, which may be x. Codes are asymmetric, to the nearest (LeanKV Eq. 2; KIVI section
+ * 3). Scale and zero point are rounded to float16.
  *
- *   s = (max - min) / (2^b - 1),  x^ = s round((x - min) / s) + min
+ * s = (max - min) / (2^b - 1), x^ = s round((x - min) / s) + min
  *
- * A constant group is exact up to the rounding of min. n >= 1, b in 1 .. 16. `decoded` may be x.
- * Returns the bits of the codes, without the KVD_GROUP_SIDE_BITS of scale and zero point.
+ * A constant group is exact up to the rounding of min. n >= 1, b in 1 .. 16. Returns the bits of
+ * the codes, without the KVD_GROUP_SIDE_BITS of scale and zero point.
  */
 double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 
 /*
- * Writes the codes of kvd_quantise_group for n adjacent values and b <= 8 bits to code [n], and its
- * scale and zero point to *step and *zero. A value is read as step * code + zero.
+ * Writes the codes of kvd_quantise_group for n adjacent values and b <= 8 bits to code [n], and the
+ * group's scale and zero point to *step and *zero. A code is decoded as step * code + zero.
  */
 void kvd_quantise_codes(const float *x, size_t n, int b, uint8_t *code, float *step, float *zero);
 

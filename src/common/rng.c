@@ -9,7 +9,10 @@ static u128 wide(uint64_t high, uint64_t low)
     return (u128)high << 64 | low;
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014): neighbouring seeds give unrelated words. */
+/*
+ * Returns the next word of splitmix64 (Steele, Lea, Flood 2014): neighbouring seeds give unrelated
+ * words.
+ */
 static uint64_t splitmix(uint64_t *x)
 {
     uint64_t z = *x += 0x9e3779b97f4a7c15u;
@@ -27,7 +30,9 @@ void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream)
 {
     uint64_t s = seed;
     const uint64_t high = splitmix(&s), low = splitmix(&s);
-    /* The increment is odd and differs for every stream; its top bits are mixed. */
+    /*
+     * The increment of the generator is odd and differs for every stream; its top bits are mixed.
+     */
     uint64_t t = stream;
     r->inc = wide(splitmix(&t), stream) << 1 | 1;
     r->state = 0;
@@ -45,8 +50,8 @@ uint64_t kvd_rng_u64(kvd_rng *r)
 }
 
 /*
- * Multiply and reject (Lemire 2019). The low word identifies the few draws that would favour some
- * values; they are drawn again.
+ * Multiplies a random word by n and rejects some (Lemire 2019). The low word of the product
+ * identifies the few draws that would favour some values; they are drawn again.
  */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {
@@ -64,7 +69,10 @@ double kvd_rng_uniform(kvd_rng *r)
     return (double)(kvd_rng_u64(r) >> 11) * 0x1p-53;
 }
 
-/* Polar method (Marsaglia & Bray 1964). The second value is dropped, so *r is the whole state. */
+/*
+ * Draws by the polar method (Marsaglia & Bray 1964). The second value is dropped, so *r is the
+ * whole state.
+ */
 double kvd_rng_normal(kvd_rng *r)
 {
     for (;;) {

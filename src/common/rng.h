@@ -13,20 +13,21 @@ typedef struct {
 } kvd_rng;
 
 /*
- * Seeds a stream. Streams of one seed are independent. Each purpose has its own stream, so that an
- * additional draw for one purpose does not change the others.
+ * Seeds the generator for one stream of random numbers. Streams of one seed are independent. Each
+ * purpose has its own stream, so that an additional draw for one purpose does not change the
+ * others.
  */
 void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream);
 uint64_t kvd_rng_u64(kvd_rng *r);
-/* Uniform in [0, n), n >= 1, without bias. */
+/* Returns a random integer, uniform in [0, n), n >= 1, without bias. */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n);
-/* Uniform in [0, 1). */
+/* Returns a random number, uniform in [0, 1). */
 double kvd_rng_uniform(kvd_rng *r);
-/* Standard normal. */
+/* Returns a random number with the standard normal distribution. */
 double kvd_rng_normal(kvd_rng *r);
 /*
- * Draws k of 0 .. n - 1 uniformly, in random order, into index[0 .. k-1]; the remaining numbers
- * fill index[k .. n-1].
+ * Draws k of the numbers 0 .. n - 1 uniformly, in random order, into index[0 .. k-1]; the other
+ * numbers fill index[k .. n-1].
  */
 void kvd_rng_choose(kvd_rng *r, size_t n, size_t k, size_t *index);
 

@@ -32,7 +32,7 @@ static void on_stop(int sig)
     stop_asked = 1;
 }
 
-/* ---- the command line, as a shell would take it ---- */
+/* ---- command line with shell quoting ---- */
 
 static bool needs_quotes(const char *s)
 {
@@ -41,7 +41,10 @@ static bool needs_quotes(const char *s)
     return !*s || s[strspn(s, plain)];
 }
 
-/* A single quote inside single quotes is written '\'' . */
+/*
+ * Returns argv as one line that a shell reads as the same command. A single quote inside single
+ * quotes is written '\'' .
+ */
 static char *quote_command(int argc, char **argv, kvd_err *err)
 {
     size_t size = 1;
@@ -72,7 +75,7 @@ static char *quote_command(int argc, char **argv, kvd_err *err)
     return text;
 }
 
-/* ---- start and end ---- */
+/* ---- start and end of a run ---- */
 
 static int cores_allowed(void)
 {
@@ -84,8 +87,9 @@ static int cores_allowed(void)
 }
 
 /*
- * After the first Ctrl-C the handler is removed, so a second one ends the program at once. Ignoring
- * SIGXFSZ turns a write beyond `ulimit -f` into an error with a message.
+ * Installs the signal handlers. After the first Ctrl-C the handler is removed, so a second one ends
+ * the program at once. Ignoring SIGXFSZ turns a write beyond `ulimit -f` into an error with a
+ * message.
  */
 static int install_signals(kvd_err *err)
 {
@@ -103,7 +107,10 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
                   kvd_err *err)
 {
     *run = (kvd_run){.program = program, .seed = opt->seed, .started = kvd_clock_s()};
-    /* After a failed flush (a full disk), HDF5 would try again at exit and never end. */
+    /*
+     * Disable HDF5's cleanup at exit: after a failed flush (a full disk) it would try again and
+     * never end.
+     */
     (void)H5dont_atexit();
     if (H5open() < 0)
         return kvd_fail(err, "cannot start the HDF5 library");
@@ -163,9 +170,9 @@ int kvd_fail_interrupted(kvd_err *err)
 }
 
 /*
- * Adds the memory limit to a message that does not name it, if the process came close to the limit.
- * Libraries report a failed allocation as other errors: jansson as invalid JSON, HDF5 as a dataset
- * that cannot be read.
+ * Adds the memory limit to an error message that does not name it, if the process came close to the
+ * limit. Libraries report a failed allocation as other errors: jansson as invalid JSON, HDF5 as a
+ * dataset that cannot be read.
  */
 static void name_the_limit(kvd_err *err)
 {
@@ -197,7 +204,7 @@ void kvd_run_fail_as_usage(void)
     atomic_store(&failing_status, 2);
 }
 
-/* ---- inputs ---- */
+/* ---- inputs of a run ---- */
 
 enum { READ_BYTES = 1 << 20 };
 
@@ -253,8 +260,8 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
 }
 
 /*
- * Hashes every regular file (links are followed) in the order of names: name, zero byte, size,
- * content.
+ * Adds every regular file of a folder to a hash (links are followed), in the order of names: name,
+ * zero byte, size, content.
  */
 static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
@@ -322,8 +329,8 @@ static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
         goto done;
     }
     /*
-     * A folder is not hashed, which may take hours: the reader of the file refuses it with its own
-     * message.
+     * A folder is not hashed, because that may take hours: the reader of the file refuses it with
+     * its own message.
      */
     if (S_ISDIR(st.st_mode) && !folders) {
         input_release(&in);
@@ -422,7 +429,7 @@ int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *
     return 0;
 }
 
-/* ---- facts ---- */
+/* ---- facts about build and machine ---- */
 
 const char *kvd_version(void)
 {

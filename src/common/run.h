@@ -1,5 +1,6 @@
 /*
- * State of a program's run: the facts of /provenance, the number of threads, and requests to stop.
+ * State of a program's run: what /provenance records, the number of threads, and whether the user
+ * has asked the program to stop.
  */
 #ifndef KVD_COMMON_RUN_H
 #define KVD_COMMON_RUN_H
@@ -11,8 +12,10 @@
 #include "common/options.h"
 
 typedef struct {
-    char *path; /* as given on the command line */
-    /* size of the file, or of all files of a directory; 0 for an input that is not a file */
+    char *path; /* path as given on the command line */
+    /*
+     * size in bytes of the file, or of all files of a directory; 0 for an input that is not a file
+     */
     uint64_t bytes;
     char hash[40];  /* "xxh3:" + 32 hex digits (XXH3-128 of the content) */
     char *schema;   /* "kvdim/moments", ...; "" if it was not made by kvdim */
@@ -22,7 +25,7 @@ typedef struct {
 
 typedef struct {
     const char *program; /* "kvdim-collect" */
-    char *command_line;  /* shell-quoted */
+    char *command_line;  /* command line with shell quoting */
     uint64_t seed;
     int threads;
     double started;            /* start of the run in seconds, CLOCK_MONOTONIC */
@@ -44,30 +47,37 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
 void kvd_run_release(kvd_run *run);
 
 /*
- * Hashes a file and lists it as an input. A folder is ignored, because the reader of the file
- * refuses it with its own message.
+ * Hashes an input file and adds it to the run's list of inputs. A folder is ignored, because the
+ * reader of the file refuses it with its own message.
  */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
 /*
- * Hashes a checkpoint and lists it as an input: a file, or all regular files of a directory in the
- * order of names, without files that start with a dot and without folders.
+ * Hashes a checkpoint and adds it to the run's list of inputs. It is a file, or all regular files
+ * of a directory in the order of names, without files that start with a dot and without folders.
  */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
-/* Lists an input that is not a file by a name and a content hash "xxh3:...". Its size is 0. */
+/*
+ * Adds an input that is not a file to the run's list of inputs, by a name and a content hash
+ * "xxh3:...". Its size is 0.
+ */
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err);
 
 /*
- * Fails if `path`, or the file that it links to, is an input, or would become part of an input
- * folder. Writing there would destroy the input or change the hash of a checkpoint.
+ * Fails if the output `path`, or the file that it links to, is an input of the run, or would become
+ * part of an input folder. Writing there would destroy the input or change the hash of a
+ * checkpoint.
  */
 int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err);
-/* Fails as kvd_run_not_an_input does, for one input that the run need not list. */
+/*
+ * Fails as kvd_run_not_an_input does, but for one input `input`, which need not be in the run's
+ * list.
+ */
 int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err);
 
 /*
- * Records the value used for one option. `fmt` gives the value as text, cut with "..." after 511
- * bytes.
+ * Records the value of one option in the run's parameters. `fmt` gives the value as text, which is
+ * cut with "..." after 511 bytes.
  */
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
@@ -75,25 +85,29 @@ int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *
 /* Returns the seconds since kvd_run_start. */
 double kvd_run_elapsed(const kvd_run *run);
 
-/* Returns true once SIGINT or SIGTERM has arrived. Long loops call it between pieces of work. */
+/*
+ * Returns true if the user has interrupted the program (SIGINT or SIGTERM). Long loops call it
+ * between pieces of work.
+ */
 bool kvd_interrupted(void);
 
 /* Fails with the message "interrupted". */
 int kvd_fail_interrupted(kvd_err *err);
 
 /*
- * Ends every main: if status is not 0, prints err as "PROGRAM: message". Flushes stdout (a full
- * disk there is an error too). Returns the exit status, 0 or 1, or 2 after kvd_run_fail_as_usage.
+ * Ends every main: if `status` is not 0, prints *err as "PROGRAM: message". Flushes stdout (a full
+ * disk there is an error too). Returns the exit status of the program, 0 or 1, or 2 after
+ * kvd_run_fail_as_usage.
  */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 
 /*
- * Makes a failing run end with status 2, as a wrong command line does. For what the user gave and
- * only the run could find wrong. Thread-safe.
+ * Makes a failing run end with status 2, as a wrong command line does. For errors in what the user
+ * gave that only the run could find. Thread-safe.
  */
 void kvd_run_fail_as_usage(void);
 
-/* Facts about this build and machine, for provenance and --version. */
+/* Return facts about this build and machine, for provenance and --version. */
 const char *kvd_version(void); /* "1.0.0" */
 const char *kvd_git_revision(void);
 const char *kvd_cpu_name(void);

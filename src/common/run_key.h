@@ -1,6 +1,6 @@
 /*
- * Text that identifies all settings that decide the numbers of a run. Files of an interrupted run
- * are continued only by a run with an equal key.
+ * Run key: text of all settings that affect the numbers of a run. Files of an interrupted run are
+ * continued only by a run with an equal key.
  */
 #ifndef KVD_COMMON_RUN_KEY_H
 #define KVD_COMMON_RUN_KEY_H
@@ -9,19 +9,22 @@
 
 #include "common/err.h"
 
-/* Lines "name=value\n". Two runs with equal keys write equal datasets. */
+/* Text of a run key: lines "name=value\n". Two runs with equal keys write equal datasets. */
 typedef struct {
     char text[2048];
     size_t used;
 } kvd_run_key;
 
-/* Adds a line. Fails if the key is full. The value is made printable. */
+/*
+ * Adds a line with a setting's name and value to the run key. Fails if the key is full. Control
+ * characters of the value are replaced.
+ */
 int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
 /*
- * Returns 0 if the keys are equal. Otherwise returns -1 with the message "'path' <what>: name was
- * X, is now Y" for the first line that differs.
+ * Returns 0 if the run keys `then` (from file `path`) and *now are equal. Otherwise returns -1 with
+ * the message "'path' <what>: name was X, is now Y" for the first line that differs.
  */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);

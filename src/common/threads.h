@@ -1,6 +1,6 @@
 /*
- * Threads. OpenMP threads run kvdim's own loops; OpenBLAS has a pool of its own. Without OpenMP
- * (the fuzzers' build) there is one thread.
+ * Numbers of threads and thread indices. OpenMP threads run kvdim's own loops; OpenBLAS has a pool
+ * of its own. Without OpenMP (the fuzzers' build) there is one thread.
  */
 #ifndef KVD_COMMON_THREADS_H
 #define KVD_COMMON_THREADS_H
@@ -8,12 +8,13 @@
 #include <stddef.h>
 
 /*
- * Returns the number of threads that a parallel region started here would have; 1 inside a region.
+ * Returns the number of threads that an OpenMP parallel region would have if it began at this
+ * point; 1 inside a region.
  */
 size_t kvd_thread_count(void);
 /*
- * Returns the calling thread's number in its parallel region, from 0, for buffers with one part per
- * thread.
+ * Returns the index of the calling thread in its parallel region, from 0. It selects the thread's
+ * part of a shared buffer.
  */
 size_t kvd_thread_index(void);
 

@@ -9,7 +9,8 @@ unsigned kvd_utf8_width(char lead)
 }
 
 /*
- * Returns the bytes of the well-formed character at s, or 0; *prefix is the number of good bytes.
+ * Returns the number of bytes of the well-formed UTF-8 character at s, or 0 if it is malformed;
+ * *prefix is the number of its good bytes.
  */
 static size_t one_character(const unsigned char *s, size_t len, size_t *prefix)
 {

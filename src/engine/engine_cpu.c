@@ -1,4 +1,4 @@
-/* The inference engine on the CPU (engine/engine.h). */
+/* Inference engine on the CPU (engine/engine.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,19 +25,20 @@ typedef struct {
     bool stepwise; /* true: `caches` is used, false: `slots` */
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
-    /* Number of tokens that a slot holds. */
+    /* Number of tokens for which a slot of the KV cache has room. */
     size_t tokens;
     kvd_cpu_rows rows;
-    /* Bytes that the caches held in the latest iteration. */
+    /* Size in bytes of the KV cache in the latest iteration. */
     double held_bytes;
-    uint32_t *held; /* [max_batch] tokens of every slot, 0: free */
-    float *last;    /* [max_batch][d_model] rows whose logits are wanted */
+    uint32_t *held; /* number of tokens in each slot, [max_batch]; 0: the slot is free */
+    float *last;    /* [max_batch][d_model] rows of the residual stream whose logits are wanted */
     /*
-     * [max_batch][d_embed] the rows of `last` after the embedding's projection; NULL if it has none
+     * The rows of `last` after the projection before the head, [max_batch][d_embed]; NULL if the
+     * model has none.
      */
     float *narrow;
     float *logits; /* [max_batch][vocab_size] */
-    /* [max_batch] row of the logits of each slice; SIZE_MAX means it emits no token */
+    /* row of the logits of each slice, [max_batch]; SIZE_MAX means it emits no token */
     size_t *emitted;
     size_t n_slices; /* number of slices of the latest iteration */
 } engine;
@@ -47,7 +48,7 @@ static engine *self_of(kvd_engine *e)
     return (engine *)(void *)e; /* the interface is the first field */
 }
 
-/* ---- an iteration ---- */
+/* ---- running an iteration ---- */
 
 static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, kvd_err *err)
 {
@@ -76,7 +77,10 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
     return 0;
 }
 
-/* Returns an error that names the request to which the row belongs. */
+/*
+ * Fails with a message that names the request and token of row `row` of the iteration, which is not
+ * finite.
+ */
 static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
 {
     size_t i = 0;
@@ -94,7 +98,8 @@ static int check_finite(const kvd_iteration *it, const char *where, const float 
 }
 
 /*
- * Runs the attention of a plan of the dims axis: rotates, appends to the cache, and attends to it.
+ * Runs the attention of one layer for methods that only remove dimensions: projects Q, K and V to
+ * the kept dimensions, stores K and V in the cache, and attends to it.
  */
 static int attend(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
 {
@@ -127,7 +132,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     char where[32];
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
-    /* An infinite key can vanish in the softmax, so keys and values are checked themselves. */
+    /* Keys and values are checked too, because an infinite key can vanish in the softmax. */
     if (check_finite(it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
         check_finite(it, where, r->v, l->cut.at_v[kv], err))
@@ -139,7 +144,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     return check_finite(it, where, r->x, (size_t)e->config->d_model, err);
 }
 
-/* Computes the logits of the last row of every slice that emits a token. */
+/* Computes the logits for the last token of every slice that emits a token. */
 static int head(engine *e, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_cpu_weights *const w = &e->weights;
@@ -184,7 +189,7 @@ static void sample(const engine *e, const kvd_iteration *it, uint32_t *next)
     }
 }
 
-/* Returns the bytes that the slots hold. */
+/* Returns the size in bytes of the K and V that all slots hold. */
 static double slots_bytes(const engine *e)
 {
     double elements = 0;
@@ -212,7 +217,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* counted before ending requests release their caches */
+    /* The bytes are counted before the requests that end release their caches. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -260,7 +265,7 @@ static void drop(kvd_engine *hook, size_t slot)
         kvd_sequence_cache_end(&e->caches.running, slot);
 }
 
-/* ---- life ---- */
+/* ---- opening and closing the engine ---- */
 
 static void release(kvd_engine *hook)
 {
@@ -278,9 +283,9 @@ static void release(kvd_engine *hook)
 }
 
 /*
- * Sets the number of pages: the number that the limits ask for, or the number for which memory is
- * left after the weights and the activations, at least one. Pages, weights and activations are not
- * allocated yet; if memory does not hold them together, fails with all numbers.
+ * Sets the number of pages of the KV cache: the number in the limits, or the number, at least one,
+ * that fits into memory next to the weights and activations. None of them are allocated yet; if
+ * memory does not hold them together, fails with all numbers.
  */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
@@ -334,7 +339,7 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* mean over the tokens of a full slot: layers with a window hold its newest tokens only */
+    /* mean over the tokens of a full slot; a layer with a window holds only the newest tokens */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

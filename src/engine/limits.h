@@ -1,4 +1,6 @@
-/* Limits of a batch, for the engines and for the scheduler that makes their iterations. */
+/*
+ * Limits of a batch of requests, for the engines and for the scheduler that fills their iterations.
+ */
 #ifndef KVD_ENGINE_LIMITS_H
 #define KVD_ENGINE_LIMITS_H
 
@@ -14,11 +16,14 @@ typedef enum {
 typedef struct {
     /* Maximum number of requests that run at the same time. */
     size_t max_batch;
-    /* Maximum number of prompt tokens per iteration if chunk is 0. A longer prompt runs alone. */
+    /* Maximum number of prompt tokens in an iteration if chunk is 0. A longer prompt runs alone. */
     size_t max_tokens;
-    /* Maximum number of tokens per iteration; 0 means prompts are not split. */
+    /*
+     * Maximum number of tokens in an iteration; longer prompts are split. 0 means prompts are not
+     * split.
+     */
     size_t chunk;
-    /* Number of pages of 64 tokens in the cache of every layer. */
+    /* Number of pages of 64 tokens that the KV cache has in every layer. */
     size_t pages;
     kvd_admission admission;
 } kvd_batching_limits;

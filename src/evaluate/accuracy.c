@@ -1,4 +1,4 @@
-#include "evaluate/accuracy.h"
+#include "evaluate/eval_run.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "evaluate/error_scan.h"
+#include "evaluate/eval_run.h"
 
 #include <assert.h>
 #include <math.h>

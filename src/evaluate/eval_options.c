@@ -1,4 +1,4 @@
-#include "evaluate/eval_options.h"
+#include "evaluate/eval_run.h"
 
 #include <math.h>
 #include <stdlib.h>

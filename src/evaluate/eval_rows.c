@@ -2,14 +2,124 @@
  * Evaluates the points of kvdim-eval into rows: all in one pass over the texts or, with --resume,
  * one after another, each saved.
  */
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/progress.h"
 #include "evaluate/accuracy_text.h"
 #include "evaluate/eval_run.h"
-#include "evaluate/seeds.h"
+#include "evaluate/evaluate.h"
+
+/* Means over seeds of one point, for methods that draw random numbers. */
+
+/* Returns sum(field) / sum(n) over the sequences of a choice. */
+static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
+{
+    double sum = 0, n = 0;
+    for (size_t s = 0; s < n_sequences; s++) {
+        sum += field(&c->per_sequence[s]);
+        n += c->per_sequence[s].n;
+    }
+    return sum / n;
+}
+
+static double nll(const kvd_quality *q)
+{
+    return q->nll;
+}
+
+static double top1(const kvd_quality *q)
+{
+    return q->top1;
+}
+
+static double kl(const kvd_quality *q)
+{
+    return q->kl;
+}
+
+static double agree(const kvd_quality *q)
+{
+    return q->agree;
+}
+
+static void mean_quality(const kvd_choice *choice, size_t n, size_t n_sequences, kvd_choice *mean)
+{
+    for (size_t s = 0; s < n_sequences; s++) {
+        kvd_quality *const q = &mean->per_sequence[s];
+        q->n = choice->per_sequence[s].n;
+        for (size_t k = 0; k < n; k++) {
+            const kvd_quality *const x = &choice[k].per_sequence[s];
+            q->nll += x->nll / (double)n;
+            q->top1 += x->top1 / (double)n;
+            q->kl += x->kl / (double)n;
+            q->agree += x->agree / (double)n;
+        }
+    }
+}
+
+/*
+ * Adds the sums of squares of a seed, so that the error is that of the rows of all seeds together.
+ */
+static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
+{
+    const size_t heads = (size_t)x->n_layers * (size_t)x->n_heads;
+    for (size_t i = 0; i < heads; i++) {
+        sum->diff2[i] += x->diff2[i];
+        sum->norm2[i] += x->norm2[i];
+        sum->relative[i] += x->relative[i];
+        sum->n[i] += x->n[i];
+        sum->n_zero[i] += x->n_zero[i];
+    }
+}
+
+/*
+ * Fills *mean, which must be zeroed, with the means over n evaluated choices of one point that
+ * differ in their seeds. Sums of every sequence are averaged, so intervals
+ * describe the method's average over seeds. Counts, seconds and errors of attention outputs are
+ * added. The spread over seeds is the standard deviation of the means over sequences. The
+ * plan of *mean is borrowed from the first choice; release *mean with kvd_choice_release.
+ */
+static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
+                           kvd_choice *mean, kvd_err *err)
+{
+    double (*const field[])(const kvd_quality *) = {nll, top1, kl, agree};
+    double *const to[] = {&mean->spread.nll, &mean->spread.top1, &mean->spread.kl,
+                          &mean->spread.agree};
+    mean->method = choice->method;
+    mean->overall_p = choice->overall_p;
+    mean->plan = choice->plan;
+    mean->weight_bytes = choice->weight_bytes;
+    mean->n_seeds = n;
+    snprintf(mean->engine, sizeof mean->engine, "%s", choice->engine);
+    double *const seed = malloc(n * sizeof *seed);
+    mean->per_sequence = calloc(e->n_sequences, sizeof *mean->per_sequence);
+    if (!seed || !mean->per_sequence) {
+        free(seed);
+        return kvd_no_memory(err, "sums per sequence", e->n_sequences * sizeof *mean->per_sequence);
+    }
+    mean_quality(choice, n, e->n_sequences, mean);
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t k = 0; k < n; k++)
+            seed[k] = rate(&choice[k], e->n_sequences, field[i]);
+        *to[i] = kvd_stddev(seed, n);
+    }
+    int status = 0;
+    if (choice->error.diff2)
+        status = kvd_attention_error_init(&mean->error, NULL, e->config, err);
+    for (size_t k = 0; !status && k < n; k++) {
+        kvd_cache_account_add(&mean->account, &choice[k].account);
+        mean->seconds += choice[k].seconds;
+        if (mean->error.diff2)
+            add_errors(&choice[k].error, &mean->error);
+    }
+    free(seed);
+    return status;
+}
 
 void kvd_eval_print_new_rows(kvd_eval_run *v)
 {
@@ -182,4 +292,105 @@ static int all_at_once(kvd_eval_run *v, kvd_err *err)
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err)
 {
     return v->cfg->resume ? one_by_one(v, err) : all_at_once(v, err);
+}
+
+size_t kvd_saved_rows_count(const kvd_saved_rows *s)
+{
+    return s->from.rows ? kvd_rows_count(s->from.rows) : 0;
+}
+
+static int load(kvd_saved_rows *s, const kvd_accuracy *like, kvd_err *err)
+{
+    kvd_h5 f = {.id = H5I_INVALID_HID};
+    kvd_err why;
+    char *then = NULL;
+    int status = kvd_h5_open(&f, s->path, &kvd_schema_accuracy_rows, &why) ||
+                 kvd_h5_get_text(&f, "/", "run_key", &then, &why);
+    if (!status && kvd_run_key_same(s->path, "cannot be resumed", then, &s->key, err)) {
+        free(then);
+        kvd_h5_close(&f, false);
+        return -1;
+    }
+    status = status ||
+             kvd_accuracy_init(&s->from, like->config, like->label, like->n_sequences,
+                               like->n_tokens, false, &why) ||
+             kvd_accuracy_load(&f, &s->from, &why);
+    free(then);
+    kvd_h5_close(&f, false);
+    return status ? kvd_fail(err, "cannot resume: %s; remove '%s' or run without --resume", why.msg,
+                             s->path)
+                  : 0;
+}
+
+int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
+                        kvd_err *err)
+{
+    s->next = 0;
+    if (asprintf(&s->path, "%s.rows", output) < 0) {
+        s->path = NULL;
+        return kvd_no_memory(err, "a path", strlen(output) + 6);
+    }
+    if (kvd_output_check_derived(s->path, err))
+        return -1;
+    return access(s->path, F_OK) ? 0 : load(s, like, err);
+}
+
+void kvd_saved_rows_release(kvd_saved_rows *s)
+{
+    free(s->path);
+    kvd_accuracy_release(&s->from);
+    memset(s, 0, sizeof *s);
+}
+
+static bool same_text(const kvd_rows *r, size_t row, const char *column, const char *text)
+{
+    return !strcmp(kvd_row_text(r, row, column), text);
+}
+
+static bool same_real(const kvd_rows *r, size_t row, const char *column, double x)
+{
+    const double y = kvd_row_real(r, row, column);
+    return isnan(x) ? isnan(y) : x <= y && x >= y;
+}
+
+int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
+                        kvd_accuracy *to, bool *taken, kvd_err *err)
+{
+    *taken = false;
+    if (!s->path || s->next == kvd_saved_rows_count(s))
+        return 0;
+    const kvd_rows *const r = s->from.rows;
+    const char *const name = kvd_method_name(point->method);
+    if (!same_text(r, s->next, "method", name) ||
+        !same_text(r, s->next, "settings", point->method->settings) ||
+        !same_text(r, s->next, "purpose", purpose) || !same_text(r, s->next, "rule", point->rule) ||
+        !same_real(r, s->next, "p_wanted", point->p_wanted) ||
+        !same_real(r, s->next, "removal_rate", point->removal_rate))
+        return kvd_fail(err, "'%s': row %zu is of '%s', this run comes to '%s' there", s->path,
+                        s->next, kvd_row_text(r, s->next, "method"), name);
+    *taken = true;
+    return kvd_accuracy_take(to, &s->from, s->next++, err);
+}
+
+int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
+                        kvd_err *err)
+{
+    kvd_h5 f;
+    if (!s->path || s->next < kvd_saved_rows_count(s))
+        return 0;
+    /* kvd_h5_create would replace the file that a symbolic link of this name points to. */
+    if (kvd_output_check_derived(s->path, err) ||
+        kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
+        return -1;
+    const int status = kvd_h5_put_text(&f, "/", "run_key", s->key.text, err) ||
+                       kvd_accuracy_write(&f, rows, err) || kvd_h5_finish(&f, err);
+    kvd_h5_close(&f, false);
+    return status ? -1 : 0;
+}
+
+int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err)
+{
+    return !s->path || !unlink(s->path) || errno == ENOENT
+               ? 0
+               : kvd_fail_errno(err, "cannot remove '%s'", s->path);
 }

@@ -237,3 +237,216 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
             return -1;
     return 0;
 }
+
+/*
+ * Reads curves of methods along their key from the rows: the answers of --points-only, and the
+ * difference between the targets of two methods.
+ */
+
+/* Rows of one method in order of decreasing bytes, whatever created the rows. */
+typedef struct {
+    size_t n, *row;
+    double *x; /* overall p, or the share of the way between the ends of the key */
+    const double **top1;
+} curve;
+
+static void release(curve *c)
+{
+    free(c->row);
+    free(c->x);
+    free((void *)c->top1);
+    memset(c, 0, sizeof *c);
+}
+
+static bool equal(double a, double b)
+{
+    return isnan(a) ? isnan(b) : a <= b && a >= b;
+}
+
+bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
+                           const kvd_method_tradeoff *rate)
+{
+    kvd_method x, y;
+    if (strcmp(a->name, b->name) != 0)
+        return false;
+    kvd_method_tradeoff_set(a, rate, rate->most, &x);
+    kvd_method_tradeoff_set(b, rate, rate->most, &y);
+    return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
+           equal(x.r, y.r) &&
+           equal(x.p_low, y.p_low); /* rates of single pairs are in the settings */
+}
+
+static bool is_text(const kvd_rows *r, size_t row, const char *column, const char *text)
+{
+    return !strcmp(kvd_row_text(r, row, column), text);
+}
+
+/*
+ * The method of the command line that made the row, alike to that of the target but for the key;
+ * NULL means none did.
+ */
+static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *t, size_t row)
+{
+    const kvd_eval_options *const cfg = v->cfg;
+    const kvd_method *const base = &cfg->in.method[t->method];
+    const kvd_rows *const r = v->accuracy.rows;
+    if (row >= t->first_row && row < t->end_row)
+        return base;
+    if (!is_text(r, row, "purpose", "point") || !is_text(r, row, "method", kvd_method_name(base)) ||
+        (base->dims && !is_text(r, row, "rule",
+                                base->dims->one_p ? "uniform" : kvd_width_rule_name[base->ranks])))
+        return NULL;
+    for (size_t i = 0; i < cfg->in.n_methods; i++)
+        if (is_text(r, row, "settings", cfg->in.method[i].settings) &&
+            kvd_eval_same_but_key(&cfg->in.method[i], base, &t->rate))
+            return &cfg->in.method[i];
+    return NULL;
+}
+
+/* Returns the value of the key in a row. */
+static double value_of(const kvd_eval_run *v, const kvd_eval_target *t, const kvd_method *m,
+                       size_t row)
+{
+    const kvd_rows *const r = v->accuracy.rows;
+    return t->rate.p ? kvd_row_real(r, row, "overall_p") : kvd_method_tradeoff_value(m, &t->rate);
+}
+
+static void insert(curve *c, double x, size_t row, const double *top1)
+{
+    size_t at = 0;
+    while (at < c->n && c->x[at] < x)
+        at++;
+    if (at < c->n && equal(c->x[at], x))
+        return;
+    memmove(c->x + at + 1, c->x + at, (c->n - at) * sizeof *c->x);
+    memmove(c->row + at + 1, c->row + at, (c->n - at) * sizeof *c->row);
+    memmove((void *)(c->top1 + at + 1), (const void *)(c->top1 + at),
+            (c->n - at) * sizeof *c->top1);
+    c->x[at] = x;
+    c->row[at] = row;
+    c->top1[at] = top1;
+    c->n++;
+}
+
+static int curve_of(const kvd_eval_run *v, const kvd_eval_target *t, curve *c, kvd_err *err)
+{
+    const size_t rows = kvd_rows_count(v->accuracy.rows), room = rows + 1;
+    *c = (curve){0, malloc(room * sizeof *c->row), malloc(room * sizeof *c->x),
+                 malloc(room * sizeof *c->top1)};
+    if (!c->row || !c->x || !c->top1) {
+        release(c);
+        return kvd_no_memory(err, "points of a method", room * sizeof *c->x);
+    }
+    for (size_t i = 0; i < rows; i++) {
+        const kvd_method *const m = maker_of(v, t, i);
+        const double value = m ? value_of(v, t, m, i) : NAN;
+        const double x = t->rate.p ? value : kvd_method_tradeoff_share(&t->rate, value);
+        if (isnan(x) || (t->whole && !(x > 0)))
+            continue;
+        insert(c, x, i, kvd_rows_samples(v->accuracy.rows, KVD_ACCURACY_TOP1, i));
+    }
+    return 0;
+}
+
+int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err)
+{
+    const kvd_method *const base = &v->cfg->in.method[t->method];
+    curve c;
+    if (curve_of(v, t, &c, err))
+        return -1;
+    kvd_target_sample *const sample = malloc((c.n + 1) * sizeof *sample);
+    int status = sample ? 0 : kvd_no_memory(err, "points of a method", (c.n + 1) * sizeof *sample);
+    if (!status && !c.n)
+        status = kvd_fail(err, "method '%s': --points-only, and there is no point along %s",
+                          base->name, t->rate.name);
+    if (!status) {
+        const size_t whole = t->whole;
+        sample[0] = (kvd_target_sample){0, 0, 0, {1, 1, 1}};
+        for (size_t i = 0; i < c.n; i++)
+            sample[i + whole] =
+                (kvd_target_sample){.x = c.x[i],
+                                    .value = value_of(v, t, maker_of(v, t, c.row[i]), c.row[i]),
+                                    .saving = kvd_accuracy_saving(&v->accuracy, c.row[i]),
+                                    .share = kvd_accuracy_top1_share(&v->accuracy, c.row[i])};
+        kvd_target_read(sample, c.n + whole, v->cfg->target, &t->found);
+        t->found.n_points -= whole;
+    }
+    free(sample);
+    release(&c);
+    return status;
+}
+
+/*
+ * Returns the number of right predictions of the uncompressed model per sequence. A resumed run may
+ * not have run the model yet, and runs it here.
+ */
+static double *reference_of(kvd_eval_run *v, kvd_err *err)
+{
+    kvd_evaluator *const e = &v->evaluator;
+    if (kvd_evaluator_know_reference(e, err))
+        return NULL;
+    double *const top1 = malloc(e->n_sequences * sizeof *top1);
+    if (!top1)
+        kvd_no_memory(err, "predictions of the uncompressed model", e->n_sequences * sizeof *top1);
+    for (size_t s = 0; top1 && s < e->n_sequences; s++)
+        top1[s] = e->reference[s].top1;
+    return top1;
+}
+
+int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_eval_target *first,
+                             const kvd_eval_target *t, kvd_err *err)
+{
+    const kvd_evaluator *const e = &v->evaluator;
+    const size_t all[2] = {0, e->n_sequences};
+    double *const reference = reference_of(v, err);
+    curve a = {0}, b = {0};
+    kvd_target_difference_result d;
+    int status = -1;
+    if (!reference || curve_of(v, first, &a, err) || curve_of(v, t, &b, err))
+        goto done;
+    const kvd_target_curve ca = {a.n, a.x, a.top1}, cb = {b.n, b.x, b.top1};
+    if (kvd_target_difference(&ca, &cb, reference, e->n_texts ? e->text_first : all,
+                              e->n_texts ? e->n_texts : 1, v->cfg->target, v->in.run.seed, &d, err))
+        goto done;
+    if (!v->cfg->in.common.quiet && !v->cfg->in.common.json)
+        printf(
+            "%s against %s: p = %.4f [%.4f, %.4f] against %.4f [%.4f, %.4f], %+.4f [%+.4f, %+.4f]\n",
+            t->name, first->name, d.b.value, d.b.lo, d.b.hi, d.a.value, d.a.lo, d.a.hi,
+            d.difference.value, d.difference.lo, d.difference.hi);
+    status = kvd_accuracy_write_difference(&v->file, t->name, first->name, &d, err);
+done:
+    release(&a);
+    release(&b);
+    free(reference);
+    return status;
+}
+
+int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd_err *err)
+{
+    kvd_evaluator *const e = &v->evaluator;
+    const kvd_accuracy *const a = &v->accuracy;
+    const size_t *const first = e->text_first;
+    if (kvd_evaluator_know_reference(e, err))
+        return -1;
+    kvd_quality *const q = malloc(e->n_sequences * sizeof *q);
+    if (!q)
+        return kvd_no_memory(err, "sums per sequence", e->n_sequences * sizeof *q);
+    for (size_t s = 0; s < e->n_sequences; s++) {
+        const kvd_rows *const r = a->rows;
+        q[s] = (kvd_quality){.n = a->predictions[s],
+                             .nll = kvd_rows_samples(r, KVD_ACCURACY_NLL, row)[s],
+                             .top1 = kvd_rows_samples(r, KVD_ACCURACY_TOP1, row)[s],
+                             .kl = kvd_rows_samples(r, KVD_ACCURACY_KL, row)[s],
+                             .agree = kvd_rows_samples(r, KVD_ACCURACY_AGREE, row)[s]};
+    }
+    int status = 0;
+    for (size_t t = 0; !status && t < e->n_texts; t++) {
+        kvd_quality_summary one;
+        status = kvd_quality_compare(q + first[t], e->reference + first[t], first[t + 1] - first[t],
+                                     v->in.run.seed, &one, err);
+        if (!status)
+            of_text[t] = one.top1_share;
+    }
+    free(q);
+    return status;
+}

@@ -105,7 +105,7 @@ typedef struct {
     kvd_cache_account account;
     double seconds; /* seconds of the forward passes */
     /*
-     * Number of seeds over which the results are means (seeds.h), with their spread; 0 or 1: a
+     * Number of seeds over which the results are means (eval_rows.c), with their spread; 0 or 1: a
      * single run.
      */
     size_t n_seeds;

@@ -10,7 +10,6 @@
 #include "common/json.h"
 #include "methods/grid.h"
 #include "model/model_info.h"
-#include "model/model_text.h"
 
 /* ---- the command line ---- */
 

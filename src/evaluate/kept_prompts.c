@@ -1,4 +1,4 @@
-#include "evaluate/kept_prompts.h"
+#include "evaluate/model_runner.h"
 
 #include <stdint.h>
 #include <stdlib.h>

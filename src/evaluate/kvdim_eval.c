@@ -15,7 +15,6 @@
 #include "common/run.h"
 #include "common/stats.h"
 #include "evaluate/accuracy_text.h"
-#include "evaluate/error_scan.h"
 #include "evaluate/eval_run.h"
 #include "formats/rows.h"
 #include "model/checkpoint/weights.h"

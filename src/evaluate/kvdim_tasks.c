@@ -17,7 +17,7 @@
 #include "evaluate/tasks/task_table.h"
 #include "formats/accuracy.h"
 #include "formats/rows.h"
-#include "model/model_text.h"
+#include "model/model_info.h"
 
 static const char program[] = "kvdim-tasks";
 

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "evaluate/kept_prompts.h"
 #include "evaluate/model_runner.h"
 
 typedef struct {

@@ -1,4 +1,4 @@
-#include "export/export_options.h"
+#include "export/export.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * kvdim-export: folds cut projections into the weights of a checkpoint, or writes the projections
- * alone.
+ * kvdim-export: folds (multiplies) the projections that cut each head's dimensions into the weights
+ * of a checkpoint, or writes the projections to a file of their own.
  *
  * Reads a checkpoint, kvdim/spectrum, kvdim/rates and kvdim/error-table. Writes a folder with
  * safetensors and JSON as the Hugging Face library reads them, and rates.json.
@@ -12,10 +12,7 @@
 #include <sys/stat.h>
 
 #include "common/json.h"
-#include "export/checkpoint_out.h"
-#include "export/export_options.h"
-#include "export/rates_note.h"
-#include "export/rotations.h"
+#include "export/export.h"
 #include "model/model_info.h"
 
 static const char program[] = "kvdim-export";
@@ -30,14 +27,14 @@ typedef struct {
     kvd_rates rates;
     kvd_error_table table;
     kvd_point point;
-    kvd_dims folded; /* borrows those matrices of `point` that fold; owns its heads */
+    kvd_dims folded; /* projections to fold: matrices of `point` (borrowed); `head` is allocated */
     kvd_rates_note note;
     kvd_folded_list list;
     kvd_output folder;
     size_t bytes; /* bytes of weights */
 } exporting;
 
-/* ---- what is asked for ---- */
+/* ---- inputs, method and point ---- */
 
 static int load(exporting *x, kvd_err *err)
 {
@@ -65,8 +62,8 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * Without --method, selects the method that has the pairs of the rates file and a width for every
- * head.
+ * Selects the compression method if --method is not given: the one with a width for every head that
+ * uses the same pairs of matrices as the rates file.
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {
@@ -85,7 +82,9 @@ static int resolve_method(exporting *x, kvd_err *err)
                     kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]]);
 }
 
-/* Finds the index of the selected point in the rates file. */
+/*
+ * Finds the index of the point of the rates file that --point, --overall-p or the default selects.
+ */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;
@@ -143,9 +142,12 @@ static int make_point(exporting *x, kvd_err *err)
     return kvd_point_of_rates(m, i, &x->point, err);
 }
 
-/* ---- what folds ---- */
+/* ---- projections that can be folded ---- */
 
-/* Returns max |right left - I| of the two sides of one projection, [m][d] times [d][m]. */
+/*
+ * Returns the largest absolute entry of right left - I, where `right` [m][d] and `left` [d][m] are
+ * the two matrices of one projection. If `transposed` is set, `right` is stored as [d][m].
+ */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
 {
@@ -161,9 +163,9 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless the two sides of a projection invert each other on the kept dimensions. Calibration
- * on too few tokens can give balanced projections that do not. kvdim-eval would see that in logits,
- * but kvdim-export does not run the model.
+ * Fails unless the two matrices of every projection invert each other on the kept dimensions.
+ * Balanced projections, which have a left and a right matrix, may not after calibration on few
+ * tokens. kvdim-eval would show it in the logits, but kvdim-export does not run the model.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
@@ -184,7 +186,7 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Stores in x->folded the projections that are folded into the weights. */
+/* Stores in x->folded the projections that can be folded (multiplied) into the weights. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;
@@ -207,7 +209,7 @@ static int resolve_folding(exporting *x, kvd_err *err)
     return kvd_folded_list_make(&x->list, x->checkpoint, &x->folded, err);
 }
 
-/* ---- writing ---- */
+/* ---- output folder ---- */
 
 static bool same_file(const char *a, const char *b)
 {
@@ -215,7 +217,7 @@ static bool same_file(const char *a, const char *b)
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Returns true if `folder` is the folder that contains `path`. */
+/* Returns true if `folder` is the parent folder of `path`. */
 static bool parent_is(const char *path, const char *folder)
 {
     const char *end = path + strlen(path);
@@ -230,8 +232,8 @@ static bool parent_is(const char *path, const char *folder)
 }
 
 /*
- * Refuses an output that is, contains or changes an input, and one that would replace a folder that
- * kvdim-export did not write. Called before a large model is read.
+ * Refuses an output folder that is, contains or changes an input, or that exists and was not
+ * written by kvdim-export. Called before a large model is read.
  */
 static int check_output(const kvd_export_options *cfg, kvd_err *err)
 {
@@ -274,7 +276,7 @@ static int write_checkpoint(exporting *x, kvd_err *err)
     kvd_progress_end(&progress);
     if (status)
         return -1;
-    /* The written folder must open as a checkpoint. */
+    /* Check that the written folder opens as a checkpoint. */
     kvd_checkpoint *const again = kvd_checkpoint_open(x->folder.partial, err);
     kvd_checkpoint_close(again);
     return again ? 0 : -1;
@@ -302,9 +304,12 @@ static int write_folder(exporting *x, kvd_err *err)
                : 0;
 }
 
-/* ---- what is said of it ---- */
+/* ---- description of the exported checkpoint ---- */
 
-/* Writes the method with which kvdim-eval predicts the checkpoint's results. */
+/*
+ * Writes to `text` the --method argument with which kvdim-eval predicts the results of the exported
+ * checkpoint.
+ */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
     const bool left_whole = !x->note.folds[0] && kvd_dims_cuts(&x->point.dims, 0);

@@ -10,6 +10,32 @@
 #include "kernels/layout.h"
 
 /*
+ * Position of every head in the PLAIN layout of kernels/layout.h, and the check of shapes that the
+ * reference and the CPU kernels share. They accept every width of at least 1, whereas the CUDA
+ * kernels accept multiples of 16 only.
+ */
+
+typedef struct {
+    int group;            /* number of query heads per KV head */
+    size_t n_q, n_kv;     /* sums of q_len and of kv_len over all requests */
+    size_t max_q, max_kv; /* largest q_len and largest kv_len of a request */
+    /* number of elements of the whole tensor */
+    size_t q_elements, k_elements, v_elements, o_elements;
+    /* [n_heads] index of the first element of query head h */
+    size_t q_at[KVD_HEADS_MAX], o_at[KVD_HEADS_MAX];
+    /* [n_kv_heads] index of the first element of KV head g */
+    size_t k_at[KVD_HEADS_MAX], v_at[KVD_HEADS_MAX];
+} kvd_attn_plain;
+
+/*
+ * Fills *plain. Returns 0. Returns -1 and fills *err if a count is below 1 or above KVD_HEADS_MAX,
+ * n_kv_heads does not divide n_heads, a width or a length is below 1, a request has more queries
+ * than keys, or the bytes of a matrix (counted as float64) do not fit in size_t.
+ */
+int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
+                        kvd_attn_plain *plain, kvd_err *err);
+
+/*
  * Computes attention of every query.
  * - `q`, `k`, `v`: inputs, PLAIN Q, K and V, float32.
  * - `out`: output, PLAIN O, float64.
@@ -31,5 +57,38 @@ int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, 
 int kvd_attention_ref_row(const kvd_attn_heads *heads, const kvd_attn_batch *batch, int b, int h,
                           size_t t, const float *q, const float *k, const float *v, double *out,
                           kvd_err *err);
+
+/*
+ * Reference implementation of RoPE, rotation and truncation of Q, K and V: plain C, double
+ * accumulation. The kernel of kernels/cuda/append.h is compared with it.
+ */
+
+/*
+ * Table of RoPE angles. At position s, pair i is rotated by the angle with cosine cos[s * dim/2 +
+ * i] and sine sin[s * dim/2 + i].
+ */
+typedef struct {
+    const float *cos, *sin; /* [positions][dim / 2]; NULL means RoPE is not applied */
+    int dim;                /* number of leading dims that RoPE rotates; even, at most d_head */
+    int interleaved;        /* 0: pairs (i, i + dim/2); 1: pairs (2i, 2i+1) */
+} kvd_rope_table;
+
+/*
+ * Computes Q, K and V of the new tokens.
+ * - `token_start`: input, [batch], first row of request b in `x`.
+ * - `x`: input, [n_q][(n_heads + 2 n_kv_heads) d_head], Q, K and V of the new tokens before RoPE.
+ * - `r_qk`, `r_v`: inputs, one row-major matrix [d_head][d_qk] or [d_head][d_v] per KV head, head
+ *   after head. If NULL, the first d columns of the identity are used.
+ * - `q`: output, PLAIN Q, float64: the first d_qk columns of rope(x_q) R_qk.
+ * - `k`, `v`: outputs, [n_kv_heads][n_q][d_qk] and [n_kv_heads][n_q][d_v], float64: K and V of the
+ *   new tokens alone, one request after another.
+ *
+ * n_q is the sum of q_len. Query t of request b has position kv_len[b] - q_len[b] + t. Returns 0.
+ * Returns -1 and fills *err if a count, a width or a length is out of range.
+ */
+int kvd_append_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
+                   const int32_t *token_start, const float *x, const kvd_rope_table *rope,
+                   const float *r_qk, const float *r_v, double *q, double *k, double *v,
+                   kvd_err *err);
 
 #endif

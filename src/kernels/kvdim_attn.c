@@ -14,11 +14,8 @@
 #include "common/progress.h"
 #include "common/run.h"
 #include "formats/rows.h"
-#include "kernels/timing/attn_case.h"
 #include "kernels/timing/attn_options.h"
-#include "kernels/timing/ceilings_cpu.h"
-#include "kernels/timing/ceilings_gpu.h"
-#include "kernels/timing/width_list.h"
+#include "kernels/timing/impl.h"
 
 static const char program[] = "kvdim-attn";
 

@@ -6,8 +6,7 @@
  * LAST layers whole.
  *
  * method.c holds the registry of names, parses the text and checks which members fit together;
- * method_keys.c sets and checks keys; method_tradeoff.c knows which key of a method trades bytes
- * for quality.
+ * method_keys.c sets and checks keys, and knows which key of a method trades bytes for quality.
  */
 #ifndef KVD_METHODS_METHOD_H
 #define KVD_METHODS_METHOD_H

@@ -1,7 +1,4 @@
-/*
- * Members of a parsed method that have keys of their own, for method.c, method_keys.c and
- * method_tradeoff.c.
- */
+/* Members of a parsed method that have keys of their own, for method.c and method_keys.c. */
 #ifndef KVD_METHODS_METHOD_MEMBERS_H
 #define KVD_METHODS_METHOD_MEMBERS_H
 

@@ -16,11 +16,10 @@
 #include "common/files/output_folder.h"
 #include "common/options.h"
 #include "common/run.h"
-#include "report/measures/compare.h"
 #include "report/measures/ledger.h"
-#include "report/measures/same.h"
-#include "report/page.h"
-#include "report/plots.h"
+#include "report/measures/measures.h"
+#include "report/report.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 static const char program[] = "kvdim-report";

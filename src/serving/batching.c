@@ -107,8 +107,8 @@ static uint64_t pages_of(const kvd_request *r)
 }
 
 /*
- * Returns the number of tokens of a request that enter the cache. The last output token is produced
- * but never enters it.
+ * Returns the number of tokens of a request that are stored in the cache. The last output token is
+ * produced but never stored.
  */
 static uint64_t tokens_of(const kvd_request *r)
 {
@@ -134,7 +134,10 @@ int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err)
     return 0;
 }
 
-/* Counts the tokens of the latest iteration as done. Requests that have all their tokens leave. */
+/*
+ * Counts the tokens of the latest iteration as processed, and removes requests that have all their
+ * tokens.
+ */
 static void retire(kvd_batcher *b)
 {
     for (size_t i = 0; i < b->n_slices; i++) {
@@ -248,7 +251,8 @@ static void admit(kvd_batcher *b)
 }
 
 /*
- * Adds whole prompts of new requests to the iteration. The first one is added whatever its length.
+ * Adds unsplit prompts of waiting requests to the iteration and returns their number of tokens. The
+ * first one is added whatever its length.
  */
 static size_t add_prompts(kvd_batcher *b)
 {
@@ -262,7 +266,10 @@ static size_t add_prompts(kvd_batcher *b)
     return n;
 }
 
-/* Adds pieces of prompts, up to `room` tokens, in the order in which the prompts began. */
+/*
+ * Adds pieces of prompts to the iteration, up to `room` tokens, in the order in which the prompts
+ * began.
+ */
 static size_t add_pieces(kvd_batcher *b, size_t room)
 {
     size_t n = 0;

@@ -1,14 +1,14 @@
 /*
  * Continuous batching: decides which requests take part in the next iteration, and with how many
- * tokens. The engine that computes (engine/engine.h) and the simulator (simulator.h) take their
- * iterations from here, so the simulator schedules exactly as the engine does.
+ * tokens. The engine that computes (engine/engine.h) and the simulator (simulator.h) both take
+ * their iterations from here, so the simulator schedules exactly as the engine does.
  *
  * Scheduling is per iteration (Orca): after every iteration, requests that have all their tokens
  * leave, and waiting requests enter in the order of arrival while memory and batch allow. If
- * `chunk` is 0, prompts run whole and before decode steps (the default of vLLM when the papers were
- * written): an iteration holds either prompts or steps. If `chunk` is set (Sarathi), every
- * iteration takes one step of all running requests and fills up to `chunk` tokens with pieces of
- * prompts.
+ * `chunk` is 0, prompts are not split and run before decode steps (the default of vLLM when the
+ * papers were written): an iteration holds either prompts or steps. If `chunk` is set (Sarathi),
+ * every iteration takes one step of all running requests and fills up to `chunk` tokens with pieces
+ * of prompts.
  *
  * `admission` says how a request gets pages of 64 tokens:
  *
@@ -34,7 +34,7 @@ extern const char *const kvd_admission_name[KVD_ADMISSIONS + 1]; /* ends with NU
 
 typedef struct kvd_batcher kvd_batcher;
 /*
- * Returns a batcher of these requests, which the caller keeps valid until kvd_batcher_free. On
+ * Creates a batcher of these requests, which the caller keeps valid until kvd_batcher_free. On
  * failure returns NULL and fills *err.
  */
 kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_limits *limits,
@@ -42,13 +42,14 @@ kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_li
 void kvd_batcher_free(kvd_batcher *b);
 
 /*
- * Adds a request to the waiting ones; requests must be added in the order of their arrival. Fails
- * if the request can never fit: "request 17: 100000 + 256 tokens take 1567 pages, there are 1200".
+ * Adds a request to those that wait. Requests must be added in the order of their arrival. Fails if
+ * the request can never fit into the cache: "request 17: 100000 + 256 tokens take 1567 pages, there
+ * are 1200".
  */
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
 /*
- * Returns the next iteration; its n_slices is 0 if no request waits or runs. The iteration returned
- * by the call before counts as done.
+ * Returns the next iteration to run; its n_slices is 0 if no request waits or runs. The iteration
+ * that the previous call returned counts as finished.
  */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);
 
@@ -61,7 +62,7 @@ typedef struct {
 /* Returns the *n requests that the latest call of kvd_batcher_next preempted. */
 const kvd_preempted *kvd_batcher_preempted(const kvd_batcher *b, size_t *n);
 
-/* Load of a batcher, for routing and reports. */
+/* Number of requests, tokens and cache pages of a batcher, for routing and reports. */
 typedef struct {
     size_t waiting, running;
     /* Number of tokens of waiting and running requests that the model must still process. */

@@ -8,8 +8,8 @@
 #include <dlfcn.h>
 
 /*
- * Finds NVML's handles of the devices by PCI bus id, because NVML and CUDA number devices
- * differently.
+ * Finds the NVML handles of CUDA devices first .. first + n - 1 by their PCI bus ids, because NVML
+ * and CUDA number devices differently.
  */
 static int find_devices(kvd_energy *e, int first, int n)
 {

@@ -1,4 +1,4 @@
-/* Energy that GPUs have consumed, read from NVML's counters (Volta and later). */
+/* Reads the energy that GPUs have consumed from NVML's counters (Volta and later). */
 #ifndef KVD_SERVING_ENERGY_H
 #define KVD_SERVING_ENERGY_H
 
@@ -12,15 +12,15 @@ typedef struct {
 } kvd_energy;
 
 /*
- * Opens the counters of CUDA devices first .. first + n - 1. If NVML is missing or does not report
- * energy, kvd_energy_joules returns NaN.
+ * Opens the energy counters of CUDA devices first .. first + n - 1. If NVML is missing or does not
+ * report energy, kvd_energy_joules returns NaN.
  */
 void kvd_energy_open(kvd_energy *e, int first, int n);
 void kvd_energy_close(kvd_energy *e);
 
 /*
- * Returns the joules consumed since the driver was loaded, summed over the GPUs. Only differences
- * between two calls are meaningful.
+ * Returns the energy in joules that the GPUs together have consumed since the driver was loaded.
+ * Only differences between two calls are meaningful.
  */
 double kvd_energy_joules(const kvd_energy *e);
 

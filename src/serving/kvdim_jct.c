@@ -1,6 +1,6 @@
 /*
- * kvdim-jct: measures the times of inference, from the arrival of requests to their last tokens,
- * and of its phases.
+ * kvdim-jct: measures job completion times of inference, from the arrival of requests to their last
+ * tokens, and the times of its phases.
  *
  * Reads a checkpoint or a published shape, kvdim/spectrum, kvdim/rates, kvdim/error-table and
  * request traces. Writes kvdim/jct and, with --timeline, a JSON trace for Perfetto.
@@ -23,7 +23,7 @@
 
 static const char program[] = "kvdim-jct";
 
-/* ---- what there is to do ---- */
+/* ---- requests and limits of the run ---- */
 
 static int load_requests(kvd_jct_sweep *s, kvd_err *err)
 {
@@ -70,7 +70,7 @@ static int resolve_sizes(kvd_jct_sweep *s, kvd_err *err)
         return kvd_fail(err,
                         "requests of up to %zu tokens: the model was made for at most %d positions",
                         s->max_len, s->config->max_positions);
-    /* Sequence parallel GPUs run prompts one at a time. */
+    /* Sequence parallel GPUs (which divide the tokens of a prompt) run prompts one at a time. */
     s->max_batch = cfg->sequence    ? 1
                    : cfg->max_batch ? cfg->max_batch
                    : cfg->requests  ? 64
@@ -104,7 +104,10 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* Finds the file of singular values that is installed with the programs, if none was given. */
+/*
+ * Finds the file of singular values that is installed with the programs, if --spread was not given
+ * and a method needs it.
+ */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -146,7 +149,10 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
     return cfg->requests && !poisson ? kvd_run_add_input(r, cfg->requests, err) : 0;
 }
 
-/* Describes the methods and all other settings that determine the content of a row. */
+/*
+ * Writes a text of the methods and all other settings that determine the content of a row, which a
+ * resumed run must share.
+ */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;
@@ -223,9 +229,12 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                : 0;
 }
 
-/* ---- the summary ---- */
+/* ---- printed summary ---- */
 
-/* If each job ran once, the noise is unknown, and the text says so. */
+/*
+ * Prints the input and output lengths from which on a method is faster than the uncompressed model.
+ * If each job ran once, the noise is unknown, and the text says so.
+ */
 static void print_break_even(const kvd_jct_sweep *s)
 {
     const char *const once = s->cfg->repeats == 1 ? " (one run of each job)" : "";
@@ -288,7 +297,9 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* Fails before anything is read if the file cannot be written or another program writes it. */
+/*
+ * Fails before any input is read if the output cannot be written or another program is writing it.
+ */
 static int try_output(const char *path, kvd_err *err)
 {
     kvd_output out = {0};

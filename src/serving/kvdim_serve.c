@@ -1,7 +1,8 @@
 /*
  * kvdim-serve: simulates a service with compressed KV caches from measured times of iterations.
  *
- * Reads kvdim/jct (costs and, with --validate, a replay) and a request trace. Writes kvdim/serving.
+ * Reads kvdim/jct (measured times and, with --validate, a measured replay) and a request trace.
+ * Writes kvdim/serving.
  */
 #include <jansson.h>
 #include <math.h>
@@ -27,30 +28,30 @@ typedef struct {
     kvd_serve_options *cfg;
     kvd_run run;
     kvd_costs_files *costs;
-    bool named; /* --method names the methods, instead of all methods of the costs */
+    bool named; /* true if --method names the methods; false: all methods of the cost files */
     kvd_requests requests;
-    /* Rate of the requests with their arrival times unchanged. */
+    /* Arrival rate of the requests with their arrival times unchanged, in requests per second. */
     double base_rate;
     kvd_rows *table;
     size_t printed;
-    /* Methods without a sustainable rate, one line each; allocated. */
+    /* Names of the methods without a sustainable rate, one per line; allocated. */
     char *none;
     kvd_progress progress;
     size_t done;
     /*
-     * Number of points of the current method that extrapolate, and the largest extrapolated share
-     * among them with its rate.
+     * Extrapolation of measured times for the current method: number of points with extrapolated
+     * iterations; largest fraction of such iterations at a point, and that point's arrival rate.
      */
     size_t n_beyond;
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
 
-/* ---- inputs ---- */
+/* ---- inputs of the simulation ---- */
 
 /*
- * Warns if the sweep was interrupted: its grid may have gaps, and lookups in a gap interpolate
- * across it.
+ * Warns if the sweep that measured the times was interrupted. Its grid may then have gaps, and
+ * lookups in a gap interpolate across it.
  */
 static void say_unfinished(const char *path)
 {
@@ -80,7 +81,9 @@ static int open_costs(service *v, kvd_err *err)
     return 0;
 }
 
-/* Selects the methods: those of --method or, without it, all methods of the costs. */
+/*
+ * Selects the methods to simulate: those of --method or, without it, all methods of the cost files.
+ */
 static int resolve_methods(service *v, kvd_err *err)
 {
     kvd_serve_options *const cfg = v->cfg;
@@ -148,7 +151,7 @@ static int open_inputs(service *v, kvd_err *err)
     return isnan(cfg->poisson_rate) ? recorded_requests(v, err) : poisson_requests(v, err);
 }
 
-/* ---- points ---- */
+/* ---- simulated points ---- */
 
 static void print_new_rows(service *v)
 {
@@ -169,7 +172,7 @@ static void print_new_rows(service *v)
     fflush(stdout);
 }
 
-/* Prints the warnings that qualify this result. */
+/* Prints the warnings that qualify the result of a simulated point. */
 static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p, double bound)
 {
     const kvd_simulated *const s = &p->simulated;
@@ -179,7 +182,7 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
         v->worst_share = share;
         v->worst_rate = p->rate;
     }
-    /* Rate of the requests that are not refused. */
+    /* Arrival rate of the requests that are not refused. */
     const double rate = p->rate * (1 - (double)s->refused / (double)p->requests);
     if (!isnan(bound) && p->served_rate < 0.9 * rate)
         fprintf(
@@ -197,7 +200,7 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
                 program, a->method, s->refused, p->requests, p->rate, s->refusal.msg);
 }
 
-/* Warns once about all points of a method that extrapolate. */
+/* Prints one warning about all simulated points of a method that use extrapolated times. */
 static void warn_of_extrapolation(service *v, const char *method)
 {
     if (v->n_beyond)
@@ -211,7 +214,10 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/* Simulates the requests at `rate` and adds a row. If bound is NaN, the row is of kind point. */
+/*
+ * Simulates the requests at arrival rate `rate` and adds a row for the result. If `bound` is NaN,
+ * the row is of kind point, else of kind max-rate.
+ */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;
@@ -280,11 +286,11 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
     return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
 }
 
-/* ---- the replay ---- */
+/* ---- validation against a measured replay ---- */
 
 /*
- * Returns the limits of the replay: those of the options, else those in the replay's file, else the
- * defaults.
+ * Returns the batching limits for the simulation of a replay: those of the options, else those in
+ * the replay's file, else the defaults.
  */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
@@ -348,7 +354,7 @@ static int validate(service *v, const kvd_costs *costs, const char *method, size
     return status;
 }
 
-/* ---- results ---- */
+/* ---- printed results ---- */
 
 static int print_json(const service *v, kvd_err *err)
 {

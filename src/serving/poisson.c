@@ -1,5 +1,5 @@
 /*
- * Poisson arrivals with drawn lengths.
+ * Poisson arrivals of requests, with random lengths.
  *
  * The papers publish the mean, least and greatest length of a trace, but not the shape of its
  * distribution. Here lengths are log-normal, cut to this range. The range of the logarithm is six
@@ -35,21 +35,24 @@ static const struct {
 };
 enum { TABLES = sizeof tables / sizeof *tables };
 
-/* ---- a log-normal between two bounds ---- */
+/* ---- log-normal distribution between two bounds ---- */
 
 typedef struct {
     double mean, least, greatest; /* published values */
-    /* mean and standard deviation of the logarithm, before the cut to the range */
+    /* mean and standard deviation of the logarithm, before the distribution is cut to the range */
     double mu, sigma;
 } lognormal;
 
-/* P(Z < z) */
+/* Returns P(Z < z) of a standard normal variable Z. */
 static double normal_below(double z)
 {
     return 0.5 * erfc(-z * M_SQRT1_2);
 }
 
-/* Returns P(a < Z < b), computed from the tail that keeps more digits. */
+/*
+ * Returns P(a < Z < b) of a standard normal variable Z, computed from the tail that keeps more
+ * digits.
+ */
 static double normal_between(double a, double b)
 {
     return a > 0 ? normal_below(-a) - normal_below(-b) : normal_below(b) - normal_below(a);
@@ -69,8 +72,8 @@ static int centre(lognormal *l, kvd_err *err)
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
     /*
-     * For mu within a few widths of the range, the mean rises with mu from almost one bound to
-     * almost the other.
+     * Search range of mu, the mean of the logarithm. If mu is a few widths outside the range of
+     * lengths, the mean length is almost one of the bounds; in between it rises with mu.
      */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
@@ -82,7 +85,7 @@ static int centre(lognormal *l, kvd_err *err)
                : kvd_fail(err, "mean %g is too near to %g or %g", l->mean, l->least, l->greatest);
 }
 
-/* Draws a length by inverting the distribution function with bisection. */
+/* Draws a random length by inverting the distribution function with bisection. */
 static uint32_t draw(const lognormal *l, kvd_rng *rng)
 {
     const double a = (log(l->least) - l->mu) / l->sigma, b = (log(l->greatest) - l->mu) / l->sigma;
@@ -95,7 +98,7 @@ static uint32_t draw(const lognormal *l, kvd_rng *rng)
     return (uint32_t)lround(exp(l->mu + l->sigma * lo));
 }
 
-/* ---- the papers' tables ---- */
+/* ---- length tables of the papers ---- */
 
 typedef struct {
     const char *trace;
@@ -158,7 +161,7 @@ static int from_table(kvd_requests *r, int table, kvd_rng *rng, kvd_err *err)
     return 0;
 }
 
-/* ---- other lengths ---- */
+/* ---- lengths from a file or fixed ---- */
 
 static int from_file(kvd_requests *r, const char *path, kvd_rng *rng, kvd_err *err)
 {

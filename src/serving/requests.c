@@ -16,7 +16,7 @@ static const size_t most_tokens = (size_t)1 << 31;
 
 enum { ARRIVAL, INPUT, OUTPUT, FIELDS };
 
-/* Columns that the header of a trace may have. */
+/* Names of the columns that the header of a kind of trace has. */
 typedef struct {
     /* names of the columns; ARRIVAL is NULL if the trace has lengths alone */
     const char *name[FIELDS];
@@ -32,7 +32,7 @@ static const layout csv_layouts[] = {
 enum { CSV_LAYOUTS = sizeof csv_layouts / sizeof *csv_layouts };
 static const layout json_layout = {.name = {"timestamp", "input_length", "output_length"}};
 
-/* A point in time in two parts, so that differences of dates keep their nanoseconds. */
+/* Point in time in two parts, so that differences of dates keep their nanoseconds. */
 typedef struct {
     int64_t s;
     double fraction;
@@ -71,9 +71,11 @@ static int append(reader *r, moment at, size_t input, size_t output, kvd_err *er
     return 0;
 }
 
-/* ---- CSV ---- */
+/* ---- traces in CSV ---- */
 
-/* Parses exactly n digits at *s. */
+/*
+ * Parses exactly n decimal digits at *s and moves *s after them. Returns false if there are fewer.
+ */
 static bool digits(const char **s, int n, int *value)
 {
     *value = 0;
@@ -90,7 +92,10 @@ static bool one_of(const char **s, const char *set)
     return **s && strchr(set, **s) && (*s)++;
 }
 
-/* Days from 1970-01-01 in the Gregorian calendar (Howard Hinnant, days_from_civil). */
+/*
+ * Returns the number of days from 1970-01-01 in the Gregorian calendar (Howard Hinnant,
+ * days_from_civil).
+ */
 static int64_t days(int y, int m, int d)
 {
     y -= m <= 2;
@@ -106,7 +111,7 @@ static bool in_calendar(int y, int m, int d)
     return y > 0 && m >= 1 && m <= 12 && d >= 1 && d <= most[m - 1] && (m != 2 || d < 29 || leap);
 }
 
-/* Parses a time zone: "Z", "+01:00" or nothing. */
+/* Parses a time zone at *s: "Z", "+01:00" or nothing. Returns false if it is malformed. */
 static bool parse_zone(const char **s, int *seconds_east)
 {
     int hour = 0, minute = 0;
@@ -178,7 +183,10 @@ static int read_header(reader *r, char *const *field, size_t n, kvd_err *err)
                     r->lengths ? " or 'num_prefill_tokens,num_decode_tokens'" : "");
 }
 
-/* Makes a field a C string. Fails on a zero byte in it, which would hide the rest of the field. */
+/*
+ * Returns 0 if a field of the row is a C string; fails on a zero byte in it, which would hide the
+ * rest of the field.
+ */
 static int whole_text(const reader *r, int i, char *const *field, const size_t *len, kvd_err *err)
 {
     const size_t c = r->column[i];
@@ -213,7 +221,7 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     return append(r, at, input, output, err);
 }
 
-/* ---- JSON lines ---- */
+/* ---- traces in JSON lines ---- */
 
 static int json_tokens(const json_t *object, const char *name, size_t *tokens, kvd_err *err)
 {
@@ -227,7 +235,7 @@ static int json_tokens(const json_t *object, const char *name, size_t *tokens, k
     return 0;
 }
 
-/* Reads a time in milliseconds, an integer or not. */
+/* Reads a time in milliseconds, an integer or not, from a member of a JSON object. */
 static int json_moment(const json_t *object, const char *name, moment *at, kvd_err *err)
 {
     const json_t *v = json_object_get(object, name);
@@ -260,8 +268,8 @@ static int json_row(reader *r, const char *text, size_t len, kvd_err *err)
 }
 
 /*
- * Returns the number of bytes of a byte order mark, which spreadsheets and editors put at the
- * beginning.
+ * Returns the number of bytes of a UTF-8 byte order mark at the start of the text, which some
+ * spreadsheets and editors write; 0 if there is none.
  */
 static size_t mark_bytes(const char *text, size_t len)
 {
@@ -292,7 +300,7 @@ static int json_lines(reader *r, const char *name, const char *text, size_t len,
     return 0;
 }
 
-/* ---- whole traces ---- */
+/* ---- complete traces ---- */
 
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path)
 {

@@ -1,4 +1,4 @@
-/* Requests: arrival times, and numbers of input and output tokens. */
+/* Requests to a language model: their arrival times, and numbers of input and output tokens. */
 #ifndef KVD_SERVING_REQUESTS_H
 #define KVD_SERVING_REQUESTS_H
 
@@ -9,26 +9,29 @@
 #include "common/err.h"
 
 typedef struct {
-    /* Seconds from the start; does not decrease over the list. */
+    /* Arrival time in seconds from the start; it does not decrease from one request to the next. */
     double arrival;
-    /* Numbers of tokens, both at least 1. The prefill produces the first output token. */
+    /*
+     * Numbers of input and output tokens, both at least 1. The prefill produces the first output
+     * token.
+     */
     uint32_t input, output;
 } kvd_request;
 
 typedef struct {
-    /* Name for results: "AzureLLMInferenceTrace_conv.csv", "poisson:2.5 of arxiv". */
+    /* Name of the trace in results: "AzureLLMInferenceTrace_conv.csv", "poisson:2.5 of arxiv". */
     char name[128];
     size_t n;
     kvd_request *request;
-    /* Number of rows that the caller asked to leave out (rate, window). */
+    /* Number of requests of the trace that the options left out (kvd_requests_first). */
     size_t n_skipped;
 } kvd_requests;
 
 void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 
 /*
- * Sets the name to `before` and the last part of the path. A name that is too long is cut after a
- * whole character and ends in "...".
+ * Sets the name of the trace to `before` and the last part of the path. A name that is too long is
+ * cut after a complete character and ends in "...".
  */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
@@ -41,37 +44,47 @@ void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path
  * decreases) is an error that names file, row, field and value. Gzip is not read.
  */
 int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
-/* Parses a trace in memory, as kvd_requests_read does; `name` is for messages and results. */
+/*
+ * Parses a recorded trace in memory, as kvd_requests_read does for a file; `name` is for messages
+ * and results.
+ */
 int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size_t len,
                        kvd_err *err);
 
 /*
- * Reads lengths only, from a CSV with num_prefill_tokens and num_decode_tokens (vidur) or from any
- * trace. Every arrival is 0.
+ * Reads only the lengths of requests, from a CSV with num_prefill_tokens and num_decode_tokens
+ * (vidur) or from any trace. Every arrival is 0.
  */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*
- * Makes n requests with exponential gaps (Poisson arrivals, `rate` requests per second) and lengths
+ * Draws n requests with Poisson arrivals (exponential gaps, `rate` requests per second) and lengths
  * drawn with replacement from `lengths`. That is a file as above, "fixed:INPUT:OUTPUT", or the name
  * of a table in a paper ("imdb", "arxiv", "cocktail", "humaneval" of ZACK, "cocktail-fdc", "pg19"
- * of FDC, "pile", "sharegpt" of ZDC). The papers publish mean, least and greatest length: lengths
- * are drawn log-normal, cut to the range, with the published mean (poisson.c describes the width).
- * The same seed gives the same lengths at every rate, and gaps that differ only by a factor.
+ * of FDC, "pile", "sharegpt" of ZDC). The papers publish mean, least and greatest length; these
+ * lengths are drawn log-normal, cut to the range, with the published mean (poisson.c describes the
+ * width). The same seed gives the same lengths at every rate, and gaps that differ only by a
+ * factor.
  */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
 
-/* Returns true if `lengths`, as for kvd_requests_poisson, names a file. */
+/* Returns true if `lengths`, an argument of kvd_requests_poisson, is the name of a file. */
 bool kvd_requests_lengths_from_file(const char *lengths);
 
-/* Divides all arrival times by `factor`; lengths do not change. */
+/*
+ * Divides all arrival times by `factor`, so that requests arrive `factor` times as fast; lengths do
+ * not change.
+ */
 void kvd_requests_faster(kvd_requests *r, double factor);
-/* Keeps the first n requests and counts the others as skipped. Fails if there are fewer than n. */
+/*
+ * Keeps the first n requests and counts the others as skipped. Fails if there are fewer than n
+ * requests.
+ */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
 /*
- * Returns the requests per second: (n - 1) / time between the first and the last arrival; 0 if that
- * time is 0.
+ * Returns the mean arrival rate in requests per second: (n - 1) / time between the first and the
+ * last arrival; 0 if that time is 0.
  */
 double kvd_requests_rate(const kvd_requests *r);
 

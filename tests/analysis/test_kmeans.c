@@ -17,7 +17,7 @@
 #include <omp.h>
 #endif
 
-#include "analysis/kmeans.h"
+#include "analysis/reduce.h"
 #include "common/rng.h"
 
 static void *get(size_t n, size_t size)

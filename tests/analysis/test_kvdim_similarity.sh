@@ -5,12 +5,6 @@ command -v h5diff >/dev/null || { echo "skip kvdim_similarity: no h5diff (packag
 make_file="$B/tests/tool_synthetic"
 similarity="$B/bin/kvdim-similarity"
 
-refused() {
-  name=$1 status=$2 text=$3; shift 3
-  "$@" >"$D/log" 2>&1; got=$?
-  if [ $got -eq "$status" ] && grep -qF -- "$text" "$D/log"; then ok "$name"; else echo "status $got" >>"$D/log"; not_ok "$name"; fi
-}
-
 for i in 1 2 3; do
   "$make_file" moments "$D/m$i.h5" 400 $i label=text$i && "$B/bin/kvdim-spectrum" "$D/m$i.h5" --pair qk,vw,bqk -q -o "$D/s$i.h5" || exit 1
 done

@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "analysis/compare.h"
 #include "analysis/similarity.h"
 #include "common/linalg.h"
 #include "common/rng.h"

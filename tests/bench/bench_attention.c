@@ -24,7 +24,6 @@
 #include "common/rng.h"
 #include "common/stats.h"
 #include "common/threads.h"
-#include "kernels/attention_plain.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu.h"
 

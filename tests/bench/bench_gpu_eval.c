@@ -91,7 +91,7 @@ static int quality(work *w, kvd_err *err)
     const size_t d = (size_t)w->r->config->d_model;
     for (size_t first = 0; first < w->all.n; first += w->r->piece) {
         const size_t left = w->all.n - first, n = left < w->r->piece ? left : w->r->piece;
-        const kvd_predictions p = {n, w->all.target + first, w->all.sequence + first};
+        const kvd_predictions p = {n, w->all.target + first, w->all.sequence + first, NULL};
         if (w->r->reference_logits(w->r, w->reference + first * d, n, err) ||
             w->r->score(w->r, w->hidden + first * d, &p, w->quality, err))
             return -1;
@@ -152,7 +152,7 @@ static void run(const kvd_checkpoint *c, kvd_dtype compute, size_t tokens, size_
     for (size_t s = 0; s <= n; s++)
         offset[s] = s * seq_len < tokens ? s * seq_len : tokens;
     w.batch = (kvd_batch){.n_sequences = n, .offset = offset, .id = id};
-    w.all = (kvd_predictions){tokens, id + 1, sequence};
+    w.all = (kvd_predictions){tokens, id + 1, sequence, NULL};
     w.quality = need(n * sizeof *w.quality);
     if (!(w.reference = w.r->rows_new(w.r, tokens, "rows", &err)) ||
         !(w.hidden = w.r->rows_new(w.r, tokens, "rows", &err)))

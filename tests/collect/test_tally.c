@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "analysis/tokens.h"
-#include "collect/tally.h"
+#include "collect/sums.h"
 
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 

@@ -1,44 +1,35 @@
 #!/bin/sh
 # The folders of the papers' system figures, as small as they get: what they make, that a second run makes nothing, and what they ask for on a GPU.
-set -u
-B=${BUILD:-build}
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-ok() { echo "ok $1"; }
-not_ok() { echo "not ok $1"; tail -n 20 "$tmp/log" | sed 's/^/# /'; }
-check() {
-  name=$1; shift
-  if "$@" >"$tmp/log" 2>&1; then ok "$name"; else not_ok "$name"; fi
-}
+. tests/lib/cases.sh
 bin=$(cd "$B/bin" && pwd)
-make="${MAKE:-make} --no-print-directory BIN=$bin OUT=$tmp/out TOKENS=512 SEQ_LEN=128 TEXTS=$PWD/data/texts/stories.txt REPEATS=1 PLOTS=0"
+make="${MAKE:-make} --no-print-directory BIN=$bin OUT=$D/out TOKENS=512 SEQ_LEN=128 TEXTS=$PWD/data/texts/stories.txt REPEATS=1 PLOTS=0"
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
 tiny="BATCH=1 INPUTS=16\ 32 OUTPUT=4 INPUT=16 OUTPUTS=4\ 8"
 check "jobs by length" sh -c "$make -C experiments/job-time-by-length $tiny 'METHODS=none zack,p=0.5'"
-[ -s "$tmp/out/job-time-by-length/by-input.h5" ] && [ -s "$tmp/out/job-time-by-length/report/tables/jct-shares.csv" ] && ok "and their page" || not_ok "and their page"
+[ -s "$D/out/job-time-by-length/by-input.h5" ] && [ -s "$D/out/job-time-by-length/report/tables/jct-shares.csv" ] && ok "and their page" || not_ok "and their page"
 check "a second run" sh -c "$make -C experiments/job-time-by-length $tiny 'METHODS=none zack,p=0.5'"
-grep -q "Nothing to be done\|up to date" "$tmp/log" && ok "makes nothing" || not_ok "makes nothing"
+grep -q "Nothing to be done\|up to date" "$D/log" && ok "makes nothing" || not_ok "makes nothing"
 awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "input") first = i + 2 }
   NR > 1 { sum = 0; for (i = NF - 11; i <= NF; i++) sum += $i; n++; if ((sum - 100) ^ 2 > 1e-6) bad++ }
-  END { exit !(n == 8 && !bad) }' "$tmp/out/job-time-by-length/report/tables/jct-shares.csv" >"$tmp/log" 2>&1 && ok "shares sum to 100 %" || { cp "$tmp/out/job-time-by-length/report/tables/jct-shares.csv" "$tmp/log"; not_ok "shares sum to 100 %"; }
-check "costs" sh -c "$make -C experiments/serving-zack 'longest_imdb=24 8' SERIES=ZACK 'JCT=--pages 400' $tmp/out/serving-zack/costs-imdb.h5"
-grep -q -- "--method none --method zack,p=0.53 --input-len 24 --output-len 8 " "$tmp/log" && ok "at the published rate" || not_ok "at the published rate"
-check "costs of palu on a checkpoint" sh -c "$make -C experiments/serving-fdc 'longest_imdb=24 8' 'SERIES=FDC Palu' CALIBRATION=256 'JCT=--pages 400' $tmp/out/serving-fdc/costs-imdb.h5"
-grep -q -- "--method palu,p=0.55 .*--calibration .*-pre-t256-s128.h5" "$tmp/log" && ok "with activations that calibrate it" || not_ok "with activations that calibrate it"
+  END { exit !(n == 8 && !bad) }' "$D/out/job-time-by-length/report/tables/jct-shares.csv" >"$D/log" 2>&1 && ok "shares sum to 100 %" || { cp "$D/out/job-time-by-length/report/tables/jct-shares.csv" "$D/log"; not_ok "shares sum to 100 %"; }
+check "costs" sh -c "$make -C experiments/serving-zack 'longest_imdb=24 8' SERIES=ZACK 'JCT=--pages 400' $D/out/serving-zack/costs-imdb.h5"
+grep -q -- "--method none --method zack,p=0.53 --input-len 24 --output-len 8 " "$D/log" && ok "at the published rate" || not_ok "at the published rate"
+check "costs of palu on a checkpoint" sh -c "$make -C experiments/serving-fdc 'longest_imdb=24 8' 'SERIES=FDC Palu' CALIBRATION=256 'JCT=--pages 400' $D/out/serving-fdc/costs-imdb.h5"
+grep -q -- "--method palu,p=0.55 .*--calibration .*-pre-t256-s128.h5" "$D/log" && ok "with activations that calibrate it" || not_ok "with activations that calibrate it"
 # Times of a loaded machine are no test: costs that are known.
-mkdir "$tmp/costs" && "$B/tests/tool_jct" costs "$tmp/costs/costs-imdb.h5" >"$tmp/log" 2>&1 || not_ok "costs that are known"
-check "serving from costs that are there" sh -c "$make -C experiments/serving-zack COSTS=$tmp/costs TRACES=imdb 'METHODS=none zack,p=0.5' ARRIVALS=400"
-grep -q 'zack' "$tmp/out/serving-zack/report/tables/serving-rates.csv" && ok "and the highest rates" || not_ok "and the highest rates"
+mkdir "$D/costs" && "$B/tests/tool_jct" costs "$D/costs/costs-imdb.h5" >"$D/log" 2>&1 || not_ok "costs that are known"
+check "serving from costs that are there" sh -c "$make -C experiments/serving-zack COSTS=$D/costs TRACES=imdb 'METHODS=none zack,p=0.5' ARRIVALS=400"
+grep -q 'zack' "$D/out/serving-zack/report/tables/serving-rates.csv" && ok "and the highest rates" || not_ok "and the highest rates"
 
-cp "$tmp/costs/costs-imdb.h5" "$tmp/costs/costs-again-imdb.h5"
-check "costs of two files" sh -c "$make -n -C experiments/serving-several-machines COSTS=$tmp/costs MORE=again TRACES=imdb SERVERS=2 >$tmp/wants"
-grep -q "kvdim-serve $tmp/costs/costs-imdb.h5,$tmp/costs/costs-again-imdb.h5 imdb" "$tmp/wants" && grep -q -- "--costs $tmp/costs/costs-imdb.h5 --costs $tmp/costs/costs-again-imdb.h5" "$tmp/wants" && ok "both are given" || { cp "$tmp/wants" "$tmp/log"; not_ok "both are given"; }
+cp "$D/costs/costs-imdb.h5" "$D/costs/costs-again-imdb.h5"
+check "costs of two files" sh -c "$make -n -C experiments/serving-several-machines COSTS=$D/costs MORE=again TRACES=imdb SERVERS=2 >$D/wants"
+grep -q "kvdim-serve $D/costs/costs-imdb.h5,$D/costs/costs-again-imdb.h5 imdb" "$D/wants" && grep -q -- "--costs $D/costs/costs-imdb.h5 --costs $D/costs/costs-again-imdb.h5" "$D/wants" && ok "both are given" || { cp "$D/wants" "$D/log"; not_ok "both are given"; }
 
 for folder in $(grep -l '^include ../system.mk' experiments/*/Makefile | xargs -n 1 dirname); do
   n=$(basename "$folder")
-  check "$n, on a GPU" sh -c "$make -n -C $folder SHAPE=llama-3.1-8b OUT=$tmp/gpu >$tmp/wants"
-  grep -q -- "--shape llama-3.1-8b --spread " "$tmp/wants" && [ -s "$folder/README.md" ] && grep -q "| \`$n\` |" experiments/README.md && ok "$n: its commands and its words" || { cp "$tmp/wants" "$tmp/log"; not_ok "$n: its commands and its words"; }
+  check "$n, on a GPU" sh -c "$make -n -C $folder SHAPE=llama-3.1-8b OUT=$D/gpu >$D/wants"
+  grep -q -- "--shape llama-3.1-8b --spread " "$D/wants" && [ -s "$folder/README.md" ] && grep -q "| \`$n\` |" experiments/README.md && ok "$n: its commands and its words" || { cp "$D/wants" "$D/log"; not_ok "$n: its commands and its words"; }
   # A method that the engine refuses ends the run with a status that stops make.
-  ! grep -E -- '--method (gear|minicache|xkv|scissorhands|think|zipcache|rotatekv|[^ ]*\+kvquant)' "$tmp/wants" >"$tmp/log" && ok "$n: no method that GPUs refuse" || not_ok "$n: no method that GPUs refuse"
+  ! grep -E -- '--method (gear|minicache|xkv|scissorhands|think|zipcache|rotatekv|[^ ]*\+kvquant)' "$D/wants" >"$D/log" && ok "$n: no method that GPUs refuse" || not_ok "$n: no method that GPUs refuse"
 done

@@ -424,6 +424,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, bool quick)
                   {"h2o", false, false},
                   {"keyformer", false, false},
                   {"snapkv,window=8", false, false},
+                  {"pyramidkv,window=8", false, false},
+                  {"adakv,window=8", false, false},
                   {"h2o+zack,p=0.3", false, false},
                   {"keyformer+balanced,p=0.3", false, false},
                   {"snapkv+zack,window=8,p=0.5", false, false},
@@ -454,6 +456,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, bool quick)
     if (!quick) {
         compare_ended(cpu, gpu, type, "none");
         compare_ended(cpu, gpu, type, "zack,p=0.5");
+        compare_ended(cpu, gpu, type, "adakv,window=8");
     }
     kvd_generator_free(gpu);
 }

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "dims_fixture.h"
-#include "evaluate/error_scan.h"
+#include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 #include "make_checkpoint.h"
 

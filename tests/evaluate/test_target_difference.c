@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "common/rng.h"
-#include "evaluate/target_difference.h"
+#include "evaluate/target.h"
 
 static void test_crossing_by_hand(void **state)
 {

@@ -17,11 +17,11 @@
 
 #include "dims_fixture.h"
 #include "expected.h"
-#include "export/checkpoint_out.h"
+#include "export/export.h"
 #include "make_checkpoint.h"
 #include "methods/cache.h"
-#include "methods/fold.h"
-#include "model/checkpoint/safetensors_write.h"
+#include "methods/folded.h"
+#include "model/checkpoint/safetensors.h"
 #include "model/pass/forward.h"
 #include "temp_folder.h"
 

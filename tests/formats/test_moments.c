@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "collect/accumulate.h"
 #include "collect/state.h"
+#include "collect/sums.h"
 #include "collect_fixture.h"
 #include "model/model_info.h"
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "model/checkpoint/gguf_model.h"
+#include "model/checkpoint/gguf.h"
 #include "model/text/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

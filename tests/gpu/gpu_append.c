@@ -13,7 +13,7 @@
 
 #include "common/half.h"
 #include "common/rng.h"
-#include "kernels/append_ref.h"
+#include "kernels/attention_ref.h"
 #include "kernels/cuda/append.h"
 
 #include "gpu_case.h"

@@ -563,15 +563,15 @@ static void test_refused_on_two(void)
     kvd_plan tokens;
     kvd_method m;
     kvd_err err = {""};
-    if (kvd_method_parse("h2o", &m, &err))
+    if (kvd_method_parse("tova", &m, &err))
         report(0, "refused", err.msg);
     tokens = m.plan;
     tokens.type = KVD_BF16;
     refused(c, &none, &s, "1 KV heads do not divide by 2 GPUs");
-    refused(c, &tokens, &s, "other axes than dims on one GPU");
+    refused(c, &tokens, &s, "on one GPU, 2 were asked for");
     alone.sequence = true;
     refused(c, &none, &alone, "one at a time, not 3");
-    refused(c, &tokens, &alone, "other axes than dims on one GPU");
+    refused(c, &tokens, &alone, "on one GPU, 2 were asked for");
     kvd_checkpoint_close(c);
 }
 

@@ -5,7 +5,9 @@
  * their overlap, and logits by their median distance, relative to that of the two engines without a
  * method. If no budget is exceeded, the bits must be those without a method. Covers ragged requests
  * that share the batch and reuse slots, prompts and steps apart and in one iteration, budgets at
- * page borders, graphs on and off, compressed heads, and refused plans.
+ * page borders, graphs on and off, compressed heads, and refused plans. Methods whose heads keep
+ * different numbers of tokens are compared by these numbers, and every head must have the pages of
+ * its own entries.
  */
 #include <math.h>
 #include <string.h>
@@ -15,6 +17,7 @@
 #include "engine/cuda/engine_parts.h"
 #include "engine_schedule.h"
 #include "methods/tokens/cuda/evict_method.h"
+#include "methods/tokens/cuda/uneven_method.h"
 
 enum { N_REQUESTS = 8, LONGEST = 512 };
 
@@ -36,7 +39,8 @@ typedef struct {
     double *entries; /* [outputs] entries that the request then had in every KV head */
     /* [n][heads of all layers][LONGEST] positions kept before the last token, from 0 */
     uint32_t *position;
-    size_t *kept; /* [n][heads] number of them */
+    /* [n][heads] number of them; for methods with unequal heads, of entries after the prompt */
+    size_t *kept;
 } result;
 
 static size_t heads_of(const kvd_config *c)
@@ -106,6 +110,40 @@ static int watch_heads(const void *self, void *const *state, const kvd_step_atte
     return status;
 }
 
+static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
+{
+    const size_t head = watched.request * heads_of(watched.config) +
+                        (size_t)p->layer * (size_t)watched.config->n_kv_heads + (size_t)p->kv_head;
+    watched.to->kept[head] = 0;
+    for (size_t t = 0; t < p->n; t++)
+        watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
+}
+
+/* The method's choice after a prompt, which also records how many entries every head keeps. */
+static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
+                        uint8_t *level, kvd_err *err)
+{
+    const int status = watched.method->prompt(self, state, p, level, err);
+    if (!status)
+        record_prompt(p, level);
+    return status;
+}
+
+static int watch_prompt_heads(const void *self, void *const *state, const kvd_prompt_attention *p,
+                              size_t n_heads, uint8_t *const *level, kvd_err *err)
+{
+    const int status = watched.method->prompt_heads(self, state, p, n_heads, level, err);
+    for (size_t g = 0; !status && g < n_heads; g++)
+        record_prompt(&p[g], level[g]);
+    return status;
+}
+
+/* Returns true if layers or KV heads keep different numbers of entries under a method. */
+static bool is_uneven(const kvd_tokens_method *t)
+{
+    return t && t->info.gpu == &kvd_gpu_uneven;
+}
+
 /* Returns true if the engine stores scores and positions of the entries of a method. */
 static bool notes(const kvd_tokens_method *t)
 {
@@ -121,6 +159,12 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
     const serving_order by = {.slots = 1};
     kvd_tokens_method method;
     kvd_plan mine = *plan;
+    if (is_uneven(plan->tokens)) {
+        method = *plan->tokens;
+        method.prompt = method.prompt ? watch_prompt : NULL;
+        method.prompt_heads = method.prompt_heads ? watch_prompt_heads : NULL;
+        mine.tokens = &method;
+    }
     if (notes(plan->tokens)) {
         method = *plan->tokens;
         method.step = method.step ? watch : NULL;
@@ -177,6 +221,23 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
     return status;
 }
 
+/*
+ * Reads how many entries every head of a slot has. Returns the number of heads whose pages are not
+ * those of their entries and of the next step's.
+ */
+static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
+{
+    const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
+    size_t wrong = 0;
+    for (int l = 0; l < c->n_layers; l++)
+        for (int g = 0; g < c->n_kv_heads; g++) {
+            const size_t n = kvd_gpu_uneven_entries(m, slot, l, g);
+            to->kept[r * heads_of(c) + (size_t)(l * c->n_kv_heads + g)] = n;
+            wrong += kvd_gpu_uneven_pages(m, slot, l, g) != n / KVD_PAGE_TOKENS + 1;
+        }
+    return wrong;
+}
+
 typedef struct {
     const load *l;
     const kvd_config *config;
@@ -184,6 +245,7 @@ typedef struct {
     double entry;       /* bytes of one entry */
     double here[MOST];  /* entries of each running request */
     bool steps;         /* true: scores and positions of entries are stored */
+    bool uneven;        /* true: heads hold different numbers of entries */
     result *to;
     size_t wrong;
 } counted;
@@ -201,6 +263,8 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
         status = e->logits(e, i, c->to->logits + row * c->l->vocab, err) ||
                  (c->steps && compared(r, x->before + x->n) &&
                   read_kept(e, c->config, r, x->slot, c->to, err));
+        if (c->uneven && x->before == 0 && !x->last)
+            c->wrong += read_heads(e, c->config, r, x->slot, c->to);
         c->here[r] = c->want ? c->want[row] : 0;
     }
     for (size_t r = 0; c->want && r < c->l->n; r++)
@@ -229,7 +293,12 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     const serving_order by = {.slots = set->max_batch, .beside = set->mixed};
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
     const bool steps = notes(plan->tokens);
-    counted x = {.l = l, .config = config, .want = want, .steps = steps, .to = to};
+    counted x = {.l = l,
+                 .config = config,
+                 .want = want,
+                 .steps = steps,
+                 .uneven = is_uneven(plan->tokens),
+                 .to = to};
     x.entry = e ? e->facts.bytes_per_token + (steps ? 8.0 * (double)heads_of(config) : 0) : 0;
     const int status = !e || serve(e, l, &by, count, &x, err) ? -1 : 0;
     *wrong = x.wrong;
@@ -255,10 +324,10 @@ static void distances(const load *l, const result *a, const result *b, double *m
 
 /*
  * Returns the overlap of two sets of positions, relative to the larger set: the least over all
- * heads; *mean receives the mean.
+ * heads; *mean receives the mean. If `numbers` is true, the numbers of entries are compared alone.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
-                      double *mean)
+                      bool numbers, double *mean)
 {
     double least = 1, sum = 0;
     size_t n = 0;
@@ -266,7 +335,9 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
         if (!a->kept[h] && !b->kept[h])
             continue;
         size_t both = 0;
-        for (size_t i = 0; i < a->kept[h]; i++)
+        if (numbers)
+            both = a->kept[h] < b->kept[h] ? a->kept[h] : b->kept[h];
+        for (size_t i = 0; i < a->kept[h] && !numbers; i++)
             for (size_t k = 0; k < b->kept[h]; k++)
                 both += a->position[h * LONGEST + i] == b->position[h * LONGEST + k];
         const size_t larger = a->kept[h] > b->kept[h] ? a->kept[h] : b->kept[h];
@@ -311,7 +382,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
         const int status = by_cuda(c, l, &plan, set[i], want.entries, &got, &wrong, &err);
         if (!status) {
             distances(l, &got, &want, &median, &most);
-            least = overlap(l, config, &got, &want, &mean);
+            least = overlap(l, config, &got, &want, is_uneven(plan.tokens), &mean);
         }
         (void)snprintf(name, sizeof name, "%s, %s", text, set[i]->name);
         (void)snprintf(
@@ -374,7 +445,7 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
     plan.dims = dims;
     status = status || by_cuda(c, l, &plan, &apart, want.entries, &got, &wrong[0], &err) ||
              by_cuda(c, l, &plan, &plain, want.entries, &again, &wrong[1], &err);
-    const double least = overlap(l, config, &got, &again, &mean);
+    const double least = overlap(l, config, &got, &again, false, &mean);
     const bool same =
         !status && !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float));
     (void)snprintf(name, sizeof name, "%s with compressed heads", text);
@@ -418,6 +489,22 @@ static void refused(const kvd_checkpoint *c, const kvd_dims *d)
     } else {
         report(0, "refused", err.msg);
     }
+    kvd_plan uneven;
+    if (plan_of("adakv,budget=20,window=16", kvd_checkpoint_config(c), &uneven, &err)) {
+        report(0, "refused", err.msg);
+        return;
+    }
+    uneven.dims = d;
+    e = kvd_engine_open_cuda(c, &uneven, &whole, &err);
+    report(!e && strstr(err.msg, "'adakv' alone"), "refused", err.msg);
+    uneven.dims = NULL;
+    e = kvd_engine_open_cuda(c, &uneven, &whole, &err);
+    const int failed = !e || e->step(e, &first, id, &token, NULL, &err);
+    report(!failed, "a context that was never computed, unequal heads",
+           failed ? err.msg : "a step behind it");
+    if (e)
+        e->free(e);
+    kvd_plan_close(&uneven);
     kvd_plan keys;
     if (plan_of("knorm,budget=48", kvd_checkpoint_config(c), &keys, &err)) {
         report(0, "refused", err.msg);
@@ -464,7 +551,11 @@ int main(int argc, char **argv)
                                        "knorm,budget=48",
                                        "knorm",
                                        "keydiff,budget=48",
-                                       "keydiff"};
+                                       "keydiff",
+                                       "pyramidkv,window=16,budget=48",
+                                       "pyramidkv,window=32,budget=0.2",
+                                       "adakv,window=16,budget=48",
+                                       "adakv,window=32,budget=0.3,alpha=0"};
     static const kvd_plan none = {.type = KVD_BF16};
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
     int devices = 0;
@@ -487,8 +578,9 @@ int main(int argc, char **argv)
         by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
         report(0, "none", err.msg);
     distances(&l, &got, &want, &median, &most);
-    for (size_t i = 0; i < (quick ? 1 : sizeof text / sizeof *text); i++)
-        against_cpu(c, &l, text[i], median);
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        if (!quick || i == 0 || i + 2 == sizeof text / sizeof *text)
+            against_cpu(c, &l, text[i], median);
     kvd_spectrum s = {0};
     kvd_widths w = {0};
     kvd_dims d = {0};

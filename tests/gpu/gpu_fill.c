@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/fill.h"
 #include "kernels/rivals/palu_layout.h"
-#include "kernels/timing/device_memory.h"
+#include "kernels/timing/impl.h"
 #include "kernels/timing/problem.h"
 
 static int failures;

@@ -12,7 +12,7 @@
 
 #include "common/half.h"
 #include "kernels/rivals/palu_decode.h"
-#include "kernels/rivals/palu_ref.h"
+#include "kernels/rivals/palu_layout.h"
 
 enum { BATCH_MAX = 8, HALF = KVD_PALU_D_HEAD / 2 };
 

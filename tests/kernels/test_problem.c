@@ -15,11 +15,10 @@
 #include <cmocka.h>
 
 #include "kernels/attention_ref.h"
+#include "kernels/timing/attn_options.h"
 #include "kernels/timing/bench.h"
-#include "kernels/timing/floors.h"
+#include "kernels/timing/impl.h"
 #include "kernels/timing/problem.h"
-#include "kernels/timing/row_check.h"
-#include "kernels/timing/width_list.h"
 
 static kvd_problem problem(kvd_attn_phase phase, kvd_dtype dtype, int batch, size_t seq_len,
                            kvd_lengths lengths)

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "common/rng.h"
-#include "kernels/attention_plain.h"
+#include "kernels/attention_ref.h"
 
 enum { CASE_BATCH = 16 };
 

@@ -1,7 +1,7 @@
 /*
  * Calibration rows for tests: an activations file of a model of two layers, with Q and K before and
- * after RoPE, in the temporary folder. Include it once per program; open_dump and close_dump are
- * its set-up and tear-down.
+ * after RoPE, in the temporary folder. Include it once per program; a set-up calls
+ * open_dump, and close_dump is the tear-down.
  */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H
@@ -52,10 +52,12 @@ static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
     free(one);
 }
 
-static void close_dump(void)
+static int close_dump(void **state)
 {
+    (void)state;
     kvd_activations_close(&dump);
     kvd_run_release(&run);
+    return 0;
 }
 
 #endif

@@ -351,7 +351,7 @@ static void make(fixture *f, const test_case *c)
     f->position = need(f->state_n * sizeof *f->position);
 }
 
-static size_t state_at(const fixture *f, int b, int g)
+static inline size_t state_at(const fixture *f, int b, int g)
 {
     return (((size_t)f->slot[b] * LAYERS + LAYER) * (size_t)f->map.n_kv_heads + (size_t)g) *
            (size_t)f->room;

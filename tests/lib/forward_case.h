@@ -14,7 +14,6 @@
 #include "common/rng.h"
 #include "expected.h"
 #include "model/pass/forward.h"
-#include "model/pass/forward_ref.h"
 
 static const double bar = 2e-5; /* largest accepted relative Frobenius distance */
 static double worst;            /* largest distance so far */

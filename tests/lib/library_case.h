@@ -12,7 +12,6 @@
 
 #include "common/half.h"
 #include "common/rng.h"
-#include "kernels/append_ref.h"
 #include "kernels/attention_ref.h"
 #include "kvdim/attention.h"
 

@@ -20,13 +20,6 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
-}
-
 static void read_rows(kvd_x x, int head, float *rows)
 {
     kvd_err err = {""};
@@ -217,5 +210,5 @@ int main(void)
         cmocka_unit_test(few_centroids_are_those_of_queries),
         cmocka_unit_test(refusals),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "calibration_dump.h"
-#include "methods/method.h"
+#include "code_rows.h"
 
 enum { N = 2000, PLACES = LAYERS * HEADS };
 
@@ -18,13 +18,6 @@ static int set_up(void **state)
 {
     (void)state;
     return open_dump(N);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
 }
 
 /* ---- one head coded -------------------------------------------------------------------------- */
@@ -52,16 +45,8 @@ static void code(const char *text, const kvd_dims *dims, const kvd_spectrum *spe
 {
     const kvd_method_setup setup = {
         .config = &config, .calibration = &dump, .dims = dims, .spectrum = spectrum};
-    static uint32_t position[N];
-    static uint8_t level[N];
     static float rows[N * D];
-    kvd_method m;
-    void *self = NULL;
     kvd_err err = {""};
-    for (uint32_t t = 0; t < N; t++) {
-        position[t] = t;
-        level[t] = KVD_LEVEL_HIGH;
-    }
     const kvd_x what = side == KVD_VALUES ? KVD_X_V : dims ? KVD_X_K : KVD_X_K_PRE;
     assert_int_equal(kvd_activations_rows(&dump, what, layer, head, 0, N, rows, NULL, &err), 0);
     for (size_t t = 0; t < N; t++)
@@ -71,20 +56,9 @@ static void code(const char *text, const kvd_dims *dims, const kvd_spectrum *spe
                 sum += (double)rows[t * D + i] * (double)dims->head[0].a_k[i * D + j];
             x[t * D + j] = (float)sum;
         }
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    if (m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
-        fail_msg("%s", err.msg);
-    const kvd_bits_block b = {.side = side,
-                              .layer = layer,
-                              .kv_head = head,
-                              .n = N,
-                              .d = D,
-                              .x = x,
-                              .level = level,
-                              .position = position,
-                              .prompt = true};
-    assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
-    m.plan.bits->close(self);
+    const kvd_bits_block b = {
+        .side = side, .layer = layer, .kv_head = head, .n = N, .d = D, .x = x, .prompt = true};
+    code_rows(text, &setup, b, y, &count);
 }
 
 /* Returns the mean squared error of a dimension, and writes its variance. */
@@ -228,5 +202,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(errors_are_alike),
                                        cmocka_unit_test(more_bits_lose_less),
                                        cmocka_unit_test(singular_values_decide)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }

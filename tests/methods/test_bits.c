@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
+#include "code_rows.h"
 #include "common/quantise.h"
 #include "common/rng.h"
 #include "methods/bits/levels.h"
-#include "methods/method.h"
 
 enum { N = 150, D = 48 };
 static float x[N * D], y[N * D];
@@ -39,9 +39,6 @@ static int setup(void **state)
 
 static double error_of(const char *text, kvd_side side, kvd_bits_count *count)
 {
-    kvd_method m;
-    kvd_err err = {""};
-    void *self = NULL;
     const kvd_method_setup nothing = {0};
     const kvd_bits_block b = {.side = side,
                               .n = N,
@@ -51,16 +48,9 @@ static double error_of(const char *text, kvd_side side, kvd_bits_count *count)
                               .mass = mass,
                               .seen = seen,
                               .prompt = true};
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
-    if (m.plan.bits->open)
-        assert_int_equal(m.plan.bits->open(&m.plan.bits_values, &nothing, &self, &err), 0);
     for (size_t i = 0; i < (size_t)N * D; i++)
         y[i] = NAN;
-    if (m.plan.bits->code(self, &b, y, count, &err))
-        fail_msg("%s", err.msg);
-    if (m.plan.bits->close)
-        m.plan.bits->close(self);
+    code_rows(text, &nothing, b, y, count);
     double diff = 0, norm = 0;
     for (size_t i = 0; i < (size_t)N * D; i++) {
         diff += ((double)y[i] - (double)x[i]) * ((double)y[i] - (double)x[i]);

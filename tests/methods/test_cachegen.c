@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "calibration_dump.h"
+#include "code_rows.h"
 #include "methods/bits/rans.h"
-#include "methods/method.h"
 
 enum { N = 2000, GROUP = 10 };
 static float x[N * D], y[N * D];
@@ -20,13 +20,6 @@ static int set_up(void **state)
 {
     (void)state;
     return open_dump(N);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
 }
 
 static const kvd_method_setup *setup(void)
@@ -39,21 +32,14 @@ static const kvd_method_setup *setup(void)
 /* Codes the calibration rows of a head, x, into y. */
 static kvd_bits_count code(const char *text, kvd_side side, int layer, int head)
 {
-    kvd_method m;
-    void *self = NULL;
     kvd_err err = {""};
     kvd_bits_count count;
     assert_int_equal(kvd_activations_rows(&dump, side == KVD_KEYS ? KVD_X_K : KVD_X_V, layer, head,
                                           0, N, x, NULL, &err),
                      0);
-    if (kvd_method_parse(text, &m, &err) ||
-        m.plan.bits->open(&m.plan.bits_values, setup(), &self, &err))
-        fail_msg("%s", err.msg);
     const kvd_bits_block b = {
         .side = side, .layer = layer, .kv_head = head, .n = N, .d = D, .x = x, .prompt = true};
-    if (m.plan.bits->code(self, &b, y, &count, &err))
-        fail_msg("%s", err.msg);
-    m.plan.bits->close(self);
+    code_rows(text, setup(), b, y, &count);
     return count;
 }
 
@@ -164,21 +150,15 @@ static void blocks_with_tables_of_their_own(void **state)
 static void other_numbers(void **state)
 {
     (void)state;
-    kvd_method m;
-    void *self;
-    kvd_err err = {""};
     kvd_bits_count count;
     enum { ROWS = 13 };
-    assert_int_equal(kvd_method_parse("cachegen", &m, &err), 0);
-    assert_int_equal(m.plan.bits->open(&m.plan.bits_values, setup(), &self, &err), 0);
     for (size_t i = 0; i < ROWS * (size_t)D; i++)
         x[i] = i % 3 ? 1e4f * sinf((float)i) : 0;
     const kvd_bits_block b = {.side = KVD_KEYS, .n = ROWS, .d = D, .x = x};
-    assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
+    code_rows("cachegen", setup(), b, y, &count);
     for (size_t i = 0; i < ROWS * (size_t)D; i++)
         assert_true(isfinite(y[i]));
     assert_true(count.side == 64 && count.payload < 16 * ROWS * D + 32);
-    m.plan.bits->close(self);
 }
 
 static void a_stream_loses_no_entry(void **state)
@@ -203,5 +183,5 @@ int main(void)
         cmocka_unit_test(steps_and_bits), cmocka_unit_test(wider_steps_lose_more_and_store_less),
         cmocka_unit_test(blocks_with_tables_of_their_own), cmocka_unit_test(other_numbers),
         cmocka_unit_test(a_stream_loses_no_entry)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "calibration_dump.h"
-#include "methods/method.h"
+#include "code_rows.h"
 
 enum { N = 300 };
 static char fisher_path[64];
@@ -21,13 +21,6 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
-}
-
 /* ---- kvquant --------------------------------------------------------------------------------- */
 
 static float x[N * D], y[N * D];
@@ -35,33 +28,14 @@ static float x[N * D], y[N * D];
 static double code(const char *text, kvd_side side, int layer, int head, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
-    static uint32_t position[N];
-    static uint8_t level[N];
-    kvd_method m;
-    void *self = NULL;
     kvd_err err = {""};
     double sum = 0;
-    for (uint32_t t = 0; t < N; t++) {
-        position[t] = t;
-        level[t] = KVD_LEVEL_HIGH;
-    }
     assert_int_equal(kvd_activations_rows(&dump, side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, layer,
                                           head, 0, N, x, NULL, &err),
                      0);
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    if (m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
-        fail_msg("%s", err.msg);
-    const kvd_bits_block b = {.side = side,
-                              .layer = layer,
-                              .kv_head = head,
-                              .n = N,
-                              .d = D,
-                              .x = x,
-                              .level = level,
-                              .position = position,
-                              .prompt = true};
-    assert_int_equal(m.plan.bits->code(self, &b, y, count, &err), 0);
-    m.plan.bits->close(self);
+    const kvd_bits_block b = {
+        .side = side, .layer = layer, .kv_head = head, .n = N, .d = D, .x = x, .prompt = true};
+    code_rows(text, &setup, b, y, count);
     for (size_t i = 0; i < (size_t)N * D; i++)
         sum += pow((double)y[i] - (double)x[i], 2);
     return sum;
@@ -435,5 +409,5 @@ int main(void)
                                        cmocka_unit_test(fisher_file_is_read_as_written),
                                        cmocka_unit_test(kvquant_weighs_numbers),
                                        cmocka_unit_test(squared_gradients_that_do_not_serve)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "calibration_dump.h"
+#include "code_rows.h"
 #include "methods/bits/minifloat.h"
-#include "methods/method.h"
 #include "model/checkpoint/safetensors.h"
 
 enum { N = 300 };
@@ -27,10 +27,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     kvd_safetensors_close(file);
-    close_dump();
-    return 0;
+    return close_dump(state);
 }
 
 /* Returns a tensor of the fixture, [*n]; the caller frees it. */
@@ -52,19 +50,9 @@ static void code(const char *text, kvd_side side, int layer, int head, const flo
                  size_t d, float *y, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
-    kvd_method m;
-    void *self = NULL;
-    kvd_err err = {""};
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
-    const kvd_bits_method *const bits = m.plan.bits;
-    if (bits->open && bits->open(&m.plan.bits_values, &setup, &self, &err))
-        fail_msg("%s", err.msg);
     const kvd_bits_block b = {
         .side = side, .layer = layer, .kv_head = head, .n = n, .d = d, .x = x};
-    assert_int_equal(bits->code(self, &b, y, count, &err), 0);
-    if (bits->close)
-        bits->close(self);
+    code_rows(text, &setup, b, y, count);
 }
 
 /* ---- rounding -------------------------------------------------------------------------------- */

@@ -7,9 +7,9 @@
 #include <cmocka.h>
 
 #include "calibration_dump.h"
+#include "code_rows.h"
 #include "common/linalg.h"
 #include "methods/bits/kvtc.h"
-#include "methods/method.h"
 
 enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE];
@@ -23,23 +23,13 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
-}
-
 /* Codes x, rows of all heads of layer 1, into y. Returns the mean square of the errors. */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
     kvd_method m;
-    void *self = NULL;
     kvd_err err = {""};
-    if (kvd_method_parse(text, &m, &err) ||
-        m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
-        fail_msg("%s", err.msg);
+    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
     const kvd_bits_block b = {.side = side,
                               .layer = 1,
                               .n = N,
@@ -47,9 +37,7 @@ static double code(const char *text, kvd_side side, kvd_bits_count *count)
                               .x = x,
                               .position = position,
                               .prompt = true};
-    if (m.plan.bits->code(self, &b, y, count, &err))
-        fail_msg("%s", err.msg);
-    m.plan.bits->close(self);
+    code_rows(text, &setup, b, y, count);
     double sum = 0;
     for (size_t i = 0; i < b.n * b.d; i++)
         sum += pow((double)y[i] - (double)x[i], 2) / (double)(b.n * b.d);
@@ -305,5 +293,5 @@ int main(void)
                                        cmocka_unit_test(streams),
                                        cmocka_unit_test(divisions_are_the_best),
                                        cmocka_unit_test(refused)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }

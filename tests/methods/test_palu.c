@@ -21,13 +21,6 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
-}
-
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
 /* Returns the sum of the squared singular values after the first r, and writes that of all. */
@@ -291,5 +284,5 @@ int main(void)
                                        cmocka_unit_test(palu_gives_ranks_by_information),
                                        cmocka_unit_test(palu_gives_ranks_by_eq6),
                                        cmocka_unit_test(palu_draws_matrices_of_given_spread)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "calibration_dump.h"
-#include "methods/method.h"
+#include "code_rows.h"
 
 enum { N = 300, WIDE = HEADS * D };
 
@@ -15,13 +15,6 @@ static int set_up(void **state)
 {
     (void)state;
     return open_dump(N);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
 }
 
 /*
@@ -56,31 +49,16 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
     static float rows[N * WIDE], decoded[N * WIDE];
-    static uint32_t position[N];
     double sum[WIDE] = {0}, rotated[WIDE];
-    kvd_method m;
-    void *self = NULL;
-    kvd_err err = {""};
     size_t apart = 0;
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, rows);
-    for (uint32_t t = 0; t < N; t++) {
-        position[t] = t;
+    for (uint32_t t = 0; t < N; t++)
         for (size_t j = 0; j < WIDE; j++)
             sum[j] += (double)rows[t * WIDE + j];
-    }
     multiply(sum, WIDE, heads * D, rotated);
-    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
-    if (m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err))
-        fail_msg("%s", err.msg);
-    const kvd_bits_block b = {.side = side,
-                              .layer = 1,
-                              .n = N,
-                              .d = WIDE,
-                              .x = rows,
-                              .position = position,
-                              .prompt = true};
-    assert_int_equal(m.plan.bits->code(self, &b, decoded, count, &err), 0);
-    m.plan.bits->close(self);
+    const kvd_bits_block b = {
+        .side = side, .layer = 1, .n = N, .d = WIDE, .x = rows, .prompt = true};
+    code_rows(text, &setup, b, decoded, count);
     *error = 0;
     for (size_t t = 0; t < N; t++) {
         double v[WIDE], w[WIDE], ordered[WIDE];
@@ -138,5 +116,5 @@ static void rotations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rotations)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }

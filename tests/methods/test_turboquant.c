@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
+#include "code_rows.h"
 #include "common/rng.h"
-#include "methods/method.h"
 
 enum { N = 400, D = 128 };
 static float x[N * D], y[N * D];
@@ -34,16 +34,7 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
 {
     const kvd_config config = {.d_head = D};
     const kvd_method_setup setup = {.config = &config, .seed = seed};
-    kvd_method m;
-    void *self;
-    kvd_err err = {""};
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
-    assert_int_equal(m.plan.bits->open(&m.plan.bits_values, &setup, &self, &err), 0);
-    const kvd_bits_block b = {.side = side, .n = n, .d = d, .x = x};
-    if (m.plan.bits->code(self, &b, y, count, &err))
-        fail_msg("%s", err.msg);
-    m.plan.bits->close(self);
+    code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
 /* The mean of |x - x^|^2 / |x|^2 is that of the best levels, whatever the vectors are. */

@@ -49,13 +49,6 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    close_dump();
-    return 0;
-}
-
 /*
  * Codes rows x of layer 1 into `to`, `each` rows at a time as one stream. Returns the mean over
  * rows of e F e^T with the ridge that the method adds to F.
@@ -190,5 +183,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_step_predicts_the_loss), cmocka_unit_test(streams_continue),
         cmocka_unit_test(sinks_and_no_rate), cmocka_unit_test(refused)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, close_dump);
 }

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
+#include "code_rows.h"
 #include "common/rng.h"
-#include "methods/method.h"
 #include "model/checkpoint/weights.h"
 
 enum { N = 24, MOST = 512, LAYER = 1 };
@@ -79,14 +79,7 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
                               .x = unused,
                               .input = input,
                               .position = position};
-    kvd_method method;
-    void *self;
-    kvd_err err = {""};
-    if (kvd_method_parse(text, &method, &err) ||
-        method.plan.bits->open(&method.plan.bits_values, &setup, &self, &err) ||
-        method.plan.bits->code(self, &b, y, count, &err))
-        fail_msg("%s", err.msg);
-    method.plan.bits->close(self);
+    code_rows(text, &setup, b, y, count);
 }
 
 /* Quantises n numbers, `next` apart, as the paper does; scales and minima are float16. */

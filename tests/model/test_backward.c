@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "collect/information.h"
+#include "collect/sums.h"
 #include "forward_case.h"
 #include "make_checkpoint.h"
 #include "model/model_info.h"

@@ -13,31 +13,7 @@
 
 #include <math.h>
 
-#include "model/checkpoint/config.h"
-
-static kvd_config accept(const char *text)
-{
-    kvd_config c;
-    kvd_err err = {""};
-    if (kvd_config_parse("c", text, strlen(text), &c, &err))
-        fail_msg("%s: %s", text, err.msg);
-    return c;
-}
-
-/* Replaces the first `from` of a configuration that is read, and expects a message. */
-static void refuse(const char *text, const char *from, const char *to, const char *message)
-{
-    char other[4096];
-    kvd_config c;
-    kvd_err err = {""};
-    const char *const at = strstr(text, from);
-    assert_non_null(at);
-    (void)snprintf(other, sizeof other, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    if (kvd_config_parse("c", other, strlen(other), &c, &err) == 0)
-        fail_msg("%s is read", to);
-    if (!strstr(err.msg, message))
-        fail_msg("%s: '%s' lacks '%s'", to, err.msg, message);
-}
+#include "config_case.h"
 
 /* google/gemma-2-27b */
 static const char gemma2[] =
@@ -67,10 +43,10 @@ static void test_gemma(void **state)
     assert_true(c.n_kv_heads == 1 && c.d_head == 256 && c.activation == KVD_GEGLU_TANH);
     assert_true(c.order == KVD_ORDER_BEFORE && c.norm_plus_one && c.tied_head && !c.qk_norm);
     assert_true(c.score_scale <= 0 && fabs(c.embed_scale - sqrt(2048)) < 1e-12);
-    refuse(gemma, "\"hidden_act\":\"gelu\"", "\"hidden_act\":\"silu\"",
-           "'hidden_act' is 'silu', only 'gelu_pytorch_tanh' is supported");
-    refuse(gemma, "\"pad_token_id\":0", "\"use_bidirectional_attention\":true",
-           "only causal attention is supported");
+    refuse_config(gemma, "\"hidden_act\":\"gelu\"", "\"hidden_act\":\"silu\"",
+                  "'hidden_act' is 'silu', only 'gelu_pytorch_tanh' is supported");
+    refuse_config(gemma, "\"pad_token_id\":0", "\"use_bidirectional_attention\":true",
+                  "only causal attention is supported");
 }
 
 static void test_gemma2(void **state)
@@ -89,13 +65,14 @@ static void test_gemma2(void **state)
     assert_true(c.score_softcap == 50 && c.logit_softcap == 30);
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), l % 2 ? 0 : 4096);
-    refuse(gemma2, "\"hidden_activation\":\"gelu_pytorch_tanh\"", "\"hidden_activation\":\"silu\"",
-           "'hidden_activation' is 'silu', only 'gelu_pytorch_tanh' is supported");
-    refuse(gemma2, "\"rms_norm_eps\":1e-06,", "", "'rms_norm_eps' is missing");
-    refuse(gemma2, "\"attention_bias\":false", "\"use_bidirectional_attention\":true",
-           "'use_bidirectional_attention' is true, only causal attention is supported");
-    refuse(gemma2, "\"query_pre_attn_scalar\":144", "\"query_pre_attn_scalar\":0",
-           "'query_pre_attn_scalar' is 0, not positive");
+    refuse_config(gemma2, "\"hidden_activation\":\"gelu_pytorch_tanh\"",
+                  "\"hidden_activation\":\"silu\"",
+                  "'hidden_activation' is 'silu', only 'gelu_pytorch_tanh' is supported");
+    refuse_config(gemma2, "\"rms_norm_eps\":1e-06,", "", "'rms_norm_eps' is missing");
+    refuse_config(gemma2, "\"attention_bias\":false", "\"use_bidirectional_attention\":true",
+                  "'use_bidirectional_attention' is true, only causal attention is supported");
+    refuse_config(gemma2, "\"query_pre_attn_scalar\":144", "\"query_pre_attn_scalar\":0",
+                  "'query_pre_attn_scalar' is 0, not positive");
 }
 
 /* google/gemma-3-1b-it */
@@ -153,12 +130,14 @@ static void test_gemma3(void **state)
     assert_int_equal(kvd_config_window(&c, 1), 9);
     assert_true(c.rope_factor == 2 && c.rope_theta == 5000 && c.rope_local_theta == 300);
 
-    refuse(gemma3, "\"text_config\"", "\"other\"", "'text_config' is missing");
-    refuse(gemma3, "\"sliding_window\":1024", "\"final_logit_softcapping\":30",
-           "text_config: 'final_logit_softcapping' is 30, which the Hugging Face library does not");
-    refuse(gemma3, "\"sliding_window\":1024",
-           "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
-           "rope_parameters: sliding_attention: rope type 'linear'");
+    refuse_config(gemma3, "\"text_config\"", "\"other\"", "'text_config' is missing");
+    refuse_config(
+        gemma3, "\"sliding_window\":1024", "\"final_logit_softcapping\":30",
+        "text_config: 'final_logit_softcapping' is 30, which the Hugging Face library does not");
+    refuse_config(
+        gemma3, "\"sliding_window\":1024",
+        "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
+        "rope_parameters: sliding_attention: rope type 'linear'");
 }
 
 /* allenai/OLMo-2-1124-7B and Olmo-3-1025-7B */
@@ -192,8 +171,8 @@ static void test_olmo(void **state)
     assert_int_equal(c.rope_original_positions, 8192);
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), (l + 1) % 4 ? 4096 : 0);
-    refuse(olmo3, "\"beta_fast\":32", "\"beta_fast\":0.5",
-           "'beta_fast' 0.5 is below 'beta_slow' 1");
+    refuse_config(olmo3, "\"beta_fast\":32", "\"beta_fast\":0.5",
+                  "'beta_fast' 0.5 is below 'beta_slow' 1");
 }
 
 /* zai-org/GLM-4-9B-0414 */
@@ -213,10 +192,11 @@ static void test_glm(void **state)
     assert_int_equal(c.rope_dims, 64);
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     assert_true(c.bias_qkv && !c.bias_o);
-    refuse(glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.5",
-           "'partial_rotary_factor' is 1.5, more than 1");
-    refuse(glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":0.01",
-           "'partial_rotary_factor' 0.01 of a head of 128 is 1 dimensions, RoPE needs an even");
+    refuse_config(glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.5",
+                  "'partial_rotary_factor' is 1.5, more than 1");
+    refuse_config(
+        glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":0.01",
+        "'partial_rotary_factor' 0.01 of a head of 128 is 1 dimensions, RoPE needs an even");
 }
 
 /* bigcode/starcoder2-3b */
@@ -237,7 +217,7 @@ static void test_starcoder2(void **state)
     assert_int_equal(c.activation, KVD_GELU_TANH);
     assert_true(c.bias_qkv && c.bias_o && c.bias_ffn && c.tied_head);
     assert_int_equal(kvd_config_window(&c, 29), 4096);
-    refuse(starcoder2, "\"norm_epsilon\":1e-05,", "", "'norm_epsilon' is missing");
+    refuse_config(starcoder2, "\"norm_epsilon\":1e-05,", "", "'norm_epsilon' is missing");
 }
 
 /* Qwen2.5 with the rope_scaling that its model card gives, and what follows without its keys. */
@@ -253,8 +233,8 @@ static void test_yarn(void **state)
     const kvd_config c = accept(qwen);
     assert_true(c.rope_beta_fast == 32 && c.rope_beta_slow == 1 && c.rope_truncate);
     assert_true(fabs(c.rope_attention_factor - (0.1 * log(4) + 1)) < 1e-15);
-    refuse(qwen, "\"factor\":4.0", "\"factor\":4.0,\"short_factor\":[1]",
-           "'short_factor' is not known for rope type 'yarn'");
+    refuse_config(qwen, "\"factor\":4.0", "\"factor\":4.0,\"short_factor\":[1]",
+                  "'short_factor' is not known for rope type 'yarn'");
 }
 
 int main(void)

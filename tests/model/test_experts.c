@@ -13,10 +13,11 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "config_case.h"
 #include "engine/cpu/weights.h"
 #include "forward_case.h"
 #include "model/checkpoint/family.h"
-#include "model/checkpoint/packing/stacked.h"
+#include "model/checkpoint/shards.h"
 #include "model/checkpoint/weights.h"
 #include "model/pass/blocks.h"
 #include "temp_folder.h"
@@ -254,25 +255,6 @@ static const char gpt_oss_20b[] =
     "\"rope_theta\":150000,\"sliding_window\":128,\"swiglu_limit\":7.0,"
     "\"tie_word_embeddings\":false,\"vocab_size\":201088}";
 
-static const char *edit(const char *text, const char *from, const char *to)
-{
-    static char result[4096];
-    const char *at = strstr(text, from);
-    assert_non_null(at);
-    (void)snprintf(result, sizeof result, "%.*s%s%s", (int)(at - text), text, to,
-                   at + strlen(from));
-    return result;
-}
-
-static kvd_config accept(const char *text)
-{
-    kvd_config c;
-    kvd_err err = {""};
-    if (kvd_config_parse("c", text, strlen(text), &c, &err))
-        fail_msg("%s: %s", text, err.msg);
-    return c;
-}
-
 static void refuse(const char *text, const char *message)
 {
     kvd_config c;
@@ -292,7 +274,7 @@ static void test_published(void **state)
     assert_true(kvd_config_routed(&c, 0) && kvd_config_routed(&c, 31));
     assert_int_equal(kvd_config_window(&c, 0), 0);
     assert_true(kvd_family_elements(&c) == 46702792704); /* 46.7 billion */
-    assert_true(accept(edit(mixtral, "\"rope_theta\":1000000.0,", "")).rope_theta == 1e6);
+    assert_true(accept(edit_config(mixtral, "\"rope_theta\":1000000.0,", "")).rope_theta == 1e6);
     c = accept(qwen3_30b);
     assert_int_equal(c.n_experts, 128);
     assert_int_equal(c.n_chosen, 8);
@@ -323,11 +305,11 @@ static void test_gpt_oss(void **state)
     assert_true(kvd_family_elements(&c) == 20914757184); /* 20.9 billion */
     assert_true(kvd_family_knows(&c, "model.layers.3.self_attn.sinks"));
     assert_false(kvd_family_knows(&c, "model.layers.3.self_attn.sinks.weight"));
-    refuse(edit(gpt_oss_20b, "\"mxfp4\"", "\"gptq\""),
+    refuse(edit_config(gpt_oss_20b, "\"mxfp4\"", "\"gptq\""),
            "quantization_config: quant_method is 'gptq', only 'mxfp4' is supported");
-    refuse(edit(gpt_oss_20b, "7.0", "-7.0"), "'swiglu_limit' is -7, not positive");
-    refuse(edit(mixtral, "\"sliding_window\"",
-                "\"quantization_config\":{\"quant_method\":\"mxfp4\"},\"sliding_window\""),
+    refuse(edit_config(gpt_oss_20b, "7.0", "-7.0"), "'swiglu_limit' is -7, not positive");
+    refuse(edit_config(mixtral, "\"sliding_window\"",
+                       "\"quantization_config\":{\"quant_method\":\"mxfp4\"},\"sliding_window\""),
            "'quantization_config' is set, which is not supported");
 }
 
@@ -502,9 +484,9 @@ static void test_clamped_swiglu(void **state)
 static void test_layers_and_refusals(void **state)
 {
     (void)state;
-    kvd_config c = accept(edit(qwen3_30b, "sparse_step\":1", "sparse_step\":3"));
+    kvd_config c = accept(edit_config(qwen3_30b, "sparse_step\":1", "sparse_step\":3"));
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 2) && kvd_config_routed(&c, 5));
-    c = accept(edit(qwen3_30b, "layers\":[]", "layers\":[0,47]"));
+    c = accept(edit_config(qwen3_30b, "layers\":[]", "layers\":[0,47]"));
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1) &&
                 !kvd_config_routed(&c, 47));
     kvd_place place;
@@ -520,20 +502,20 @@ static void test_layers_and_refusals(void **state)
     assert_false(kvd_family_knows(&c, "model.layers.0.mlp.experts.7.down_proj.weight"));
     assert_true(kvd_family_knows(&c, "model.layers.1.mlp.gate.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.0.mlp.gate.weight"));
-    c = accept(edit(qwen3_30b, "\"num_experts\"", "\"num_local_experts\""));
+    c = accept(edit_config(qwen3_30b, "\"num_experts\"", "\"num_local_experts\""));
     assert_int_equal(c.n_experts, 128);
-    refuse(edit(qwen3_30b, "\"num_experts\"", "\"num_local_experts\":64,\"num_experts\""),
+    refuse(edit_config(qwen3_30b, "\"num_experts\"", "\"num_local_experts\":64,\"num_experts\""),
            "'num_experts' is 128 and 'num_local_experts' is 64");
-    refuse(edit(qwen3_30b, "per_tok\":8", "per_tok\":129"),
+    refuse(edit_config(qwen3_30b, "per_tok\":8", "per_tok\":129"),
            "'num_experts_per_tok' is 129, but the model has 128 experts");
-    refuse(edit(qwen3_30b, "experts\":128", "experts\":5000"),
+    refuse(edit_config(qwen3_30b, "experts\":128", "experts\":5000"),
            "'num_experts' is 5000, at most 4096 are supported");
-    refuse(edit(qwen3_30b, "layers\":[]", "layers\":[48]"),
+    refuse(edit_config(qwen3_30b, "layers\":[]", "layers\":[48]"),
            "mlp_only_layers[0] is not one of the layers 0 to 47");
-    refuse(edit(qwen3_30b, "layers\":[]", "layers\":7"), "'mlp_only_layers' is not a list");
-    refuse(edit(qwen3_30b, "\"use_sliding_window\":false", "\"use_sliding_window\":true"),
+    refuse(edit_config(qwen3_30b, "layers\":[]", "layers\":7"), "'mlp_only_layers' is not a list");
+    refuse(edit_config(qwen3_30b, "\"use_sliding_window\":false", "\"use_sliding_window\":true"),
            "'use_sliding_window' is true, which is not supported in a Qwen model with experts");
-    refuse(edit(mixtral, "layers\":32", "layers\":513"),
+    refuse(edit_config(mixtral, "layers\":32", "layers\":513"),
            "513 layers, at most 512 in a model with experts");
 }
 

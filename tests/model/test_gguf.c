@@ -14,7 +14,7 @@
 #include <jansson.h>
 
 #include "forward_case.h"
-#include "model/checkpoint/gguf_model.h"
+#include "model/checkpoint/gguf.h"
 #include "model/checkpoint/weights.h"
 #include "model/text/tokenizer.h"
 

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "common/rng.h"
+#include "config_case.h"
 #include "model/pass/forward.h"
 #include "model/pass/latent.h"
 #include "model/pass/routing.h"
@@ -177,30 +178,6 @@ static void test_matrices(void **state)
 
 /* ---- configurations ---- */
 
-static kvd_config accept(const char *text)
-{
-    kvd_config c;
-    kvd_err err = {""};
-    if (kvd_config_parse("c", text, strlen(text), &c, &err))
-        fail_msg("%s: %s", text, err.msg);
-    return c;
-}
-
-/* Replaces the first `from` of a configuration that is read, and expects a message. */
-static void refuse(const char *text, const char *from, const char *to, const char *message)
-{
-    char other[4096];
-    kvd_config c;
-    kvd_err err = {""};
-    const char *const at = strstr(text, from);
-    assert_non_null(at);
-    (void)snprintf(other, sizeof other, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    if (kvd_config_parse("c", other, strlen(other), &c, &err) == 0)
-        fail_msg("%s is read", to);
-    if (!strstr(err.msg, message))
-        fail_msg("%s: '%s' lacks '%s'", to, err.msg, message);
-}
-
 /* deepseek-ai/DeepSeek-V2-Lite */
 static const char v2_lite[] =
     "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"attention_bias\":false,"
@@ -263,24 +240,26 @@ static void test_configurations(void **state)
     assert_true(kvd_family_knows(&c, "model.layers.3.mlp.gate.e_score_correction_bias"));
     assert_false(kvd_family_knows(&c, "model.layers.2.mlp.gate.e_score_correction_bias"));
 
-    refuse(v2_lite, "\"topk_method\":\"greedy\"", "\"topk_method\":\"noaux_tc\"",
-           "'topk_method' is 'noaux_tc', only 'greedy' and 'group_limited_greedy' are supported");
-    refuse(v2_lite, "\"norm_topk_prob\":false", "\"norm_topk_prob\":true",
-           "'norm_topk_prob' is true, which the library ignores");
-    refuse(v2_lite, "\"num_key_value_heads\":16", "\"num_key_value_heads\":4",
-           "'num_key_value_heads' is 4, latent attention expands to all 16 query heads");
-    refuse(v2_lite, "\"attention_bias\":false", "\"attention_bias\":true",
-           "'attention_bias' is true, biases of latent attention are not supported");
-    refuse(v2_lite, "\"moe_layer_freq\":1", "\"moe_layer_freq\":2",
-           "'moe_layer_freq' is 2, only 1 is supported");
-    refuse(v2_lite, "\"qk_rope_head_dim\":64", "\"qk_rope_head_dim\":63",
-           "'qk_rope_head_dim' is 63, RoPE needs an even number");
-    refuse(v3, "\"scoring_func\":\"sigmoid\"", "\"scoring_func\":\"softmax\"",
-           "'scoring_func' is 'softmax', only 'sigmoid' is supported");
-    refuse(v3, "\"n_group\":8", "\"n_group\":7", "256 experts do not form 'n_group' 7 groups");
-    refuse(v3, "\"topk_group\":4", "\"topk_group\":9", "'topk_group' is 9 of 8 groups");
-    refuse(v3, "\"ep_size\":1", "\"quantization_config\":{\"quant_method\":\"fp8\"}",
-           "'quantization_config' is set, which is not supported");
+    refuse_config(
+        v2_lite, "\"topk_method\":\"greedy\"", "\"topk_method\":\"noaux_tc\"",
+        "'topk_method' is 'noaux_tc', only 'greedy' and 'group_limited_greedy' are supported");
+    refuse_config(v2_lite, "\"norm_topk_prob\":false", "\"norm_topk_prob\":true",
+                  "'norm_topk_prob' is true, which the library ignores");
+    refuse_config(v2_lite, "\"num_key_value_heads\":16", "\"num_key_value_heads\":4",
+                  "'num_key_value_heads' is 4, latent attention expands to all 16 query heads");
+    refuse_config(v2_lite, "\"attention_bias\":false", "\"attention_bias\":true",
+                  "'attention_bias' is true, biases of latent attention are not supported");
+    refuse_config(v2_lite, "\"moe_layer_freq\":1", "\"moe_layer_freq\":2",
+                  "'moe_layer_freq' is 2, only 1 is supported");
+    refuse_config(v2_lite, "\"qk_rope_head_dim\":64", "\"qk_rope_head_dim\":63",
+                  "'qk_rope_head_dim' is 63, RoPE needs an even number");
+    refuse_config(v3, "\"scoring_func\":\"sigmoid\"", "\"scoring_func\":\"softmax\"",
+                  "'scoring_func' is 'softmax', only 'sigmoid' is supported");
+    refuse_config(v3, "\"n_group\":8", "\"n_group\":7",
+                  "256 experts do not form 'n_group' 7 groups");
+    refuse_config(v3, "\"topk_group\":4", "\"topk_group\":9", "'topk_group' is 9 of 8 groups");
+    refuse_config(v3, "\"ep_size\":1", "\"quantization_config\":{\"quant_method\":\"fp8\"}",
+                  "'quantization_config' is set, which is not supported");
 }
 
 int main(void)

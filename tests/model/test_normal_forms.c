@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "common/utf8.h"
-#include "model/text/tokenizer/normalize.h"
+#include "model/text/tokenizer/steps.h"
 
 static uint64_t fnv(uint64_t h, const kvd_buffer *text)
 {

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "model/checkpoint/safetensors_write.h"
+#include "model/checkpoint/safetensors.h"
 #include "temp_folder.h"
 
 static kvd_err err;

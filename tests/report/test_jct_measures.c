@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "report/measures/jct_measures.h"
+#include "report/measures/measures.h"
 
 static const kvd_column columns[] = {
     {"kind", KVD_COL_TEXT, "1", "kind"},

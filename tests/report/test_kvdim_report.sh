@@ -1,31 +1,21 @@
 #!/bin/sh
 # kvdim-report: what it writes, that NumPy agrees, that it is the same twice, what it refuses, hostile labels.
-set -u
-B=${BUILD:-build}
-PYTHON=${PYTHON:-/usr/bin/python3}
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. tests/lib/cases.sh
 report="$B/bin/kvdim-report"
 hash=hash=xxh3:00000000000000000000000000000001
 
-ok() { echo "ok $1"; }
-not_ok() { echo "not ok $1"; sed 's/^/# /' "$tmp/log"; }
-check() {
-  name=$1; shift
-  if "$@" >"$tmp/log" 2>&1; then ok "$name"; else not_ok "$name"; fi
-}
 refused() {
   name=$1 status=$2 text=$3; shift 3
-  "$@" >"$tmp/log" 2>&1; got=$?
-  if [ $got -eq "$status" ] && grep -qF -- "$text" "$tmp/log" && [ "$(wc -l <"$tmp/log")" -le 2 ]; then ok "$name"
-  else echo "status $got" >>"$tmp/log"; not_ok "$name"; fi
+  "$@" >"$D/log" 2>&1; got=$?
+  if [ $got -eq "$status" ] && grep -qF -- "$text" "$D/log" && [ "$(wc -l <"$D/log")" -le 2 ]; then ok "$name"
+  else echo "status $got" >>"$D/log"; not_ok "$name"; fi
 }
 # not_drawn FOLDER: the reasons on the page why figures are not drawn; left_out FOLDER: what they do not show
-page_lines() { "$PYTHON" -c 'import html, re, sys; [print(html.unescape(x)) for x in re.findall(sys.argv[2], open(sys.argv[1] + "/index.html").read())]' "$tmp/$1" "$2"; }
+page_lines() { "$PYTHON" -c 'import html, re, sys; [print(html.unescape(x)) for x in re.findall(sys.argv[2], open(sys.argv[1] + "/index.html").read())]' "$D/$1" "$2"; }
 not_drawn() { page_lines "$1" 'Not drawn: ([^<]*) \(the data are in tables/\)'; }
 left_out() { page_lines "$1" '<p class="note">(Left out[^<]*)</p>'; }
 # points FOLDER FIGURE: how many markers it has, those of the key among them
-points() { grep -o "#gpPt[0-9]*' transform='translate" "$tmp/$1/figures/$2.svg" | wc -l; }
+points() { grep -o "#gpPt[0-9]*' transform='translate" "$D/$1/figures/$2.svg" | wc -l; }
 # $1 [FILE]: column COLUMN of the row whose fields match
 cell() { "$PYTHON" - "$@" <<'P'
 import csv, sys
@@ -36,39 +26,39 @@ for row in csv.DictReader(open(path)):
 P
 }
 
-mkdir "$tmp/in"
-synthetic() { "$B/tests/tool_synthetic" moments "$tmp/$1.h5" "$2" "$3" "$hash" label="$4" && "$B/bin/kvdim-spectrum" "$tmp/$1.h5" --pair qk,vw,k,v,wv -q -o "$tmp/in/$1-spectrum.h5"; }
+mkdir "$D/in"
+synthetic() { "$B/tests/tool_synthetic" moments "$D/$1.h5" "$2" "$3" "$hash" label="$4" && "$B/bin/kvdim-spectrum" "$D/$1.h5" --pair qk,vw,k,v,wv -q -o "$D/in/$1-spectrum.h5"; }
 synthetic a 400 1 text1 && synthetic b 400 2 text2 && synthetic c 400 3 random || exit 1
 for n in 100 200 400; do
-  "$B/tests/tool_synthetic" moments "$tmp/n.h5" $n 2 "$hash" label=text2 && "$B/bin/kvdim-spectrum" "$tmp/n.h5" --pair qk,vw -q -o "$tmp/n$n.h5" || exit 1
+  "$B/tests/tool_synthetic" moments "$D/n.h5" $n 2 "$hash" label=text2 && "$B/bin/kvdim-spectrum" "$D/n.h5" --pair qk,vw -q -o "$D/n$n.h5" || exit 1
 done
-"$B/bin/kvdim-similarity" "$tmp/in/a-spectrum.h5" "$tmp/in/b-spectrum.h5" "$tmp/in/c-spectrum.h5" -q -o "$tmp/in/similarity.h5" &&
-"$B/bin/kvdim-similarity" "$tmp/in/a-spectrum.h5" "$tmp/n100.h5" "$tmp/n200.h5" "$tmp/n400.h5" -q -o "$tmp/in/tokens.h5" &&
-"$B/bin/kvdim-fit" "$tmp/in/a-spectrum.h5" --removal-rate 0,0.1,0.3 -q -o "$tmp/in/rates.h5" &&
-"$B/tests/tool_accuracy" "$tmp/in/accuracy-1.h5" text1 text1 1 && "$B/tests/tool_accuracy" "$tmp/in/accuracy-2.h5" text2 text1 1.05 || exit 1
+"$B/bin/kvdim-similarity" "$D/in/a-spectrum.h5" "$D/in/b-spectrum.h5" "$D/in/c-spectrum.h5" -q -o "$D/in/similarity.h5" &&
+"$B/bin/kvdim-similarity" "$D/in/a-spectrum.h5" "$D/n100.h5" "$D/n200.h5" "$D/n400.h5" -q -o "$D/in/tokens.h5" &&
+"$B/bin/kvdim-fit" "$D/in/a-spectrum.h5" --removal-rate 0,0.1,0.3 -q -o "$D/in/rates.h5" &&
+"$B/tests/tool_accuracy" "$D/in/accuracy-1.h5" text1 text1 1 && "$B/tests/tool_accuracy" "$D/in/accuracy-2.h5" text2 text1 1.05 || exit 1
 
 plots=--no-plots
 if command -v gnuplot >/dev/null 2>&1; then plots=; else echo "skip figures: gnuplot is not installed"; fi
-check "a folder of results" "$report" "$tmp/in" $plots -o "$tmp/r"
-grep -q '^ZACK Table 4 ' "$tmp/log" && grep -q 'kept up to p' "$tmp/log" && tail -n 1 "$tmp/log" | grep -q "r/index.html$" && ok "headline on stdout" || not_ok "headline on stdout"
-t="$tmp/r/tables"
+check "a folder of results" "$report" "$D/in" $plots -o "$D/r"
+grep -q '^ZACK Table 4 ' "$D/log" && grep -q 'kept up to p' "$D/log" && tail -n 1 "$D/log" | grep -q "r/index.html$" && ok "headline on stdout" || not_ok "headline on stdout"
+t="$D/r/tables"
 for f in ledger target accuracy bytes similarity token-count transfer-1-qk spectra largest-singular-value-cv rates provenance commands inputs; do
-  [ -s "$t/$f.csv" ] && [ -s "$t/$f.md" ] || { echo "$f" >"$tmp/log"; not_ok "table $f"; }
+  [ -s "$t/$f.csv" ] && [ -s "$t/$f.md" ] || { echo "$f" >"$D/log"; not_ok "table $f"; }
 done
 ok "tables"
 
 # The published tables alone, and a report without anything to read.
-check "the published tables alone" "$report" --published --no-plots -o "$tmp/published"
+check "the published tables alone" "$report" --published --no-plots -o "$D/published"
 for f in published-models published-fit published-shared published-doubles published-readings; do
-  [ -s "$tmp/published/tables/$f.csv" ] || { echo "$f" >"$tmp/log"; not_ok "table $f"; }
+  [ -s "$D/published/tables/$f.csv" ] || { echo "$f" >"$D/log"; not_ok "table $f"; }
 done
-[ "$(cell "$tmp/published/tables/published-fit.csv" violated table=fdc_table02_qk_eps_delta.csv)" = 11 ] && ok "pairs that break the triangle inequality" || not_ok "pairs that break the triangle inequality"
-if grep -q "Measured by\|not measured\|id=\"provenance\"" "$tmp/published/index.html"; then not_ok "nothing about results on a page without results"; else ok "nothing about results on a page without results"; fi
-check "readings are measured" "$report" --published "$tmp/in" --no-plots -q -o "$tmp/published"
-grep -q "difference of averages over all heads" "$tmp/published/tables/published-readings.csv" && ok "the reading of published size" || not_ok "the reading of published size"
-refused "nothing to report" 2 "no RESULT or --published given" "$report" -o "$tmp/none"
+[ "$(cell "$D/published/tables/published-fit.csv" violated table=fdc_table02_qk_eps_delta.csv)" = 11 ] && ok "pairs that break the triangle inequality" || not_ok "pairs that break the triangle inequality"
+if grep -q "Measured by\|not measured\|id=\"provenance\"" "$D/published/index.html"; then not_ok "nothing about results on a page without results"; else ok "nothing about results on a page without results"; fi
+check "readings are measured" "$report" --published "$D/in" --no-plots -q -o "$D/published"
+grep -q "difference of averages over all heads" "$D/published/tables/published-readings.csv" && ok "the reading of published size" || not_ok "the reading of published size"
+refused "nothing to report" 2 "no RESULT or --published given" "$report" -o "$D/none"
 
-cat >"$tmp/oracle.py" <<'P'
+cat >"$D/oracle.py" <<'P'
 import csv, sys, h5py, numpy as np
 folder, tables = sys.argv[1:]
 rows = lambda n: list(csv.DictReader(open(f"{tables}/{n}.csv")))
@@ -109,32 +99,32 @@ assert l["ZACK Table 6"]["published"] == "48.17 to 58.03 %"
 assert l["ZDC Fig. 14"]["verdict"] == "not measured" and l["ZDC Fig. 14"]["ours"].endswith("; on other texts 1.05 (6 values)"), l["ZDC Fig. 14"]
 assert l["ZACK Fig. 18 (Q-K)"]["verdict"] == "not measured"
 P
-if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then check "NumPy agrees" "$PYTHON" "$tmp/oracle.py" "$tmp/in" "$t"; else echo "skip NumPy agrees: no h5py for $PYTHON"; fi
-[ "$(cell "$t/target.csv" p label=text1 method=zack calibration=text1 how=search)" = 0.3125 ] && ok "target of a search" || { cat "$t/target.csv" >"$tmp/log"; not_ok "target of a search"; }
+if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then check "NumPy agrees" "$PYTHON" "$D/oracle.py" "$D/in" "$t"; else echo "skip NumPy agrees: no h5py for $PYTHON"; fi
+[ "$(cell "$t/target.csv" p label=text1 method=zack calibration=text1 how=search)" = 0.3125 ] && ok "target of a search" || { cat "$t/target.csv" >"$D/log"; not_ok "target of a search"; }
 # uniform keeps 1 - 2 p^2: 0.875 at 0.25, so nothing is kept
-[ "$(cell "$t/target.csv" p label=text1 method=uniform how=points)" = 0 ] && [ "$(cell "$t/target.csv" p_misses label=text1 method=uniform how=points)" = 0.25 ] && ok "target read off points" || { cat "$t/target.csv" >"$tmp/log"; not_ok "target read off points"; }
+[ "$(cell "$t/target.csv" p label=text1 method=uniform how=points)" = 0 ] && [ "$(cell "$t/target.csv" p_misses label=text1 method=uniform how=points)" = 0.25 ] && ok "target read off points" || { cat "$t/target.csv" >"$D/log"; not_ok "target read off points"; }
 
-check "the same twice" sh -c "'$report' '$tmp/in' $plots -q -o '$tmp/again' && diff -r '$tmp/r' '$tmp/again'"
+check "the same twice" sh -c "'$report' '$D/in' $plots -q -o '$D/again' && diff -r '$D/r' '$D/again'"
 if [ -z "$plots" ]; then
   for f in zack-fig05-k-v zack-fig10-qk-vw zdc-fig13-heads zack-fig18-token-count transfer-1 rates-p-of-r rates-kept-1 accuracy-1 accuracy-2 zdc-fig14-degradation degradation-layers; do
-    [ -s "$tmp/r/figures/$f.svg" ] && [ "$(head -c 4 "$tmp/r/figures/$f.png" | tail -c 3)" = PNG ] || { echo "$f" >"$tmp/log"; not_ok "figure $f"; }
+    [ -s "$D/r/figures/$f.svg" ] && [ "$(head -c 4 "$D/r/figures/$f.png" | tail -c 3)" = PNG ] || { echo "$f" >"$D/log"; not_ok "figure $f"; }
   done
   ok "figures"
-  ls "$tmp/r/figures" | grep -q partial && { echo partial >"$tmp/log"; not_ok "no partial figure"; } || ok "no partial figure"
+  ls "$D/r/figures" | grep -q partial && { echo partial >"$D/log"; not_ok "no partial figure"; } || ok "no partial figure"
   # A figure that gnuplot cannot draw, or every figure without gnuplot, is a line on the page that says why.
-  mkdir "$tmp/style" && cp plots/*.gp "$tmp/style/" && echo 'this is no command' >"$tmp/style/rates.gp"
-  check "a broken script" "$report" "$tmp/in" --plots "$tmp/style" -q -o "$tmp/broken"
-  [ "$(cat "$tmp/log")" = 'kvdim-report: warning: 1 figure is not drawn: gnuplot failed: "rates.gp" line 1: invalid command' ] && ok "is said on stderr" || not_ok "is said on stderr"
-  [ "$(not_drawn broken)" = 'gnuplot failed: "rates.gp" line 1: invalid command' ] && [ ! -e "$tmp/broken/figures/rates-p-of-r.svg" ] &&
-    cmp -s "$tmp/broken/figures/accuracy-1.png" "$tmp/r/figures/accuracy-1.png" && ok "is said on the page" || { not_drawn broken >"$tmp/log"; not_ok "is said on the page"; }
-  check "gnuplot is not installed" env PATH=/nonexistent "$report" "$tmp/in" -q -o "$tmp/no-gnuplot"
-  [ "$(not_drawn no-gnuplot | sort -u)" = 'gnuplot is not installed' ] && [ -z "$(ls "$tmp/no-gnuplot/figures")" ] && grep -q 'figures are not drawn: gnuplot is not installed$' "$tmp/log" &&
-    diff -r "$tmp/r/tables" "$tmp/no-gnuplot/tables" >"$tmp/log" && ok "is said on the page, too" || not_ok "is said on the page, too"
+  mkdir "$D/style" && cp plots/*.gp "$D/style/" && echo 'this is no command' >"$D/style/rates.gp"
+  check "a broken script" "$report" "$D/in" --plots "$D/style" -q -o "$D/broken"
+  [ "$(cat "$D/log")" = 'kvdim-report: warning: 1 figure is not drawn: gnuplot failed: "rates.gp" line 1: invalid command' ] && ok "is said on stderr" || not_ok "is said on stderr"
+  [ "$(not_drawn broken)" = 'gnuplot failed: "rates.gp" line 1: invalid command' ] && [ ! -e "$D/broken/figures/rates-p-of-r.svg" ] &&
+    cmp -s "$D/broken/figures/accuracy-1.png" "$D/r/figures/accuracy-1.png" && ok "is said on the page" || { not_drawn broken >"$D/log"; not_ok "is said on the page"; }
+  check "gnuplot is not installed" env PATH=/nonexistent "$report" "$D/in" -q -o "$D/no-gnuplot"
+  [ "$(not_drawn no-gnuplot | sort -u)" = 'gnuplot is not installed' ] && [ -z "$(ls "$D/no-gnuplot/figures")" ] && grep -q 'figures are not drawn: gnuplot is not installed$' "$D/log" &&
+    diff -r "$D/r/tables" "$D/no-gnuplot/tables" >"$D/log" && ok "is said on the page, too" || not_ok "is said on the page, too"
 fi
-check "without gnuplot" env PATH=/nonexistent "$report" "$tmp/in" --no-plots -q -o "$tmp/bare"
-grep -q 'Not drawn' "$tmp/bare/index.html" && ok "says what is not drawn" || not_ok "says what is not drawn"
+check "without gnuplot" env PATH=/nonexistent "$report" "$D/in" --no-plots -q -o "$D/bare"
+grep -q 'Not drawn' "$D/bare/index.html" && ok "says what is not drawn" || not_ok "says what is not drawn"
 
-check "well-formed page" "$PYTHON" - "$tmp/r/index.html" <<'P'
+check "well-formed page" "$PYTHON" - "$D/r/index.html" <<'P'
 import os, re, sys
 from html.parser import HTMLParser
 folder = os.path.dirname(sys.argv[1])
@@ -164,7 +154,7 @@ assert "url(http" not in text and "@import" not in text
 P
 
 # The first screen: three numbers, a count of every verdict, one figure, a short table; long tables are folded.
-check "first screen" "$PYTHON" - "$tmp/r" <<'P'
+check "first screen" "$PYTHON" - "$D/r" <<'P'
 import csv, re, sys
 folder = sys.argv[1]
 text = open(folder + "/index.html").read()
@@ -183,7 +173,7 @@ for table in re.findall(r'<div class="wide"><table><caption>.*?</table>', text, 
 P
 # Six of many methods are shown, zack and uniform among them.
 if "$PYTHON" -c 'import h5py' 2>/dev/null; then
-  "$PYTHON" - "$tmp" <<'P'
+  "$PYTHON" - "$D" <<'P'
 import h5py, shutil, sys
 t = sys.argv[1]
 for k, name in enumerate(("fdc", "palu", "think", "fisher", "balanced", "strawman")):
@@ -193,67 +183,67 @@ for k, name in enumerate(("fdc", "palu", "think", "fisher", "balanced", "strawma
         method[...] = [name if m in (b"uniform", "uniform") else m for m in method[...]]
         f["rows/top1_share"][...] = 1 - (1 - f["rows/top1_share"][...]) * 0.001 * (k + 1)
 P
-  check "many methods" "$report" "$tmp/in/accuracy-1.h5" "$tmp"/many-*.h5 --no-plots -q -o "$tmp/many"
-  cut -d, -f1 "$tmp/many/tables/summary.csv" | sort >"$tmp/log"
-  [ "$(wc -l <"$tmp/log")" -eq 7 ] && grep -qx zack "$tmp/log" && grep -qx uniform "$tmp/log" && ok "six of them, with zack and uniform" || not_ok "six of them, with zack and uniform"
+  check "many methods" "$report" "$D/in/accuracy-1.h5" "$D"/many-*.h5 --no-plots -q -o "$D/many"
+  cut -d, -f1 "$D/many/tables/summary.csv" | sort >"$D/log"
+  [ "$(wc -l <"$D/log")" -eq 7 ] && grep -qx zack "$D/log" && grep -qx uniform "$D/log" && ok "six of them, with zack and uniform" || not_ok "six of them, with zack and uniform"
 fi
 
 # A label is a stranger's text: it must stay text in HTML, Markdown, CSV and on the terminal.
-"$B/tests/tool_synthetic" moments "$tmp/h.h5" 200 5 "$hash" label='<script>alert(1)</script>|",`x`' && "$B/bin/kvdim-spectrum" "$tmp/h.h5" --pair qk,vw -q -o "$tmp/hostile.h5" || exit 1
-check "a hostile label" "$report" "$tmp/hostile.h5" "$tmp/in/a-spectrum.h5" $plots -o "$tmp/hostile"
-! grep -q '<script' "$tmp/hostile/index.html" && grep -q '&lt;script&gt;' "$tmp/hostile/index.html" && ok "is escaped in the page" || not_ok "is escaped in the page"
-! grep -q '<script' "$tmp/hostile/tables/spectra.md" && ok "is escaped in Markdown" || not_ok "is escaped in Markdown"
+"$B/tests/tool_synthetic" moments "$D/h.h5" 200 5 "$hash" label='<script>alert(1)</script>|",`x`' && "$B/bin/kvdim-spectrum" "$D/h.h5" --pair qk,vw -q -o "$D/hostile.h5" || exit 1
+check "a hostile label" "$report" "$D/hostile.h5" "$D/in/a-spectrum.h5" $plots -o "$D/hostile"
+! grep -q '<script' "$D/hostile/index.html" && grep -q '&lt;script&gt;' "$D/hostile/index.html" && ok "is escaped in the page" || not_ok "is escaped in the page"
+! grep -q '<script' "$D/hostile/tables/spectra.md" && ok "is escaped in Markdown" || not_ok "is escaped in Markdown"
 
 # A label that a spreadsheet would run as a formula: no field of any table starts with it.
-"$B/tests/tool_synthetic" moments "$tmp/f.h5" 200 5 "$hash" label='=HYPERLINK("x")' && "$B/bin/kvdim-spectrum" "$tmp/f.h5" --pair qk,vw -q -o "$tmp/formula.h5" || exit 1
-check "a formula as label" "$report" "$tmp/formula.h5" "$tmp/in/a-spectrum.h5" $plots -o "$tmp/formula"
-grep -q "'=HYPERLINK" "$tmp/formula/tables/spectra.csv" && ! grep -Eq '(^|,)"?[=@]' "$tmp"/formula/tables/*.csv && ok "is text in every table" || not_ok "is text in every table"
+"$B/tests/tool_synthetic" moments "$D/f.h5" 200 5 "$hash" label='=HYPERLINK("x")' && "$B/bin/kvdim-spectrum" "$D/f.h5" --pair qk,vw -q -o "$D/formula.h5" || exit 1
+check "a formula as label" "$report" "$D/formula.h5" "$D/in/a-spectrum.h5" $plots -o "$D/formula"
+grep -q "'=HYPERLINK" "$D/formula/tables/spectra.csv" && ! grep -Eq '(^|,)"?[=@]' "$D"/formula/tables/*.csv && ok "is text in every table" || not_ok "is text in every table"
 
 # Calibration on fewer rows: spectra that are pruned or clustered, and accuracy files that name them.
-mkdir "$tmp/few"
-"$B/tests/tool_synthetic" activations "$tmp/rows.h5" 400 1 "$hash" sequences=20 && "$B/tests/tool_synthetic" moments "$tmp/rows-m.h5" 400 1 "$hash" || exit 1
-"$B/bin/kvdim-spectrum" "$tmp/rows-m.h5" --label all -q -o "$tmp/few/s-all.h5" && "$B/tests/tool_accuracy" "$tmp/few/a-all.h5" text1 all 0.5 || exit 1
+mkdir "$D/few"
+"$B/tests/tool_synthetic" activations "$D/rows.h5" 400 1 "$hash" sequences=20 && "$B/tests/tool_synthetic" moments "$D/rows-m.h5" 400 1 "$hash" || exit 1
+"$B/bin/kvdim-spectrum" "$D/rows-m.h5" --label all -q -o "$D/few/s-all.h5" && "$B/tests/tool_accuracy" "$D/few/a-all.h5" text1 all 0.5 || exit 1
 for how in "p2 0.2 0 0.6" "p5 0.5 0 0.7" "k20 0.5 20 1.2" "k40-2 0.2 40 0.8" "k40 0.5 40 1" "k40-8 0.8 40 1.6" "k40-0 0 40 0.75"; do
   set -- $how
-  "$B/bin/kvdim-spectrum" "$tmp/rows.h5" --label "$1" --prune "$2" $([ "$3" = 0 ] || echo --centroids "$3") -q -o "$tmp/few/s-$1.h5" &&
-    "$B/tests/tool_accuracy" "$tmp/few/a-$1.h5" text1 "$1" "$4" || exit 1
+  "$B/bin/kvdim-spectrum" "$D/rows.h5" --label "$1" --prune "$2" $([ "$3" = 0 ] || echo --centroids "$3") -q -o "$D/few/s-$1.h5" &&
+    "$B/tests/tool_accuracy" "$D/few/a-$1.h5" text1 "$1" "$4" || exit 1
 done
-check "calibration on fewer rows" "$report" "$tmp/few" $plots -o "$tmp/fewer"
-t="$tmp/fewer/tables"
+check "calibration on fewer rows" "$report" "$D/few" $plots -o "$D/fewer"
+t="$D/fewer/tables"
 [ "$(cell "$t/calibration.csv" n_tokens method=zack p_wanted=0.5 centroids=40 prune=0.8)" = 80 ] && [ "$(cell "$t/calibration.csv" centroids method=zack p_wanted=0.5 prune=0.2 n_tokens=320)" = "" ] &&
-  [ "$(wc -l <"$t/calibration.csv")" -eq 49 ] && ok "a row for every spectrum, method and p" || { cat "$t/calibration.csv" >"$tmp/log"; not_ok "a row for every spectrum, method and p"; }
-! grep -q k40 "$t/accuracy.csv" && grep -q ',all,' "$t/accuracy.csv" && ! grep -q k40 "$t/spectra.csv" && ok "they stand in their own section" || { cat "$t/accuracy.csv" >"$tmp/log"; not_ok "they stand in their own section"; }
+  [ "$(wc -l <"$t/calibration.csv")" -eq 49 ] && ok "a row for every spectrum, method and p" || { cat "$t/calibration.csv" >"$D/log"; not_ok "a row for every spectrum, method and p"; }
+! grep -q k40 "$t/accuracy.csv" && grep -q ',all,' "$t/accuracy.csv" && ! grep -q k40 "$t/spectra.csv" && ok "they stand in their own section" || { cat "$t/accuracy.csv" >"$D/log"; not_ok "they stand in their own section"; }
 for id in 'ZDC Fig. 15 (Q-K)' 'ZDC Fig. 26 (a), perplexity' 'ZDC Fig. 26 (b), perplexity' 'ZDC Fig. 26 (b), time'; do
-  [ "$(cell "$t/ledger.csv" verdict "id=$id")" != 'not measured' ] || { cat "$t/ledger.csv" >"$tmp/log"; not_ok "ledger: $id"; }
+  [ "$(cell "$t/ledger.csv" verdict "id=$id")" != 'not measured' ] || { cat "$t/ledger.csv" >"$D/log"; not_ok "ledger: $id"; }
 done
 ok "ledger of fewer rows"
-[ -n "$plots" ] || { [ -s "$tmp/fewer/figures/zdc-fig15-pruning.svg" ] && [ -s "$tmp/fewer/figures/zdc-fig26-calibration.png" ] && ok "figures of fewer rows" || not_ok "figures of fewer rows"; }
-t="$tmp/r/tables"
+[ -n "$plots" ] || { [ -s "$D/fewer/figures/zdc-fig15-pruning.svg" ] && [ -s "$D/fewer/figures/zdc-fig26-calibration.png" ] && ok "figures of fewer rows" || not_ok "figures of fewer rows"; }
+t="$D/r/tables"
 
-check "compared with itself" "$report" "$tmp/in" --compare "$tmp/in" --no-plots --json -o "$tmp/same"
+check "compared with itself" "$report" "$D/in" --compare "$D/in" --no-plots --json -o "$D/same"
 "$PYTHON" -c '
 import json, sys
 x = json.load(open(sys.argv[1]))
 assert x["outside"] == 0 and len(x["ledger"]) > 15 and not x["figures"] and "comparison" in x["tables"]
-assert {e["verdict"] for e in x["ledger"]} <= {"reproduced", "holds", "trend holds", "cannot tell", "not reproduced", "does not hold", "not measured"}' "$tmp/log" 2>>"$tmp/log" && ok "json, nothing outside" || not_ok "json, nothing outside"
-"$B/tests/tool_accuracy" "$tmp/other.h5" text1 text1 2 || exit 1
-check "compared with another" "$report" "$tmp/in/accuracy-1.h5" --compare "$tmp/other.h5" --no-plots -q -o "$tmp/cmp"
-grep -q ',kl,.*,outside$' "$tmp/cmp/tables/comparison.csv" && grep -q ',perplexity,.*,differs$' "$tmp/cmp/tables/comparison.csv" && ok "differences are outside" || { cat "$tmp/cmp/tables/comparison.csv" >"$tmp/log"; not_ok "differences are outside"; }
-refused "nothing to compare" 1 "no row of the two sets measures the same thing" "$report" "$tmp/in/accuracy-1.h5" --compare "$tmp/in/rates.h5" --no-plots -o "$tmp/x"
+assert {e["verdict"] for e in x["ledger"]} <= {"reproduced", "holds", "trend holds", "cannot tell", "not reproduced", "does not hold", "not measured"}' "$D/log" 2>>"$D/log" && ok "json, nothing outside" || not_ok "json, nothing outside"
+"$B/tests/tool_accuracy" "$D/other.h5" text1 text1 2 || exit 1
+check "compared with another" "$report" "$D/in/accuracy-1.h5" --compare "$D/other.h5" --no-plots -q -o "$D/cmp"
+grep -q ',kl,.*,outside$' "$D/cmp/tables/comparison.csv" && grep -q ',perplexity,.*,differs$' "$D/cmp/tables/comparison.csv" && ok "differences are outside" || { cat "$D/cmp/tables/comparison.csv" >"$D/log"; not_ok "differences are outside"; }
+refused "nothing to compare" 1 "no row of the two sets measures the same thing" "$report" "$D/in/accuracy-1.h5" --compare "$D/in/rates.h5" --no-plots -o "$D/x"
 
-refused "no input" 2 "no RESULT or --published given" "$report" -o "$tmp/x"
-refused "no output" 2 "no -o FOLDER given" "$report" "$tmp/in"
-refused "a missing file" 1 "No such file" "$report" "$tmp/none.h5" -o "$tmp/x"
-refused "given twice" 1 "is given twice" "$report" "$tmp/in/rates.h5" "$tmp/in/rates.h5" -o "$tmp/x"
-refused "moments" 1 "holds moments, not results" "$report" "$tmp/a.h5" -o "$tmp/x"
-echo text >"$tmp/text.h5"
-refused "no HDF5" 1 "text.h5" "$report" "$tmp/text.h5" -o "$tmp/x"
-mkdir "$tmp/empty"
-refused "an empty folder" 1 "holds no .h5 file" "$report" "$tmp/empty" -o "$tmp/x"
-refused "no ledger" 1 "--paper: '$tmp/empty' does not hold ledger.csv" "$report" "$tmp/in" --paper "$tmp/empty" -o "$tmp/x"
-refused "no scripts" 1 "--plots: '$tmp/empty' does not hold common.gp" "$report" "$tmp/in" --plots "$tmp/empty" -o "$tmp/x"
+refused "no input" 2 "no RESULT or --published given" "$report" -o "$D/x"
+refused "no output" 2 "no -o FOLDER given" "$report" "$D/in"
+refused "a missing file" 1 "No such file" "$report" "$D/none.h5" -o "$D/x"
+refused "given twice" 1 "is given twice" "$report" "$D/in/rates.h5" "$D/in/rates.h5" -o "$D/x"
+refused "moments" 1 "holds moments, not results" "$report" "$D/a.h5" -o "$D/x"
+echo text >"$D/text.h5"
+refused "no HDF5" 1 "text.h5" "$report" "$D/text.h5" -o "$D/x"
+mkdir "$D/empty"
+refused "an empty folder" 1 "holds no .h5 file" "$report" "$D/empty" -o "$D/x"
+refused "no ledger" 1 "--paper: '$D/empty' does not hold ledger.csv" "$report" "$D/in" --paper "$D/empty" -o "$D/x"
+refused "no scripts" 1 "--plots: '$D/empty' does not hold common.gp" "$report" "$D/in" --plots "$D/empty" -o "$D/x"
 if "$PYTHON" -c 'import h5py' 2>/dev/null; then
-  "$PYTHON" - "$tmp" <<'P'
+  "$PYTHON" - "$D" <<'P'
 import h5py, shutil, sys
 t = sys.argv[1]
 def copy(name, change):
@@ -276,58 +266,58 @@ copy("rates", unknown); copy("rates", incomplete); copy("rates", newer); copy("s
 copy("rates", inputs); copy("accuracy-1", sequences); copy("accuracy-1", target)
 copy("similarity", overlap); copy("accuracy-1", share); copy("accuracy-1", infinite); copy("accuracy-1", negative)
 P
-  refused "an unknown schema" 1 "is a 'kvdim/weather' file; the report knows" "$report" "$tmp/bad-unknown.h5" -o "$tmp/x"
-  refused "an incomplete file" 1 "bad-incomplete.h5" "$report" "$tmp/bad-incomplete.h5" -o "$tmp/x"
-  refused "a newer file" 1 "bad-newer.h5" "$report" "$tmp/bad-newer.h5" -o "$tmp/x"
-  refused "a wrong shape" 1 "/qk/matrix/overlap_half" "$report" "$tmp/bad-shape.h5" -o "$tmp/x"
-  refused "a NaN" 1 "/qk/matrix/overlap_half" "$report" "$tmp/bad-nan.h5" -o "$tmp/x"
-  refused "an overlap above 1" 1 "/qk/matrix/overlap_half holds 1.5, not within 0 .. 1" "$report" "$tmp/bad-overlap.h5" -o "$tmp/x"
-  refused "a share above 1" 1 "/rows/overall_p[1] is 1.25, above 1" "$report" "$tmp/bad-share.h5" -o "$tmp/x"
-  refused "an infinity" 1 "/rows/kl[1] is inf, infinite" "$report" "$tmp/bad-infinite.h5" -o "$tmp/x"
-  refused "a negative count" 1 "/rows/n_predictions[1] is -5, below 0" "$report" "$tmp/bad-negative.h5" -o "$tmp/x"
-  refused "too many inputs" 1 "1000000000000 inputs under /provenance" "$report" "$tmp/bad-inputs.h5" -o "$tmp/x"
-  refused "sums of other sequences" 1 "/sequences/nll" "$report" "$tmp/bad-sequences.h5" -o "$tmp/x"
-  refused "half a target" 1 "p_lo" "$report" "$tmp/bad-target.h5" -o "$tmp/x"
-  [ ! -e "$tmp/x/index.html" ] && ok "failures leave no page" || not_ok "failures leave no page"
+  refused "an unknown schema" 1 "is a 'kvdim/weather' file; the report knows" "$report" "$D/bad-unknown.h5" -o "$D/x"
+  refused "an incomplete file" 1 "bad-incomplete.h5" "$report" "$D/bad-incomplete.h5" -o "$D/x"
+  refused "a newer file" 1 "bad-newer.h5" "$report" "$D/bad-newer.h5" -o "$D/x"
+  refused "a wrong shape" 1 "/qk/matrix/overlap_half" "$report" "$D/bad-shape.h5" -o "$D/x"
+  refused "a NaN" 1 "/qk/matrix/overlap_half" "$report" "$D/bad-nan.h5" -o "$D/x"
+  refused "an overlap above 1" 1 "/qk/matrix/overlap_half holds 1.5, not within 0 .. 1" "$report" "$D/bad-overlap.h5" -o "$D/x"
+  refused "a share above 1" 1 "/rows/overall_p[1] is 1.25, above 1" "$report" "$D/bad-share.h5" -o "$D/x"
+  refused "an infinity" 1 "/rows/kl[1] is inf, infinite" "$report" "$D/bad-infinite.h5" -o "$D/x"
+  refused "a negative count" 1 "/rows/n_predictions[1] is -5, below 0" "$report" "$D/bad-negative.h5" -o "$D/x"
+  refused "too many inputs" 1 "1000000000000 inputs under /provenance" "$report" "$D/bad-inputs.h5" -o "$D/x"
+  refused "sums of other sequences" 1 "/sequences/nll" "$report" "$D/bad-sequences.h5" -o "$D/x"
+  refused "half a target" 1 "p_lo" "$report" "$D/bad-target.h5" -o "$D/x"
+  [ ! -e "$D/x/index.html" ] && ok "failures leave no page" || not_ok "failures leave no page"
 else
   echo "skip damaged files: no h5py for $PYTHON"
 fi
 if [ "$(id -u)" -ne 0 ]; then
-  mkdir "$tmp/ro" && chmod 555 "$tmp/ro"
-  refused "a folder that cannot be written" 1 "Permission denied" "$report" "$tmp/in" --no-plots -o "$tmp/ro/x"
+  mkdir "$D/ro" && chmod 555 "$D/ro"
+  refused "a folder that cannot be written" 1 "Permission denied" "$report" "$D/in" --no-plots -o "$D/ro/x"
 fi
 # ---- what figures can and cannot show ------------------------------------------------------------
 
 if [ -z "$plots" ]; then
   # One layer: every panel is drawn.
-  "$B/tests/tool_synthetic" moments "$tmp/one.h5" 200 6 "$hash" layers=1 label=one && "$B/bin/kvdim-spectrum" "$tmp/one.h5" --pair qk,vw -q -o "$tmp/one-spectrum.h5" &&
-    "$B/bin/kvdim-fit" "$tmp/one-spectrum.h5" --overall-p 0.3 -q -o "$tmp/one-rates.h5" || exit 1
-  check "one layer" "$report" "$tmp/one-spectrum.h5" "$tmp/one-rates.h5" -q -o "$tmp/one"
-  [ ! -s "$tmp/log" ] && [ -z "$(not_drawn one)" ] && [ -s "$tmp/one/figures/zdc-fig13-heads.svg" ] && ok "has its figures" || not_ok "has its figures"
+  "$B/tests/tool_synthetic" moments "$D/one.h5" 200 6 "$hash" layers=1 label=one && "$B/bin/kvdim-spectrum" "$D/one.h5" --pair qk,vw -q -o "$D/one-spectrum.h5" &&
+    "$B/bin/kvdim-fit" "$D/one-spectrum.h5" --overall-p 0.3 -q -o "$D/one-rates.h5" || exit 1
+  check "one layer" "$report" "$D/one-spectrum.h5" "$D/one-rates.h5" -q -o "$D/one"
+  [ ! -s "$D/log" ] && [ -z "$(not_drawn one)" ] && [ -s "$D/one/figures/zdc-fig13-heads.svg" ] && ok "has its figures" || not_ok "has its figures"
   # Two boxes of kept dimensions in each of two panels.
-  [ "$(grep -c "<path stroke='rgb(" "$tmp/one/figures/rates-kept-1.svg")" -ge 4 ] && ok "heat map of one layer" || { grep -n "<path" "$tmp/one/figures/rates-kept-1.svg" >"$tmp/log"; not_ok "heat map of one layer"; }
+  [ "$(grep -c "<path stroke='rgb(" "$D/one/figures/rates-kept-1.svg")" -ge 4 ] && ok "heat map of one layer" || { grep -n "<path" "$D/one/figures/rates-kept-1.svg" >"$D/log"; not_ok "heat map of one layer"; }
 
   # A cache that makes the model better has the points of one that makes it worse.
-  "$B/tests/tool_accuracy" "$tmp/better.h5" text1 text1 -0.01 && "$B/tests/tool_accuracy" "$tmp/worse.h5" text1 text1 0.01 || exit 1
-  check "ratios above 1" "$report" "$tmp/worse.h5" -q -o "$tmp/worse"
-  check "ratios below 1" "$report" "$tmp/better.h5" -q -o "$tmp/better"
-  [ ! -s "$tmp/log" ] && [ -z "$(not_drawn better)$(left_out better)" ] && [ "$(points better accuracy-1)" -eq "$(points worse accuracy-1)" ] && [ "$(points better accuracy-1)" -ge 18 ] &&
-    ok "have all their points" || { points better accuracy-1 >>"$tmp/log"; points worse accuracy-1 >>"$tmp/log"; not_ok "have all their points"; }
+  "$B/tests/tool_accuracy" "$D/better.h5" text1 text1 -0.01 && "$B/tests/tool_accuracy" "$D/worse.h5" text1 text1 0.01 || exit 1
+  check "ratios above 1" "$report" "$D/worse.h5" -q -o "$D/worse"
+  check "ratios below 1" "$report" "$D/better.h5" -q -o "$D/better"
+  [ ! -s "$D/log" ] && [ -z "$(not_drawn better)$(left_out better)" ] && [ "$(points better accuracy-1)" -eq "$(points worse accuracy-1)" ] && [ "$(points better accuracy-1)" -ge 18 ] &&
+    ok "have all their points" || { points better accuracy-1 >>"$D/log"; points worse accuracy-1 >>"$D/log"; not_ok "have all their points"; }
 
   # Nothing lost at any p: KL 0 and perplexity ratio 1 leave the logarithmic panels without values.
-  "$B/tests/tool_accuracy" "$tmp/zero.h5" text1 text1 0 && check "panels without values" "$report" "$tmp/zero.h5" -q -o "$tmp/zero"
-  left_out zero >"$tmp/log"
-  grep -qxF 'Left out of "KL divergence": 6 of 6 points at 0 or below, which a logarithmic axis cannot show.' "$tmp/log" && [ -z "$(not_drawn zero)" ] && ok "say so" || not_ok "say so"
+  "$B/tests/tool_accuracy" "$D/zero.h5" text1 text1 0 && check "panels without values" "$report" "$D/zero.h5" -q -o "$D/zero"
+  left_out zero >"$D/log"
+  grep -qxF 'Left out of "KL divergence": 6 of 6 points at 0 or below, which a logarithmic axis cannot show.' "$D/log" && [ -z "$(not_drawn zero)" ] && ok "say so" || not_ok "say so"
 
   # A rule without removal rates: the title says p, and the points that have no place on the axis are counted.
-  "$B/tests/tool_synthetic" moments "$tmp/two.h5" 400 1 "$hash" label=two && "$B/bin/kvdim-spectrum" "$tmp/two.h5" --pair bqk,bvw -q -o "$tmp/two-spectrum.h5" &&
-    "$B/tests/tool_synthetic" error-table "$tmp/table.h5" 0 1 "$hash" && "$B/bin/kvdim-fit" "$tmp/two-spectrum.h5" --error-table "$tmp/table.h5" --overall-p 0.25,0.5 -q -o "$tmp/error-rates.h5" || exit 1
-  check "no removal rate" "$report" "$tmp/error-rates.h5" "$tmp/in/rates.h5" -q -o "$tmp/no-rate"
-  grep -q '>overall p = 0.250<' "$tmp/no-rate/figures/rates-kept-1.svg" && grep -q 'by the rule &#39;error&#39;' "$tmp/no-rate/index.html" && ok "overall p in the title" || not_ok "overall p in the title"
-  left_out no-rate >"$tmp/log"
-  grep -qxF 'Left out: 2 points of files whose rule has no removal rate; the table has them.' "$tmp/log" && ok "points without a removal rate" || not_ok "points without a removal rate"
+  "$B/tests/tool_synthetic" moments "$D/two.h5" 400 1 "$hash" label=two && "$B/bin/kvdim-spectrum" "$D/two.h5" --pair bqk,bvw -q -o "$D/two-spectrum.h5" &&
+    "$B/tests/tool_synthetic" error-table "$D/table.h5" 0 1 "$hash" && "$B/bin/kvdim-fit" "$D/two-spectrum.h5" --error-table "$D/table.h5" --overall-p 0.25,0.5 -q -o "$D/error-rates.h5" || exit 1
+  check "no removal rate" "$report" "$D/error-rates.h5" "$D/in/rates.h5" -q -o "$D/no-rate"
+  grep -q '>overall p = 0.250<' "$D/no-rate/figures/rates-kept-1.svg" && grep -q 'by the rule &#39;error&#39;' "$D/no-rate/index.html" && ok "overall p in the title" || not_ok "overall p in the title"
+  left_out no-rate >"$D/log"
+  grep -qxF 'Left out: 2 points of files whose rule has no removal rate; the table has them.' "$D/log" && ok "points without a removal rate" || not_ok "points without a removal rate"
   if "$PYTHON" -c 'import h5py' 2>/dev/null; then
-    "$PYTHON" - "$tmp" <<'P'
+    "$PYTHON" - "$D" <<'P'
 import h5py, shutil, sys
 t = sys.argv[1]
 def copy(name, change):
@@ -344,26 +334,26 @@ copy("holes", holes); copy("single", single); copy("no-p", no_p)
 copy("none", none)
 with h5py.File(f"{t}/none.h5", "r+") as f: del f["sequences"]
 P
-    check "some points cannot be shown" "$report" "$tmp/holes.h5" -q -o "$tmp/holes"
-    left_out holes >"$tmp/log"
-    grep -qF 'Left out of "top-1 accuracy / uncompressed": 1 of 6 points, which have no finite value. Left out of "KL divergence": 1 of 6 points at 0 or below' "$tmp/log" &&
-      [ "$(points holes accuracy-1)" -eq $(($(points worse accuracy-1) - 2)) ] && ok "are counted" || { points holes accuracy-1 >>"$tmp/log"; not_ok "are counted"; }
-    check "no point can be shown" "$report" "$tmp/none.h5" -q -o "$tmp/none"
-    not_drawn none >"$tmp/log"
-    grep -q '^no point can be shown. Left out of "top-1 accuracy / uncompressed": 6 of 6 points' "$tmp/log" && [ ! -e "$tmp/none/figures/accuracy-1.svg" ] && [ -s "$tmp/none/tables/accuracy.csv" ] && ok "a line says why" || not_ok "a line says why"
-    check "a single value of p" "$report" "$tmp/single.h5" -q -o "$tmp/single"
-    not_drawn single >"$tmp/log"
-    [ "$(sort -u "$tmp/log")" = 'no method was measured at two values of p' ] && ok "makes no curve, a line says so" || not_ok "makes no curve, a line says so"
-    check "methods that have no p" "$report" "$tmp/no-p.h5" --compare "$tmp/no-p.h5" -q -o "$tmp/no-p"
+    check "some points cannot be shown" "$report" "$D/holes.h5" -q -o "$D/holes"
+    left_out holes >"$D/log"
+    grep -qF 'Left out of "top-1 accuracy / uncompressed": 1 of 6 points, which have no finite value. Left out of "KL divergence": 1 of 6 points at 0 or below' "$D/log" &&
+      [ "$(points holes accuracy-1)" -eq $(($(points worse accuracy-1) - 2)) ] && ok "are counted" || { points holes accuracy-1 >>"$D/log"; not_ok "are counted"; }
+    check "no point can be shown" "$report" "$D/none.h5" -q -o "$D/none"
+    not_drawn none >"$D/log"
+    grep -q '^no point can be shown. Left out of "top-1 accuracy / uncompressed": 6 of 6 points' "$D/log" && [ ! -e "$D/none/figures/accuracy-1.svg" ] && [ -s "$D/none/tables/accuracy.csv" ] && ok "a line says why" || not_ok "a line says why"
+    check "a single value of p" "$report" "$D/single.h5" -q -o "$D/single"
+    not_drawn single >"$D/log"
+    [ "$(sort -u "$D/log")" = 'no method was measured at two values of p' ] && ok "makes no curve, a line says so" || not_ok "makes no curve, a line says so"
+    check "methods that have no p" "$report" "$D/no-p.h5" --compare "$D/no-p.h5" -q -o "$D/no-p"
     for r in r fewer no-rate holes none single one zero no-p; do
-      "$PYTHON" - "$tmp/$r" <<'P'
+      "$PYTHON" - "$D/$r" <<'P'
 import glob, re, sys
 for path in glob.glob(sys.argv[1] + "/index.html") + glob.glob(sys.argv[1] + "/tables/*"):
     text = re.sub(r"<title>.*?</title>|<style>.*?</style>", "", open(path).read(), flags=re.S)
     if found := re.search(r"(?i)[^\n]{0,40}(\bnan\b|-9223372036854775808)[^\n]{0,20}", text): print(path, found[0])
 P
-    done >"$tmp/log"
-    [ ! -s "$tmp/log" ] && ok "no nan on a page or in a table" || not_ok "no nan on a page or in a table"
+    done >"$D/log"
+    [ ! -s "$D/log" ] && ok "no nan on a page or in a table" || not_ok "no nan on a page or in a table"
   else
     echo "skip what figures leave out: no h5py for $PYTHON"
   fi
@@ -371,33 +361,33 @@ fi
 
 # ---- the folder appears whole or not at all ------------------------------------------------------
 
-"$report" "$tmp/zero.h5" --no-plots -q -o "$tmp/old" && cp -r "$tmp/old" "$tmp/before" || exit 1
+"$report" "$D/zero.h5" --no-plots -q -o "$D/old" && cp -r "$D/old" "$D/before" || exit 1
 unchanged() {
-  diff -r "$tmp/before" "$tmp/old" >"$tmp/log" 2>&1 && [ -z "$(ls -d "$tmp"/old?* 2>/dev/null)" ] && ok "$1" || { ls -d "$tmp"/old* >>"$tmp/log"; not_ok "$1"; }
+  diff -r "$D/before" "$D/old" >"$D/log" 2>&1 && [ -z "$(ls -d "$D"/old?* 2>/dev/null)" ] && ok "$1" || { ls -d "$D"/old* >>"$D/log"; not_ok "$1"; }
 }
-refused "a file that grows too large" 1 "File too large" sh -c "ulimit -f 16; exec '$report' '$tmp/in' --no-plots -q -o '$tmp/old'"
+refused "a file that grows too large" 1 "File too large" sh -c "ulimit -f 16; exec '$report' '$D/in' --no-plots -q -o '$D/old'"
 unchanged "leaves the old folder"
-mkdir "$tmp/disk"
-if mount -t tmpfs -o size=480k none "$tmp/disk" 2>/dev/null; then
-  refused "a full disk" 1 "No space left on device" sh -c "'$report' '$tmp/zero.h5' --no-plots -q -o '$tmp/disk/old' && cp -r '$tmp/disk/old' '$tmp/full' && exec '$report' '$tmp/in' $plots -q -o '$tmp/disk/old'"
-  diff -r "$tmp/full" "$tmp/disk/old" >"$tmp/log" 2>&1 && [ "$(ls "$tmp/disk")" = old ] && ok "leaves the old folder, too" || not_ok "leaves the old folder, too"
-  umount "$tmp/disk"
+mkdir "$D/disk"
+if mount -t tmpfs -o size=480k none "$D/disk" 2>/dev/null; then
+  refused "a full disk" 1 "No space left on device" sh -c "'$report' '$D/zero.h5' --no-plots -q -o '$D/disk/old' && cp -r '$D/disk/old' '$D/full' && exec '$report' '$D/in' $plots -q -o '$D/disk/old'"
+  diff -r "$D/full" "$D/disk/old" >"$D/log" 2>&1 && [ "$(ls "$D/disk")" = old ] && ok "leaves the old folder, too" || not_ok "leaves the old folder, too"
+  umount "$D/disk"
 else
   echo "skip a full disk: no right to mount a tmpfs"
 fi
 if [ -z "$plots" ]; then
-  mkdir "$tmp/stop" && printf '#!/bin/sh\nkill -TERM $PPID\n' >"$tmp/stop/gnuplot" && chmod +x "$tmp/stop/gnuplot"
-  refused "interrupted" 1 "interrupted" env PATH="$tmp/stop:$PATH" "$report" "$tmp/in" -q -o "$tmp/old"
+  mkdir "$D/stop" && printf '#!/bin/sh\nkill -TERM $PPID\n' >"$D/stop/gnuplot" && chmod +x "$D/stop/gnuplot"
+  refused "interrupted" 1 "interrupted" env PATH="$D/stop:$PATH" "$report" "$D/in" -q -o "$D/old"
   unchanged "leaves the old folder as well"
   # Another report of the same folder, while gnuplot of the first one runs.
-  printf '#!/bin/sh\n[ -e "%s/second" ] || "%s" "%s" --no-plots -q -o "%s/old" >"%s/second" 2>&1\nexec gnuplot-absent\n' "$tmp" "$(realpath "$report")" "$tmp/in" "$tmp" "$tmp" >"$tmp/stop/gnuplot"
-  check "two writers" env PATH="$tmp/stop:$PATH" "$report" "$tmp/zero.h5" -q -o "$tmp/old"
-  grep -q "old' is being written by another program" "$tmp/second" && ok "the second is refused" || { cat "$tmp/second" >"$tmp/log"; not_ok "the second is refused"; }
-  rm -rf "$tmp/before" && cp -r "$tmp/old" "$tmp/before"
+  printf '#!/bin/sh\n[ -e "%s/second" ] || "%s" "%s" --no-plots -q -o "%s/old" >"%s/second" 2>&1\nexec gnuplot-absent\n' "$D" "$(realpath "$report")" "$D/in" "$D" "$D" >"$D/stop/gnuplot"
+  check "two writers" env PATH="$D/stop:$PATH" "$report" "$D/zero.h5" -q -o "$D/old"
+  grep -q "old' is being written by another program" "$D/second" && ok "the second is refused" || { cat "$D/second" >"$D/log"; not_ok "the second is refused"; }
+  rm -rf "$D/before" && cp -r "$D/old" "$D/before"
 fi
-touch "$tmp/old/notes.txt" "$tmp/before/notes.txt"
-refused "a folder with a file of the user" 1 "cannot remove 'notes.txt' in '$tmp/old'" "$report" "$tmp/in" --no-plots -q -o "$tmp/old"
+touch "$D/old/notes.txt" "$D/before/notes.txt"
+refused "a folder with a file of the user" 1 "cannot remove 'notes.txt' in '$D/old'" "$report" "$D/in" --no-plots -q -o "$D/old"
 unchanged "leaves it alone"
-rm "$tmp/old/notes.txt" && touch "$tmp/old/tables/stale.csv"
-check "an old report" "$report" "$tmp/in" --no-plots -q -o "$tmp/old/"
-[ ! -e "$tmp/old/tables/stale.csv" ] && diff -r "$tmp/bare" "$tmp/old" >"$tmp/log" && ok "is replaced whole" || not_ok "is replaced whole"
+rm "$D/old/notes.txt" && touch "$D/old/tables/stale.csv"
+check "an old report" "$report" "$D/in" --no-plots -q -o "$D/old/"
+[ ! -e "$D/old/tables/stale.csv" ] && diff -r "$D/bare" "$D/old" >"$D/log" && ok "is replaced whole" || not_ok "is replaced whole"

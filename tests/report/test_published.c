@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "report/measures/published.h"
+#include "report/measures/ledger.h"
 #include "temp_folder.h"
 
 static const char *folder;

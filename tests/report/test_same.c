@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "report/measures/measures.h"
-#include "report/measures/same.h"
+#include "report/rows.h"
 
 /* ---- rows that are nearly equal ------------------------------------------------------------- */
 
@@ -32,23 +32,15 @@ static const kvd_column accuracy[] = {
 enum { N_ACCURACY = sizeof accuracy / sizeof *accuracy, N_CONDITIONS = 18 };
 
 static const kvd_column serving[] = {
-    {"kind", KVD_COL_TEXT, "1", "k"},
-    {"method", KVD_COL_TEXT, "1", "m"},
-    {"engine", KVD_COL_TEXT, "1", "e"},
-    {"trace", KVD_COL_TEXT, "1", "t"},
-    {"route", KVD_COL_TEXT, "1", "r"},
-    {"gpus", KVD_COL_INT, "1", "g"},
-    {"replicas", KVD_COL_INT, "1", "r"},
-    {"chunk", KVD_COL_INT, "1", "c"},
-    {"max_batch", KVD_COL_INT, "1", "b"},
-    {"max_tokens", KVD_COL_INT, "1", "t"},
-    {"memory_bytes", KVD_COL_REAL, "1", "m"},
-    {"reserve_bytes", KVD_COL_REAL, "1", "r"},
-    {"slo_ttft_s", KVD_COL_REAL, "1", "s"},
-    {"slo_tbt_s", KVD_COL_REAL, "1", "s"},
-    {"requests", KVD_COL_INT, "1", "n"},
-    {"rate", KVD_COL_REAL, "1", "r"},
-    {"latency_bound_s", KVD_COL_REAL, "1", "l"},
+    {"kind", KVD_COL_TEXT, "1", "k"},          {"method", KVD_COL_TEXT, "1", "m"},
+    {"engine", KVD_COL_TEXT, "1", "e"},        {"trace", KVD_COL_TEXT, "1", "t"},
+    {"route", KVD_COL_TEXT, "1", "r"},         {"admission", KVD_COL_TEXT, "1", "a"},
+    {"gpus", KVD_COL_INT, "1", "g"},           {"replicas", KVD_COL_INT, "1", "r"},
+    {"chunk", KVD_COL_INT, "1", "c"},          {"max_batch", KVD_COL_INT, "1", "b"},
+    {"max_tokens", KVD_COL_INT, "1", "t"},     {"memory_bytes", KVD_COL_REAL, "1", "m"},
+    {"reserve_bytes", KVD_COL_REAL, "1", "r"}, {"slo_ttft_s", KVD_COL_REAL, "1", "s"},
+    {"slo_tbt_s", KVD_COL_REAL, "1", "s"},     {"requests", KVD_COL_INT, "1", "n"},
+    {"rate", KVD_COL_REAL, "1", "r"},          {"latency_bound_s", KVD_COL_REAL, "1", "l"},
 };
 enum { N_SERVING = sizeof serving / sizeof *serving };
 
@@ -151,6 +143,30 @@ static void test_absent_columns(void **unused)
     kvd_rows_free(a);
     kvd_rows_free(b);
     kvd_rows_free(c);
+}
+
+/* Rows of files without an admission are of whole. */
+static void test_absent_admission(void **unused)
+{
+    (void)unused;
+    static const kvd_column old[] = {{"kind", KVD_COL_TEXT, "1", "k"}},
+                            new[] = {{"kind", KVD_COL_TEXT, "1", "k"},
+                                     {"admission", KVD_COL_TEXT, "1", "a"}};
+    kvd_rows *const a = table(old, 1), *const b = table(new, 2);
+    kvd_err err = {""};
+    kvd_rows_begin(a, &err);
+    kvd_rows_text(a, "kind", "point");
+    for (int i = 0; i < 2; i++) {
+        kvd_rows_begin(b, &err);
+        kvd_rows_text(b, "kind", "point");
+        kvd_rows_text(b, "admission", i ? "stored" : "whole");
+    }
+    const kvd_result x = {.kind = KVD_RESULT_SERVING, .serving = a},
+                     y = {.kind = KVD_RESULT_SERVING, .serving = b};
+    assert_null(kvd_rows_differ(&x, 0, &y, 0, ""));
+    assert_string_equal(kvd_rows_differ(&x, 0, &y, 1, ""), "admission");
+    kvd_rows_free(a);
+    kvd_rows_free(b);
 }
 
 /* The kernels of a method are part of the text of the engine and do not set two rows apart. */
@@ -297,10 +313,10 @@ static void test_texts(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_condition), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_absent_columns),  cmocka_unit_test(test_engines),
-        cmocka_unit_test(test_degradation),     cmocka_unit_test(test_pairs_at_equal_p),
-        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_every_condition),  cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_absent_columns),   cmocka_unit_test(test_absent_admission),
+        cmocka_unit_test(test_engines),          cmocka_unit_test(test_degradation),
+        cmocka_unit_test(test_pairs_at_equal_p), cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "report/measures/serving_measures.h"
+#include "report/measures/measures.h"
 
 static const kvd_column columns[] = {
     {"kind", KVD_COL_TEXT, "1", "kind"},
@@ -27,6 +27,11 @@ static const kvd_column columns[] = {
     {"latency_mean_s", KVD_COL_REAL, "s", "per token"},
     {"latency_bound_s", KVD_COL_REAL, "s", "bound"},
     {"served_per_s", KVD_COL_REAL, "1/s", "served"},
+    {"max_batch", KVD_COL_INT, "1", "limit"},
+    {"running_mean", KVD_COL_REAL, "1", "at once"},
+    {"tokens_per_s", KVD_COL_REAL, "token/s", "tokens"},
+    {"memory_bytes", KVD_COL_REAL, "byte", "memory"},
+    {"admission", KVD_COL_TEXT, "1", "rule"},
 };
 
 static void add(kvd_rows *r, const char *kind, const char *method, int gpus, double rate,
@@ -153,10 +158,69 @@ static void test_queue(void **unused)
     }
 }
 
+/* A method is told from others by what its keys are, and by a key that it does not have. */
+static void test_keys(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+    assert_non_null(rows);
+    add(rows, "max-rate", "fdc,p=0.65", 1, 2, 1);
+    add(rows, "max-rate", "palu,p=0.55", 1, 1, 1);
+    add(rows, "max-rate", "palu,heads=1,search=3,p=0.65", 1, 1.6, 1);
+    char name[] = "a";
+    kvd_result item = {
+        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
+    const kvd_results r = {.item = &item, .n = 1};
+    is(&r, "serving-top-palu-over-fdc", "arxiv", 2, (const double[]){0.5, 0.8});
+    is(&r, "serving-top-palu,heads=1,search=3-over-fdc", "arxiv", 1, (const double[]){0.8});
+    is(&r, "serving-top-palu,p=0.55-over-fdc,p=0.65", "arxiv", 1, (const double[]){0.5});
+    is(&r, "serving-top-fdc-over-palu,!search", "arxiv", 1, (const double[]){2});
+    is(&r, "serving-top-palu,p=0.5-over-fdc", "arxiv", 0, NULL);
+    is(&r, "serving-top-palu,search-over-fdc", "arxiv", 0, NULL);
+    is(&r, "serving-top-palu,!sear-over-fdc", "arxiv", 2, (const double[]){0.5, 0.8});
+    kvd_rows_free(rows);
+}
+
+/*
+ * Throughput counts where the queue grows and B runs at most half of the limit at once, of rows
+ * with equal memory and admission. Files without an admission are of whole.
+ */
+static void test_short_memory(void **unused)
+{
+    static const struct {
+        const char *method, *admission;
+        double rate, running, tokens, memory;
+    } row[] = {{"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},
+               {"none", "stored", 9, 25, 110, 18}, {"leankv", "stored", 9, 60, 132, 18},
+               {"none", "stored", 9, 33, 160, 48}, {"leankv", "stored", 9, 60, 132, 48},
+               {"none", "stored", 2, 5, 50, 20},   {"leankv", "stored", 2, 5, 50, 20}};
+    (void)unused;
+    kvd_err err = {""};
+    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+    assert_non_null(rows);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        add(rows, "point", row[i].method, 1, row[i].rate, 1);
+        kvd_rows_int(rows, "max_batch", 64);
+        kvd_rows_text(rows, "admission", row[i].admission);
+        kvd_rows_real(rows, "running_mean", row[i].running);
+        kvd_rows_real(rows, "tokens_per_s", row[i].tokens);
+        kvd_rows_real(rows, "memory_bytes", row[i].memory);
+    }
+    char name[] = "a";
+    kvd_result item = {
+        .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
+    const kvd_results r = {.item = &item, .n = 1};
+    is(&r, "serving-throughput-leankv-over-none", "arxiv", 2, (const double[]){1.5, 1.2});
+    is(&r, "serving-running-leankv-over-none", "arxiv", 2, (const double[]){2.5, 2.4});
+    kvd_rows_free(rows);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_loads),
                                        cmocka_unit_test(test_costs_of_a_cpu),
-                                       cmocka_unit_test(test_queue)};
+                                       cmocka_unit_test(test_queue), cmocka_unit_test(test_keys),
+                                       cmocka_unit_test(test_short_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "report/measures/targets.h"
+#include "report/measures/measures.h"
 
 static const kvd_column columns[] = {
     {"method", KVD_COL_TEXT, "1", "method"},

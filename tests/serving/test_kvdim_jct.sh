@@ -59,6 +59,15 @@ check "a trace" "$jct" "$D/model" $small --requests "$D/trace.csv" --method none
 is "a row for each request" "0 0.01 0.2 0 0.01 0.2" "$(column "$D/q.h5" arrival_s)"
 check "Poisson arrivals" "$jct" "$D/model" $small --requests poisson:200 --lengths fixed:20:4 --n-requests 9 --chunk 64 -o "$D/p.h5"
 grep -q 'none: 9 requests in ' "$D/log" && ok "and their summary" || not_ok "and their summary"
+# Eight requests of 60 + 30 tokens grow from one page to two; six pages hold three of them whole. Every preemption computes at least 60 tokens again.
+for rule in whole stored; do
+  check "few pages, admission $rule" "$jct" "$D/model" $small --requests poisson:1e6 --lengths fixed:60:30 --n-requests 8 --pages 6 --max-batch 8 --admission $rule -o "$D/$rule.h5"
+  is "all requests have their tokens, $rule" "8" "$(column "$D/$rule.h5" jct_s | wc -w)"
+  is "the rule in rows, $rule" "$rule" "$(column "$D/$rule.h5" admission | tr ' ' '\n' | sort -u)"
+done
+total() { column "$D/$1.h5" "$2" | tr ' ' '\n' | awk '{ n += $1 } END { print n + 0 }'; }
+is "whole preempts nobody" "0 0" "$(total whole preempted) $(total whole recomputed)"
+is "stored preempts, and counts the tokens" "yes" "$(echo "$(total stored preempted) $(total stored recomputed)" | awk '{ print ($1 > 0 && $2 >= 60 * $1 ? "yes" : $0) }')"
 
 # ---- kill -9, resume --------------------------------------------------------------------------------
 long="--method none,zack,p=0.5 --spectrum $D/s.h5 --input-len 20,40,60,80 --output-len 30 --batch 1,4 --repeats 2"

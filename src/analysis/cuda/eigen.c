@@ -19,7 +19,7 @@ typedef struct {
     size_t d, batch; /* batch: number of matrices decomposed at once */
     kvd_device_memory memory;
     double *A, *lambda; /* [batch][d][d], [batch][d] on the device */
-    int *info;          /* [batch], on the device */
+    int *info;          /* [batch] result codes of the solver, on the device */
     void *work, *host_work;
     size_t work_bytes, host_bytes;
     int *host_info;
@@ -30,7 +30,10 @@ static int solver_check(cusolverStatus_t s, const char *what, kvd_err *err)
     return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
 }
 
-/* Computes the bytes of work space for a batch of n. */
+/*
+ * Computes the size in bytes of the workspace, on the device and on the host, for a batch of n
+ * matrices.
+ */
 static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_err *err)
 {
     const int64_t d = (int64_t)s->d;
@@ -41,7 +44,10 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
                         "the work space of eigenvalues", err);
 }
 
-/* Chooses the largest batch that fits into nine tenths of the free memory, halving from n. */
+/*
+ * Chooses the number of matrices that are decomposed at once: n, halved until a batch fits into
+ * nine tenths of the free device memory.
+ */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {
     size_t free_bytes, total;
@@ -106,7 +112,8 @@ static void solver_close(solver *s)
 }
 
 /*
- * Decomposes m <= batch matrices on the device: eigenvalues rising, vectors [m][d][d] column-major.
+ * Computes eigenvalues and eigenvectors of m <= batch matrices on the device. Writes eigenvalues,
+ * rising, and vectors [m][d][d], column-major.
  */
 static int run_batch(solver *s, const double *gram, size_t m, double *lambda, double *vectors,
                      double *seconds, kvd_err *err)
@@ -118,7 +125,10 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     if (kvd_cuda_check(cudaMemcpyAsync(s->A, gram, m * matrix, cudaMemcpyHostToDevice, s->stream),
                        what, err) ||
         kvd_cuda_check(cudaEventRecord(s->begin, s->stream), what, err) ||
-        /* The column-major upper triangle has the same bytes as LAPACK's 'U' in kvd_gram_svd. */
+        /*
+         * The upper triangle in column-major order has the same bytes as LAPACK's 'U' in
+         * kvd_gram_svd.
+         */
         solver_check(s->lib->cusolverDnXsyevBatched(
                          s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
                          CUDA_R_64F, s->A, d, CUDA_R_64F, s->lambda, CUDA_R_64F, s->work,
@@ -142,8 +152,8 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
 }
 
 /*
- * Converts rising eigenvalues and column-major vectors, in place, to falling square roots and the
- * row-major basis.
+ * Converts the rising eigenvalues and column-major vectors of one matrix, in place, to falling
+ * singular values sigma and the row-major basis R.
  */
 static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 {
@@ -170,8 +180,8 @@ static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 }
 
 /*
- * Returns the index of the first matrix that is not finite, or n. It does not depend on the order
- * of the threads.
+ * Returns the index of the first matrix with an entry that is not finite, or n if there is none.
+ * The result does not depend on the order of the threads.
  */
 static size_t first_nonfinite(const double *gram, size_t n, size_t d, kvd_err *err)
 {
@@ -227,4 +237,63 @@ done:
     if (device_s)
         *device_s = seconds;
     return status;
+}
+
+/*
+ * Computes the Gram matrices of the rows that `pair` selects (such as Q and K), of every layer and
+ * head: gram [layer][h][d][d].
+ */
+static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const kvd_spectrum *s,
+                  double *gram, kvd_err *err)
+{
+    const size_t d = (size_t)m->model.d_head, n_h = (size_t)s->pair[pair].n_h,
+                 n = (size_t)m->n_layers * n_h;
+    int status = 0;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++) {
+        kvd_err mine;
+        if (kvd_pair_gram(m, pair, s->pairing, (int)(i / n_h), (int)(i % n_h), before_rope,
+                          gram + i * d * d, &mine)) {
+#pragma omp critical(kvd_gather_failed)
+            {
+                *err = mine;
+                status = -1;
+            }
+        }
+    }
+    /* A tensor is missing for all heads at once, so the message names the first head. */
+    return status ? kvd_in(err, "pair '%s', layer %d, head 0", kvd_pair_name[pair], s->first_layer)
+                  : 0;
+}
+
+static int one_pair(const kvd_moments *m, kvd_pair pair, bool before_rope, int first,
+                    kvd_spectrum *s, kvd_err *err)
+{
+    const size_t d = (size_t)m->model.d_head, n_h = (size_t)s->pair[pair].n_h,
+                 n = (size_t)m->n_layers * n_h;
+    size_t bad = n;
+    double *gram = malloc(n * d * d * sizeof *gram);
+    if (!gram)
+        return kvd_no_memory(err, "the Gram matrices of a pair", n * d * d * sizeof *gram);
+    int status = gather(m, pair, before_rope, s, gram, err);
+    if (!status && kvd_gpu_gram_svd(gram, n, d, kvd_spectrum_sigma(s, pair, first, 0),
+                                    kvd_spectrum_R(s, pair, first, 0), &bad, NULL, err))
+        status = bad < n ? kvd_in(err, "pair '%s', layer %d, head %d", kvd_pair_name[pair],
+                                  s->first_layer + first + (int)(bad / n_h), (int)(bad % n_h))
+                         : -1;
+    free(gram);
+    s->pair[pair].on_gpu = !status;
+    return status;
+}
+
+int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
+                              bool before_rope, int first, kvd_spectrum *s, kvd_err *err)
+{
+    bool rest[KVD_N_PAIRS] = {false};
+    for (int p = 0; p < KVD_N_PAIRS; p++) {
+        rest[p] = wanted[p] && kvd_pair_balanced((kvd_pair)p);
+        if (wanted[p] && !rest[p] && one_pair(m, (kvd_pair)p, before_rope, first, s, err))
+            return -1;
+    }
+    return kvd_decompose_moments(m, rest, before_rope, first, s, err);
 }

@@ -1,7 +1,119 @@
 #include <stdlib.h>
 
-#include "analysis/cuda/sensitivity.h"
-#include "analysis/sensitivity_engine.h"
+#include "analysis/sensitivity.h"
+#include "common/cuda/gram.h"
+#include "model/pass/cuda/backward.h"
+
+/*
+ * Sums of the outer products of head rows and of their gradients (analysis/sensitivity.h) on the
+ * GPU, in float64. The gradients of model/pass/cuda/backward.h are read in device memory.
+ */
+
+enum { KINDS = KVD_SENSITIVITY_KINDS };
+
+static const char what[] = "sums of gradients";
+
+typedef struct {
+    size_t n_layers, n_kv_heads, group, d;
+    kvd_device_memory memory;
+    double *sum; /* [n_layers][KINDS][n_kv_heads][d][d]; only lower triangles are filled */
+    double *scratch;
+} kvd_gpu_sensitivity;
+
+static size_t layer_count(const kvd_gpu_sensitivity *s)
+{
+    return KINDS * s->n_kv_heads * s->d * s->d;
+}
+
+static void kvd_gpu_sensitivity_free(kvd_gpu_sensitivity *s)
+{
+    if (!s)
+        return;
+    kvd_device_release(&s->memory);
+    free(s);
+}
+
+/*
+ * Creates zeroed sums on the current device; they take 32 n_layers n_kv_heads d_head^2 bytes. Heads
+ * may have at most KVD_GRAM_MAX_D dimensions. On failure returns NULL and fills *err.
+ */
+static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err *err)
+{
+    if (c->d_head > KVD_GRAM_MAX_D) {
+        kvd_fail(err, "%s on the GPU: heads of %d dimensions, %d at most; use --device cpu", what,
+                 c->d_head, (int)KVD_GRAM_MAX_D);
+        return NULL;
+    }
+    kvd_gpu_sensitivity *const s = calloc(1, sizeof *s);
+    if (!s) {
+        kvd_no_memory(err, what, sizeof *s);
+        return NULL;
+    }
+    s->n_layers = (size_t)c->n_layers;
+    s->n_kv_heads = (size_t)c->n_kv_heads;
+    s->group = (size_t)kvd_config_group(c);
+    s->d = (size_t)c->d_head;
+    const size_t bytes = s->n_layers * layer_count(s) * sizeof *s->sum;
+    if (!(s->sum = kvd_device_new(&s->memory, bytes, what, err)) ||
+        !(s->scratch = kvd_device_new(
+              &s->memory, kvd_gram_scratch_bytes(2 * c->n_kv_heads, c->d_head), what, err)) ||
+        kvd_device_zero(s->sum, bytes, what, err)) {
+        kvd_gpu_sensitivity_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+/*
+ * Queues the addition of X^T X for two kinds of rows of equal type (queries and outputs, or their
+ * gradients), for query head `member` of every group.
+ */
+static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
+                   int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
+{
+    const size_t matrices = s->n_kv_heads * s->d * s->d, bytes = bf16 ? 2 : 4;
+    double *const to = s->sum + (size_t)g->layer * layer_count(s);
+    kvd_gram_args a = {
+        .bf16 = bf16, .d = (int)s->d, .n_rows = g->n_tokens, .n_parts = 2, .scratch = s->scratch};
+    for (int i = 0; i < 2; i++)
+        a.part[i] = (kvd_gram_part){.x = (const char *)x[i] + member * s->d * bytes,
+                                    .head_stride = s->group * s->d,
+                                    .row_stride = ld[i],
+                                    .dim_stride = 1,
+                                    .n_heads = (int)s->n_kv_heads,
+                                    .G = to + (size_t)(kind + 2 * i) * matrices};
+    return kvd_cuda_check(kvd_gram_add_rows(&a, g->stream), what, err);
+}
+
+/* Queues the addition of the rows and gradients of one layer, for one batch, to the sums. */
+static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, kvd_err *err)
+{
+    const size_t width = s->n_kv_heads * s->group * s->d, of_rows[] = {g->ld, width},
+                 of_gradients[] = {g->ld_d, width};
+    const void *const rows[] = {g->q, g->o}, *const gradients[] = {g->dq, g->d_o};
+    for (size_t member = 0; member < s->group; member++)
+        if (add_two(s, g, member, 0, g->type == KVD_BF16, rows, of_rows, err) ||
+            add_two(s, g, member, 1, false, gradients, of_gradients, err))
+            return -1;
+    return 0;
+}
+
+/*
+ * Copies the sums to `sums` on the host, in the layout of kvd_sensitivity_sums. Waits for the
+ * stream.
+ */
+static int kvd_gpu_sensitivity_get(kvd_gpu_sensitivity *s, cudaStream_t stream, double *sums,
+                                   kvd_err *err)
+{
+    const size_t n = s->n_layers * KINDS * s->n_kv_heads;
+    return kvd_cuda_check(kvd_gram_mirror(s->sum, n, (int)s->d, stream), what, err) ||
+                   kvd_cuda_check(cudaMemcpyAsync(sums, s->sum, n * s->d * s->d * sizeof *sums,
+                                                  cudaMemcpyDeviceToHost, stream),
+                                  what, err) ||
+                   kvd_cuda_check(cudaStreamSynchronize(stream), what, err)
+               ? -1
+               : 0;
+}
 
 typedef struct {
     kvd_sensitivity_engine hook; /* must be the first field */

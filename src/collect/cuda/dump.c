@@ -10,15 +10,15 @@
 #include "common/clock.h"
 
 /*
- * Buffers circulate: free, filled by the device, written, free. A writer thread copies 5 GB/s into
- * the page cache and then starts the disk, which may block it. With two threads, the other one
- * copies meanwhile.
+ * Number and size of the buffers that carry slabs to the file; each is free, then filled by the
+ * device, then written, then free again. A writer thread copies 5 GB/s into the page cache and then
+ * starts the disk, which may block it. With two threads, the other one copies meanwhile.
  */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    void *device, *host; /* slabs of n_rows; then, at bad_at, a kvd_slab_bad */
-    /* asked: all work is done that was queued before a buffer was free */
+    void *device, *host; /* slabs of n_rows tokens; at offset bad_at, a kvd_slab_bad */
+    /* event after all work that was queued before this buffer was free */
     cudaEvent_t asked, begin, made, copied;
     int layer;
     size_t first_token, n_rows;
@@ -33,11 +33,11 @@ struct kvd_gpu_dump {
     kvd_gpu_share share;
     kvd_device_memory memory;
     int device;
-    size_t piece; /* rows of a buffer */
+    size_t piece; /* number of tokens of a buffer */
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    cudaEvent_t asked; /* event of the next buffer */
+    cudaEvent_t asked; /* event for the next buffer, recorded before it is free */
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];
     int n_writers;
@@ -45,7 +45,7 @@ struct kvd_gpu_dump {
     pthread_cond_t changed;
     queue idle, full;
     bool stop, failed;
-    kvd_err err; /* the first error */
+    kvd_err err; /* first error of a writer thread */
     kvd_gpu_dump_times times;
 };
 
@@ -62,9 +62,12 @@ static int pop(queue *q)
     return i;
 }
 
-/* ---- writing --------------------------------------------------------- */
+/* ---- writer threads -------------------------------------------------- */
 
-/* Fails with the message of collect/dump.c. */
+/*
+ * Fails with a message that names the tensor, layer, head, token and value of the first value that
+ * is not finite. The CPU's dump.c has the same message.
+ */
 static int blame(const kvd_gpu_dump *d, const buffer *b, const kvd_slab_bad *bad, kvd_err *err)
 {
     const int x = (int)bad->part, h = d->first_head[x] + (int)bad->head;
@@ -93,7 +96,7 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                                          err))
                 return -1;
     /*
-     * Starts writing to disk now and not at the later flush, because the disk is slower than the
+     * Start writing to disk now and not at the later flush, because the disk is slower than the
      * copies. This is only a hint; the flush reports errors.
      */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -106,7 +109,10 @@ static double between(cudaEvent_t from, cudaEvent_t to)
     return cudaEventElapsedTime(&ms, from, to) ? 0 : 1e-3 * (double)ms;
 }
 
-/* Writer thread: writes full buffers one after another; after a failure it discards them. */
+/*
+ * Thread function of a writer: writes full buffers one after another; after a failure it discards
+ * them.
+ */
 static void *write_all(void *ctx)
 {
     kvd_gpu_dump *d = ctx;
@@ -121,7 +127,7 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /* Waits also after a failure, because a buffer that is still being filled is not free. */
+        /* Wait also after a failure, because a buffer that is still being filled is not free. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();
@@ -142,7 +148,7 @@ static void *write_all(void *ctx)
     return NULL;
 }
 
-/* Waits until `n` buffers are free. The caller holds the lock. */
+/* Waits until `n` buffers for slabs are free. The caller must hold the lock. */
 static int wait_for(kvd_gpu_dump *d, int n, kvd_err *err)
 {
     while (d->idle.n < n && !d->failed)
@@ -152,7 +158,7 @@ static int wait_for(kvd_gpu_dump *d, int n, kvd_err *err)
     return d->failed ? -1 : 0;
 }
 
-/* ---- device ---------------------------------------------------------- */
+/* ---- filling of buffers on the device -------------------------------- */
 
 static int fill(kvd_gpu_dump *d, buffer *b, const kvd_gpu_attention_in *in, size_t first,
                 kvd_err *err)
@@ -243,7 +249,7 @@ kvd_gpu_dump_times kvd_gpu_dump_time(kvd_gpu_dump *d)
     return t;
 }
 
-/* ---- buffers --------------------------------------------------------- */
+/* ---- sizes of buffers ------------------------------------------------ */
 
 static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, kvd_x x)
 {
@@ -252,7 +258,7 @@ static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, k
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? share->n_heads : share->n_kv_heads;
 }
 
-/* Returns the bytes of one token in a buffer. */
+/* Returns the number of bytes that one token takes in a buffer, over all heads of the share. */
 static size_t row_bytes(const kvd_activations *file, const kvd_gpu_share *share)
 {
     size_t heads = 0;
@@ -267,7 +273,7 @@ static size_t piece_rows(const kvd_activations *file, const kvd_gpu_share *share
     return fit < 1 ? 1 : fit < max_tokens ? fit : max_tokens;
 }
 
-/* Returns the offset of the kvd_slab_bad in a buffer, after its slabs. */
+/* Returns the size of a buffer's slabs, which is the offset of the kvd_slab_bad after them. */
 static size_t slab_bytes(const kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens)
 {
     const size_t n = row_bytes(file, share) * piece_rows(file, share, max_tokens);

@@ -1,8 +1,8 @@
 /*
- * Writes Q, K and V from the device into an activations file while the device computes. The device
- * transposes each layer into slabs [head][token][dim] of the file's dtype, in pieces of some
- * tokens. Each piece is copied into one of a few pinned buffers, and a writer thread writes it with
- * kvd_activations_put_rows, which does not call HDF5.
+ * Writes Q, K and V from the GPU into an activations file while the GPU computes. The GPU
+ * transposes each layer into slabs (blocks [head][token][dim] of the file's dtype), some tokens at
+ * a time. Each such piece is copied into one of a few pinned buffers, and a writer thread writes it
+ * with kvd_activations_put_rows, which does not call HDF5.
  */
 #ifndef KVD_COLLECT_CUDA_DUMP_H
 #define KVD_COLLECT_CUDA_DUMP_H
@@ -13,36 +13,39 @@
 typedef struct kvd_gpu_dump kvd_gpu_dump;
 
 /*
- * Allocates the buffers for one GPU's heads, and starts the writer threads, for the current device.
- * A layer has at most max_tokens rows per batch. The file is borrowed and must stay open. Returns
- * NULL with *err on failure.
+ * Creates a dump writer for the heads of one GPU, which must be the current device: allocates its
+ * buffers and starts its writer threads. A layer has at most max_tokens rows per batch. The file is
+ * borrowed and must stay open. On failure returns NULL and fills *err.
  */
 kvd_gpu_dump *kvd_gpu_dump_new(kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens,
                                kvd_err *err);
-/* Frees d; its device must be current. Layers added since the last flush may be lost. */
+/*
+ * Frees the dump writer `d`; its device must be current. Layers added since the last flush may be
+ * lost.
+ */
 void kvd_gpu_dump_free(kvd_gpu_dump *d);
 /*
- * Returns the bytes of device memory that kvd_gpu_dump_new takes; it takes the same number of
- * pinned bytes of host memory.
+ * Returns the size in bytes of the device memory that kvd_gpu_dump_new allocates. It allocates
+ * pinned host memory of the same size.
  */
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,
                           size_t max_tokens);
 
 /*
- * Queues one layer of a batch whose first token is token first_token of the file; waits for free
- * buffers. A layer that the file does not hold is ignored. If a value is not finite or does not fit
- * into the dtype, this call or a later one fails with the CPU's message: tensor, layer, head, token
- * and value.
+ * Queues the writing of Q, K and V of one layer for a batch that begins at token first_token of the
+ * file; waits for free buffers. A layer that the file does not hold is ignored. If a value is not
+ * finite or does not fit into the dtype, this call or a later one fails. The message names tensor,
+ * layer, head, token and value, as on the CPU.
  */
 int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t first_token,
                      kvd_err *err);
 /*
- * Waits until all added layers are in the file (not yet flushed to disk). Returns 0, or -1 with
- * *err.
+ * Waits until all added layers have been written to the file, which is not yet synchronised with
+ * the disk. Returns 0, or -1 with *err.
  */
 int kvd_gpu_dump_flush(kvd_gpu_dump *d, kvd_err *err);
 /*
- * Seconds spent on the pieces that have been written. `convert`: the device made slabs. `wait`: the
+ * Time in seconds spent on the pieces written so far. `convert`: the device made slabs. `wait`: the
  * device was idle because no buffer was free. `write`: time of all writer threads together.
  */
 typedef struct {

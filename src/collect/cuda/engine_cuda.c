@@ -1,8 +1,8 @@
 /*
- * The GPU engine of kvdim-collect (collect/engine.h): runs the pass of model/cuda, whose hooks add
+ * The GPU engine of kvdim-collect (collect/collect.h): runs the pass of model/cuda, whose hooks add
  * to sums and dump on each device.
  */
-#include "collect/engine.h"
+#include "collect/collect.h"
 
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 
 typedef struct cuda cuda;
 
-/* One GPU with its share of the heads. */
+/* State of one GPU, which computes its share of the heads. */
 typedef struct {
     cuda *all;
     int index;
@@ -32,14 +32,17 @@ struct cuda {
     size_t pass_memory; /* most bytes of device memory for the pass */
     gpu gpu[KVD_GPUS_MAX];
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    kvd_moments *held; /* owner of the sums on the devices; NULL means none */
-    bool ahead;        /* true if the devices hold additions that *held lacks */
-    /* First token of the current batch. */
+    kvd_moments *held; /* host copy of the sums that are on the devices; NULL: none */
+    bool ahead;        /* true if the devices' sums include additions that *held lacks */
+    /* Index, in the dump, of the first token of the current batch. */
     size_t first_token;
     bool add, to_dump;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
-    /* Events on the first GPU, before and after the work that the moments queue for each layer. */
+    /*
+     * Events on the first GPU, before and after the moments' work for each layer; they time that
+     * work.
+     */
     cudaEvent_t *event; /* [2 layers] */
     int n_events;
     double elapsed, moments;
@@ -50,7 +53,7 @@ static int to_device(const cuda *c, int g, kvd_err *err)
     return kvd_cuda_check(cudaSetDevice(c->spec.first_gpu + g), "collecting", err);
 }
 
-/* ---- sums ------------------------------------------------------------ */
+/* ---- sums of moments on the devices ---------------------------------- */
 
 static int fetch_sums(cuda *c, kvd_err *err)
 {
@@ -64,7 +67,10 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* Loads these sums onto the devices, after copying the earlier ones back to their owner. */
+/*
+ * Copies the sums in *sums to the devices. The sums that were there are first copied back to
+ * c->held.
+ */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -79,7 +85,7 @@ static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* ---- weights --------------------------------------------------------- */
+/* ---- model weights on the devices ------------------------------------ */
 
 static int sum_weights(cuda *c, int layer, kvd_err *err)
 {
@@ -92,12 +98,15 @@ static int sum_weights(cuda *c, int layer, kvd_err *err)
 }
 
 /*
- * Transposes W_O [d_model][heads * d] of a share, as the device stores it, into to
- * [heads][d][d_model].
+ * Transposes a share's part of W_O from the device's layout [d_model][heads * d] to
+ * [heads][d][d_model], the layout of the dump.
  */
 static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d_model, float *to)
 {
-    /* a piece fits into the L1 cache, and its cache lines are written whole */
+    /*
+     * size of a piece: it fits into the L1 cache, and every cache line of the result is written
+     * completely
+     */
     enum { ROWS = 16, COLUMNS = 64 };
     const size_t bytes = kvd_dtype_bytes(type), pieces = (d_model + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(static)
@@ -115,7 +124,7 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/* Reads the weights of a layer from all GPUs; raw has room for W_O in float32. */
+/* Reads W_O and W_V of a layer from all GPUs. The buffer `raw` has room for W_O in float32. */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -178,14 +187,17 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /* checked now, so that a weight that is not finite is not found hours later */
+        /*
+         * The sums are checked before the first batch: otherwise a weight that is not finite would
+         * end the run hours later.
+         */
         if (fetch_sums(c, err))
             return -1;
     }
     return c->spec.dump ? dump_weights(c, err) : 0;
 }
 
-/* ---- a batch --------------------------------------------------------- */
+/* ---- running a batch ------------------------------------------------- */
 
 static int add_moments(gpu *g, const kvd_gpu_attention_in *in, kvd_err *err)
 {
@@ -257,12 +269,12 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
     update_times(c);
     if (fetch_sums(c, err))
         return -1;
-    if (c->held != c->spec.sums) /* sums of a snapshot, which the caller fills again */
+    if (c->held != c->spec.sums) /* sums of a snapshot; the caller refills them */
         c->held = NULL;
     return 0;
 }
 
-/* ---- opening and closing --------------------------------------------- */
+/* ---- opening and closing the engine ---------------------------------- */
 
 static const char *describe(const kvd_collect_engine *e)
 {
@@ -388,7 +400,7 @@ kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *
     c->engine = (kvd_collect_engine){
         .weights = weights, .run = run, .flush = flush, .free = release, .describe = describe};
     c->spec = *s;
-    if (c->spec.max_len > s->max_tokens) /* the batch has fewer tokens than a sequence may have */
+    if (c->spec.max_len > s->max_tokens) /* a sequence may be longer than the batch */
         c->spec.max_len = s->max_tokens;
     if (open_all(c, err)) {
         release(&c->engine);

@@ -7,7 +7,7 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* shape of the sums; its `gram` pointers belong to the caller and are not used */
+    /* model and layers of the sums; its `gram` pointers belong to the caller and are not used */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
@@ -35,7 +35,10 @@ static int first_of(const kvd_gpu_share *share, kvd_g g)
     return is_query(g) ? share->first_head : share->first_kv_head;
 }
 
-/* Returns the number of doubles of one layer of g. */
+/*
+ * Returns the number of float64 values that one layer's second moments of tensor g take on this
+ * GPU.
+ */
 static size_t layer_count(const kvd_moments *shape, const kvd_gpu_share *share, kvd_g g)
 {
     const size_t d = (size_t)shape->model.d_head;
@@ -47,7 +50,10 @@ static size_t gram_bytes(const kvd_moments *shape, const kvd_gpu_share *share, k
     return (size_t)shape->n_layers * layer_count(shape, share, g) * sizeof(double);
 }
 
-/* Returns the scratch bytes for a layer's activations; its weights have fewer heads. */
+/*
+ * Returns the size in bytes of the scratch memory for one layer's Q, K and V. Its weights need no
+ * more, because they have fewer heads.
+ */
 static size_t scratch_bytes(const kvd_moments *shape, const kvd_gpu_share *share)
 {
     size_t most = 0;
@@ -137,7 +143,8 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
 }
 
 /*
- * Rows are the entries of the residual stream: the rows of W_O as stored, and the columns of W_V.
+ * A vector of W_O or W_V is indexed by an entry of the residual stream: a row of W_O as stored, or
+ * a column of W_V.
  */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
@@ -167,7 +174,10 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/* Copies the sums of all layers of the share's heads, which are a column of the host's array. */
+/*
+ * Copies the second moments of tensor g, of all layers and this share's heads, between device and
+ * host. They are a block of columns of the host's array.
+ */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {
@@ -183,7 +193,10 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
                           "second moments", err);
 }
 
-/* Fails if a sum is not finite; a value that is not finite makes its sum of squares not finite. */
+/*
+ * Fails if a second moment of tensor g is not finite. A value of the tensor that is not finite
+ * makes its sum of squares not finite.
+ */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->shape.model.d_head;

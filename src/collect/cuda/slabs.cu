@@ -1,9 +1,9 @@
 /*
- * slabs[head][token][dim] = round(x[token][head][dim]), and the place of the first result that is
- * not finite.
+ * Kernels that compute slabs[head][token][dim] = round(x[token][head][dim]) and find the first
+ * result that is not finite.
  *
- * Memory-bound: each element is read once and written once, in runs of d elements. Grid (share of a
- * head's elements, head).
+ * The conversion is bound by memory: each element is read once and written once, in runs of d
+ * elements. The grid is (parts of a head's elements, heads).
  */
 #include "collect/cuda/slabs.h"
 
@@ -82,7 +82,10 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
     }
 }
 
-/* Run by one thread: looks up the value at the place found, head << 48 | row << 16 | dim. */
+/*
+ * Reads the first value that is not finite. Its index, head << 48 or row << 16 or dim, is in
+ * bad->found. One thread runs it.
+ */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {
     kvd_slab_bad *const bad = a.bad;

@@ -1,6 +1,7 @@
 /*
- * Transposes rows [token][head][dim] of the pass into slabs [head][token][dim] of the file's dtype
- * on the device, and checks them for values that are not finite. collect/cuda/dump.c launches it.
+ * Transposes rows [token][head][dim] of the forward pass into slabs [head][token][dim] of the
+ * file's dtype on the device, and checks that the values are finite. collect/cuda/dump.c launches
+ * it.
  */
 #ifndef KVD_COLLECT_CUDA_SLABS_H
 #define KVD_COLLECT_CUDA_SLABS_H
@@ -17,7 +18,10 @@ extern "C" {
 
 enum { KVD_SLAB_PARTS = 5 };
 
-/* First value whose conversion is not finite, in the order of parts, heads, rows, dims. */
+/*
+ * Location of the first value whose conversion is not finite, in the order of parts, heads, rows,
+ * dims.
+ */
 typedef struct {
     uint64_t found; /* all ones: no value is bad; else the other fields are set */
     uint64_t row;
@@ -38,7 +42,10 @@ typedef struct {
     kvd_slab_bad *bad; /* out */
 } kvd_slab_args;
 
-/* Launches the conversion, which rounds to nearest, ties to even, as kvd_from_f32 does. */
+/*
+ * Launches the conversion of rows into slabs. It rounds to nearest, ties to even, as kvd_from_f32
+ * does.
+ */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

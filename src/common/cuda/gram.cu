@@ -1,7 +1,7 @@
 /*
- * Second moments in float64 on the double-precision tensor cores (DMMA).
+ * Kernels that compute second moments in float64 on the double-precision tensor cores (DMMA):
  *
- *   G[i][j] += sum over rows t of x[t][i] x[t][j],  i >= j
+ * G[i][j] += sum over rows t of x[t][i] x[t][j], i >= j
  *
  * The kernel is bound by DMMA. It computes the 32 x 32 blocks on and below the diagonal: n (n + 1)
  * / 2 blocks with n = ceil(d / 32), 2048 FLOP a row each; d = 128 takes 10 of 16 blocks. Memory
@@ -51,7 +51,10 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Block pair p of the lower triangle: rows of block `high`, columns of block `low`. */
+/*
+ * Computes the position of block p of the lower triangle of G: block row `high`, block column
+ * `low`.
+ */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
     high = 0;
@@ -61,10 +64,10 @@ __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 }
 
 /*
- * D (16 x 8) += A (16 x 4) B (4 x 8). In lane 4 g + c: a[r] is row g + 8 r and column c of A; b is
- * row c and column g of B; d[2 r + s] is row g + 8 r and column 2 c + s of D. Longer steps
- * (m16n8k8, m16n8k16) were not faster, because their fragments do not fit into the registers with
- * the sums.
+ * Multiplies small matrices on the tensor cores: D (16 x 8) += A (16 x 4) B (4 x 8). In lane 4 g +
+ * c: a[r] is row g + 8 r and column c of A; b is row c and column g of B; d[2 r + s] is row g + 8 r
+ * and column 2 c + s of D. Longer steps (m16n8k8, m16n8k16) were not faster, because their
+ * fragments do not fit into the registers with the sums.
  */
 __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], double b)
 {
@@ -83,8 +86,9 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 }
 
 /*
- * acc (32 x 32) += high^T low over 16 rows, with the columns of the block's two halves. PITCH is a
- * multiple of 16 plus 4, which avoids bank conflicts.
+ * Adds a warp's products of 16 rows to its block of G: acc (32 x 32) += high^T low. `high` and
+ * `low` are the indices of the two blocks of 32 columns in the tile. PITCH is a multiple of 16 plus
+ * 4, which avoids bank conflicts.
  */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
@@ -108,7 +112,10 @@ __device__ __forceinline__ void multiply(const double *tile, int high, int low, 
     }
 }
 
-/* Sums the products of one slice of rows. Grid (slice, head, group of block pairs). */
+/*
+ * Kernel that computes the second moment of one slice of rows. Grid (slice, head, group of block
+ * pairs).
+ */
 template <typename T, int BLOCKS>
 __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS)
                                                                        : (int)MAX_WARPS),
@@ -178,7 +185,9 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/* Adds the slices to G in order. Grid (block pair, head). */
+/*
+ * Kernel that adds the second moments of all slices to G, in their order. Grid (block pair, head).
+ */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;
@@ -199,7 +208,7 @@ __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_cons
     }
 }
 
-/* Copies the lower triangle to the upper one. Grid (block pair, matrix). */
+/* Kernel that copies the lower triangle of a matrix to the upper one. Grid (block pair, matrix). */
 __global__ void __launch_bounds__(ADD_THREADS) mirror(double *G, int d)
 {
     __shared__ double tile[BLOCK][BLOCK + 1];
@@ -231,9 +240,9 @@ int most_slices(int n_heads)
 }
 
 /*
- * Returns the number of slices of least cost, in rows: the rows that one CTA processes in sequence,
- * plus the rows that could be processed while the slices' sums are written and read (5 TB/s, 160
- * clocks a row).
+ * Returns the number of slices into which the rows are cut, the one of least cost. The cost is the
+ * number of rows that one CTA processes in sequence, plus those that could be processed while the
+ * sums of the slices are written and read (5 TB/s, 160 clocks a row).
  */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {

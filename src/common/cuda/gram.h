@@ -1,7 +1,7 @@
 /*
  * G += X^T X in float64 for many heads at once, on the GPU. The moments of activations
- * (collect/cuda/moments.c) and of gradients (analysis/cuda/sensitivity.c) use it. The rows of X are
- * bf16 or float32 values at any stride.
+ * (collect/cuda/moments.c) and of gradients (analysis/cuda/sensitivity_cuda.c) use it. The rows of
+ * X are bf16 or float32 values at any stride.
  */
 #ifndef KVD_COMMON_CUDA_GRAM_H
 #define KVD_COMMON_CUDA_GRAM_H
@@ -16,14 +16,14 @@ extern "C" {
 enum { KVD_GRAM_PARTS = 5, KVD_GRAM_MAX_D = 256 };
 
 /*
- * Heads of one tensor. Value i of row t of head h is x[h * head_stride + t * row_stride + i *
- * dim_stride].
+ * Heads of one tensor whose second moments are computed. Value i of row t of head h is x[h *
+ * head_stride + t * row_stride + i * dim_stride].
  */
 typedef struct {
     const void *x;
     size_t head_stride, row_stride, dim_stride;
     int n_heads;
-    /* [n_heads][d][d]; the lower triangle is added to, the upper triangle is undefined */
+    /* sums [n_heads][d][d]; the lower triangle is added to, the upper triangle is undefined */
     double *G;
 } kvd_gram_part;
 
@@ -36,16 +36,16 @@ typedef struct {
     double *scratch; /* kvd_gram_scratch_bytes(number of all heads, d) bytes */
 } kvd_gram_args;
 
-/* Returns the bytes of scratch memory, enough for any number of rows. */
+/* Returns the size in bytes of the scratch memory of kvd_gram_add_rows for any number of rows. */
 size_t kvd_gram_scratch_bytes(int n_heads, int d);
 
 /*
- * Queues the sums of all parts on `stream`. Results have equal bits in every run, wherever the rows
- * are in memory; they depend on n_rows, the number of heads and d.
+ * Queues, on `stream`, the addition of X^T X of all parts to their G. Results have equal bits in
+ * every run, wherever the rows are in memory; they depend on n_rows, the number of heads and d.
  */
 cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
 
-/* Copies the lower triangles of G [n][d][d] to their upper ones. */
+/* Queues the copy of the lower triangle of each matrix of G [n][d][d] to its upper triangle. */
 cudaError_t kvd_gram_mirror(double *G, size_t n, int d, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -8,7 +8,8 @@
 #define STRING(x)  STRING_(x)
 
 /*
- * Libraries are opened by the names of this toolkit's version: structures differ between versions.
+ * Library that is loaded at run time. It is opened by the name of this toolkit's version, because
+ * structures differ between versions.
  */
 typedef struct {
     const char *title, *file;

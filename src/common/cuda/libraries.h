@@ -1,10 +1,10 @@
 /*
- * cuBLAS, cuSOLVER and NCCL, loaded at run time on first use. Linking them would cost every run
+ * Loads cuBLAS, cuSOLVER and NCCL at run time on first use. Linking them would cost every run
  * without a GPU 0.2 s and 250 MB.
  *
- * A table holds the functions in use under the library's own names; to use one more function, add
- * its name to the list. The headers are those of the toolkit. NCCL is left out if the toolkit has
- * none.
+ * A table holds the library functions that kvdim calls, under the library's own names; to use one
+ * more function, add its name to the list. The headers are those of the toolkit. NCCL is left out
+ * if the toolkit has none.
  *
  * Each kvd_..._load returns the table, the same pointer at every call. If the library or one of the
  * functions is missing, it returns NULL and fills *err. Several threads may call it.
@@ -89,12 +89,13 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
 
 #endif
 
-/* Returns 0, or -1 with the message "WHAT: cuBLAS: ...". */
+/* Returns 0 if a cuBLAS call succeeded (status s), else -1 with the message "WHAT: cuBLAS: ...". */
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
 /*
- * For C++. kvd_cublas_open returns a handle, or NULL with *err filled; the second function destroys
- * it; the third calls cublasGemmEx on 16-bit floats of `type` with sums and scalars in float32.
+ * cuBLAS functions for C++ code. kvd_cublas_open returns a handle, or NULL with *err filled;
+ * kvd_cublas_close destroys it. The third function calls cublasGemmEx on 16-bit floats of `type`
+ * with sums and scalars in float32.
  */
 cublasHandle_t kvd_cublas_open(const char *what, kvd_err *err);
 void kvd_cublas_close(cublasHandle_t h);

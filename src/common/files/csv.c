@@ -97,8 +97,8 @@ static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
     /*
-     * libcsv enlarges its field by a fixed step, 128 bytes by default, which is too slow for a long
-     * field.
+     * For a long field, let libcsv enlarge its buffer by larger steps than the default of 128
+     * bytes, which is too slow.
      */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
@@ -133,7 +133,10 @@ static int end(reader *r, struct csv_parser *p)
     return r->failed ? -1 : 0;
 }
 
-/* Spreadsheets put a byte order mark at the start of a file. */
+/*
+ * Returns the number of bytes of a UTF-8 byte order mark at the start of a file, as spreadsheets
+ * write it; 0 if there is none.
+ */
 static size_t mark_bytes(const char *text, size_t len)
 {
     return len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
@@ -194,8 +197,8 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
 }
 
 /*
- * Quotes are needed around separators, and around blanks at the ends, which the parser would
- * remove.
+ * Returns true if a CSV field must be quoted: it has a separator, or blanks at its ends, which the
+ * parser would remove.
  */
 static bool needs_quotes(const char *s)
 {
@@ -213,7 +216,7 @@ int kvd_csv_put(FILE *f, const char *field, int last, kvd_err *err)
     return 0;
 }
 
-/* Returns true if a spreadsheet would run the text as a formula. */
+/* Returns true if a spreadsheet would run the text of a field as a formula. */
 static bool is_formula(const char *s)
 {
     char *end;

@@ -16,7 +16,7 @@
 
 static const char prefix[] = "kvdim/";
 
-/* ---- opening and closing ---- */
+/* ---- opening and closing files ---- */
 
 hid_t kvd_h5_access(void)
 {
@@ -25,24 +25,24 @@ hid_t kvd_h5_access(void)
     if (access < 0)
         return access;
     /*
-     * Closing a file closes all objects that are open in it. Our own lock keeps writers apart;
-     * HDF5's lock would refuse files on read-only and network folders.
+     * Closing a file also closes all objects that are open in it. kvdim's own lock keeps writers
+     * apart; HDF5's lock would refuse files on read-only and network folders.
      */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     /*
-     * Copies to and from the page cache run at half the speed if data start in the middle of a
-     * cache line.
+     * Data are aligned to 4096 bytes, because copies to and from the page cache run at half the
+     * speed if data start in the middle of a cache line.
      */
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
     /*
-     * From version 1.10 on, HDF5 writes checksums into everything but the values of contiguous
-     * datasets and of texts of variable length.
+     * From format version 1.10 on, HDF5 writes checksums into everything but the values of
+     * contiguous datasets and of texts of variable length.
      */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
     /*
-     * HDF5 marks a file of this version while it is open for writing, and refuses to open a marked
-     * file. kvd_h5_reopen must open the file of a killed program, and our own lock keeps writers
-     * apart. h5clear, HDF5's own tool, removes the mark by the same property.
+     * HDF5 marks a file of this format version while it is open for writing, and refuses to open a
+     * marked file. kvd_h5_reopen must open the file of a killed program, and kvdim's own lock keeps
+     * writers apart. h5clear, HDF5's own tool, removes the mark by the same property.
      */
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
         rc = H5Pset(access, "clear_status_flags", &(hbool_t){1});
@@ -91,7 +91,10 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/* Closes the file. It is tried once only, because after a failed flush HDF5 would try again. */
+/*
+ * Closes the HDF5 file. If closing fails it is not repeated, because after a failed flush HDF5
+ * would try again.
+ */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -113,16 +116,19 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* ---- provenance ---- */
+/* ---- writing of provenance ---- */
 
-/* Shortens a long command line, with a visible end, to fit HDF5's limit for an attribute. */
+/*
+ * Returns a copy of a long command line that is shortened, with a visible mark, to fit HDF5's limit
+ * for an attribute.
+ */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };
     char *out = NULL;
     const size_t n = strlen(text);
     size_t kept = n < MOST ? n : MOST;
-    /* never cut within a UTF-8 character */
+    /* do not cut the text within a UTF-8 character */
     while (kept < n && ((unsigned char)text[kept] & 0xc0) == 0x80)
         kept--;
     const int rc = kept == n
@@ -160,7 +166,7 @@ done:
     return rc;
 }
 
-/* Writes the inputs and parameters that the run has and the file does not have yet. */
+/* Writes the run's inputs and parameters that the file does not have yet. */
 static int put_run_lists(kvd_h5 *f, kvd_err *err)
 {
     static const char p[] = "/provenance";
@@ -228,7 +234,7 @@ static int put_provenance(kvd_h5 *f, kvd_err *err)
     return put_run_lists(f, err);
 }
 
-/* ---- creating ---- */
+/* ---- creating files ---- */
 
 int kvd_h5_create_locked(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
 {
@@ -291,10 +297,11 @@ int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const k
     return begin(f, path, run, err) ? -1 : kvd_h5_create_locked(f, schema, err);
 }
 
-/* ---- flushing and finishing ---- */
+/* ---- flushing and finishing files ---- */
 
 /*
- * Asks the file system for the space of reserved datasets, which are holes in the file until then.
+ * Claims the space of reserved datasets from the file system; until then they are holes in the
+ * file.
  */
 static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
 {
@@ -313,7 +320,7 @@ static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
     do
         rc = fallocate(fd, 0, 0, (off_t)size);
     while (rc && errno == EINTR);
-    /* If the file system cannot reserve space, compare with the space that is free now. */
+    /* If the file system cannot reserve space, compare the space needed with the free space. */
     if (rc && errno == EOPNOTSUPP)
         rc = needed > available ? (errno = ENOSPC, -1) : 0;
     if (rc && errno == ENOSPC)
@@ -360,9 +367,9 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* ---- opening what exists ---- */
+/* ---- opening existing files ---- */
 
-/* Returns the schema name after "kvdim/", allocated. */
+/* Returns the schema name of a file ("moments" for "kvdim/moments"), allocated. */
 static int get_schema(kvd_h5 *f, char **name, kvd_err *err)
 {
     kvd_err why;
@@ -400,7 +407,10 @@ static int check_schema(kvd_h5 *f, const kvd_schema *schema, bool same_version, 
     return rc;
 }
 
-/* Reads the file in a child process, then opens it. On failure the caller closes *f. */
+/*
+ * Reads an existing file in a child process, then opens it. After a failure the caller must close
+ * *f.
+ */
 static int open_any(kvd_h5 *f, const char *path, kvd_err *err)
 {
     *f = (kvd_h5){.id = H5I_INVALID_HID, .path = strdup(path)};
@@ -486,7 +496,10 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
     if (f->id < 0 || check_schema(f, schema, true, err) ||
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
-    /* Inputs and parameters were written when the file was created; the caller compares them. */
+    /*
+     * The file has its inputs and parameters already; the caller compares them with those of this
+     * run.
+     */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;
     f->resumed = true;

@@ -1,4 +1,4 @@
-/* Attributes of kvdim files, and error messages for failures of HDF5. */
+/* Writes and reads attributes of kvdim files, and makes error messages for failures of HDF5. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { MAX_TEXT = 60000 }; /* an object header message ends at 64 KiB */
 
-/* ---- why HDF5 failed ---- */
+/* ---- reasons of HDF5 errors ---- */
 
 static herr_t first_reason(unsigned n, const H5E_error2_t *e, void *ctx)
 {
@@ -31,8 +31,8 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     /*
-     * HDF5's description: "file write failed: time = ..., error message = 'No space left on
-     * device', buf = ..."
+     * HDF5 describes a failure of the system as "file write failed: time = ..., error message = 'No
+     * space left on device', buf = ...".
      */
     const char *system = desc ? strstr(desc, "error message = '") : NULL;
     if (system) {
@@ -44,7 +44,7 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     return reason[0] ? kvd_fail(err, "%s: %s", text, reason) : kvd_fail(err, "%s", text);
 }
 
-/* ---- writing ---- */
+/* ---- writing attributes ---- */
 
 static const char *spot(const char *where)
 {
@@ -59,7 +59,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     hid_t group = H5I_INVALID_HID;
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
-    if (group >= 0) { /* if group < 0, the error that HDF5 recorded must not be overwritten */
+    if (group >= 0) { /* if it failed, the error that HDF5 recorded must not be overwritten */
         kvd_h5_drop(creation);
         kvd_h5_drop(links);
     }
@@ -67,8 +67,8 @@ static hid_t object_made(kvd_h5 *f, const char *where)
 }
 
 /*
- * Writes an attribute of one value. If it exists with this type it is written in place: no other
- * part of the file changes, so a process killed meanwhile leaves the file readable.
+ * Writes an attribute that holds one value. If it exists with this type it is written in place: no
+ * other part of the file changes, so a process killed meanwhile leaves the file readable.
  */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
@@ -109,7 +109,7 @@ done:
     return rc;
 }
 
-/* Returns the bytes of the fixed-length text that is stored, 0 if there is none. */
+/* Returns the size in bytes of an existing text attribute of fixed length, 0 if there is none. */
 static size_t room_there(kvd_h5 *f, const char *where, const char *name)
 {
     size_t size = 0;
@@ -177,11 +177,11 @@ int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double val
     return put_scalar(f, where, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value, err);
 }
 
-/* ---- reading ---- */
+/* ---- reading attributes ---- */
 
 /*
- * Opens an attribute that holds one value. The caller closes the returned id and *type. Returns
- * H5I_INVALID_HID with *err filled on failure.
+ * Opens an attribute that holds one value. The caller must close the returned id and *type. On
+ * failure returns H5I_INVALID_HID and fills *err.
  */
 static hid_t open_scalar(kvd_h5 *f, const char *where, const char *name, hid_t *type, kvd_err *err)
 {
@@ -234,7 +234,7 @@ int kvd_h5_get_text(kvd_h5 *f, const char *where, const char *name, char **value
             kvd_h5_fail(err, "cannot read '%s' attribute '%s/%s'", f->path, spot(where), name);
             goto done;
         }
-        /* Fortran programs pad texts with blanks. */
+        /* A text written by Fortran is padded with blanks; remove them. */
         if (text && H5Tget_strpad(type) == H5T_STR_SPACEPAD)
             for (size_t n = strlen(text); n > 0 && text[n - 1] == ' '; n--)
                 text[n - 1] = '\0';
@@ -282,7 +282,7 @@ int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *valu
     const hid_t attr = open_number(f, where, name, true, &type, err);
     if (attr < 0)
         return -1;
-    /* The conversion would cut an unsigned value above the signed range. */
+    /* A plain conversion would silently cut an unsigned value above the signed range. */
     int rc = 0;
     uint64_t wide = 0;
     const bool is_unsigned = H5Tget_sign(type) == H5T_SGN_NONE;

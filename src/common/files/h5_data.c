@@ -1,4 +1,4 @@
-/* Datasets of kvdim files and the two 16-bit float types. */
+/* Creates, writes and reads datasets of kvdim files, and defines the two 16-bit float types. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,10 +9,10 @@
 
 static const size_t chunk_bytes = (size_t)4 << 20; /* largest chunk */
 static const size_t filter_bytes = 256;            /* smaller datasets are in an object header */
-/* from this size on all threads filter chunks */
+/* size from which on all threads filter the chunks of a dataset */
 static const size_t large_bytes = (size_t)16 << 20;
 
-/* ---- types ---- */
+/* ---- 16-bit float types ---- */
 
 static hid_t float16(size_t exponent_bits, size_t mantissa_bits, size_t bias)
 {
@@ -53,11 +53,11 @@ bool kvd_h5_known_number(hid_t type)
     return false;
 }
 
-/* ---- describing ---- */
+/* ---- creating datasets ---- */
 
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab)
 {
-    hsize_t inner = 1; /* elements of the axes done so far, from the fastest axis */
+    hsize_t inner = 1; /* product of the axes done so far, from the fastest axis */
     const hsize_t most = limit / type_size > 0 ? limit / type_size : 1;
     for (int i = rank - 1; i >= 0; i--) {
         const hsize_t fit = most / inner > 0 ? most / inner : 1;
@@ -66,11 +66,14 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            inner = most; /* the axis that is cut: all slower ones get 1 */
+            inner = most; /* slower axes than the one that is cut get 1 */
     }
 }
 
-/* Sets *bytes. Fails if the shape does not fit into memory sizes. */
+/*
+ * Computes the size of a dataset in bytes. Fails if the description is incomplete or the shape does
+ * not fit into memory sizes.
+ */
 static int spec_bytes(const kvd_h5_spec *s, size_t *bytes, kvd_err *err)
 {
     if (!s->path || s->path[0] != '/' || !s->long_name || !*s->long_name || !s->units || !*s->units)
@@ -116,7 +119,7 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /* The values are stored in the object header, whose checksum covers them. */
+        /* Small datasets are stored in the object header, whose checksum covers their values. */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -126,7 +129,7 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
     return made;
 }
 
-/* Creates the dataset with its attributes; H5I_INVALID_HID with *err set on failure. */
+/* Creates a dataset with its attributes. On failure returns H5I_INVALID_HID and fills *err. */
 static hid_t create(kvd_h5 *f, const kvd_h5_spec *s, bool reserve, kvd_err *err)
 {
     assert(f->writing);
@@ -158,7 +161,7 @@ static hid_t create(kvd_h5 *f, const kvd_h5_spec *s, bool reserve, kvd_err *err)
     return dataset;
 }
 
-/* Writes all values of a dataset that has elements. */
+/* Writes all values of a dataset that has at least one element. */
 static int write_all(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *spec, hid_t mem_type,
                      const void *data, kvd_err *err)
 {
@@ -198,7 +201,7 @@ int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *
     return *dataset < 0 ? -1 : 0;
 }
 
-/* ---- reading ---- */
+/* ---- reading datasets ---- */
 
 bool kvd_h5_exists(kvd_h5 *f, const char *path)
 {
@@ -262,7 +265,10 @@ static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "[%llu]", (unsigned long long)dims[i]);
 }
 
-/* Stops a conversion at a number that does not fit; HDF5 would store the nearest number instead. */
+/*
+ * Callback of HDF5's conversions: stops at a number that the type in memory cannot hold. HDF5 would
+ * store the nearest number instead.
+ */
 static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src,
                                    void *dst, void *ctx)
 {
@@ -354,7 +360,7 @@ int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dim
     return 0;
 }
 
-/* ---- slabs ---- */
+/* ---- reading and writing slabs ---- */
 
 static int slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                 const hsize_t *count, hid_t mem_type, void *in, const void *out, kvd_err *err)

@@ -4,7 +4,7 @@
 
 #include "common/files/h5.h"
 
-/* Releases an id of any kind; safe on an invalid one. */
+/* Closes an HDF5 id of any kind; safe on an invalid one. */
 static inline void kvd_h5_drop(hid_t id)
 {
     if (id > 0)
@@ -12,33 +12,39 @@ static inline void kvd_h5_drop(hid_t id)
 }
 
 /*
- * Like kvd_fail, with HDF5's reason at the end. Call it right after the failing call: the next HDF5
- * call clears the reason.
+ * Stores a formatted message with HDF5's reason at the end, and returns -1. Call it right after the
+ * failing HDF5 call, because the next call clears the reason.
  */
 int kvd_h5_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Returns the file access properties for every open, H5I_INVALID_HID on failure. */
+/*
+ * Returns the file access properties with which kvdim opens every file; H5I_INVALID_HID on failure.
+ */
 hid_t kvd_h5_access(void);
 
 /*
- * Creation properties of class `kind` (H5P_FILE_CREATE or H5P_GROUP_CREATE) that keep attributes in
- * the object header, which has a checksum. HDF5 would move more than 8 attributes into a heap,
- * where texts above 4 KiB have none. Returns H5I_INVALID_HID on failure.
+ * Returns creation properties of class `kind` (H5P_FILE_CREATE or H5P_GROUP_CREATE) that keep
+ * attributes in the object header, which has a checksum. HDF5 would move more than 8 attributes
+ * into a heap, where texts above 4 KiB have none. Returns H5I_INVALID_HID on failure.
  */
 hid_t kvd_h5_creation(hid_t kind);
 
 /*
- * Returns 0 if the memory suffices to open the file `path`, else -1. Call it before H5Fopen and
- * H5Fcreate: HDF5 1.10 crashes if it cannot allocate the tables of a file, which take some 3 MB.
+ * Returns 0 if the free memory suffices to open the HDF5 file `path`, else -1. Call it before
+ * H5Fopen and H5Fcreate: HDF5 1.10 crashes if it cannot allocate the tables of a file, which take
+ * some 3 MB.
  */
 int kvd_h5_room(const char *path, kvd_err *err);
 
-/* Chooses chunks (or slabs) of at most `limit` bytes; the slowest axes are cut first. */
+/*
+ * Computes dimensions of chunks (or slabs) of a dataset that take at most `limit` bytes each; the
+ * slowest axes are cut first.
+ */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
 /*
- * Creation properties of a dataset of `bytes` bytes: in the object header if it is small, reserved
- * in one piece if `reserve` is true, else in compressed chunks with checksums. Returns
+ * Returns creation properties of a dataset of `bytes` bytes: in the object header if it is small,
+ * reserved in one piece if `reserve` is true, else in compressed chunks with checksums. Returns
  * H5I_INVALID_HID on failure.
  */
 hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve);
@@ -54,8 +60,8 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 bool kvd_h5_known_number(hid_t type);
 
 /*
- * Reads all of `path` in a child process; returns 0 if the child succeeded. A file that has not
- * changed since is not read again. Not thread-safe.
+ * Reads the complete file `path` in a child process; returns 0 if the child succeeded. A file that
+ * has not changed since the last call is not read again. Not thread-safe.
  */
 int kvd_h5_probe(const char *path, kvd_err *err);
 
@@ -66,12 +72,12 @@ int kvd_h5_probe(const char *path, kvd_err *err);
 int kvd_h5_put_text_room(kvd_h5 *f, const char *where, const char *name, const char *value,
                          size_t capacity, kvd_err *err);
 
-/* Writes a 64-bit attribute, for seeds. */
+/* Writes an unsigned 64-bit attribute, such as a seed. */
 int kvd_h5_put_u64(kvd_h5 *f, const char *where, const char *name, uint64_t value, kvd_err *err);
 
 /*
  * Attaches a dimension scale to every axis of `dataset`, with the names in `s`; makes the scales
- * that the file lacks (h5_scales.c). Returns 0, or -1 without a message if HDF5 fails.
+ * that the file lacks (h5_chunks.c). Returns 0, or -1 without a message if HDF5 fails.
  */
 int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s);
 

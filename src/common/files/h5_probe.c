@@ -1,7 +1,7 @@
 /*
- * Checks files in a child process. HDF5 1.10 crashes, loops or asks for absurd amounts of memory on
- * some damaged files, but a user must get a message. So a child process reads the file first, in
- * the way kvdim would, and this process opens it only if the child succeeds.
+ * Checks an HDF5 file in a child process before this process opens it. HDF5 1.10 crashes, loops or
+ * asks for absurd amounts of memory on some damaged files, but a user must get a message. The child
+ * reads the file in the way kvdim would, and this process opens it only if the child succeeds.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,12 +20,12 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* bytes of one dataset or attribute that are read */
+/* largest number of bytes of one dataset or attribute that the child reads */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* bytes that the child may use beyond the memory of this process */
+/* memory in bytes that the child may use in addition to the memory of this process */
 static const size_t probe_memory = (size_t)2 << 30;
 
-/* ---- in the child ---- */
+/* ---- reading the file, in the child process ---- */
 
 typedef struct {
     const char *path;
@@ -33,8 +33,8 @@ typedef struct {
 } probe_context;
 
 /*
- * Finds the size and the number of elements. Returns -1 unless kvdim files hold such a type. *known
- * is false for types that no reader of kvdim reads.
+ * Computes the element size and the number of elements of a dataset or attribute. Returns -1 if
+ * kvdim files never hold its type. *known is false for types that no reader of kvdim reads.
  */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
@@ -47,7 +47,7 @@ static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *k
     return (class == H5T_INTEGER || class == H5T_FLOAT) && !kvd_h5_known_number(type) ? -1 : 0;
 }
 
-/* Frees the texts of variable length that the read allocated. */
+/* Frees the texts of variable length that HDF5 allocated when it read `data`. */
 static void free_texts(hid_t type, hid_t space, void *data)
 {
     if (H5Tis_variable_str(type) > 0)
@@ -106,8 +106,8 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
 }
 
 /*
- * Reads a small dataset whole, or the first and the last slab of a large one; both read the whole
- * index of chunks.
+ * Reads a small dataset completely, or the first and the last slab of a large one. Both ways read
+ * the complete index of chunks.
  */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
@@ -202,7 +202,7 @@ static int probe_file(const char *path, kvd_err *err)
         return -1;
     const hid_t access = kvd_h5_access();
     /*
-     * If this process has the file open already, HDF5 would share that opening, whose descriptor
+     * If this process has the file open already, HDF5 would share that open file, whose descriptor
      * the child has closed. HDF5 treats a file opened with another driver as a different file.
      */
     const hid_t file =
@@ -246,13 +246,16 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF, SIGPIPE};
     enum { ANSWER = 3 };
-    /* The child shares the lock on an output, which must not stay held if the parent is killed. */
+    /*
+     * The child inherits the descriptor of an output's lock. It closes all descriptors but one, so
+     * that the lock does not stay held if the parent is killed.
+     */
     if (answer != ANSWER && dup2(answer, ANSWER) < 0)
         _exit(2);
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* The parent gets Ctrl-C as well; the child's death must not look like a damaged file. */
+    /* The parent gets Ctrl-C as well; if the child died of it, the file would look damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     sigset_t none;
@@ -266,8 +269,8 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
     /*
-     * Limits computing time, which a loop uses up. Elapsed time would also count a slow disk or a
-     * busy machine.
+     * Limit the computing time, because a loop uses it up. A limit on elapsed time would also count
+     * a slow disk or a busy machine.
      */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
@@ -280,7 +283,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     _exit(0);
 }
 
-/* ---- in the parent ---- */
+/* ---- verdicts, in the parent process ---- */
 
 static uint64_t little_endian(const unsigned char *p)
 {
@@ -290,7 +293,10 @@ static uint64_t little_endian(const unsigned char *p)
     return v;
 }
 
-/* Checks what needs no HDF5: the file exists, is an HDF5 file, and is not cut off at the end. */
+/*
+ * Checks what needs no HDF5 library: the file exists, is an HDF5 file, and is not cut off at the
+ * end.
+ */
 static int check_start(const char *path, kvd_err *err)
 {
     static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
@@ -321,8 +327,8 @@ static int check_start(const char *path, kvd_err *err)
     if (rc)
         return rc;
     /*
-     * Offset of the end-of-file address: 40 or 44 in superblocks of versions 0 and 1, 28 in later
-     * ones.
+     * Offset of the end-of-file address in the superblock: 40 or 44 in versions 0 and 1, 28 in
+     * later ones.
      */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
@@ -336,19 +342,22 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/* Result of reading a file in a child: "" if the file is good, else the reason to refuse it. */
+/*
+ * Verdict on a file after a child process has read it: "" if the file is good, else the reason to
+ * refuse it.
+ */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
 /*
- * Results for the latest files. A program opens a file more than once (to identify an input, to see
+ * Verdicts on the latest files. A program opens a file more than once (to identify an input, to see
  * its schema, to read it), but one child is enough as long as the file is not written or replaced.
  */
 enum { KEPT = 64 };
 static verdict kept[KEPT];
-static size_t n_kept; /* number of results ever stored */
+static size_t n_kept; /* number of verdicts ever stored */
 
 static bool same_moment(struct timespec a, struct timespec b)
 {
@@ -370,8 +379,9 @@ static const verdict *find_verdict(const struct stat *file)
 }
 
 /*
- * Stores a result. The time stamps of a file system advance in steps of some milliseconds: a file
- * written just now could be written again with an equal time stamp, so its result is not kept.
+ * Stores the verdict on a file. The time stamps of a file system advance in steps of some
+ * milliseconds. A file written just before could be written again with an equal time stamp, so its
+ * verdict is not stored.
  */
 static void keep_verdict(const char *path, const verdict *v)
 {
@@ -382,8 +392,8 @@ static void keep_verdict(const char *path, const verdict *v)
 }
 
 /*
- * Writes the reason for which the child that ended with `status` and the text `said` refused the
- * file; "" if it did not.
+ * Writes the reason why the child process refused the file, "" if it did not. The child ended with
+ * `status` and wrote the text `said`.
  */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {
@@ -398,7 +408,7 @@ static void reason_of(int status, const char *said, char *reason, size_t size)
         snprintf(reason, size, "%s", *said ? said : "it cannot be read");
 }
 
-/* Reads the file in a child and writes the reason to refuse it, "" if there is none. */
+/* Reads the file in a child process and writes the reason to refuse it, "" if there is none. */
 static int judge(const char *path, char *reason, size_t size, kvd_err *err)
 {
     int ends[2];

@@ -44,7 +44,7 @@ static int check_target(const char *path, kvd_err *err)
     return rc;
 }
 
-/* ---- derived names ---- */
+/* ---- names derived from the output's name ---- */
 
 static bool is_plain(const struct stat *st)
 {
@@ -52,7 +52,8 @@ static bool is_plain(const struct stat *st)
 }
 
 /*
- * Fails with a message that says what has this name: only a regular file with one link may have it.
+ * Fails with a message that says what kind of file has the name `path`. Only a regular file with a
+ * single hard link may have it.
  */
 static int fail_not_plain(const char *path, const struct stat *st, kvd_err *err)
 {
@@ -90,7 +91,7 @@ FILE *kvd_output_create(const char *path, kvd_err *err)
     return f;
 }
 
-/* ---- the lock ---- */
+/* ---- lock of an output ---- */
 
 static int fail_held(int fd, const char *path, kvd_err *err)
 {
@@ -102,15 +103,18 @@ static int fail_held(int fd, const char *path, kvd_err *err)
                     *pid ? pid : "unknown");
 }
 
-/* Opens or creates the lock file. Returns -1 and fills *err if something else has that name. */
+/*
+ * Opens or creates the lock file of an output. Returns -1 and fills *err if anything but a lock
+ * file has that name.
+ */
 static int open_lock(const char *path, kvd_err *err)
 {
     struct stat st;
     if (kvd_output_check_derived(path, err))
         return -1;
     /*
-     * Another file may have got the name since the check; opening a FIFO or a device must not
-     * block.
+     * Another file may have been given the name since the check; opening a FIFO or a device must
+     * not block.
      */
     const int fd =
         open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
@@ -143,9 +147,9 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
             return -1;
         }
         /*
-         * The previous holder of the lock removes the file while it holds the lock. The file locked
-         * here may then no longer have the name, and a third program could lock a new file of that
-         * name.
+         * The previous holder of the lock removes the lock file while it still holds the lock. The
+         * file locked here may then no longer have the name, and a third program could lock a new
+         * file of that name.
          */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {
@@ -163,7 +167,7 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
     }
 }
 
-/* ---- a file ---- */
+/* ---- output of one file ---- */
 
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
 {
@@ -189,7 +193,10 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /* NAME.partial is the longest of the three names: if it is too long, this says so. */
+    /*
+     * NAME.partial is the longest of the three names, so checking it also finds a name that is too
+     * long.
+     */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;
@@ -197,9 +204,12 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
     return 0;
 }
 
-/* ---- several outputs ---- */
+/* ---- conflicts between several outputs ---- */
 
-/* Returns the name of the file that is replaced when a program writes `path`; allocated. */
+/*
+ * Returns the name, after links are resolved, of the file that is replaced when a program writes
+ * `path`; allocated.
+ */
 static char *resolve(const char *path, kvd_err *err)
 {
     struct stat st;
@@ -218,8 +228,8 @@ static char *resolve(const char *path, kvd_err *err)
 }
 
 /*
- * Returns ending i of the files that a run writes for an output; 0 is the output itself. Returns
- * NULL after the last one.
+ * Returns ending i of the names of the files that a run writes for an output: "", ".partial",
+ * ".lock", then the output's own. Returns NULL after the last one.
  */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
@@ -228,7 +238,7 @@ static const char *ending(const kvd_output_name *name, size_t i)
     return i < ALWAYS ? always[i] : name->beside ? name->beside[i - ALWAYS] : NULL;
 }
 
-/* Returns true if a followed by x equals b followed by y. */
+/* Returns true if the joined strings a + x and b + y are equal. */
 static bool same_joined(const char *a, const char *x, const char *b, const char *y)
 {
     const size_t n = strlen(a), m = strlen(b), total = n + strlen(x);
@@ -238,7 +248,7 @@ static bool same_joined(const char *a, const char *x, const char *b, const char 
     return same;
 }
 
-/* Fails if a and b, with the resolved names given, share a file. */
+/* Fails if the outputs a and b, whose resolved names are given, have a file in common. */
 static int check_pair(const kvd_output_name *a, const char *a_name, const kvd_output_name *b,
                       const char *b_name, kvd_err *err)
 {
@@ -270,7 +280,7 @@ int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err)
     return status;
 }
 
-/* ---- writing ---- */
+/* ---- flushing to disk, and small outputs ---- */
 
 int kvd_output_sync(const char *path, int flags, kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * A result file appears whole or not at all. It is written as NAME.partial,
- * under a lock that keeps a second program away from the same NAME, then
- * flushed to disk and renamed over NAME.
+ * Writes result files atomically: a file NAME appears complete or not at all. It is written as
+ * NAME.partial, under a lock that keeps a second program away from the same NAME, then flushed to
+ * disk and renamed to NAME.
  */
 #ifndef KVD_COMMON_FILES_OUTPUT_H
 #define KVD_COMMON_FILES_OUTPUT_H
@@ -17,26 +17,28 @@ typedef struct {
     char *partial; /* NAME.partial, in the same folder */
     char *lock;    /* NAME.lock; exists while a program writes NAME */
     int lock_fd;   /* -1 when not held */
-    /* Names that a folder may hold, set by kvd_output_folder_renew; NULL means any files. */
+    /*
+     * Names that an output folder may hold, set by kvd_output_folder_renew; NULL means any files.
+     */
     const char *const *contents;
 } kvd_output;
 
 /*
- * Takes the lock on `path`. Fails at once, naming the path, if another process holds the lock, if
- * the folder is missing, if `path` is a folder, or if kvd_output_check_derived refuses NAME.partial
- * or NAME.lock. Does not touch NAME.partial.
+ * Begins writing the output file `path`: takes its lock. Fails immediately, naming the path, if
+ * another process holds the lock, if the folder is missing, if `path` is a folder, or if
+ * kvd_output_check_derived refuses NAME.partial or NAME.lock. Does not change NAME.partial.
  */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
 /*
  * Fails if `path` exists and is not a regular file with a single hard link; the message says what
- * it is. Succeeds if nothing has that name. Reason: names such as NAME.partial can be guessed, so
- * other users of the folder could put a link there and make a program overwrite another file.
+ * it is. Succeeds if nothing has that name. Names such as NAME.partial can be guessed, so other
+ * users of the folder could put a link there and make a program overwrite another file.
  */
 int kvd_output_check_derived(const char *path, kvd_err *err);
 
 /*
- * Creates an empty file for writing, under a name that kvd_output_check_derived accepts. First
+ * Creates an empty file `path` for writing; kvd_output_check_derived must accept the name. First
  * removes the file that a killed program left there. Never opens a file that another program
  * creates meanwhile. On failure returns NULL and fills *err. kvd_output_clear only checks and
  * removes.
@@ -44,16 +46,22 @@ int kvd_output_check_derived(const char *path, kvd_err *err);
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
 
-/* Syncs NAME.partial, renames it to NAME, syncs the folder and releases the lock. */
+/*
+ * Completes an output: syncs NAME.partial, renames it to NAME, syncs the folder and releases the
+ * lock.
+ */
 int kvd_output_commit(kvd_output *out, kvd_err *err);
 
-/* Releases the lock; removes NAME.partial unless `keep_partial`. Safe on a zeroed struct. */
+/*
+ * Releases the lock of an output, and removes NAME.partial unless `keep_partial`. Safe on a zeroed
+ * struct.
+ */
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
 /*
- * An output that the user named. The list holds the endings of further files that the run
- * keeps next to `path`, up to a NULL; a NULL list means none. NAME.partial and NAME.lock, which
- * every output has, are not in it.
+ * Output of a run that the user named with an option. The list holds the endings of further files
+ * that the run keeps next to `path`, up to a NULL; a NULL list means none. NAME.partial and
+ * NAME.lock, which every output has, are not in it.
  */
 typedef struct {
     const char *option; /* option that named it, such as "--moments" */
@@ -68,10 +76,10 @@ typedef struct {
  */
 int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err);
 
-/* Writes text to `path` through a kvd_output, whole or not at all. */
+/* Writes `text` to the file `path` atomically: after a failure an earlier file is unchanged. */
 int kvd_output_text(const char *path, const char *text, size_t len, kvd_err *err);
 
-/* Makes a folder and its parents, like mkdir -p. Succeeds if it exists already. */
+/* Creates a folder and its parents, like mkdir -p. Succeeds if it exists already. */
 int kvd_make_folder(const char *path, kvd_err *err);
 
 #endif

@@ -11,7 +11,9 @@
 
 #include "common/files/output_internal.h"
 
-/* Returns true if the list has `name`. Names of folders end in '/' in the list. */
+/*
+ * Returns true if the list of allowed entries has `name`. Names of folders end in '/' in the list.
+ */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);
@@ -22,9 +24,9 @@ static bool listed(const char *const *contents, const char *name, bool folder)
 }
 
 /*
- * Removes a folder that holds nothing but `contents`. If `only_check`, removes nothing and returns
- * what it would return. If `contents` is NULL the folder may hold any files, but no folders, so
- * that a tree not made by this program is never removed.
+ * Removes a folder that holds nothing but the entries in `contents`. If `only_check`, removes
+ * nothing and returns what it would return. If `contents` is NULL the folder may hold any files,
+ * but no folders, so that a tree not made by this program is never removed.
  */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
@@ -93,7 +95,7 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/* Makes the folders of the list in NAME.partial, or flushes them to disk. */
+/* Creates the listed subfolders in NAME.partial (`make`), or flushes them to disk. */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;
@@ -181,7 +183,10 @@ int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const
     return rc;
 }
 
-/* Moves NAME to NAME.old, NAME.partial to NAME, and removes NAME.old. */
+/*
+ * Replaces an existing folder in two renames: NAME to NAME.old, NAME.partial to NAME. Then removes
+ * NAME.old.
+ */
 static int step_aside(const kvd_output *out, kvd_err *err)
 {
     char *old = NULL;
@@ -200,7 +205,9 @@ static int step_aside(const kvd_output *out, kvd_err *err)
     return rc;
 }
 
-/* Renames NAME.partial to NAME, or exchanges the two. */
+/*
+ * Renames NAME.partial to NAME or, if NAME exists and `replace` is true, exchanges the two folders.
+ */
 static int put_in_place(const kvd_output *out, bool replace, kvd_err *err)
 {
     struct stat st;
@@ -210,7 +217,7 @@ static int put_in_place(const kvd_output *out, bool replace, kvd_err *err)
                    : 0;
     if (!renameat2(AT_FDCWD, out->partial, AT_FDCWD, out->path, RENAME_EXCHANGE))
         return remove_folder(out->partial, out->contents, false, err);
-    /* Network file systems cannot exchange two names. */
+    /* Network file systems cannot exchange two names in one step. */
     if (errno == EINVAL || errno == ENOSYS)
         return step_aside(out, err);
     return kvd_fail_errno(err, "cannot exchange '%s' and '%s'", out->partial, out->path);
@@ -242,7 +249,7 @@ void kvd_output_folder_release(kvd_output *out)
     drop_lock(out);
 }
 
-/* ---- files in it ---- */
+/* ---- files in the folder ---- */
 
 char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *err)
 {
@@ -253,7 +260,9 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
     return NULL;
 }
 
-/* Writes the rest of `from` if it is not NULL, else the text. Closes neither file. */
+/*
+ * Writes the rest of the file `from` to `to` or, if `from` is NULL, the text. Closes neither file.
+ */
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {

@@ -1,19 +1,19 @@
 /*
- * Functions shared by output.c and output_folder.c: names, locks and syncs of outputs that appear
- * whole.
+ * Functions shared by output.c and output_folder.c: names, locks and syncs of outputs that are
+ * written atomically.
  */
 #ifndef KVD_COMMON_FILES_OUTPUT_INTERNAL_H
 #define KVD_COMMON_FILES_OUTPUT_INTERNAL_H
 
 #include "common/files/output.h"
 
-/* Frees the names. */
+/* Frees the names (path, partial, lock) of an output. */
 void kvd_output_forget(kvd_output *out);
 
-/* Returns the folder that holds path, allocated; NULL if memory runs out. */
+/* Returns the folder that contains `path`, allocated; NULL if memory runs out. */
 char *kvd_output_parent(const char *path);
 
-/* Takes the lock out->lock. out->lock and out->path must be set. */
+/* Takes the lock file out->lock of an output. out->lock and out->path must be set. */
 int kvd_output_lock(kvd_output *out, kvd_err *err);
 
 /* Calls fsync on the file or folder `path`; flags are those of open. */

@@ -1,4 +1,7 @@
-/* Clock that adds the time since the previous mark to one phase of an iteration. */
+/*
+ * Clock of one iteration of the CPU engine: each mark adds the time since the previous mark to one
+ * phase.
+ */
 #ifndef KVD_ENGINE_CPU_CLOCK_H
 #define KVD_ENGINE_CPU_CLOCK_H
 
@@ -8,10 +11,10 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* Times to add to; NULL means no time is measured. */
+    /* Phase times to which the clock adds; NULL means no time is measured. */
     kvd_phase_times *times;
     double begin, last;
-    /* 0 means only the total time is measured, not the phases. */
+    /* True if the time of each phase is measured; false: only the total time. */
     int parts;
 } kvd_cpu_clock;
 

@@ -9,16 +9,19 @@
 #include "model/pass/blocks.h"
 
 enum {
-    /* number of rows per product */
+    /* rows of a product with a weight that one thread computes */
     BLOCK = 256,
     ROTATED = 64, /* rows of one head that a thread rotates at a time */
 };
 
-/* ---- life ---- */
+/* ---- allocation of the rows ---- */
 
 enum { N_BUFFERS = 11 };
 
-/* Floats of x, q, k, v, o, q_own, k_own, k_pre, work, cosine and sine. */
+/*
+ * Computes the number of floats of each buffer: x, q, k, v, o, q_own, k_own, k_pre, work, cosine
+ * and sine.
+ */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys,
                          size_t size[N_BUFFERS])
 {
@@ -82,11 +85,14 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
     memset(r, 0, sizeof *r);
 }
 
-/* ---- rows ---- */
+/* ---- embedding and positions of the rows ---- */
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* The total length of a request decides which of longrope's tables it uses. */
+    /*
+     * The total length of a request selects one of the two frequency tables of the longrope
+     * scaling.
+     */
     const kvd_config *const c = r->model->config;
     for (size_t i = 0, row = 0; i < it->n_slices; i++) {
         const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
@@ -160,7 +166,8 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
 }
 
 /*
- * Sets to [rows][m], with row distance ld_to, to x [rows][d] times a; without a matrix a, copies x.
+ * Computes `to` [rows][m] = x [rows][d] times a [d][m]; ld and ld_to are the leading dimensions of
+ * x and `to`. If `a` is NULL, copies x.
  */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
@@ -202,7 +209,10 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
     kvd_blas_restore(saved);
 }
 
-/* Computes kvd_cpu_behind_attention for the orders that have a norm after each branch. */
+/*
+ * Computes kvd_cpu_behind_attention for models that have a norm after the attention and after the
+ * feed-forward block.
+ */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
                                      kvd_cpu_clock *clock)
@@ -234,7 +244,7 @@ void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
         const size_t rows = n - i < BLOCK ? n - i : BLOCK;
         float *const x = r->x + i * d, *const normed = r->work, *const gate = normed + rows * d,
                      *const up = gate + rows * (size_t)c->d_ffn;
-        if (c->order == KVD_ORDER_PARALLEL) { /* the second norm reads x as it enters the layer */
+        if (c->order == KVD_ORDER_PARALLEL) { /* the second norm reads the layer's input x */
             normalise(c, &l->w, second, x, rows, normed);
             kvd_cpu_mark(clock, KVD_PHASE_NORM);
         }

@@ -1,6 +1,6 @@
 /*
- * The rows (tokens) of an iteration of the CPU engine, and the arithmetic of a layer on them before
- * and after its attention.
+ * Rows (one per token) of an iteration of the CPU engine, and the computation of a layer on them
+ * before and after its attention.
  */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
@@ -14,13 +14,19 @@ typedef struct {
     size_t most, max_len;
     bool keys;
     float *x; /* [most][d_model] residual stream */
-    /* [most][...] queries, keys and values as the products return them. */
+    /*
+     * Queries, keys and values, [most][width of all heads], as the products with W_Q, W_K and W_V
+     * return them.
+     */
     float *q, *k, *v;
-    /* Queries and keys after the rotation; if the plan has no rotation, they point to q and k. */
+    /*
+     * Queries and keys cut to the kept dimensions. They point to q and k if the weights already
+     * contain the projections or the plan has none.
+     */
     float *q_cut, *k_cut;
-    /* Memory of q_cut and k_cut if the plan has a rotation. */
+    /* Allocated memory of q_cut and k_cut; NULL if they point to q and k. */
     float *q_own, *k_own;
-    /* Keys before RoPE, kept if `keys` is true. */
+    /* Keys before RoPE; only if kvd_cpu_rows_init was called with `keys`. */
     float *k_pre;
     float *o;             /* [most][group at_v] */
     float *work;          /* [block][kvd_layer_scratch] */
@@ -29,24 +35,30 @@ typedef struct {
     double bytes;
 } kvd_cpu_rows;
 
-/* Returns the number of bytes that kvd_cpu_rows_init allocates. */
+/* Returns the size in bytes of the memory that kvd_cpu_rows_init allocates. */
 double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys);
-/* Allocates memory for up to `most` rows. If `keys` is true, keys before RoPE are kept as well. */
+/*
+ * Allocates memory for iterations of up to `most` rows. If `keys` is true, the rows also hold keys
+ * before RoPE.
+ */
 int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len,
                       bool keys, kvd_err *err);
 void kvd_cpu_rows_release(kvd_cpu_rows *r);
 
-/* Fills the positions of the rows of the iteration. */
+/* Fills the position of every row of iteration *it. */
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
-/* Computes q, k, v from x. Marks the phases norm, qkv and rope. */
+/*
+ * Computes queries, keys and values of a layer from the residual stream x. Their times count as
+ * phases norm, qkv and rope.
+ */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
-/* Computes q_cut and k_cut from q and k. */
+/* Projects queries and keys to the kept dimensions: computes q_cut and k_cut from q and k. */
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
 /*
- * Computes the layer's output x from its attention output o and its input x. Marks the phases o,
- * norm and mlp.
+ * Computes the part of a layer after its attention: updates the residual stream x from the
+ * attention output o. Its times count as phases o, norm and mlp.
  */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);

@@ -7,7 +7,10 @@
 #include "common/threads.h"
 #include "model/pass/attention.h"
 
-/* Returns the number of tokens of a request of n tokens that a layer holds. */
+/*
+ * Returns how many of a request's n tokens a layer stores: all, or those of the layer's attention
+ * window.
+ */
 static size_t held_by(const kvd_cpu_weights *w, int layer, size_t n)
 {
     const size_t window = kvd_config_window(w->config, layer);
@@ -55,15 +58,15 @@ void kvd_cpu_slots_release(kvd_cpu_slots *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Returns the number of rows of a layer in a slot. */
+/* Returns the number of rows (tokens) for which a slot has room in this layer. */
 static size_t rows_of(const kvd_cpu_slots *s, int layer)
 {
     return held_by(s->model, layer, s->tokens);
 }
 
 /*
- * Returns the address of K' of one head of one layer of a slot. V' begins rows_of * d_qk elements
- * after it.
+ * Returns the address of K' of KV head g of one layer in slot `slot`. Its V' begins rows_of * d_qk
+ * elements after it.
  */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
@@ -75,11 +78,11 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
            (at + rows_of(s, layer) * (u->at_qk[g] + u->at_v[g])) * kvd_dtype_bytes(s->type);
 }
 
-/* Rows of K' and V' that a slice attends to, as attention sees them. */
+/* Rows of K' and V' in one layer that the tokens of a slice attend to. */
 typedef struct {
     size_t n;      /* number of rows */
-    size_t first;  /* the slice's first token among them */
-    size_t window; /* kvd_config_window, or 0 if every row is in the window of the only token */
+    size_t first;  /* index of the slice's first token among them */
+    size_t window; /* attention window; 0 if every row is in the window of the only token */
     /* true if the rows were copied to `decoded`: rows of the window, then those of the slice */
     bool gathered;
 } seen_rows;
@@ -90,7 +93,10 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
                  before = x->before, all = before + x->n;
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
-    /* One token sees every row of the layer; their order makes no difference. */
+    /*
+     * A single token attends to every row that the layer stores; the order of the rows makes no
+     * difference.
+     */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
         return (seen_rows){n, n - 1, 0, false};
@@ -104,7 +110,10 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
     return r->gathered || s->type != KVD_F32;
 }
 
-/* Rounds n numbers to the type of the cache. */
+/*
+ * Rounds n float32 numbers to the type of the cache and stores the rounded values in `to` as
+ * float32.
+ */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
     char rounded[4096];
@@ -116,9 +125,9 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
 }
 
 /*
- * Writes the rows that a piece of a prompt sees in a layer with a window to `to` [r->n][m]: the old
- * ones of the slot, in the order of their tokens, and its own, rounded as the cache stores them.
- * `store` is K' or V' of the head; x has the slice's rows, ld apart.
+ * Writes the rows of K' or V' that a piece of a prompt attends to in a layer with a window to `to`
+ * [r->n][m]. These are the old rows of the slot (`store`), in the order of their tokens, and the
+ * piece's own rows (x, leading dimension ld), rounded as the cache stores them.
  */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
@@ -132,7 +141,10 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
         round_numbers(s, m, x + i * ld, to + (r->first + i) * m);
 }
 
-/* Stores the rows of a slice that the layer keeps, contiguously in the type of the cache. */
+/*
+ * Stores the rows of K' or V' of a slice in `store`, contiguously and in the type of the cache. In
+ * a layer with a window only the last rows are stored.
+ */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
 {
@@ -141,7 +153,10 @@ static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, 
         kvd_from_f32(s->type, x + i * ld, store + (slice->before + i) % rows * m * element, m);
 }
 
-/* Sets the offsets of the slices that attention reads in `decoded`, and allocates it. */
+/*
+ * Computes the offset of each slice in `decoded`, the float32 copy that attention reads, and
+ * allocates `decoded`.
+ */
 static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err *err)
 {
     size_t n = 0;
@@ -158,7 +173,10 @@ static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err
     return s->decoded ? 0 : kvd_no_memory(err, "a decoded layer", n * sizeof *s->decoded);
 }
 
-/* Returns K' of one head of a slice in `decoded`; V' follows after r->n rows. */
+/*
+ * Returns the float32 copy of K' of KV head g of slice i in `decoded`; its V' follows after r->n
+ * rows.
+ */
 static float *decoded_of(const kvd_cpu_slots *s, int layer, size_t i, const seen_rows *r, size_t g)
 {
     const kvd_cpu_widths *const u = &s->model->layer[layer].cut;
@@ -215,7 +233,7 @@ void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it)
         }
 }
 
-/* Returns K' of one head of a slice as float32, and sets *v to its V'. */
+/* Returns K' of KV head g of slice i as float32, and sets *v to its V'. */
 static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i,
                               const seen_rows *r, size_t g, const float **v)
 {
@@ -227,7 +245,10 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
     return k;
 }
 
-/* Computes rows at .. of slice i, which begins at `row` of q and o, for query head h. */
+/*
+ * Computes the attention of query head h for a block of slice i that begins at token `at` of the
+ * slice. `row` is the slice's first row in q and o.
+ */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
 {
@@ -266,7 +287,7 @@ void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it,
     for (size_t i = it->n_steps, row = it->n_steps; i < it->n_slices; row += it->slice[i++].n) {
         const size_t blocks = (it->slice[i].n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
 #pragma omp parallel for schedule(dynamic) collapse(2)
-        for (size_t b = 0; b < blocks; b++) /* long slices first, to balance the threads */
+        for (size_t b = 0; b < blocks; b++) /* longest slices first, to balance the threads */
             for (size_t h = 0; h < heads; h++)
                 attend_block(s, layer, it, i, row, (blocks - 1 - b) * KVD_ATTEND_ROWS, h, q, o);
     }

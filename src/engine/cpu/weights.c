@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/fold.h"
 #include "methods/folded.h"
 
 static float *floats(const char *what, size_t n, kvd_err *err)
@@ -14,7 +13,7 @@ static float *floats(const char *what, size_t n, kvd_err *err)
     return x;
 }
 
-/* ---- widths ---- */
+/* ---- kept widths of the heads ---- */
 
 static int make_widths(kvd_cpu_widths *u, const kvd_config *c, const kvd_dims *dims, int layer,
                        kvd_err *err)
@@ -35,19 +34,19 @@ static int make_widths(kvd_cpu_widths *u, const kvd_config *c, const kvd_dims *d
     return 0;
 }
 
-/* ---- folding ---- */
+/* ---- folding projections into weights ---- */
 
 typedef struct {
     const kvd_config *config;
-    const kvd_dims_head *head; /* [n_kv_heads] of the layer */
+    const kvd_dims_head *head; /* projections of the layer's KV heads, [n_kv_heads] */
     size_t group;
     float *block;
     double *scratch;
 } folding;
 
 /*
- * Returns the matrix that one head of a part is multiplied with; NULL means the head does not
- * change.
+ * Returns the projection that is folded into one KV head of a weight (Q, K or V), and sets *m to
+ * its width. Returns NULL if the head is not projected.
  */
 static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t *m)
 {
@@ -57,8 +56,8 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
 }
 
 /*
- * Writes the rows of the heads of Q, K or V (or of their bias, with cols 1), each head cut to its
- * width, one below another into `to`.
+ * Writes W_Q, W_K or W_V (or its bias, with cols 1) to `to` with the projections folded in. The
+ * rows of all heads follow each other, each head cut to its kept width.
  */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
@@ -78,8 +77,8 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
 enum { FOLD_ROWS = 64 }; /* rows of W_O that are folded at a time */
 
 /*
- * Writes the columns of the heads of W_O, each head cut to its width, next to each other into to
- * [rows][width].
+ * Writes W_O to `to` [rows][width] with the projections folded in. The columns of all heads follow
+ * each other, each head cut to its kept width.
  */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
@@ -101,8 +100,8 @@ static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, siz
 }
 
 /*
- * Returns the number of elements that a part or bias has in memory, after the projections are
- * folded in.
+ * Returns the number of elements that a weight or bias has in memory after the projections are
+ * folded in. n is its number of elements before, cols its number of columns.
  */
 static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_part part, size_t n,
                           size_t cols)
@@ -122,8 +121,8 @@ static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_
 }
 
 /*
- * Returns true if folding the projections changes the part. The bias of O is not multiplied by a
- * projection.
+ * Returns true if folding changes this weight (or, with `bias`, its bias). The bias of W_O is not
+ * multiplied by a projection.
  */
 static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 {
@@ -134,13 +133,13 @@ static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
     return (part == KVD_PART_Q || part == KVD_PART_K) && kvd_folds_qk(w->config);
 }
 
-/* ---- layers ---- */
+/* ---- weights of a layer ---- */
 
-/* Form in memory of a part of a layer. */
+/* Storage of one weight of a layer: read in the mapped file, copied or folded. */
 typedef struct {
     bool folded;
     size_t cols, n;
-    const float *in_place; /* NULL means it is copied, or the model has none */
+    const float *in_place; /* address in the mapped file; NULL if it is copied or absent */
 } form;
 
 static form form_of(const kvd_cpu_weights *w, const kvd_cpu_layer *l, int p, const kvd_weight *part)
@@ -219,7 +218,7 @@ static int load_layers(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err
     return status;
 }
 
-/* ---- the rest ---- */
+/* ---- embedding, head and final norm ---- */
 
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias)
 {
@@ -265,7 +264,7 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /* Embedding and positions are read as stored, a row at a time. */
+    /* Embedding and position table are read as stored, one row at a time. */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

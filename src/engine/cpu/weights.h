@@ -1,7 +1,8 @@
 /*
- * All weights of a small model in float32, with the projections of a plan folded in: V into W_V and
- * W_O. Q and K are folded into W_Q and W_K if no operation separates these products from the scores
- * (methods/folded.h). The products are then only as wide as the dimensions that are kept.
+ * All weights of a small model in float32, with the projections of a compression method folded
+ * (multiplied) into them: V into W_V and W_O. Q and K are folded into W_Q and W_K if no operation
+ * separates these products from the scores (methods/folded.h). The folded products are only as wide
+ * as the kept dimensions.
  */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
@@ -10,65 +11,71 @@
 #include "model/pass/layer.h"
 
 /*
- * Widths of the heads of one layer, and the column at which each head begins in rows that
+ * Kept widths of the heads of one layer, and the column at which each head begins in rows that
  * concatenate all heads.
  */
 typedef struct {
     size_t *d_qk, *d_v; /* [n_kv_heads] */
     /*
-     * [n_kv_heads + 1] Column at which each head of K' and V' begins: the sum of the widths before
-     * it. Columns of Q' and O are `group` times these.
+     * Column at which each head of K' and V' begins, [n_kv_heads + 1]: the sum of the widths of the
+     * heads before it. The columns of Q' and O are `group` times these.
      */
     size_t *at_qk, *at_v;
 } kvd_cpu_widths;
 
 typedef struct {
     kvd_layer_weights w;
-    /* Memory of the parts that are copied; NULL for the parts that are read in the mapped file. */
+    /*
+     * Memory of each weight that is copied or folded; NULL for a weight that is read directly from
+     * the mapped file.
+     */
     float *own[KVD_LAYER_WEIGHTS];
-    /* Widths of the heads in the cache. */
+    /* Widths of the heads in the KV cache. */
     kvd_cpu_widths cut;
-    /* True if Q and K are projected after RoPE, by a product of their own. */
+    /* True if Q and K are projected after RoPE, by a separate product, and not in W_Q and W_K. */
     bool rotates;
 } kvd_cpu_layer;
 
 typedef struct {
     const kvd_config *config;
-    /* Projections of the plan; NULL means heads keep all dimensions. */
+    /* Projections of the compression method; NULL means heads keep all dimensions. */
     const kvd_dims *dims;
     size_t group, d_embed;
     kvd_cpu_layer *layer; /* [n_layers] */
     kvd_weight embedding, positions;
     const float *head; /* [vocab_size][d_embed] */
     float *own_head;
-    /* Final norm and projections, and the bias of each ([1]); NULL if the model has none. */
+    /*
+     * Final norm, and projections after the embedding and before the head [0], with their biases
+     * [1]; NULL if the model has none.
+     */
     float *once[KVD_N_PARTS - KVD_N_LAYER_PARTS][2];
-    /* Bytes of all weights, read in the file or copied. */
+    /* Size of all weights in bytes, mapped or copied. */
     double bytes;
-    /* Bytes of the weights that are copied. */
+    /* Size of the copied weights in bytes. */
     double own_bytes;
 } kvd_cpu_weights;
 
 /*
- * Finds the weights in the checkpoint and fills *w except for the copies; allocates little. The
- * checkpoint and dims are borrowed. The caller must call kvd_cpu_weights_release after a failure
- * too.
+ * Finds the weights of checkpoint `c` and fills *w, but does not yet copy or fold weights;
+ * allocates little memory. The checkpoint and `dims` are borrowed. The caller must call
+ * kvd_cpu_weights_release after a failure too.
  */
 int kvd_cpu_weights_find(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
-/* Allocates and fills the copies. Call it after kvd_cpu_weights_find. */
+/* Allocates and fills the weights that are copied or folded. Call it after kvd_cpu_weights_find. */
 int kvd_cpu_weights_load(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err);
 void kvd_cpu_weights_release(kvd_cpu_weights *w);
 
 /*
- * Returns the final norm or a projection of the embedding or head (bias 0), or its bias (bias 1);
- * NULL if the model has none.
+ * Returns a weight that the model has once and not per layer: the final norm, or a projection of
+ * the embedding or head (bias 0), or its bias (bias 1). Returns NULL if the model has none.
  */
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias);
 
 /*
- * Returns the column of Q' or O at which query head `head` begins; `at` is at_qk or at_v of the
- * layer.
+ * Returns the column at which query head `head` begins in a row of Q' or O. `at` is the layer's
+ * at_qk for Q' and at_v for O.
  */
 static inline size_t kvd_cpu_query_at(const kvd_cpu_weights *w, const size_t *at, size_t head)
 {

@@ -1,4 +1,4 @@
-/* Engine of one GPU, alone or as one of several: its allocations and the run of an iteration. */
+/* Engine on one GPU, alone or as one of several GPUs: allocates its memory and runs iterations. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,9 +14,9 @@
 
 static const char what[] = "serving engine";
 
-enum { STEP_ROWS = 8 /* larger batches of steps are filled up to multiples of this */ };
+enum { STEP_ROWS = 8 /* decode batches with more requests are padded to multiples of this */ };
 
-/* Returns the number of steps that run for n requests, after filling up. */
+/* Returns the number of decode steps that run for n requests, after padding the batch. */
 static size_t filled_up(size_t n)
 {
     return n <= STEP_ROWS ? n : (n + STEP_ROWS - 1) / STEP_ROWS * STEP_ROWS;
@@ -27,7 +27,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* ---- an iteration: lists ---- */
+/* ---- input lists of an iteration ---- */
 
 static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                            kvd_err *err)
@@ -56,7 +56,7 @@ static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, co
     return 0;
 }
 
-/* Returns the number of tokens that the pages of a slice's slot hold. */
+/* Returns the number of tokens that the cache pages of a slice's slot hold. */
 static size_t entries(const kvd_cuda_engine *e, const kvd_slice *s)
 {
     const kvd_gpu_method *const m = e->cache.method;
@@ -74,7 +74,10 @@ static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Fills the batch up with steps of one token each in the idle page. */
+/*
+ * Pads the batch: elements from .. to-1 become decode steps of one token each, in a page that no
+ * request uses.
+ */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -122,7 +125,7 @@ static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
     memcpy(b->host.id, id, it->n_tokens * sizeof *id);
 }
 
-/* ---- an iteration: work ---- */
+/* ---- running an iteration ---- */
 
 /* Returns true if the iteration has only decode steps, and all of them emit a token. */
 static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
@@ -130,7 +133,7 @@ static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
     return it->n_steps == it->n_slices && e->n_emit == it->n_slices;
 }
 
-/* Copies the descriptions of the work lists of n steps to the device. */
+/* Copies the work list descriptions of n decode steps to the device, if they are not there yet. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -204,7 +207,10 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_g
                     it->slice[i].request, (size_t)it->slice[i].before + row);
 }
 
-/* Waits for all queued work, also if queueing failed. */
+/*
+ * Waits for all queued GPU work. `status` is nonzero if queueing failed; its error then takes
+ * precedence.
+ */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
     kvd_err second = {""}, *const to = status ? &second : err;
@@ -276,16 +282,22 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
                           what, err);
 }
 
-static void count(const kvd_engine *self, size_t slot, size_t tokens, size_t *entries, double *bits)
+static void count(const kvd_engine *self, size_t slot, size_t tokens, double *entries, double *bits)
 {
     const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)self)->cache.method;
-    *entries = m && m->entries ? m->entries(m, slot, tokens) : tokens;
+    *entries = m && m->mean      ? m->mean(m, slot)
+               : m && m->entries ? (double)m->entries(m, slot, tokens)
+                                 : (double)tokens;
     *bits = m && m->bits ? m->bits(m, slot) : (double)NAN;
 }
 
 static void drop(kvd_engine *self, size_t slot)
 {
-    kvd_pages_give_back(&((kvd_cuda_engine *)(void *)self)->pages, slot);
+    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
+    kvd_gpu_method *const m = e->cache.method;
+    kvd_pages_give_back(&e->pages, slot);
+    if (m && m->drop)
+        m->drop(m, slot);
 }
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
@@ -293,11 +305,11 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
 }
 
-/* ---- life ---- */
+/* ---- opening and closing the engine ---- */
 
 /*
- * A method of another axis than dims chooses tokens by all heads of a layer, so heads cannot be
- * divided among GPUs.
+ * Heads are divided among GPUs. A method of another axis than dims must therefore keep each KV head
+ * by itself, and not choose by all heads of a layer.
  */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
 {
@@ -308,11 +320,13 @@ int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s
     if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
         return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
                         s->first_gpu, devices);
-    return (kvd_plan_beyond_widths(plan) || plan->dims_low) &&
-                   !(s->sequence && kind && kind->shares_prompts)
+    const bool divides =
+        kind && (s->sequence ? kind->shares_prompts : kind->by_head && kind->by_head(plan));
+    return (kvd_plan_beyond_widths(plan) || plan->dims_low) && !divides
                ? kvd_fail(
                      err,
-                     "the CUDA engine runs methods of other axes than dims on one GPU, %d were asked for",
+                     "the CUDA engine runs this method on one GPU, %d were asked for: it does not keep each "
+                     "head by itself",
                      s->n_gpus)
                : 0;
 }
@@ -340,7 +354,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err
 
 /*
  * Returns the number of tokens of the largest iteration. A prompt that is too long to share an
- * iteration runs alone; steps are filled up.
+ * iteration runs alone; batches of decode steps are padded.
  */
 static size_t most_tokens(const kvd_engine_spec *s)
 {
@@ -375,8 +389,8 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
- * Sets the number of pages: those requested, or those that fit into memory after a reserve for
- * graphs and libraries.
+ * Sets *pages to the number of cache pages: the number in the spec, or the number that fits into
+ * the free memory after a reserve for graphs and libraries.
  */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
@@ -399,8 +413,8 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 }
 
 /*
- * Makes the graphs of all batch sizes of steps before any request runs, so that no measured time
- * includes the making of a graph.
+ * Captures the CUDA graphs of all sizes of decode batches before any request runs, so that no
+ * measured time includes a capture.
  */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
@@ -519,8 +533,8 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
 }
 
 /*
- * Clears the attention outputs of the rows that fill up a batch: attention does not write them, but
- * products read them.
+ * Clears the attention outputs of the rows that pad a decode batch: attention does not write them,
+ * but the products of the whole batch read them.
  */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {

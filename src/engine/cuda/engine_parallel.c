@@ -1,9 +1,9 @@
 /*
- * The engine on several GPUs (tensor parallelism, divided as in Megatron-LM: Shoeybi et al. 2019).
- * Each GPU has its KV heads with their query heads, its columns of the feed-forward block
- * (model/checkpoint/cuda/weights.h) and the pages of its heads. Sums over the GPUs follow the
- * output projection and the feed-forward block. Every GPU runs the same iteration; tokens, logits
- * and times are those of the first GPU.
+ * Engine on several GPUs (tensor parallelism, divided as in Megatron-LM: Shoeybi et al. 2019). Each
+ * GPU has its KV heads with their query heads, its columns of the feed-forward block
+ * (model/checkpoint/cuda/weights.h) and the cache pages of its heads. The output projection and the
+ * feed-forward block are followed by sums over the GPUs. Every GPU runs the same iteration; tokens,
+ * logits and times are those of the first GPU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ typedef struct {
     const uint32_t *id;
 } parallel;
 
-/* ---- an iteration ---- */
+/* ---- running an iteration ---- */
 
 static int run(void *ctx, int gpu, kvd_err *err)
 {
@@ -33,7 +33,10 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* Returns the first row that is not finite on any of the GPUs. */
+/*
+ * Returns the code of the first row that is not finite on any of the GPUs; all ones if all rows are
+ * finite.
+ */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;
@@ -77,6 +80,15 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits(((parallel *)(void *)self)->gpu[0], i, to, err);
 }
 
+static double held(const kvd_engine *self)
+{
+    const parallel *const p = (const parallel *)(const void *)self;
+    double bytes = 0;
+    for (int g = 0; g < p->n; g++)
+        bytes += p->gpu[g]->cache.method->held(p->gpu[g]->cache.method);
+    return bytes;
+}
+
 static void drop(kvd_engine *self, size_t slot)
 {
     parallel *const p = (parallel *)(void *)self;
@@ -84,7 +96,7 @@ static void drop(kvd_engine *self, size_t slot)
         kvd_pages_give_back(&p->gpu[g]->pages, slot);
 }
 
-/* ---- life ---- */
+/* ---- opening and closing the engine ---- */
 
 static int ready(void *ctx, int gpu, kvd_err *err)
 {
@@ -92,7 +104,7 @@ static int ready(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_ready(p->gpu[gpu], p->pages, err);
 }
 
-/* Sums the bytes of all GPUs into the facts of the engine. */
+/* Fills the engine's facts: those of the first GPU, with byte counts summed over all GPUs. */
 static void describe(parallel *p)
 {
     kvd_engine_facts *const f = &p->engine.facts;
@@ -109,8 +121,9 @@ static void describe(parallel *p)
 }
 
 /*
- * Loads the weights GPU by GPU, because they come from one file. The other steps run on all GPUs at
- * once, because graphs are run and contain sums over the GPUs.
+ * Opens the engine on all GPUs. They load their weights one after another, because the weights come
+ * from one file. The other steps run on all GPUs at once, because CUDA graphs are run that contain
+ * sums over the GPUs.
  */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)
@@ -142,7 +155,7 @@ static void free_parallel(kvd_engine *self)
 {
     parallel *const p = (parallel *)(void *)self;
     kvd_gpu_threads_free(p->gpu_threads);
-    /* Frees graphs before the sums that they contain, and the sums before their streams. */
+    /* Graphs are freed before the sums that they contain, and the sums before their streams. */
     for (int g = 0; g < p->n; g++)
         if (!cudaSetDevice(p->gpu[g]->device))
             kvd_cuda_graphs_destroy(p->gpu[g]);
@@ -165,5 +178,6 @@ kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *pl
         free_parallel(&p->engine);
         return NULL;
     }
+    p->engine.held = p->gpu[0]->cache.method ? held : NULL;
     return &p->engine;
 }

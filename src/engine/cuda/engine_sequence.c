@@ -1,13 +1,14 @@
 /*
- * Prompts on several GPUs that divide their tokens (sequence parallelism in the form of
- * DeepSpeed-Ulysses: Jacobs et al. 2023; with compressed heads, that of ZDC). Each GPU has all
+ * Engine for prompts whose tokens are divided among several GPUs (sequence parallelism in the form
+ * of DeepSpeed-Ulysses: Jacobs et al. 2023; with compressed heads, that of ZDC). Each GPU has all
  * weights and a slice of the prompt, a whole number of pages.
  *
  * In a layer, each GPU computes Q, K and V of its tokens and all heads, cut to their widths. An
  * exchange gives every GPU all tokens of the heads of its share, whose pages it keeps. It computes
  * the attention of these heads. A second exchange returns P V', compressed as well, to the GPUs
  * that have the tokens. The parts of a layer before and after attention need nothing from the other
- * GPUs. The reported times are those of the GPU with the last token, which also computes the head.
+ * GPUs. The reported times are those of the GPU with the last token, which also computes the
+ * logits.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +25,9 @@ static size_t in_steps(size_t n, size_t step)
     return (n + step - 1) / step;
 }
 
-/* ---- an iteration ---- */
+/* ---- running an iteration ---- */
 
-/* Fills the lists of one prompt of `len` tokens, of which this GPU has the last n. */
+/* Fills the input lists of one prompt of `len` tokens, of which this GPU has the last n. */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
     b->n_slices = 1;
@@ -123,8 +124,8 @@ static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const
 }
 
 /*
- * Returns an error that names the first row that is not finite on any GPU. After the last layer the
- * only row is the last token.
+ * Returns 0, or fails with a message that names the first row that is not finite on any GPU. After
+ * the last layer the only row is the last token.
  */
 static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err *err)
 {
@@ -199,11 +200,11 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/* ---- life ---- */
+/* ---- opening and closing the engine ---- */
 
 /*
- * Rejects plans that would send rows before the importance in their layer is known: those rows
- * would be wide.
+ * Rejects methods that would exchange rows before the importance of tokens is known in their layer.
+ * Those rows would have to be sent at full width.
  */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
@@ -231,7 +232,10 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Allocates and loads the engine of a slice with all heads. */
+/*
+ * Allocates and loads the engine with which this GPU processes its slice of the tokens, for all
+ * heads.
+ */
 static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;
@@ -268,7 +272,7 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                : 0;
 }
 
-/* Page tables: entry max_pages + k is k. */
+/* Fills the device array of page numbers: element max_pages + k has the value k. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;
@@ -286,7 +290,10 @@ static int make_tables(kvd_sequence_rank *r, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Allocates the pages of one layer of a slice, the buffers of the exchanges, and the outputs. */
+/*
+ * Allocates the cache pages of one layer for the slice, the buffers of the exchanges, and the
+ * attention outputs.
+ */
 static int make_arrays(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
 {
     kvd_cuda_engine *const e = r->slice;

@@ -1,6 +1,6 @@
 /*
- * y = x W^T for up to 8 rows x. Bound by memory: out * in * 2 bytes of W; x and y are small and
- * stay in L2.
+ * Kernel that computes y = x W^T for up to 8 rows x. It is bound by reading W, out * in * 2 bytes;
+ * x and y are small and stay in L2.
  *
  * A CTA per SM processes tiles of 16 rows of W in turn, and its 8 warps share the columns in slabs
  * of 64: warp w has slabs w, w + 8, w + 16 .., so that together the warps read runs of 1 KB. Every
@@ -10,8 +10,8 @@
  * operand of mma.sync m16n8k16, x the B operand: 8 rows cost the same as one. The warps' sums of a
  * tile are added in shared memory, in a fixed order, with two buffers and one barrier per tile.
  *
- * With a norm before the product, rows of residual * gain are rounded to bf16 and the scale of a
- * row is applied to its sums.
+ * With a norm before the product, rows of residual * gain are rounded to bf16, and the norm's scale
+ * of a row is applied to its sums.
  */
 #include "engine/cuda/few_rows.h"
 
@@ -28,16 +28,22 @@ enum {
     SLAB = 64,
     SLAB_BYTES = TILE * SLAB * 2,
     MOST_PARTS = 8,
-    /* pitch of the 16 sums of a row of x; the 8 rows of a fragment fall into different banks */
+    /*
+     * leading dimension of the 16 sums of a row of x; the 8 rows of a fragment are in different
+     * banks
+     */
     SUM_PITCH = 20,
     SUMS = KVD_FEW_ROWS * SUM_PITCH
 };
 
 struct params {
     kvd_few_rows a;
-    /* n: rows; in: columns of x and W in this launch; pitch: bytes of x's rows in shared memory */
+    /*
+     * n: number of rows; in: columns of x and W in this launch; pitch: bytes from row to row of x
+     * in shared memory
+     */
     int n, in, out, slabs, tiles, pitch;
-    size_t first; /* index of the first of these columns among all a.in columns */
+    size_t first; /* first column of this launch among all a.in columns */
 };
 
 __device__ __forceinline__ unsigned long long now_ns(void)
@@ -48,8 +54,8 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * Returns the row of W that is row i of a tile. A tile of KVD_FEW_SWIGLU is half gate rows and half
- * the matching up rows.
+ * Returns the row of W that is row i of a tile. With KVD_FEW_SWIGLU a tile is half rows of the gate
+ * matrix and half the matching rows of the up matrix.
  */
 template <int KIND> __device__ __forceinline__ int row_of(const params &p, int tile, int i)
 {
@@ -58,7 +64,7 @@ template <int KIND> __device__ __forceinline__ int row_of(const params &p, int t
     return min(tile * TILE + i, p.out - 1);
 }
 
-/* Loads one slab of one tile into a stage. */
+/* Loads one slab (64 columns) of one tile of W into a stage of the warp's ring. */
 template <int KIND>
 __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint32_t stage, int lane)
 {
@@ -75,7 +81,7 @@ __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint3
     }
 }
 
-/* Position of a warp in its stream of slabs. */
+/* Position of a warp in its sequence of slabs of W: tile and slab within the tile. */
 struct place {
     int tile, slab;
     __device__ __forceinline__ void next(const params &p, int warp)
@@ -89,8 +95,8 @@ struct place {
 };
 
 /*
- * Copies rows of x, which are bf16 in device memory, to shared memory. Loads are issued in groups:
- * their latency delays the next product.
+ * Copies rows of x, which are bf16 in device memory, to shared memory. Loads are issued in groups,
+ * because their latency delays the next product.
  */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
@@ -117,8 +123,8 @@ __device__ __forceinline__ void copy_rows(const params &p, char *to)
 }
 
 /*
- * In one pass over a row, a thread holds TOGETHER groups of 4 columns: 4 me + 4 step i, i = 0, 1,
- * ..
+ * Number of groups of 4 columns of a row that a thread holds in registers in one pass. Group i
+ * begins at column first + i * step, with `first` and `step` of the thread's team.
  */
 enum { TOGETHER = 4 };
 
@@ -133,7 +139,10 @@ __device__ __forceinline__ void load_gain(const params &p, int first, int step,
     }
 }
 
-/* Threads that process one row of the residual: all, a half, a quarter or an eighth of the CTA. */
+/*
+ * Threads that process one row of the residual: all threads of the CTA, or a half, a quarter or an
+ * eighth of them.
+ */
 struct team {
     int row, first, step;
     __device__ __forceinline__ explicit team(const params &p)
@@ -146,8 +155,9 @@ struct team {
 };
 
 /*
- * Writes rows of residual * gain to shared memory, and the scale of each row to scale [8]. `g`
- * holds the gains of the first pass. All threads must call it; it ends with a barrier.
+ * Writes rows of residual * gain to shared memory, and the norm's scale of each row to scale [8].
+ * `g` holds the gains of the first pass. All threads of the CTA must call it; it ends with a
+ * barrier.
  */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
@@ -214,12 +224,12 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        /* no other CTA adds to this element, and the result of the atomic is not waited for */
+        /* no other CTA adds to this element; the atomic's result is not waited for */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (KIND == KVD_FEW_SWIGLU) {
-        /* Rounded to bf16 as a separate product with bf16 output rounds. */
+        /* Rounded to bf16, as the bf16 output of a separate product would be. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] = bf16::narrow(gate / (1.0f + expf(-gate)) * up);
     } else {
@@ -227,7 +237,10 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
-/* Shared memory in order: rings, x, two buffers of sums, scale, part. */
+/*
+ * Kernel of all kinds of products. Its shared memory holds, in order: rings, x, two buffers of
+ * sums, scale, part.
+ */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
 {
@@ -254,7 +267,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
 #if __CUDA_ARCH__ >= 900
-    /* Above this line only W and the gains are read, which no preceding kernel writes. */
+    /* The code above this line reads only W and the gains, which no preceding kernel writes. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -267,7 +280,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         norm_rows(p, mine_of, gain, x, scale, part);
     }
 
-    /* Addresses of this lane's rows in ldmatrix. */
+    /* Addresses in shared memory of the rows that this lane passes to ldmatrix. */
     const int a_row = lane % 16, a_piece = lane / 16;
     const uint32_t a_at = ring + (uint32_t)(a_row * 2 * SLAB);
     const uint32_t x_at = (uint32_t)__cvta_generic_to_shared(x) +
@@ -278,7 +291,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* The stage that was read last may be overwritten. */
+            /* The stage of the ring that was read last may be overwritten. */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -320,14 +333,14 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/* Numbers of stages of a ring; the largest that fits is taken. */
+/* Numbers of stages of a warp's ring in shared memory; the longest ring that fits is used. */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
     /*
-     * Asks for more than half of the shared memory of an SM, so that two CTAs never share one SM
+     * Request more than half of the shared memory of an SM, so that two CTAs never share one SM
      * while another SM is idle.
      */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
@@ -351,7 +364,7 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
 }
 
 struct machine {
-    int sms, major, most; /* most: largest number of bytes of shared memory of a CTA */
+    int sms, major, most; /* most: largest shared memory of a CTA in bytes */
 };
 
 template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaStream_t stream)
@@ -367,8 +380,8 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 } // namespace
 
 /*
- * Returns the number of launches that the columns are divided among, so that rows of x fit into
- * shared memory; 0 if they do not. Only kinds that add to y can be divided.
+ * Returns the number of launches among which the columns of W are divided, so that the rows of x
+ * fit into shared memory. Returns 0 if they cannot fit. Only kinds that add to y can be divided.
  */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
@@ -400,7 +413,7 @@ static cudaError_t run_part(const params &p, const machine &m, cudaStream_t stre
         return launch<KVD_FEW_ADD>(p, m, stream);
     case KVD_FEW_SWIGLU:
         return launch<KVD_FEW_SWIGLU>(p, m, stream);
-    default: /* and KVD_FEW_PUT */
+    default: /* KVD_FEW_ADD and KVD_FEW_PUT */
         return launch<KVD_FEW_LOGITS>(p, m, stream);
     }
 }
@@ -431,7 +444,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* later launches add to the result of the first */
+        /* the first launch stores its result, later launches add to it */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

@@ -18,18 +18,18 @@ struct kvd_gpu_threads {
     int first_gpu, n;
     kvd_gpu_sum *sum;
     hand hand[KVD_GPUS_MAX];
-    int started; /* number of started threads; they serve GPUs 1 .. */
+    int started; /* number of started threads; they serve GPUs 1, 2, .. */
     pthread_mutex_t lock;
     pthread_cond_t given, ended;
     atomic_uint turn;          /* number of tasks started so far */
-    int busy;                  /* threads that still run the latest task */
-    kvd_gpu_threads_task task; /* NULL asks the threads to end */
+    int busy;                  /* number of threads that still run the latest task */
+    kvd_gpu_threads_task task; /* task to run; NULL ends the threads */
     void *ctx;
 };
 
 /*
- * Waits actively for up to 0.5 ms before it sleeps: between two decode steps a thread must not
- * sleep, because waking it takes longer than the pause between the steps.
+ * Waits until a task later than `seen` is started. Polls for up to 0.5 ms before it sleeps: waking
+ * a thread takes longer than the pause between two decode steps.
  */
 static unsigned next_turn(kvd_gpu_threads *p, unsigned seen)
 {

@@ -7,7 +7,7 @@ static size_t in_steps(size_t n, size_t step)
     return (n + step - 1) / step;
 }
 
-/* ---- slices ---- */
+/* ---- division of the prompt into slices ---- */
 
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu)
 {
@@ -48,7 +48,7 @@ static const kvd_gpu_share *share_of(const kvd_sequence *q, int gpu)
     return &q->rank[gpu].of_share.weights.share;
 }
 
-/* ---- exchanges ---- */
+/* ---- exchanges among GPUs ---- */
 
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes)
 {
@@ -66,7 +66,10 @@ int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_er
     return status ? -1 : kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
 }
 
-/* Copies the pages of the heads of one GPU's share out of the pages of all heads, contiguously. */
+/*
+ * Copies the pages of the heads of one GPU's share to `to`, contiguously, from the slice's pages,
+ * which hold all heads.
+ */
 static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cudaStream_t s,
                         kvd_err *err)
 {
@@ -83,8 +86,9 @@ static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cuda
 }
 
 /*
- * Copies the rows of Q of one slice to the buffer of all tokens. The slice's rows hold the heads of
- * this GPU's share one after another; in the buffer each head has the rows of all tokens.
+ * Copies the rows of Q received from GPU `gpu`, which cover its slice, to the buffer of all tokens.
+ * The received data hold the rows of the slice head after head; the buffer holds the rows of all
+ * tokens head after head.
  */
 static int spread_rows(kvd_sequence_rank *r, int layer, int gpu, const uint16_t *from,
                        cudaStream_t s, kvd_err *err)
@@ -106,7 +110,10 @@ static int spread_rows(kvd_sequence_rank *r, int layer, int gpu, const uint16_t 
     return 0;
 }
 
-/* Adds the slice's pages of K' and V' to the lists of an exchange. */
+/*
+ * Adds the slice's pages of K' and V' to the list of blocks to send, and the pages of other slices
+ * to the list to receive.
+ */
 static int send_pages(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;

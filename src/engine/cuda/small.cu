@@ -1,6 +1,6 @@
 /*
- * Small kernels, bound by launch time. The search for the largest logit reads width * 4 bytes a row
- * from L2 and uses several CTAs per row.
+ * Small kernels of the GPU engine, whose time is mostly launch time. The search for the largest
+ * logit reads width * 4 bytes a row from L2 and uses several CTAs per row.
  */
 #include "engine/cuda/small.h"
 
@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * The key rises with x. Of equal values the smaller index wins, because its complement is larger.
+ * Returns a key of value x at index i that can be compared as an integer: it rises with x, and of
+ * equal values the smaller index has the larger key.
  */
 __device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
 {

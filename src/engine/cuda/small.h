@@ -1,6 +1,6 @@
 /*
- * Small kernels of the engine: copies of rows of the residual stream, and the largest logit. Launch
- * functions follow the conventions of model/pass/cuda/blocks.h.
+ * Small kernels of the GPU engine: copies of rows of the residual stream, and the largest logit of
+ * a row. Launch functions follow the conventions of model/pass/cuda/blocks.h.
  */
 #ifndef KVD_ENGINE_CUDA_SMALL_H
 #define KVD_ENGINE_CUDA_SMALL_H
@@ -11,14 +11,14 @@
 extern "C" {
 #endif
 
-/* Queues a copy of rows row[i] of x [..][d] to `to` [n][d]. */
+/* Queues a gather of rows: row i of `to` [n][d] becomes row row[i] of x [..][d]. */
 cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t d, float *to,
                             cudaStream_t stream);
 
 /*
  * Queues the search for the largest value of each row of x [n][width]; of equal values the first
- * wins. key [n] must be zero before; its lower half becomes ~index. Rows that are not finite are
- * recorded in *bad as `stage`.
+ * counts. key [n] must be zero before; afterwards its lower half is the complement of the index.
+ * Rows that are not finite are recorded in *bad as `stage`.
  */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);

@@ -1,6 +1,6 @@
 /*
- * Queues the work from embedding to tokens: the layers of the pass, a variant with one launch per
- * product for few rows, and graphs of steps.
+ * Queues the GPU work of an iteration from embedding to tokens: the layers of the forward pass, a
+ * variant with one launch per product for few rows, and CUDA graphs of decode steps.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +11,12 @@
 
 static const char what[] = "steps";
 
-/* ---- layers of the pass ---- */
+/* ---- layers of the forward pass ---- */
 
 /*
- * Called after a stage of the pass was queued: ends the phase of the stage. Attention ends its own
- * phases and the phase before it (kvd_paged_cache_behind). Of the feed-forward block only its last
- * product, KVD_GPU_DOWN, ends a phase.
+ * Callback of the forward pass, called after a stage was queued: ends the time of the stage's
+ * phase. Attention ends its own phases and the phase before it (kvd_paged_cache_behind). Of the
+ * feed-forward block only its last product, KVD_GPU_DOWN, ends a phase.
  */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
@@ -35,7 +35,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream,
-                            &unused); /* a CUDA error is reported by the next launch */
+                            &unused); /* the next launch reports a CUDA error */
 }
 
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at)
@@ -62,15 +62,18 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     return 0;
 }
 
-/* ---- tokens ---- */
+/* ---- logits and tokens ---- */
 
-/* If several GPUs share the model, the first one has the output head. */
+/*
+ * Returns true if this GPU has the output head. If several GPUs share the model, it is the first
+ * one.
+ */
 int kvd_cuda_has_head(const kvd_cuda_engine *e)
 {
     return e->w.weights.share.index == 0;
 }
 
-/* Queues the search for the largest of each of n rows of logits. */
+/* Queues the search for the largest logit of each of n rows. */
 static int sample(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     const cudaStream_t s = e->w.stream;
@@ -118,7 +121,7 @@ int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err)
                : 0;
 }
 
-/* ---- few rows ---- */
+/* ---- decode steps with few rows ---- */
 
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 {
@@ -135,7 +138,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
            kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.share.n_ffn);
 }
 
-/* Fills *p with a product whose input is the norm of the residual. */
+/* Fills *p with the arguments of a product whose input is the RMS norm of the residual stream. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -151,8 +154,9 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
 }
 
 /*
- * Queues: residual += in [n][width] matrix^T. GPUs other than the first store the product in place
- * of the residual; the sum over GPUs restores the residual there.
+ * Queues the addition of a product to the residual stream: residual += in [n][width] matrix^T. GPUs
+ * other than the first store the product in place of the residual; the sum over GPUs restores the
+ * residual there.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_t width,
                          unsigned long long *began, kvd_err *err)
@@ -168,7 +172,10 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_
     return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
 }
 
-/* Sums the residual over the GPUs. Ends the phase *open and leaves KVD_PHASE_COMM open in *open. */
+/*
+ * Queues the sum of the residual stream over the GPUs. It ends the phase *open and sets *open to
+ * KVD_PHASE_COMM, the phase of the sum.
+ */
 static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
 {
     if (!e->w.sum)
@@ -180,8 +187,8 @@ static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
 }
 
 /*
- * Queues one layer with few rows. *open is the phase that the preceding work left open; the
- * function sets it to the phase that this layer leaves open.
+ * Queues one layer for a decode batch of few rows. *open is the phase whose time the preceding work
+ * left running; the function sets it to the phase that this layer leaves running.
  */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
@@ -233,7 +240,7 @@ static int few_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
                : 0;
 }
 
-/* ---- steps ---- */
+/* ---- decode steps ---- */
 
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err)
 {
@@ -251,7 +258,7 @@ int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err
     return kvd_cuda_fetch(e, n, err);
 }
 
-/* ---- graphs ---- */
+/* ---- CUDA graphs ---- */
 
 static int capture(kvd_cuda_engine *e, size_t n, const void *works, cudaGraph_t *graph,
                    kvd_err *err)
@@ -282,8 +289,8 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
     /*
-     * Runs the steps once without capture, so that work that libraries do at a first call is not
-     * captured.
+     * Run the steps once without capture, so that the graph does not contain work that libraries do
+     * at a first call.
      */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;

@@ -1,6 +1,6 @@
 /*
  * Differences between arrays on the device: rows bit by bit, logits, and attention outputs
- * (evaluate/attention_error.h). Sums are double and run in one fixed order. A launch leaves partial
+ * (evaluate/quality.h). Sums are double and run in one fixed order. A launch leaves partial
  * sums, which the host adds. Each function queues one kernel.
  */
 #ifndef KVD_EVALUATE_CUDA_DIFFERENCES_H

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "common/threads.h"
-#include "kernels/attention_plain.h"
+#include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu_task.h"
 
 /*

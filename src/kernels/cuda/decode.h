@@ -82,7 +82,7 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
 
 /*
  * Functions that create the plans of many layers in one launch, for layers that differ in widths
- * but not in lengths. Describe every layer once: `layer` is host memory of
+ * or in lengths (kv_len). Describe every layer once: `layer` is host memory of
  * kvd_decode_plan_layer_bytes() bytes, and every layer has its own workspace. Copy the descriptions
  * to the device, one after another, and call kvd_decode_plan_layers in each step. Its `args` may be
  * that of any layer, because batch, n_kv_heads and n_ctas are equal in all layers.

@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "common/half.h"
-#include "kernels/append_ref.h"
-#include "kernels/attention_plain.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu.h"
 #include "kernels/library/backend.h"

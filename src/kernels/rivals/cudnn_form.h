@@ -3,7 +3,134 @@
 #define KVD_KERNELS_RIVALS_CUDNN_FORM_H
 
 #include "kernels/rivals/cudnn.h"
-#include "kernels/rivals/cudnn_desc.h"
+
+/*
+ * Access to cuDNN's backend API for cudnn.c and cudnn_form.c: the library, loaded at run time, and
+ * its descriptors. Internal to these two files; empty if kvdim is built without CUDA or without
+ * cuDNN's headers.
+ */
+
+#if defined(KVD_CUDA) && defined(__has_include)
+#if __has_include(<cudnn_graph.h>)
+#define KVD_HAVE_CUDNN 1
+#endif
+#endif
+
+#ifdef KVD_HAVE_CUDNN
+
+#include <cuda_runtime_api.h>
+#include <cudnn_graph.h>
+#include <stddef.h>
+
+#include "common/err.h"
+
+typedef cudnnBackendDescriptor_t desc;
+
+typedef struct {
+    void *so;
+    __typeof__(cudnnGetVersion) *version;
+    __typeof__(cudnnGetErrorString) *error_string;
+    __typeof__(cudnnGetLastErrorString) *last_error;
+    __typeof__(cudnnCreate) *create;
+    __typeof__(cudnnDestroy) *destroy;
+    __typeof__(cudnnSetStream) *set_stream;
+    __typeof__(cudnnBackendCreateDescriptor) *desc_create;
+    __typeof__(cudnnBackendDestroyDescriptor) *desc_destroy;
+    __typeof__(cudnnBackendFinalize) *finalize;
+    __typeof__(cudnnBackendSetAttribute) *set;
+    __typeof__(cudnnBackendGetAttribute) *get;
+    __typeof__(cudnnBackendExecute) *execute;
+} kvd_cudnn_library;
+
+/* Function pointers of the library, filled by kvd_cudnn_load. */
+extern kvd_cudnn_library kvd_cudnn_lib;
+
+/*
+ * Loads libcudnn.so.9 once and keeps it loaded. Returns 0. Returns -1 and fills *err if the library
+ * or one of its functions is missing.
+ */
+int kvd_cudnn_load(kvd_err *err);
+
+enum { KVD_CUDNN_DESCS_MAX = 4096 };
+
+/* All descriptors of a plan, in order of creation. They live until kvd_cudnn_heap_release. */
+typedef struct {
+    desc *made; /* [KVD_CUDNN_DESCS_MAX] */
+    size_t n;
+} kvd_cudnn_heap;
+
+int kvd_cudnn_heap_init(kvd_cudnn_heap *heap, kvd_err *err);
+void kvd_cudnn_heap_release(kvd_cudnn_heap *heap);
+
+/*
+ * State of a sequence of cuDNN calls. After the first failure the remaining calls do nothing, so
+ * one check at the end is enough.
+ */
+typedef struct {
+    kvd_cudnn_heap *heap;
+    cudnnStatus_t status;
+    const char *what; /* name of the step that failed */
+    char words[256];  /* cuDNN's own error text */
+} kvd_cudnn_steps;
+
+static inline int ok(const kvd_cudnn_steps *b)
+{
+    return b->status == CUDNN_STATUS_SUCCESS;
+}
+
+static inline void note(kvd_cudnn_steps *b, cudnnStatus_t s, const char *what)
+{
+    if (s == CUDNN_STATUS_SUCCESS || !ok(b))
+        return;
+    b->status = s;
+    b->what = what;
+    b->words[0] = '\0';
+    kvd_cudnn_lib.last_error(b->words, sizeof b->words);
+    b->words[sizeof b->words - 1] = '\0';
+}
+
+static inline int fail(const kvd_cudnn_steps *b, kvd_err *err)
+{
+    return kvd_fail(err, "cuDNN: %s: %s (%d) %s", b->what, kvd_cudnn_lib.error_string(b->status),
+                    (int)b->status, b->words);
+}
+
+static inline desc make(kvd_cudnn_steps *b, cudnnBackendDescriptorType_t type, const char *what)
+{
+    desc d = NULL;
+    if (!ok(b))
+        return NULL;
+    if (b->heap->n == KVD_CUDNN_DESCS_MAX) {
+        note(b, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "too many descriptors");
+        return NULL;
+    }
+    note(b, kvd_cudnn_lib.desc_create(type, &d), what);
+    if (ok(b))
+        b->heap->made[b->heap->n++] = d;
+    return d;
+}
+
+static inline void set(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t name,
+                       cudnnBackendAttributeType_t type, int64_t n, const void *values,
+                       const char *what)
+{
+    if (ok(b))
+        note(b, kvd_cudnn_lib.set(d, name, type, n, values), what);
+}
+
+static inline void set_desc(kvd_cudnn_steps *b, desc d, cudnnBackendAttributeName_t name,
+                            desc value, const char *what)
+{
+    set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, what);
+}
+
+static inline void finish(kvd_cudnn_steps *b, desc d, const char *what)
+{
+    if (ok(b))
+        note(b, kvd_cudnn_lib.finalize(d), what);
+}
+
+#endif
 
 #ifdef KVD_HAVE_CUDNN
 
@@ -42,4 +169,5 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);
 
 #endif
+
 #endif

@@ -3,9 +3,49 @@
 #define KVD_KERNELS_TIMING_ATTN_OPTIONS_H
 
 #include "common/options.h"
+#include "formats/kernels.h"
+#include "formats/rates.h"
 #include "kernels/timing/bench.h"
 #include "kernels/timing/impl.h"
-#include "kernels/timing/row_check.h"
+#include "kernels/timing/problem.h"
+
+/* Reads the widths of a case from the command line, a CSV file or a rates file. */
+
+typedef struct {
+    char name[KVD_WIDTHS_NAME];
+    kvd_attn_heads heads;
+} kvd_width_list;
+
+/*
+ * The caller sets the head counts and d_head; the functions below set the widths. If a list has
+ * fewer widths than there are KV heads, it is repeated. More widths than KV heads are an error;
+ * from a rates file the first ones are used.
+ */
+
+/*
+ * Sets the widths and the name from `text`, which has one of three forms: "64" or "64:48"
+ * (d_qk:d_v), a comma-separated list of these with one item per KV head, or the name of a CSV file
+ * with two columns, d_qk and d_v (a first row with these two words is skipped). Widths must be
+ * within 1 .. d_head. The name is the text, or the name of the file without folder and suffix.
+ * Returns 0, or -1 and fills *err.
+ */
+int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
+
+/*
+ * Sets the widths to the padded widths (kept16) of a point of the rates file. The heads of the file
+ * are taken KV head after KV head, layer after layer, starting at `layer` and wrapping around after
+ * the last layer, until n_kv_heads heads are set. d_head must be that of the file. The name
+ * contains the file and p. Returns 0, or -1 and fills *err.
+ */
+int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
+                         size_t point, size_t layer, kvd_err *err);
+
+/*
+ * Sets *point to the point whose overall p is nearest to `p`. Returns 0. Returns -1 and fills *err
+ * if the difference is above 0.01.
+ */
+int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
+                    kvd_err *err);
 
 enum { KVD_ATTN_DIMS = 64, KVD_ATTN_IMPLS = 16, KVD_ATTN_SIZES = 256 };
 
@@ -45,5 +85,72 @@ typedef struct {
 void kvd_attn_parse(int argc, char **argv, kvd_attn_options *cfg);
 /* Frees the allocated lists of *cfg. */
 void kvd_attn_options_release(kvd_attn_options *cfg);
+
+/*
+ * Runs one benchmark case: every implementation that supports the case is opened, checked and
+ * planned, and its launches are timed in turns with those of the others.
+ */
+
+/* One row of a kvdim/kernels file from what kvdim-attn measured, and the table on stdout. */
+
+typedef struct {
+    int number; /* number of the case, from 0 */
+    const kvd_problem *problem;
+    const kvd_impl *impl;
+    kvd_scheduler scheduler;
+    const kvd_bench_plan *plan;
+    const kvd_bench_rival *rival;
+    const kvd_bench_stats *stats;
+    const kvd_floors *floors;
+    const kvd_row_error *error;
+    const char *engine;
+    double plan_us;  /* median microseconds per layer; NaN if there is nothing to plan */
+    int plan_layers; /* number of layers planned at once */
+    double busy_max_us, busy_mean_us, imbalance; /* NaN if not measured */
+    /* time of `cudnn` in the same case divided by this row's time; NaN without `cudnn` */
+    double speedup;
+    bool ok; /* true if the error is within the tolerance or was not checked */
+} kvd_kernels_row;
+
+/*
+ * Adds a copy of *row and of its samples to a table of kvd_kernels_rows. Returns 0, or -1 and fills
+ * *err.
+ */
+int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *row, kvd_err *err);
+
+/* Heading of the table on stdout, and the function that formats one line per row. */
+enum { KVD_KERNELS_LINE = 256 };
+extern const char kvd_kernels_heading[];
+const char *kvd_kernels_line(const kvd_rows *r, size_t row, char line[KVD_KERNELS_LINE]);
+
+enum { KVD_ATTN_ENTRIES = 64, KVD_ATTN_SKIPPED = 256 };
+
+/* One implementation combined with one of its schedulers. */
+typedef struct {
+    const kvd_impl *impl;
+    kvd_scheduler scheduler;
+} kvd_attn_entry;
+
+typedef struct {
+    int number; /* number of the case */
+    const kvd_problem *problem;
+    const kvd_attn_entry *entry; /* [n] implementations to time */
+    int n;
+    const kvd_bench_plan *plan;
+    kvd_check_mode check;
+    const kvd_rate_ceilings *cpu, *gpu;
+} kvd_attn_case;
+
+/*
+ * Times the case and adds one row per entry to *out. If an entry does not support the case, or if
+ * memory or a library is missing, the entry is left out and `skipped` gets one line that says why.
+ * Adds to *n_wrong the number of rows whose error is above the tolerance.
+ *
+ * Returns 0. Returns -1 and fills *err if a launch fails or the user interrupts; no row of the case
+ * is added then.
+ */
+int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
+                      void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,
+                      kvd_err *err);
 
 #endif

@@ -1,9 +1,172 @@
 #include "kernels/timing/impl.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/device.h"
+#include "common/threads.h"
+#include "kernels/attention_ref.h"
+#include "kernels/cpu/attention_cpu.h"
+
+/* Implementations `ref` and `cpu`: float32 in layout PLAIN, with inputs generated on the host. */
+
+typedef struct {
+    const kvd_problem *p;
+    kvd_attn_batch batch;
+    float *q, *k, *v;
+    float *o;         /* output of `cpu`, PLAIN */
+    double *o_double; /* output of `ref`, PLAIN */
+    size_t n_out;
+    char engine[64];
+} state;
+
+static void close_cpu(void *self)
+{
+    state *const s = self;
+    if (!s)
+        return;
+    free(s->q);
+    free(s->k);
+    free(s->v);
+    free(s->o);
+    free(s->o_double);
+    free(s);
+}
+
+static int open_any(const kvd_problem *p, bool ref, void **self, kvd_err *err)
+{
+    state *const s = *self = calloc(1, sizeof *s);
+    if (!s)
+        return kvd_no_memory(err, "an implementation", sizeof *s);
+    s->p = p;
+    s->batch = kvd_problem_batch(p);
+    const size_t group = (size_t)(p->heads.n_heads / p->heads.n_kv_heads);
+    for (int g = 0; g < p->heads.n_kv_heads; g++)
+        s->n_out += group * (size_t)p->heads.d_v[g];
+    s->n_out *= kvd_problem_tokens(p, true);
+    s->q = kvd_problem_plain(p, KVD_OPERAND_Q, err);
+    s->k = s->q ? kvd_problem_plain(p, KVD_OPERAND_K, err) : NULL;
+    s->v = s->k ? kvd_problem_plain(p, KVD_OPERAND_V, err) : NULL;
+    if (!s->v)
+        goto fail;
+    if (ref)
+        s->o_double = malloc(s->n_out * sizeof *s->o_double);
+    else
+        s->o = malloc(s->n_out * sizeof *s->o);
+    if (!s->o && !s->o_double) {
+        kvd_no_memory(err, "O",
+                      (unsigned long long)s->n_out * (ref ? sizeof *s->o_double : sizeof *s->o));
+        goto fail;
+    }
+    snprintf(s->engine, sizeof s->engine, "%s, %zu threads",
+             ref ? "double" : kvd_cpu_isa_name(kvd_cpu_isa_best()), kvd_thread_count());
+    return 0;
+fail:
+    close_cpu(s);
+    *self = NULL;
+    return -1;
+}
+
+static int open_ref(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
+                    kvd_err *err)
+{
+    (void)scheduler;
+    (void)stream;
+    return open_any(p, true, self, err);
+}
+
+static int open_cpu(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
+                    kvd_err *err)
+{
+    (void)scheduler;
+    (void)stream;
+    return open_any(p, false, self, err);
+}
+
+static int launch_ref(void *self, void *stream, kvd_err *err)
+{
+    state *const s = self;
+    (void)stream;
+    return kvd_attention_ref(&s->p->heads, &s->batch, s->q, s->k, s->v, s->o_double, NULL, err);
+}
+
+static int launch_cpu(void *self, void *stream, kvd_err *err)
+{
+    state *const s = self;
+    (void)stream;
+    return kvd_attention_cpu(&s->p->heads, &s->batch, KVD_CPU_AUTO, s->q, s->k, s->v, s->o, err);
+}
+
+static int poison(void *self, void *stream, kvd_err *err)
+{
+    state *const s = self;
+    (void)stream;
+    (void)err;
+    for (size_t i = 0; i < s->n_out; i++)
+        if (s->o)
+            s->o[i] = NAN;
+        else
+            s->o_double[i] = NAN;
+    return 0;
+}
+
+static int fetch(void *self, kvd_err *err)
+{
+    (void)self;
+    (void)err;
+    return 0;
+}
+
+static void row(const void *self, int request, int head, size_t t, int d_v, float *out)
+{
+    const state *const s = self;
+    const int group = s->p->heads.n_heads / s->p->heads.n_kv_heads;
+    size_t at = 0;
+    for (int h = 0; h < head; h++)
+        at += kvd_problem_tokens(s->p, true) * (size_t)s->p->heads.d_v[h / group];
+    for (int b = 0; b < request; b++)
+        at += (size_t)s->p->q_len[b] * (size_t)d_v;
+    at += t * (size_t)d_v;
+    for (int i = 0; i < d_v; i++)
+        out[i] = s->o ? s->o[at + (size_t)i] : (float)s->o_double[at + (size_t)i];
+}
+
+static const char *engine(const void *self)
+{
+    return ((const state *)self)->engine;
+}
+
+#define PHASES (1u << KVD_PREFILL | 1u << KVD_DECODE)
+
+const kvd_impl kvd_impl_ref = {.name = "ref",
+                               .summary = "the reference: plain C, double",
+                               .phases = PHASES,
+                               .dtypes = 1u << KVD_F32,
+                               .schedulers = 1u << KVD_BY_ITSELF,
+                               .runs = KVD_WIDTH_USE_OWN,
+                               .open = open_ref,
+                               .close = close_cpu,
+                               .launch = launch_ref,
+                               .poison = poison,
+                               .fetch = fetch,
+                               .row = row,
+                               .engine = engine};
+
+const kvd_impl kvd_impl_cpu = {.name = "cpu",
+                               .summary = "CPU kernels: blocked, AVX2 or AVX-512, threads",
+                               .phases = PHASES,
+                               .dtypes = 1u << KVD_F32,
+                               .schedulers = 1u << KVD_BY_ITSELF,
+                               .runs = KVD_WIDTH_USE_OWN,
+                               .open = open_cpu,
+                               .close = close_cpu,
+                               .launch = launch_cpu,
+                               .poison = poison,
+                               .fetch = fetch,
+                               .row = row,
+                               .engine = engine};
 
 #ifdef KVD_CUDA
 #include <cuda_runtime_api.h>
@@ -89,3 +252,64 @@ int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mo
     return kvd_row_check_make(check, p, &heads,
                               impl->make_rows ? impl->make_rows : kvd_problem_rows, mode, err);
 }
+
+#ifdef KVD_CUDA
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rng.h"
+
+int32_t kvd_problem_longest(const kvd_problem *p, bool queries)
+{
+    int32_t longest = 0;
+    for (int b = 0; b < p->batch; b++) {
+        const int32_t n = (queries ? p->q_len : p->kv_len)[b];
+        longest = n > longest ? n : longest;
+    }
+    return longest;
+}
+
+bool kvd_problem_ragged(const kvd_problem *p)
+{
+    for (int b = 1; b < p->batch; b++)
+        if (p->kv_len[b] != p->kv_len[0])
+            return true;
+    return false;
+}
+
+int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err)
+{
+    kvd_rng rng;
+    size_t n = 0, next = 0;
+    const int most = (kvd_problem_longest(p, false) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    for (int b = 0; b < p->batch; b++)
+        n += ((size_t)p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    const size_t size = (size_t)p->batch * (size_t)most;
+    int32_t *const table = malloc(size * sizeof *table), *const order = malloc(n * sizeof *order);
+    if (!table || !order) {
+        free(table);
+        free(order);
+        kvd_no_memory(err, "a page table", (unsigned long long)(size + n) * sizeof *table);
+        return NULL;
+    }
+    kvd_rng_seed(&rng, p->seed, 2);
+    for (size_t i = 0; i < n; i++) {
+        const size_t j = (size_t)kvd_rng_below(&rng, i + 1);
+        order[i] = order[j];
+        order[j] = (int32_t)i;
+    }
+    /* Entries after a request's pages are never read; -1 would reveal a read. */
+    memset(table, 0xff, size * sizeof *table);
+    for (int b = 0; b < p->batch; b++)
+        for (int j = 0; j < (p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++)
+            table[(size_t)b * (size_t)most + (size_t)j] = order[next++];
+    free(order);
+    *max_pages = most;
+    *n_pages = n;
+    return table;
+}
+
+#else
+typedef int kvd_no_device_memory; /* a file needs a declaration */
+#endif

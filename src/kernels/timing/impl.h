@@ -7,10 +7,148 @@
 #define KVD_KERNELS_TIMING_IMPL_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "kernels/timing/floors.h"
+#include "common/cuda/memory.h"
+#include "formats/kernels.h"
 #include "kernels/timing/problem.h"
-#include "kernels/timing/row_check.h"
+
+/*
+ * Correctness check of an output. The reference computes query rows of a case, all of them or a
+ * sample, once, in double, from the same rounded inputs. The rows that an implementation wrote are
+ * compared with them.
+ */
+
+typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
+
+typedef struct {
+    int request, head; /* request and query head */
+    size_t t;          /* index of the query in the request */
+    size_t at; /* index in kvd_row_check.ref of the row's reference, which is d_v elements long */
+    int d_v;
+} kvd_checked_row;
+
+typedef struct {
+    size_t n; /* number of rows; 0 means nothing is checked */
+    kvd_checked_row *row;
+    double *ref;
+} kvd_row_check;
+
+typedef struct {
+    double rel_err; /* ||out - ref|| / ||ref|| over all rows; NaN if an output is not finite */
+    /* largest relative error of a single row; in rel_err a row of small norm has little weight */
+    double worst;
+    size_t rows;
+} kvd_row_error;
+
+/*
+ * Function that makes rows of Q, K or V, with the arguments of kvd_problem_rows. An implementation
+ * whose inputs differ from those of the case supplies its own.
+ */
+typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int request, int head,
+                              size_t first, size_t n, int d, float *rows);
+
+/*
+ * Chooses rows and computes their references. The inputs are generated again, so no input of the
+ * kernels is read. `heads` has the widths in use, at most 256.
+ *
+ * KVD_CHECK_AUTO takes all rows of cases with at most 2^26 pairs of query and key, and a sample of
+ * larger ones. A sample has up to 8 requests (the shortest and the longest among them) with up to 8
+ * KV heads each. In prefill it has one query head per KV head, at positions near tile borders, at
+ * both ends and between; in decode it has all query heads.
+ *
+ * Returns 0, or -1 and fills *err.
+ */
+int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
+                       kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
+/* Frees the rows and references of *c. */
+void kvd_row_check_release(kvd_row_check *c);
+
+/* Function that copies row [d_v] of the output, as float32. */
+typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t, int d_v,
+                               float *row);
+
+/*
+ * Compares the rows that `source` returns with the references and fills *out. If c->n is 0, both
+ * errors are NaN. Returns 0. Returns -1 and fills *err if a reference row is zero or not finite.
+ */
+int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
+                          kvd_row_error *out, kvd_err *err);
+
+/*
+ * Returns the largest rel_err that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5 for float32. The
+ * limit for `worst` is three times as large.
+ */
+double kvd_row_tolerance(kvd_dtype dtype);
+
+/*
+ * Lower bounds on the time of a case: the bytes of memory, floating-point operations and
+ * exponentials that it needs at the widths in use, divided by the rates that the same machine
+ * reached in the same run.
+ * - pairs: sum over requests, queries t and query heads of the number of keys that the query
+ *   attends to, kv_len - q_len + t + 1.
+ * - flop: sum over query heads of 2 (d_qk + d_v) times the pairs of that head, for the two matrix
+ *   products under the causal mask. Softmax is not counted.
+ * - exps: equal to pairs, one exponential per score.
+ * - bytes: Q, K and V read once and O written once, at the size of the element type.
+ */
+
+typedef struct {
+    double bytes, flop, exps; /* amounts of the case */
+    /* each amount divided by its peak rate; NaN if that was not measured */
+    double bytes_us, flop_us, exps_us;
+    double us; /* largest of the three times */
+} kvd_floors;
+
+/*
+ * Sets f->bytes, f->flop and f->exps. `heads` has the widths in use, which differ from those of the
+ * case for implementations that compute at full width.
+ */
+void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
+/*
+ * Sets the times of *f from its amounts. Decode reads much and writes little, so its bytes are
+ * divided by read_bytes if that is known.
+ */
+void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
+
+/*
+ * Measures the peak rates of this CPU. The floors of CPU rows (kernels/timing/impl.h) are
+ * computed from them.
+ */
+
+/*
+ * Fills *c with the best of 3 measurements on all threads: sgemm of 1536^3, memcpy and a sum over
+ * 128 MiB, and exp of float32 by a polynomial of degree 5 in registers (the rate of the vector
+ * units; libm is slower). Takes some tenths of a second. Returns 0, or -1 and fills *err.
+ */
+int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
+
+/* Measures the peak rates of the current GPU through kernels/cuda/ceilings.h. */
+
+/*
+ * Fills *c with the rates of a copy, a read, the bf16 product of 8192^3 through cuBLAS, and
+ * exponentials. Takes about a second. Returns 0, or -1 and fills *err; always fails in a build
+ * without CUDA.
+ */
+int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
+
+/*
+ * Helpers shared by the CUDA implementations of the benchmark, in addition to common/cuda/memory.h.
+ * Compiled only in builds with CUDA.
+ */
+
+/*
+ * Returns a page table [batch][max_pages] in host memory whose pages are scattered over a pool of
+ * *n_pages pages, all of them used, as in the cache of a server that has run for a while. The
+ * caller frees it. On failure returns NULL and fills *err.
+ */
+int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err);
+
+/* Returns the largest q_len (`queries` true) or kv_len (`queries` false) of a request. */
+int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
+/* Returns true if the requests differ in kv_len. */
+bool kvd_problem_ragged(const kvd_problem *p);
 
 /*
  * Schedulers, numbered as kvd_schedule of kernels/cuda/prefill_plan.h. KVD_BY_ITSELF: the

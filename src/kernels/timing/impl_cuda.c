@@ -13,7 +13,6 @@
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/prefill.h"
 #include "kernels/cuda/prefill_plan.h"
-#include "kernels/timing/device_memory.h"
 #include "kernels/timing/impl.h"
 
 /*

@@ -14,7 +14,6 @@
 
 #include "kernels/cuda/fill.h"
 #include "kernels/rivals/cudnn.h"
-#include "kernels/timing/device_memory.h"
 #include "kernels/timing/impl.h"
 
 enum { STREAMS = 8 };

@@ -15,7 +15,6 @@
 
 #include "kernels/cuda/fill.h"
 #include "kernels/rivals/palu_decode.h"
-#include "kernels/timing/device_memory.h"
 #include "kernels/timing/impl.h"
 
 enum { D = KVD_PALU_D_HEAD, HALF = D / 2, TENSOR_UP = 3 };

@@ -1,4 +1,4 @@
-#include "kernels/timing/row_check.h"
+#include "kernels/timing/impl.h"
 
 #include <assert.h>
 #include <math.h>

@@ -66,3 +66,36 @@ void kvd_calibration_rows_close(kvd_calibration_rows *r)
     free(r->rows);
     free(r->cut);
 }
+
+size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
+                                 size_t sink, float *scratch, float *rows, kvd_err *err)
+{
+    const size_t d = (size_t)s->config->d_head, wide = (size_t)s->config->n_kv_heads * d;
+    size_t kept = 0;
+    for (int g = 0; g < s->config->n_kv_heads; g++) {
+        if (kvd_activations_rows(s->calibration, what, layer, g, 0, n, scratch, scratch + n * d,
+                                 err))
+            return 0;
+        kept = 0;
+        for (size_t i = 0; i < n; i++)
+            if (i % s->calibration->seq_len >= sink)
+                memcpy(rows + kept++ * wide + (size_t)g * d, scratch + i * d, d * sizeof *rows);
+    }
+    if (!kept)
+        (void)kvd_fail(
+            err, "every token of the calibration is one of the first %zu (sink) of its sequence",
+            sink);
+    return kept;
+}
+
+void kvd_subtract_means(float *x, size_t n, size_t d, float *mean)
+{
+    for (size_t j = 0; j < d; j++) {
+        double sum = 0;
+        for (size_t i = 0; i < n; i++)
+            sum += (double)x[i * d + j];
+        mean[j] = (float)(sum / (double)n);
+        for (size_t i = 0; i < n; i++)
+            x[i * d + j] -= mean[j];
+    }
+}

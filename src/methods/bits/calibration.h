@@ -25,4 +25,14 @@ int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer,
                               size_t *width, kvd_err *err);
 void kvd_calibration_rows_close(kvd_calibration_rows *r);
 
+/*
+ * Reads the first n calibration rows of all KV heads side by side into rows [n][n_kv_heads *
+ * d_head], without the first `sink` tokens of every sequence. `scratch` holds 2 n d_head numbers.
+ * Returns the number of rows; 0 after a failure.
+ */
+size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
+                                 size_t sink, float *scratch, float *rows, kvd_err *err);
+/* Subtracts from every column of x [n][d] its mean, and writes the means to mean [d]. */
+void kvd_subtract_means(float *x, size_t n, size_t d, float *mean);
+
 #endif

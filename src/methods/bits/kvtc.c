@@ -173,50 +173,17 @@ typedef struct {
     costs *cost;             /* [n_layers] */
 } making;
 
-/* Reads rows of all heads, except those of sinks. Returns their number; 0 after a failure. */
-static size_t read_rows(const kvtc *t, const kvd_method_setup *s, kvd_x what, int layer, size_t n,
-                        making *m, kvd_err *err)
-{
-    const size_t d = (size_t)s->config->d_head, sink = (size_t)t->v->value[SINK];
-    size_t kept = 0;
-    for (int g = 0; g < s->config->n_kv_heads; g++) {
-        if (kvd_activations_rows(s->calibration, what, layer, g, 0, n, m->head, m->head + n * d,
-                                 err))
-            return 0;
-        kept = 0;
-        for (size_t i = 0; i < n; i++)
-            if (i % s->calibration->seq_len >= sink)
-                memcpy(m->rows + kept++ * t->wide + (size_t)g * d, m->head + i * d,
-                       d * sizeof *m->rows);
-    }
-    if (!kept)
-        (void)kvd_fail(
-            err, "every token of the calibration is one of the first %zu of its sequence", sink);
-    return kept;
-}
-
-/* Subtracts the mean of the columns of x [n][d], which goes to mean [d]. */
-static void centre(float *x, size_t n, size_t d, float *mean)
-{
-    for (size_t j = 0; j < d; j++) {
-        double sum = 0;
-        for (size_t i = 0; i < n; i++)
-            sum += (double)x[i * d + j];
-        mean[j] = (float)(sum / (double)n);
-        for (size_t i = 0; i < n; i++)
-            x[i * d + j] -= mean[j];
-    }
-}
-
 /* Finds mean and basis of one side of a layer, and measures the errors of its groups. */
 static int decorrelate(kvtc *t, const kvd_method_setup *s, kvd_x what, int layer, int side,
                        size_t most, making *m, kvd_err *err)
 {
-    const size_t wide = t->wide, n = read_rows(t, s, what, layer, most, m, err);
+    const size_t wide = t->wide,
+                 n = kvd_calibration_all_heads(s, what, layer, most, (size_t)t->v->value[SINK],
+                                               m->head, m->rows, err);
     coder *const to = &t->coder[layer * KVD_N_SIDES + side];
     if (!n)
         return -1;
-    centre(m->rows, n, wide, to->mean);
+    kvd_subtract_means(m->rows, n, wide, to->mean);
     memset(m->gram, 0, wide * wide * sizeof *m->gram);
     if (kvd_gram_add(m->gram, wide, m->rows, n, wide, m->scratch, err) ||
         kvd_gram_svd(m->gram, wide, m->sigma, m->basis, err))

@@ -78,39 +78,6 @@ typedef struct {
     double *sigma, *scratch;     /* [wide]; scratch of kvd_gram_add */
 } making;
 
-/* Reads rows of all heads without those of sinks. Returns their number; 0 after a failure. */
-static size_t read_rows(const waterfill *w, const kvd_method_setup *s, kvd_x what, int layer,
-                        size_t n, making *m, kvd_err *err)
-{
-    const size_t d = (size_t)s->config->d_head, sink = (size_t)w->v->value[SINK];
-    size_t kept = 0;
-    for (int g = 0; g < s->config->n_kv_heads; g++) {
-        if (kvd_activations_rows(s->calibration, what, layer, g, 0, n, m->head, m->head + n * d,
-                                 err))
-            return 0;
-        kept = 0;
-        for (size_t i = 0; i < n; i++)
-            if (i % s->calibration->seq_len >= sink)
-                memcpy(m->x + kept++ * w->wide + (size_t)g * d, m->head + i * d, d * sizeof *m->x);
-    }
-    if (!kept)
-        (void)kvd_fail(err, "every token of the calibration is one of the first %zu (sink)", sink);
-    return kept;
-}
-
-/* Subtracts the means of the columns of x [n][d], which go to mean [d]. */
-static void centre(float *x, size_t n, size_t d, float *mean)
-{
-    for (size_t j = 0; j < d; j++) {
-        double sum = 0;
-        for (size_t i = 0; i < n; i++)
-            sum += (double)x[i * d + j];
-        mean[j] = (float)(sum / (double)n);
-        for (size_t i = 0; i < n; i++)
-            x[i * d + j] -= mean[j];
-    }
-}
-
 static void multiply(bool left, bool right, size_t n, const double *a, const double *b, double *c)
 {
     cblas_dgemm(CblasRowMajor, left ? CblasTrans : CblasNoTrans, right ? CblasTrans : CblasNoTrans,
@@ -220,12 +187,13 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
         for (int side = 0; !status && side < KVD_N_SIDES; side++) {
             coder *const to = &w->coder[l * KVD_N_SIDES + side];
             const kvd_x what = side == KVD_VALUES ? KVD_X_V : pre ? KVD_X_K_PRE : KVD_X_K;
-            const size_t kept = read_rows(w, s, what, l, n, &m, err);
+            const size_t kept = kvd_calibration_all_heads(s, what, l, n, (size_t)w->v->value[SINK],
+                                                          m.head, m.x, err);
             if (!kept) {
                 status = -1;
                 break;
             }
-            centre(m.x, kept, d, to->mean);
+            kvd_subtract_means(m.x, kept, d, to->mean);
             status = transform(to, s->fisher->moment[side] + (size_t)l * d * d,
                                (double)s->fisher->n_tokens, kept, d, &m, err);
             if (status)

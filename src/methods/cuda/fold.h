@@ -1,6 +1,6 @@
 /*
  * Folds V's projections into the weights: W_V becomes A_v^T W_V and W_O becomes W_O B_v^T
- * (methods/fold.h has the algebra). The product of Q, K and V then computes only the kept columns
+ * (methods/folded.h has the algebra). The product of Q, K and V then computes only the kept columns
  * of V, the cache stores them unchanged, and the output projection reads P V' at its width.
  */
 #ifndef KVD_METHODS_CUDA_FOLD_H

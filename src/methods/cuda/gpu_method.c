@@ -40,10 +40,11 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
     if (plan->levels)
         return kvd_fail(err, "the CUDA engine does not run '%s'", plan->levels->info.name);
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(plan);
-    if (cache->share->count > 1 && !(kind && kind->shares_prompts))
-        return kvd_fail(err,
-                        "on several GPUs the engine runs methods of the dims axis alone, not '%s'",
-                        member);
+    if (cache->share->count > 1 &&
+        !(kind && (kind->shares_prompts || (kind->by_head && kind->by_head(plan)))))
+        return kvd_fail(
+            err, "on several GPUs the engine runs methods that keep each head by itself, not '%s'",
+            member);
     return kind ? kind->open(plan, cache, m, err)
                 : kvd_fail(err, "the CUDA engine does not run '%s'", member);
 }

@@ -18,6 +18,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/layout.h"
 #include "methods/iteration.h"
 #include "methods/plan.h"
 
@@ -45,6 +46,20 @@ typedef struct {
 } kvd_paged_rows;
 
 /*
+ * The entries of a method whose layers and KV heads hold different numbers of them. Pages hold one
+ * KV head each. Steps attend to them with a KV head of a request in the place of a request: row b
+ * n_kv_heads + g of every list is KV head g of step b.
+ */
+typedef struct {
+    kvd_attn_map map;      /* one KV head and its query heads; all KV heads are alike */
+    size_t rows;           /* largest number of slices times n_kv_heads */
+    const int32_t *kv_len; /* device [n_layers][rows], with the new entries */
+    const int32_t *live;   /* device [1] number of rows of the steps that belong to requests */
+    const int32_t *table;  /* device [n_layers][rows][max_pages] */
+    void *pool;            /* device, the pages */
+} kvd_gpu_heads;
+
+/*
  * A method of the CUDA engine. Members that are NULL or 0 keep the behaviour of the cache without a
  * method.
  */
@@ -66,6 +81,12 @@ struct kvd_gpu_method {
     bool attended_prompts; /* `attended` does nothing for steps */
     /* bit p: phase p is a launch of its own, although append does it without a method */
     unsigned apart;
+    /*
+     * Entries of heads with different numbers of them. NULL: all heads of a slot have as many. If
+     * given, steps attend to these; `appended` stores a step's row there, from the first place of
+     * the slot's page in the bf16 pages.
+     */
+    const kvd_gpu_heads *heads;
     /*
      * name of the kernels that replace the cache's own for attention of steps; NULL: no replacement
      */
@@ -92,6 +113,10 @@ struct kvd_gpu_method {
      * position.
      */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
+    /* Returns the mean over all heads and layers of their entries, if `heads` is given. */
+    double (*mean)(const kvd_gpu_method *m, size_t slot);
+    /* Frees what a slot holds outside the bf16 pages. */
+    void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the bytes that slots hold, by the method's own count. */
     double (*held)(const kvd_gpu_method *m);
     /*
@@ -118,6 +143,12 @@ struct kvd_gpu_method {
 typedef struct kvd_gpu_kind {
     /* True if several GPUs may share the tokens of a prompt. */
     bool shares_prompts;
+    /*
+     * Returns true if all that the plan stores of a KV head depends on that head alone, so that
+     * tensor parallel GPUs may divide the heads. The method then has the heads of its GPU
+     * (kvd_paged_cache.share). NULL: never.
+     */
+    bool (*by_head)(const kvd_plan *plan);
     /*
      * Returns true if this kind can run the plan, which has a method of this kind. NULL if it can
      * run every plan.

@@ -49,6 +49,12 @@ static bool one_layer(const kvd_paged_cache *c)
     return c->method && c->method->one_layer;
 }
 
+/* Returns the entries of heads with different numbers of them, or NULL if all have as many. */
+static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
+{
+    return c->method ? c->method->heads : NULL;
+}
+
 static size_t rounded_up(size_t n, size_t step)
 {
     return (n + step - 1) / step * step;
@@ -77,24 +83,31 @@ static int number_works(kvd_paged_cache *c, kvd_err *err)
     }
     if (c->whole)
         c->page_bytes += (size_t)c->whole->map.page_elements * sizeof(uint16_t);
+    c->n_step_works = heads_of(c) ? c->config->n_layers : c->n_works;
     return 0;
+}
+
+/* Returns the bytes of a workspace of steps, a multiple of 256. */
+static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len)
+{
+    const kvd_gpu_heads *const h = heads_of(c);
+    const kvd_attn_map *const map = h ? &h->map : c->work_map[work];
+    const size_t rows = h ? h->rows : c->batch->max_slices;
+    return rounded_up(kvd_decode_workspace_bytes(map, (int)rows, (int)max_len, c->n_sms), 256);
 }
 
 /* Allocates the workspaces in one array; each begins at a multiple of 256 bytes. */
 static int make_workspaces(kvd_paged_cache *c, size_t max_len, kvd_err *err)
 {
     size_t bytes = 0, at = 0;
-    const int n = (int)c->batch->max_slices;
-    for (int i = 0; i < c->n_works; i++)
-        bytes +=
-            rounded_up(kvd_decode_workspace_bytes(c->work_map[i], n, (int)max_len, c->n_sms), 256);
+    for (int i = 0; i < c->n_step_works; i++)
+        bytes += workspace_bytes(c, i, max_len);
     char *const all = kvd_device_new(&c->memory, bytes, "work lists of attention", err);
     if (!all || kvd_device_zero(all, bytes, what, err))
         return -1;
-    for (int i = 0; i < c->n_works; i++) {
+    for (int i = 0; i < c->n_step_works; i++) {
         c->workspace[i] = all + at;
-        at +=
-            rounded_up(kvd_decode_workspace_bytes(c->work_map[i], n, (int)max_len, c->n_sms), 256);
+        at += workspace_bytes(c, i, max_len);
     }
     return 0;
 }
@@ -413,6 +426,19 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 
 static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
 {
+    const kvd_gpu_heads *const h = heads_of(c);
+    const size_t at = h ? (size_t)work * h->rows : 0; /* `work` is a layer */
+    if (h)
+        return (kvd_decode_args){.dtype = KVD_BF16,
+                                 .map = h->map,
+                                 .batch = (int32_t)n * c->share->n_kv_heads,
+                                 .max_pages = (int32_t)c->pages->max_pages,
+                                 .kv_len = h->kv_len + at,
+                                 .live = h->live,
+                                 .page_table = h->table + at * c->pages->max_pages,
+                                 .q = c->q_steps,
+                                 .n_ctas = c->n_sms,
+                                 .workspace = c->workspace[work]};
     return (kvd_decode_args){.dtype = KVD_BF16,
                              .map = *c->work_map[work],
                              .batch = (int32_t)n,
@@ -427,12 +453,12 @@ static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
 
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c)
 {
-    return (size_t)c->n_works * kvd_decode_plan_layer_bytes();
+    return (size_t)c->n_step_works * kvd_decode_plan_layer_bytes();
 }
 
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err)
 {
-    for (int i = 0; i < c->n_works; i++) {
+    for (int i = 0; i < c->n_step_works; i++) {
         const kvd_decode_args a = decode_args(c, i, n);
         if (kvd_cuda_check(
                 kvd_decode_plan_describe(&a, kvd_paged_cache_schedule(c, false),
@@ -449,15 +475,16 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
     const kvd_decode_args a = decode_args(c, 0, n);
     if (c->method && c->method->plan_steps)
         return c->method->plan_steps(c->method, n, stream, err);
-    return kvd_cuda_check(
-        kvd_decode_plan_layers(&a, kvd_paged_cache_schedule(c, false), works, c->n_works, stream),
-        what, err);
+    return kvd_cuda_check(kvd_decode_plan_layers(&a, kvd_paged_cache_schedule(c, false), works,
+                                                 c->n_step_works, stream),
+                          what, err);
 }
 
 static int attend_steps(const kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    kvd_decode_args a = decode_args(c, c->work_of[r->layer], r->steps);
-    a.pool = kvd_paged_cache_pool(c, r->layer);
+    const kvd_gpu_heads *const h = heads_of(c);
+    kvd_decode_args a = decode_args(c, h ? r->layer : c->work_of[r->layer], r->steps);
+    a.pool = h ? h->pool : kvd_paged_cache_pool(c, r->layer);
     a.o = out;
     a.lse = c->method ? c->method->lse_steps : NULL;
     return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err);

@@ -53,12 +53,14 @@ typedef struct kvd_paged_cache {
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
     /*
-     * [n_layers] layers of equal widths share work lists: layer l uses the lists number work_of[l]
+     * [n_layers] layers of equal widths share work lists: layer l uses the lists number work_of[l].
+     * With method->heads, the lists of steps are those of one layer each.
      */
     int *work_of;
     int n_works;
     const kvd_attn_map **work_map; /* [n_works] */
-    void **workspace;              /* [n_works] workspaces of the decode kernel */
+    int n_step_works;              /* n_works, or n_layers with method->heads */
+    void **workspace;              /* [n_step_works] workspaces of the decode kernel */
     void *q_steps, *q_prompts, *q_unused, *o;
     kvd_prefill_tile *tile;
     int32_t *first; /* [CTAs + 1] for schedules without a queue */

@@ -2,6 +2,11 @@
  * Methods that cut their projections from the bases of a spectrum file. A row names the pairs whose
  * bases are cut; dims.c cuts them.
  */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/projections.h"
 #include "methods/dims/dims.h"
 
 /*
@@ -92,4 +97,117 @@ const kvd_dims_method kvd_dims_matryoshka = {
                        "(MatryoshkaKV untrained)",
         },
     .pair = {KVD_PAIR_K, KVD_PAIR_V},
+};
+
+/*
+ * projected: matrices from a file, so that projections trained elsewhere are evaluated here
+ * (MatryoshkaKV: Lin et al. 2024, arXiv 2410.14731; CSKV: Wang et al. 2024, arXiv 2409.10593).
+ *
+ * The file (formats/projections.h) has a matrix D that shortens and a matrix U that rebuilds, for K
+ * and V of every layer and KV head. After RoPE, or in a model without RoPE, k D is stored and a
+ * score is (q U^T) . (k D), so keys are never rebuilt. Before RoPE, k_pre D is stored and read as
+ * RoPE(k_pre D U), as in palu. Values are stored as v D and the output is (P v D) U.
+ */
+
+static const kvd_parameter parameters[] = {
+    {"p", 0, 0, 0.999, false,
+     "fraction of the components of every matrix left out, the last ones: for matrices trained to "
+     "be cut"},
+    {NULL, 0, 0, 0, false, NULL},
+};
+static const kvd_tradeoff tradeoff = {"p", 0, 0.8, false, NULL, 0, 0};
+
+/*
+ * Returns columns 0 .. cols-1 of rows 0 .. rows-1 of x, whose rows are ld apart, as float32
+ * [rows][cols], or [cols][rows] if `transposed`. On failure returns NULL and fills *err.
+ */
+static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
+                   kvd_err *err)
+{
+    float *const y = malloc(rows * cols * sizeof *y);
+    if (!y) {
+        kvd_no_memory(err, "a projection", rows * cols * sizeof *y);
+        return NULL;
+    }
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) {
+            const float one = (float)x[i * ld + j];
+            if (!isfinite(one)) {
+                kvd_fail(err, "a projection has the entry %g, which is infinite as float32",
+                         x[i * ld + j]);
+                free(y);
+                return NULL;
+            }
+            y[transposed ? j * rows + i : i * cols + j] = one;
+        }
+    return y;
+}
+
+/* Returns how many of `rank` components stay at rate p, at least 1. */
+static int kept(int32_t rank, double p)
+{
+    const long n = lround((1 - p) * (double)rank);
+    return n < 1 ? 1 : (int)n;
+}
+
+static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head *h, kvd_err *err)
+{
+    const kvd_projections_side *const k = &x->side[KVD_KEYS], *const v = &x->side[KVD_VALUES];
+    const size_t d = (size_t)x->model.d_head, rows = d * (size_t)x->heads;
+    h->d_qk = kept(k->rank[i], p);
+    h->d_v = kept(v->rank[i], p);
+    const size_t w_k = (size_t)h->d_qk, w_v = (size_t)h->d_v;
+    const double *const up = k->up + i * k->n_components * d;
+    h->a_k = copy(k->down + i * rows * k->n_components, rows, w_k, k->n_components, false, err);
+    if (h->a_k && x->before_rope)
+        h->b_k = copy(up, w_k, d, d, false, err);
+    else if (h->a_k)
+        h->a_q = copy(up, w_k, d, d, true, err);
+    if (!h->a_q && !h->b_k)
+        return -1;
+    if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
+        free(h->a_q); /* U is the transpose of D: one matrix serves Q and K */
+        h->a_q = h->a_k;
+    }
+    h->a_v = copy(v->down + i * rows * v->n_components, rows, w_v, v->n_components, false, err);
+    h->b_v = h->a_v ? copy(v->up + i * v->n_components * d, w_v, d, d, false, err) : NULL;
+    return h->b_v ? 0 : -1;
+}
+
+static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
+{
+    kvd_projections x;
+    if (!*v->text)
+        return kvd_fail(err, "it needs file=PATH, a file of matrices (docs/formats.md)");
+    if (kvd_projections_load(&x, v->text, s->model, s->model_path, err))
+        return -1;
+    const size_t n = (size_t)x.model.n_layers * (size_t)x.model.n_kv_heads;
+    *d = (kvd_dims){.method = "projected",
+                    .n_layers = x.model.n_layers,
+                    .n_kv_heads = x.model.n_kv_heads,
+                    .d_head = x.model.d_head,
+                    .rebuild = x.before_rope,
+                    .heads = x.heads,
+                    .head = calloc(n, sizeof *d->head)};
+    int status = d->head ? 0 : kvd_no_memory(err, "projections", n * sizeof *d->head);
+    for (size_t i = 0; !status && i < n; i++)
+        if ((status = make_head(&x, v->value[0], i, &d->head[i], err)))
+            kvd_in(err, "'%s', layer %zu, KV head %zu", v->text, i / (size_t)x.model.n_kv_heads,
+                   i % (size_t)x.model.n_kv_heads);
+    kvd_projections_release(&x);
+    return status ? -1 : 0;
+}
+
+const kvd_dims_maker kvd_dims_projected = {
+    .info =
+        {
+            .name = "projected",
+            .summary = "matrices from a file, trained elsewhere (MatryoshkaKV, CSKV)",
+            .parameter = parameters,
+            .tradeoff = &tradeoff,
+            .text_key = "file",
+            .text_meaning = "file of matrices; its path may not contain a comma",
+            .needs = KVD_NEEDS_PRE_ROPE,
+        },
+    .make = make,
 };

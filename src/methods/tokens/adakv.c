@@ -68,6 +68,19 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return status ? -1 : 0;
 }
 
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    const size_t rows = kvd_tokens_window_rows(v), old = r->prompt > rows ? r->prompt - rows : 0,
+                 asked = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
+                 mean = asked < old ? asked : old;
+    kvd_evict_budget b = kvd_evict_once(mean, rows);
+    b.keep_own = (int32_t)(v->value[ALPHA] * (double)mean);
+    return b;
+}
+
+static const kvd_tokens_eviction eviction = {.rule = kvd_tokens_window_rule,
+                                             .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_adakv = {
     .info =
         {
@@ -76,7 +89,9 @@ const kvd_tokens_method kvd_tokens_adakv = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_uneven,
         },
+    .eviction = &eviction,
     .window = kvd_tokens_window_rows,
     .open = kvd_tokens_open_window,
     .prompt_heads = prompt,

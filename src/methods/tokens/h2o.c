@@ -60,6 +60,14 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return 0;
 }
 
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_always(kvd_tokens_budget(v->value[HEAVY], r->whole),
+                            kvd_tokens_budget(v->value[RECENT], r->whole), r);
+}
+
+static const kvd_tokens_eviction eviction = {.budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_h2o = {
     .info =
         {
@@ -70,6 +78,7 @@ const kvd_tokens_method kvd_tokens_h2o = {
             .needs = KVD_NEEDS_PROBABILITIES,
             .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .open = open,
     .state_bytes = kvd_tokens_sums_bytes,
     .prompt = prompt,

@@ -93,6 +93,20 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return 0;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->tau0 = (float)v->value[TAU0];
+    rule->tau1 = (float)v->value[TAU1];
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_always(kvd_tokens_budget(v->value[KEYS], r->whole),
+                            kvd_tokens_budget(v->value[RECENT], r->whole), r);
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_keyformer = {
     .info =
         {
@@ -103,6 +117,7 @@ const kvd_tokens_method kvd_tokens_keyformer = {
             .needs = KVD_NEEDS_PROBABILITIES,
             .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .regularise = regularise,
     .open = open,
     .close = free,

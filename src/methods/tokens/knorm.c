@@ -37,6 +37,20 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
     return status;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    (void)v;
+    rule->ranking = KVD_EVICT_SHORT_KEYS;
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_once(kvd_tokens_budget(v->value[0], r->prompt), 0);
+}
+
+static const kvd_tokens_eviction eviction = {
+    .rule = evict_rule, .budget = evict_budget, .whole_keys = true};
+
 const kvd_tokens_method kvd_tokens_knorm = {
     .info =
         {
@@ -47,6 +61,7 @@ const kvd_tokens_method kvd_tokens_knorm = {
             .needs = KVD_NEEDS_PROMPT,
             .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .open = kvd_tokens_open_budget,
     .prompt = prompt,
 };

@@ -71,6 +71,17 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
     return status;
 }
 
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    const pyramid all = {v, r->n_layers};
+    const size_t rows = kvd_tokens_window_rows(v), old = r->prompt > rows ? r->prompt - rows : 0,
+                 mean = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt);
+    return kvd_evict_once(budget_of(&all, r->layer, (double)mean, old), rows);
+}
+
+static const kvd_tokens_eviction eviction = {.rule = kvd_tokens_window_rule,
+                                             .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_pyramidkv = {
     .info =
         {
@@ -79,7 +90,9 @@ const kvd_tokens_method kvd_tokens_pyramidkv = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_uneven,
         },
+    .eviction = &eviction,
     .window = kvd_tokens_window_rows,
     .open = open,
     .close = free,

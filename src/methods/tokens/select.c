@@ -69,6 +69,30 @@ void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, s
         sum[i] = sum[kept[i]];
 }
 
+int32_t kvd_evict_count(size_t n)
+{
+    return n < INT32_MAX ? (int32_t)n : INT32_MAX;
+}
+
+kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r)
+{
+    return (kvd_evict_budget){.keep_new = kvd_evict_count(recent),
+                              .keep_old = kvd_evict_count(old),
+                              .keep_own = kvd_evict_count(old),
+                              .limit = kvd_evict_count(old + recent),
+                              .recent = kvd_evict_count(recent),
+                              .prompt = kvd_evict_count(r->prompt),
+                              .steps = kvd_evict_count(r->whole - r->prompt)};
+}
+
+kvd_evict_budget kvd_evict_once(size_t old, size_t newest)
+{
+    return (kvd_evict_budget){.keep_new = kvd_evict_count(newest),
+                              .keep_old = kvd_evict_count(old),
+                              .keep_own = kvd_evict_count(old),
+                              .limit = INT32_MAX};
+}
+
 int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err)
 {
@@ -84,6 +108,12 @@ int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v)
 {
     return (size_t)v->value[KVD_WINDOW_ROWS];
+}
+
+void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->window = (int32_t)v->value[KVD_WINDOW_ROWS];
+    rule->smooth = (int32_t)v->value[KVD_WINDOW_KERNEL];
 }
 
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p)

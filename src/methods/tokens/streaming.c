@@ -52,6 +52,20 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return 0;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    (void)v;
+    rule->ranking = KVD_EVICT_FIRST;
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_always((size_t)v->value[SINK], kvd_tokens_budget(v->value[RECENT], r->whole),
+                            r);
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_streaming = {
     .info =
         {
@@ -61,6 +75,7 @@ const kvd_tokens_method kvd_tokens_streaming = {
             .tradeoff = &tradeoff,
             .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .open = open,
     .prompt = prompt,
     .step = step,

@@ -9,6 +9,7 @@
 
 #include "common/half.h"
 #include "methods/axis.h"
+#include "methods/tokens/eviction.h"
 
 /*
  * Attention of the prompt to one KV head. Rows are prompt tokens; probabilities are those of exact
@@ -112,6 +113,8 @@ struct kvd_tokens_method {
     bool lowers, only_lowers;
     /* bits stored per entry in addition to K and V, for scores and positions */
     double entry_bits;
+    /* Description for the GPU code of methods that drop entries; NULL: that code cannot run it. */
+    const kvd_tokens_eviction *eviction;
     /* Returns the number of rows of kvd_prompt_attention.recent; NULL: 0. */
     size_t (*window)(const kvd_parameter_values *v);
     /*
@@ -258,6 +261,8 @@ enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v);
+/* The rule of these scores for the CUDA engine. */
+void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule);
 /* Returns the number of tokens of the prompt before its last rows, which have scores. */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p);
 /*
@@ -266,6 +271,16 @@ size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_att
  */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
+
+/* Returns a number of tokens as a member of kvd_evict_budget, at most INT32_MAX. */
+int32_t kvd_evict_count(size_t n);
+/*
+ * Returns the budget of methods that drop tokens at every step: after the prompt and after every
+ * step `recent` newest and `old` other entries stay.
+ */
+kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
+/* Returns the budget of methods that drop tokens at the end of the prompt alone. */
+kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
 /*
  * Drops all of the first n tokens but the k with the largest scores; of equal scores the later
@@ -283,8 +298,11 @@ void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r,
 /* Returns the index of the smallest score, the first of equals; n > 0. */
 size_t kvd_tokens_least(const double *score, size_t n);
 
-/* GPU code of methods that drop entries, of importance and of sparsity; else NULL. */
-extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED,
-    kvd_gpu_leankv KVD_IF_LINKED;
+/*
+ * GPU code of methods that drop entries, with as many in every KV head or with different numbers,
+ * of importance and of sparsity; else NULL.
+ */
+extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
+    kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_leankv KVD_IF_LINKED;
 
 #endif

@@ -71,6 +71,22 @@ static int step(const void *self, void *const *state, const kvd_step_attention *
     return keep(self, sum, n, a->n_expected, n_heads, level, err);
 }
 
+/* The newest row chooses, and it stays. */
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    (void)v;
+    rule->window = 1;
+    rule->whole_layer = 1;
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    const size_t all = kvd_tokens_budget(v->value[BUDGET], r->whole);
+    return kvd_evict_always(all > 0 ? all - 1 : 0, 1, r);
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_tova = {
     .info =
         {
@@ -81,6 +97,7 @@ const kvd_tokens_method kvd_tokens_tova = {
             .needs = KVD_NEEDS_PROBABILITIES,
             .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .window = window,
     .open = kvd_tokens_open_budget,
     .prompt_heads = prompt,

@@ -12,10 +12,8 @@
 
 #include "model/checkpoint/family.h"
 #include "model/checkpoint/filemap.h"
-#include "model/checkpoint/gguf_model.h"
+#include "model/checkpoint/gguf.h"
 #include "model/checkpoint/llama2c.h"
-#include "model/checkpoint/packing/stacked.h"
-#include "model/checkpoint/paths.h"
 #include "model/checkpoint/shards.h"
 #include "model/checkpoint/streaming.h"
 

@@ -87,7 +87,7 @@ int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
 
 /*
  * Returns the storage type of most elements, for /model: "f32", "f16", "bf16" or the name of a
- * packing (packing/blocks.h). Returns "random" for a checkpoint without a file.
+ * packing (tensor.h). Returns "random" for a checkpoint without a file.
  */
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
 

@@ -89,4 +89,56 @@ int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err)
  */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
+/*
+ * Reads the RoPE settings of config.json: theta and scaling, from every place that may state them.
+ */
+
+/*
+ * Reads rope_theta (10000 if absent) from the top level or from rope_parameters / rope_scaling, and
+ * the scaling from the latter. original_max_position_embeddings is also read from the top level.
+ * The sizes must have been read before. Returns 0, or -1 with *err.
+ *
+ *   original  value of original_max_position_embeddings if no place states it; 0: it is required,
+ *             except by yarn, which takes max_position_embeddings as the Hugging Face library does
+ *   types     scalings that the family supports, as bits 1 << kvd_rope_scaling, and
+ *             KVD_CFG_ROPE_PARTIAL if it supports partial_rotary_factor
+ */
+enum {
+    KVD_CFG_ROPE_ALL = (1 << KVD_ROPE_YARN << 1) - 1,
+    KVD_CFG_ROPE_PARTIAL = 1 << KVD_ROPE_YARN << 1
+};
+int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
+
+/*
+ * Reads RoPE as kvd_cfg_rope does, for families whose layers with a window have a base of their own
+ * and no scaling. rope_parameters may hold one object for `full_attention` and one for
+ * `sliding_attention`; otherwise the base of the latter is the top level's rope_local_base_freq.
+ * `theta` and `local` are the bases if the file states none; local 0: the base of the other layers.
+ */
+int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
+                          kvd_err *err);
+
+/* Keys of config.json, and values that an absent key has; 0: the key is required. */
+typedef struct {
+    const char *experts, *chosen, *width;
+    int n_experts, n_chosen, d_expert;
+} kvd_routed_keys;
+
+/*
+ * Reads the number of experts, how many of them a token uses, and the width of each. The number of
+ * experts is read from its key, or from the other of num_experts and num_local_experts. The sizes
+ * of the model must have been read before. Fails if the model has more layers than a configuration
+ * can mark, or if a token uses more experts than there are.
+ */
+int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
+
+/*
+ * Reads the layers without experts: those in the list mlp_only_layers, and with decoder_sparse_step
+ * N those whose number, counted from 1, is not a multiple of N.
+ */
+int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
+
+/* Sets rope_theta to `theta` if no place of the file states it. Call it after kvd_cfg_rope. */
+void kvd_cfg_theta_or(const json_t *root, double theta, kvd_config *c);
+
 #endif

@@ -1,4 +1,3 @@
-#include "model/checkpoint/config_rope.h"
 
 #include <float.h>
 #include <math.h>

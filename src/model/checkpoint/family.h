@@ -115,7 +115,7 @@ typedef struct {
     const char *ignored; /* like ignored_layer, for a tensor that a model has once; NULL: none */
     /*
      * true if safetensors files hold each part of all experts of a layer in one tensor
-     * (packing/stacked.h), perhaps in blocks of MXFP4, which quantization_config then says
+     * (shards.h), perhaps in blocks of MXFP4, which quantization_config then says
      */
     bool experts_together;
 } kvd_family;

@@ -1,4 +1,4 @@
-#include "model/checkpoint/gguf_config.h"
+#include "model/checkpoint/gguf.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,11 +1,10 @@
-#include "model/checkpoint/gguf_model.h"
+#include "model/checkpoint/gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/checkpoint/family.h"
-#include "model/checkpoint/gguf_config.h"
 
 typedef struct {
     char name[KVD_PART_NAME];

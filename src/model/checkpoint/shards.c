@@ -1,11 +1,117 @@
 #include "model/checkpoint/shards.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "model/checkpoint/filemap.h"
-#include "model/checkpoint/paths.h"
+
+static char *join(const char *a, size_t a_len, const char *b, const char *c, kvd_err *err)
+{
+    const size_t len = a_len + strlen(b) + strlen(c) + 1;
+    char *s = malloc(len);
+    if (!s)
+        kvd_no_memory(err, "a path", len);
+    else
+        (void)snprintf(s, len, "%.*s%s%s", (int)a_len, a, b, c);
+    return s;
+}
+
+char *kvd_path_in_folder(const char *folder, const char *name, kvd_err *err)
+{
+    const size_t len = strlen(folder);
+    return join(folder, len, len > 0 && folder[len - 1] == '/' ? "" : "/", name, err);
+}
+
+char *kvd_path_beside(const char *path, const char *name, kvd_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    return join(path, slash ? (size_t)(slash - path) + 1 : 0, name, "", err);
+}
+
+char *kvd_path_with_ending(const char *path, const char *old, const char *fresh, kvd_err *err)
+{
+    return join(path, strlen(path) - strlen(old), fresh, "", err);
+}
+
+bool kvd_path_ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n > m && strcmp(s + n - m, end) == 0;
+}
+
+int kvd_path_exists(const char *path, kvd_err *err)
+{
+    struct stat st;
+    if (stat(path, &st) == 0)
+        return 1;
+    if (errno == ENOENT || errno == ENOTDIR)
+        return 0;
+    return kvd_fail_errno(err, "cannot stat '%s'", path);
+}
+
+int kvd_path_take_existing(char *path, char **found, kvd_err *err)
+{
+    const int there = !path ? -1 : *found ? 0 : kvd_path_exists(path, err);
+    if (there > 0)
+        *found = path;
+    else
+        free(path);
+    return there < 0 ? -1 : 0;
+}
+
+int kvd_path_tok_bin(const char *path, char **found, kvd_err *err)
+{
+    int status = -1;
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char *folder = kvd_path_beside(path, ".", err),
+         *start = kvd_path_with_ending(base, ".bin", ".tok", err), *name = NULL;
+    DIR *dir = NULL;
+    *found = NULL;
+    if (!folder || !start)
+        goto done;
+    dir = opendir(folder);
+    if (!dir) {
+        kvd_fail_errno(err, "cannot list '%s'", folder);
+        goto done;
+    }
+    for (;;) {
+        errno = 0;
+        const struct dirent *d = readdir(dir);
+        if (!d && errno) {
+            kvd_fail_errno(err, "cannot list '%s'", folder);
+            goto done;
+        }
+        if (!d)
+            break;
+        if (strncmp(d->d_name, start, strlen(start)) != 0 || !kvd_path_ends_with(d->d_name, ".bin"))
+            continue;
+        if (name) {
+            kvd_fail(err, "'%s' has two tokenizers next to it, '%s' and '%s': name one", path, name,
+                     d->d_name);
+            goto done;
+        }
+        name = strdup(d->d_name);
+        if (!name) {
+            kvd_no_memory(err, "a path", strlen(d->d_name) + 1);
+            goto done;
+        }
+    }
+    if (name && !(*found = kvd_path_beside(path, name, err)))
+        goto done;
+    status = 0;
+done:
+    if (dir)
+        (void)closedir(dir);
+    free(name);
+    free(start);
+    free(folder);
+    return status;
+}
 
 static int by_tensor(const void *a, const void *b)
 {
@@ -201,4 +307,137 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 {
     const kvd_shard_entry *e = find_entry(s, tensor);
     return e ? kvd_safetensors_stored_of(s->file[e->file], tensor, spec, data, bytes, file) : 1;
+}
+
+static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scales",
+                  biases[] = "_bias", weight[] = ".weight", bias[] = ".bias";
+enum { NAME = 160, CODES = 16 }; /* CODES: bytes of the codes of a block */
+
+static bool ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n > m && strcmp(s + n - m, end) == 0;
+}
+
+bool kvd_stacked_name(const char *stored, char *name, size_t size)
+{
+    const char *const at = strstr(stored, mark);
+    if (!at)
+        return false;
+    const char *const part = at + strlen(mark), *const end = ends_with(part, blocks)   ? blocks
+                                                             : ends_with(part, scales) ? scales
+                                                             : ends_with(part, biases) ? biases
+                                                                                       : "";
+    const int n = snprintf(name, size, "%.*s%s0.%.*s%s", (int)(at - stored), stored, mark,
+                           (int)(strlen(part) - strlen(end)), part, end == biases ? bias : weight);
+    return n > 0 && (size_t)n < size;
+}
+
+/* Splits "x.experts.N.y.weight" into N and "x.experts.y". */
+static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
+{
+    const char *const at = strstr(name, mark);
+    char *rest;
+    if (!at || at[strlen(mark)] < '0' || at[strlen(mark)] > '9')
+        return false;
+    *expert = strtoul(at + strlen(mark), &rest, 10);
+    *of_bias = ends_with(name, bias);
+    const char *const end = *of_bias ? bias : weight;
+    if (*rest != '.' || !ends_with(rest, end))
+        return false;
+    const int n = snprintf(stored, NAME, "%.*s%.*s", (int)(at - name + (long)strlen(mark)), name,
+                           (int)(strlen(rest) - 1 - strlen(end)), rest + 1);
+    return n > 0 && n < NAME;
+}
+
+static int check_count(const char *stored, const kvd_tensor *t, int rank, size_t n_experts,
+                       kvd_err *err)
+{
+    if (t->rank != rank)
+        return kvd_fail(err, "'%s': tensor '%s' has %d dimensions, not %d", t->file, stored,
+                        t->rank, rank);
+    if (t->dims[0] != n_experts)
+        return kvd_fail(err, "'%s': tensor '%s' has %zu experts, the configuration needs %zu",
+                        t->file, stored, t->dims[0], n_experts);
+    return 0;
+}
+
+/* Finds a tensor of bytes, and fails if it is there with another type. */
+static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kvd_err *err)
+{
+    kvd_tensor_spec spec;
+    const void *data;
+    size_t bytes;
+    const char *file;
+    if (kvd_shards_stored(s, name, &spec, &data, &bytes, &file))
+        return 1;
+    if (strcmp(spec.dtype, "U8") != 0)
+        return kvd_fail(err, "'%s': tensor '%s' is %s, blocks of MXFP4 are stored as U8", file,
+                        name, spec.dtype);
+    *out =
+        (kvd_tensor){.name = spec.name, .rank = spec.rank, .n = bytes, .data = data, .file = file};
+    memcpy(out->dims, spec.dims, sizeof out->dims);
+    return 0;
+}
+
+/* Finds the codes and scales of an expert's matrix. Returns 1 if they are not stored. */
+static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
+                      kvd_tensor *out, kvd_err *err)
+{
+    char name[2 * NAME];
+    kvd_tensor exponents;
+    (void)snprintf(name, sizeof name, "%s%s", stored, blocks);
+    int status = find_bytes(s, name, out, err);
+    if (status)
+        return status;
+    if (check_count(name, out, 4, n_experts, err))
+        return -1;
+    const size_t rows = out->dims[1], row_blocks = out->dims[2];
+    if (out->dims[3] != CODES)
+        return kvd_fail(err, "'%s': tensor '%s' has blocks of %zu bytes, MXFP4 has %d", out->file,
+                        name, out->dims[3], CODES);
+    (void)snprintf(name, sizeof name, "%s%s", stored, scales);
+    status = find_bytes(s, name, &exponents, err);
+    if (status > 0)
+        return kvd_fail(err, "'%s': tensor '%s' is missing", out->file, name);
+    if (status || check_count(name, &exponents, 3, n_experts, err))
+        return -1;
+    if (exponents.dims[1] != rows || exponents.dims[2] != row_blocks)
+        return kvd_fail(err, "'%s': tensor '%s' has %zu x %zu scales, the blocks need %zu x %zu",
+                        exponents.file, name, exponents.dims[1], exponents.dims[2], rows,
+                        row_blocks);
+    out->packing = KVD_MXFP4_APART;
+    out->rank = 2;
+    out->dims[0] = rows;
+    out->dims[1] = 2 * CODES * row_blocks;
+    out->n = rows * out->dims[1];
+    out->data = (const unsigned char *)out->data + expert * rows * row_blocks * CODES;
+    out->scales = (const unsigned char *)exponents.data + expert * rows * row_blocks;
+    return 0;
+}
+
+int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kvd_tensor *out,
+                     kvd_err *err)
+{
+    char stored[NAME + sizeof biases];
+    size_t expert;
+    bool of_bias;
+    if (!split(name, &expert, &of_bias, stored) || expert >= n_experts)
+        return 1;
+    if (of_bias)
+        strcat(stored, biases);
+    int status = kvd_shards_find(s, stored, out, err);
+    if (status > 0 && !of_bias)
+        return find_mxfp4(s, stored, expert, n_experts, out, err);
+    if (status || check_count(stored, out, of_bias ? 2 : 3, n_experts, err))
+        return status ? status : -1;
+    if (kvd_tensor_take_slice(out, n_experts, expert, err))
+        return -1;
+    if (!of_bias) {
+        const size_t in = out->dims[0];
+        out->dims[0] = out->dims[1];
+        out->dims[1] = in;
+        out->order = KVD_ROWS_AS_COLUMNS;
+    }
+    return 0;
 }

@@ -2,9 +2,41 @@
 #ifndef KVD_MODEL_CHECKPOINT_SHARDS_H
 #define KVD_MODEL_CHECKPOINT_SHARDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
+#include "common/err.h"
 #include "model/checkpoint/safetensors.h"
+
+/*
+ * Builds the names of the files that belong to a checkpoint. The caller frees the returned texts.
+ */
+
+/* Returns folder/name, or NULL with *err if memory runs out, as the next two functions do. */
+char *kvd_path_in_folder(const char *folder, const char *name, kvd_err *err);
+/* Returns the path of the file `name` in the folder of the file `path`. */
+char *kvd_path_beside(const char *path, const char *name, kvd_err *err);
+/* Returns `path`, which must end with `old`, with `fresh` in place of that ending. */
+char *kvd_path_with_ending(const char *path, const char *old, const char *fresh, kvd_err *err);
+
+/* Returns true if `path` ends with `end` and has at least one character before it. */
+bool kvd_path_ends_with(const char *path, const char *end);
+
+/* Returns 1 if the file exists, 0 if it does not, and -1 with *err if neither can be determined. */
+int kvd_path_exists(const char *path, kvd_err *err);
+
+/*
+ * Stores `path` in *found if the file exists and *found is still NULL. Takes ownership of `path`,
+ * which may be NULL if building it failed; *err is already filled then.
+ */
+int kvd_path_take_existing(char *path, char **found, kvd_err *err);
+
+/*
+ * Stores in *found the allocated path of the one file NAME.tok*.bin in the folder of `path`
+ * (NAME.bin), or NULL if there is none. Two such files are an error. NAME is compared literally,
+ * not as a pattern, so it may hold any character.
+ */
+int kvd_path_tok_bin(const char *path, char **found, kvd_err *err);
 
 typedef struct {
     const char *tensor; /* name, borrowed from its file */
@@ -45,5 +77,28 @@ int kvd_shards_find(const kvd_shards *s, const char *tensor, kvd_tensor *out, kv
  */
 int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *spec,
                       const void **data, size_t *bytes, const char **file);
+
+/*
+ * Experts whose weights are stored together, one tensor for each part of all experts of a layer, as
+ * in the files of gpt-oss. The parts are found under names that have the number of an expert:
+ *
+ *   "x.experts.N.y.weight"  is expert N of "x.experts.y" [n_experts][in][out], or of
+ *                           "x.experts.y_blocks" [n_experts][out][in / 32][16] (U8) and
+ *                           "x.experts.y_scales" [n_experts][out][in / 32] (U8), MXFP4
+ *   "x.experts.N.y.bias"    is expert N of "x.experts.y_bias" [n_experts][out]
+ */
+
+/*
+ * Finds the tensor `name` of expert N as above. Returns 0 and fills *out, 1 if there is none, or -1
+ * with *err if the stored tensors do not have these shapes and types, or not n_experts experts.
+ */
+int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kvd_tensor *out,
+                     kvd_err *err);
+
+/*
+ * Writes to `name` the name of expert 0 of a stored tensor, such as "x.experts.0.y.weight" for
+ * "x.experts.y_blocks". Returns false if the tensor does not hold experts or the name is too long.
+ */
+bool kvd_stacked_name(const char *stored, char *name, size_t size);
 
 #endif

@@ -1,6 +1,201 @@
 #include "model/checkpoint/tensor.h"
 
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
 #include <string.h>
+
+#include "common/half.h"
+
+/* GROUPS: groups of 16 elements of a block of 256. */
+enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
+
+static const kvd_block_layout layouts[] = {
+    [KVD_Q8_0] = {"q8_0", SMALL, 34},         [KVD_Q4_0] = {"q4_0", SMALL, 18},
+    [KVD_Q4_1] = {"q4_1", SMALL, 20},         [KVD_Q5_0] = {"q5_0", SMALL, 22},
+    [KVD_Q5_1] = {"q5_1", SMALL, 24},         [KVD_Q2_K] = {"q2_k", LARGE, 84},
+    [KVD_Q3_K] = {"q3_k", LARGE, 110},        [KVD_Q4_K] = {"q4_k", LARGE, 144},
+    [KVD_Q5_K] = {"q5_k", LARGE, 176},        [KVD_Q6_K] = {"q6_k", LARGE, 210},
+    [KVD_IQ4_NL] = {"iq4_nl", SMALL, 18},     [KVD_MXFP4] = {"mxfp4", SMALL, 17},
+    [KVD_MXFP4_APART] = {"mxfp4", SMALL, 16},
+};
+
+const kvd_block_layout *kvd_block_layout_of(kvd_packing packing)
+{
+    return packing == KVD_PLAIN || packing == KVD_RANDOM ? NULL : &layouts[packing];
+}
+
+static float f16(const unsigned char *p)
+{
+    float x;
+    kvd_to_f32(KVD_F16, p, &x, 1);
+    return x;
+}
+
+static int as_signed(unsigned char byte)
+{
+    return byte < 128 ? byte : byte - 256;
+}
+
+/* ---- blocks of 32 ---------------------------------------------------------------------------- */
+
+/* Code of 4 bits of element i: the low halves of 16 bytes, then the high halves. */
+static int nibble(const unsigned char *q, size_t i)
+{
+    return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
+}
+
+/* Bit 4 of the code of element i of Q5_0 and Q5_1, from 32 bits in little-endian order. */
+static int fifth(const unsigned char *high, size_t i)
+{
+    return (high[i / 8] >> (i % 8) & 1) << 4;
+}
+
+static float small_value(kvd_packing packing, const unsigned char *b, float d, size_t i)
+{
+    static const signed char table[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                        1,    13,   25,  38,  53,  69,  89,  113};
+    switch (packing) {
+    case KVD_Q8_0:
+        return d * (float)as_signed(b[2 + i]);
+    case KVD_Q4_0:
+        return d * (float)(nibble(b + 2, i) - 8);
+    case KVD_Q4_1:
+        return d * (float)nibble(b + 4, i) + f16(b + 2);
+    case KVD_Q5_0:
+        return d * (float)((nibble(b + 6, i) | fifth(b + 2, i)) - 16);
+    case KVD_Q5_1:
+        return d * (float)(nibble(b + 8, i) | fifth(b + 4, i)) + f16(b + 2);
+    default:
+        assert(packing == KVD_IQ4_NL);
+        return d * (float)table[nibble(b + 2, i)];
+    }
+}
+
+/* Values of the codes of E2M1: a sign, two bits of exponent, one of mantissa. Code 8 is -0. */
+static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                               0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
+/* 2^(scale - 127), the number that E8M0 encodes; every power but 255 is a float32. */
+static float power(unsigned char scale)
+{
+    return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
+}
+
+void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t first, size_t n,
+                    float *out)
+{
+    const float d = power(scale);
+    for (size_t i = first; i < first + n; i++)
+        out[i - first] = d * e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
+}
+
+/* ---- blocks of 256 --------------------------------------------------------------------------- */
+
+/* Q2_K: scales of 4 bits and 4 bits [16], codes of 2 bits [64], d, m. */
+static void read_q2_k(const unsigned char *b, float *out)
+{
+    const float d = f16(b + 80), m = f16(b + 82);
+    for (size_t i = 0; i < LARGE; i++) {
+        const unsigned char scale = b[i / 16], byte = b[16 + i / 128 * 32 + i % 32];
+        const float dl = d * (float)(scale & 15), ml = m * (float)(scale >> 4);
+        out[i] = dl * (float)(byte >> i % 128 / 32 * 2 & 3) - ml;
+    }
+}
+
+/* Q3_K: bit 2 of the codes [32], bits 0 and 1 [64], scales of 6 bits [12], d. */
+static void read_q3_k(const unsigned char *b, float *out)
+{
+    const unsigned char *packed = b + 96;
+    const float d = f16(b + 108);
+    float dl[GROUPS];
+    for (size_t g = 0; g < GROUPS; g++) {
+        const int low = g < 8 ? packed[g] & 15 : packed[g - 8] >> 4,
+                  high = packed[8 + g % 4] >> g / 4 * 2 & 3;
+        dl[g] = d * (float)((low | high << 4) - 32);
+    }
+    for (size_t i = 0; i < LARGE; i++) {
+        const int low = b[32 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3,
+                  high = b[i % 32] >> i / 32 & 1;
+        out[i] = dl[i / 16] * (float)(low - (high ? 0 : 4));
+    }
+}
+
+/* Scale and minimum of group g of 32 elements of Q4_K and Q5_K, 6 bits each of 12 bytes. */
+static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
+{
+    if (g < 4) {
+        *scale = p[g] & 63;
+        *minimum = p[g + 4] & 63;
+    } else {
+        *scale = (p[g + 4] & 15) | p[g - 4] >> 6 << 4;
+        *minimum = p[g + 4] >> 4 | p[g] >> 6 << 4;
+    }
+}
+
+/* Q4_K: d, m, scales [12], codes of 4 bits [128]. Q5_K: bit 4 of the codes [32] before them. */
+static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
+{
+    const unsigned char *high = b + 16, *low = fifth_bit ? b + 48 : b + 16;
+    const float d = f16(b), m = f16(b + 2);
+    for (size_t g = 0; g < 8; g++) {
+        int scale, minimum;
+        scale_and_minimum(b + 4, g, &scale, &minimum);
+        const float dl = d * (float)scale, ml = m * (float)minimum;
+        for (size_t i = 0; i < 32; i++) {
+            int q = low[g / 2 * 32 + i] >> g % 2 * 4 & 15;
+            if (fifth_bit)
+                q |= (high[i] >> g & 1) << 4;
+            out[g * 32 + i] = dl * (float)q - ml;
+        }
+    }
+}
+
+/* Q6_K: bits 0 to 3 of the codes [128], bits 4 and 5 [64], signed scales [16], d. */
+static void read_q6_k(const unsigned char *b, float *out)
+{
+    const float d = f16(b + 208);
+    for (size_t i = 0; i < LARGE; i++) {
+        const size_t half = i / 128, in = i % 128;
+        const int low = b[half * 64 + in % 64] >> in / 64 * 4 & 15,
+                  high = b[128 + half * 32 + in % 32] >> in / 32 * 2 & 3;
+        const float dl = d * (float)as_signed(b[192 + i / 16]);
+        out[i] = dl * (float)((low | high << 4) - 32);
+    }
+}
+
+static void read_large(kvd_packing packing, const unsigned char *block, float *out)
+{
+    if (packing == KVD_Q2_K)
+        read_q2_k(block, out);
+    else if (packing == KVD_Q3_K)
+        read_q3_k(block, out);
+    else if (packing == KVD_Q6_K)
+        read_q6_k(block, out);
+    else
+        read_q4_k_q5_k(block, packing == KVD_Q5_K, out);
+}
+
+void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t first, size_t n,
+                    float *out)
+{
+    float whole[KVD_BLOCK_MOST];
+    assert(first + n <= layouts[packing].elements);
+    if (packing == KVD_MXFP4) {
+        const float d = power(block[0]);
+        for (size_t i = 0; i < n; i++)
+            out[i] = d * e2m1[nibble(block + 1, first + i)];
+    } else if (layouts[packing].elements == SMALL) {
+        const float d = f16(block);
+        for (size_t i = 0; i < n; i++)
+            out[i] = small_value(packing, block, d, first + i);
+    } else if (n == LARGE) {
+        read_large(packing, block, out);
+    } else {
+        read_large(packing, block, whole);
+        memcpy(out, whole + first, n * sizeof *out);
+    }
+}
 
 const char *kvd_tensor_type_name(const kvd_tensor *t)
 {

@@ -12,9 +12,8 @@
 #include "model/checkpoint/streaming.h"
 #include "model/pass/attention.h"
 #include "model/pass/blocks.h"
-#include "model/pass/blocks_back.h"
-#include "model/pass/experts.h"
 #include "model/pass/forward.h"
+#include "model/pass/layer.h"
 #include "model/pass/layer_back.h"
 #include "model/pass/vector.h"
 

@@ -1,4 +1,4 @@
-#include "model/pass/experts.h"
+#include "model/pass/layer.h"
 
 #include <assert.h>
 #include <math.h>
@@ -8,7 +8,6 @@
 #include "common/threads.h"
 #include "model/checkpoint/streaming.h"
 #include "model/pass/blocks.h"
-#include "model/pass/blocks_back.h"
 #include "model/pass/layer_back.h"
 #include "model/pass/routing.h"
 

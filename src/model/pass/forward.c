@@ -10,7 +10,6 @@
 #include "model/checkpoint/streaming.h"
 #include "model/checkpoint/weights.h"
 #include "model/pass/blocks.h"
-#include "model/pass/experts.h"
 #include "model/pass/latent.h"
 #include "model/pass/layer.h"
 

@@ -1,4 +1,4 @@
-#include "model/pass/forward_ref.h"
+#include "model/pass/forward.h"
 
 #include <complex.h>
 #include <math.h>

@@ -6,7 +6,59 @@
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
 
+#include <stddef.h>
+
+#include "model/checkpoint/config.h"
 #include "model/pass/layer.h"
+
+/*
+ * Gradients of the blocks in blocks.h and attention.h, in float32. dy is the gradient of a loss
+ * with respect to a block's output, dx the gradient with respect to its input. The caller passes
+ * the block's input again. Everything runs on the calling thread, between kvd_blas_serial and
+ * kvd_blas_restore.
+ */
+
+/* Add the gradient of a norm to dx [n][d]; x, dy [n][d], gain [d]. dx must be neither x nor dy. */
+void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
+                       const float *dy, float *dx);
+void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
+                         const float *dy, float *dx);
+
+/* Computes dx [n][in] = dy [n][out] W with W [out][in]. If `add` is set, adds the product to dx. */
+void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
+                     int add);
+
+/*
+ * Compute the gradient of kvd_swiglu and of kvd_geglu_tanh, all [n]: dy becomes the gradient with
+ * respect to up, and gate the gradient with respect to gate.
+ */
+void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
+void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
+                             float *dy);
+void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy);
+
+/*
+ * Computes the gradient of KVD_GELU, KVD_GELU_TANH or KVD_RELU: x [n] is the activation's input,
+ * and dy [n] becomes dx.
+ */
+void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy);
+
+/*
+ * The input of kvd_attend_back: one KV head of one sequence of n rows and the `group` query heads
+ * that read it, next to each other.
+ *   q, o, d_o, dq [n][group][d], rows ldq apart; k, v, dk, dv [n][d], rows ldk apart
+ *   window as in kvd_attention_in; score as kvd_config_scores gives it
+ *   scratch [2 * KVD_ATTEND_ROWS * n], or [3 * KVD_ATTEND_ROWS * n] if score.softcap is not 0
+ * o is the output of attention and d_o the gradient with respect to it; dq, dk and dv are written.
+ */
+typedef struct {
+    size_t n, window, group, d, ldq, ldk;
+    kvd_scores score;
+    const float *sinks; /* [group] sink of each query head; NULL: the model has none */
+    const float *q, *k, *v, *o, *d_o;
+    float *dq, *dk, *dv;
+} kvd_attend_back_in;
+void kvd_attend_back(const kvd_attend_back_in *in, float *scratch);
 
 /* Returns the floats of scratch per row. */
 size_t kvd_layer_back_scratch(const kvd_config *c);

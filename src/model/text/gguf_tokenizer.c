@@ -1,4 +1,4 @@
-#include "model/text/gguf_tokenizer.h"
+#include "model/text/tokenizer/steps.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "common/utf8.h"
-#include "model/text/tokenizer/vocab.h"
 
 /* Values of tokenizer.ggml.token_type. */
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };

@@ -10,15 +10,8 @@
 #include "common/run.h"
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
-#include "model/text/gguf_tokenizer.h"
-#include "model/text/tokenizer/added_tokens.h"
-#include "model/text/tokenizer/bpe.h"
 #include "model/text/tokenizer/json_fields.h"
-#include "model/text/tokenizer/normalize.h"
-#include "model/text/tokenizer/postprocess.h"
-#include "model/text/tokenizer/pretokenize.h"
-#include "model/text/tokenizer/token_decoder.h"
-#include "model/text/tokenizer/tokenizer_llama2c.h"
+#include "model/text/tokenizer/steps.h"
 
 /* Working memory of one call of encode; kept between calls for its buffers and its word cache. */
 typedef struct {

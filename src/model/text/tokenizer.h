@@ -42,7 +42,7 @@ void kvd_ids_release(kvd_ids *ids);
 
 /*
  * Returns the tokenizer in a file, or in `len` bytes in memory, where `name` is the file's name in
- * messages. The content decides the format: JSON, a GGUF file (gguf_tokenizer.h), or the llama2.c
+ * messages. The content decides the format: JSON, a GGUF file (gguf_tokenizer.c), or the llama2.c
  * binary. On failure returns NULL and fills *err.
  *
  * The llama2.c binary does not state its vocabulary size, so vocab_size must be that of its model,

@@ -1,4 +1,3 @@
-#include "report/measures/calibration.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -6,7 +5,7 @@
 #include <string.h>
 
 #include "report/measures/measures.h"
-#include "report/measures/same.h"
+#include "report/rows.h"
 
 bool kvd_calibration_reduced(const kvd_spectrum *s)
 {

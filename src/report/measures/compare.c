@@ -1,4 +1,3 @@
-#include "report/measures/compare.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,12 +1,11 @@
-#include "report/measures/jct_measures.h"
+#include "report/measures/measures.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "formats/jct.h"
-#include "report/measures/same.h"
-#include "report/rows/jct_rows.h"
+#include "report/rows.h"
 
 /* SHARED_CHANGE precedes SHARED, because its text begins with the text of SHARED. */
 typedef enum {
@@ -103,17 +102,17 @@ static bool well_formed(const char *sizes)
  * Returns true if the entry is of the method: a name with keys is that setting alone, a name
  * without keys is every setting.
  */
-static bool asked_for(const kvd_jct_entry *e, const char *method, const question *q)
+static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
     const bool shared = q->kind == SHARED || q->kind == SHARED_CHANGE;
-    return !strcmp(kvd_jct_text(e, strchr(method, ',') ? "method" : "name"), method) &&
-           (!shared || !strcmp(kvd_jct_text(e, "parallel"), "sequence")) &&
-           kvd_jct_real(e, "gpus") > 0 &&
-           among(q->sizes, kvd_jct_real(e, "input"), kvd_jct_real(e, "output"));
+    return !strcmp(kvd_report_text(e, strchr(method, ',') ? "method" : "name"), method) &&
+           (!shared || !strcmp(kvd_report_text(e, "parallel"), "sequence")) &&
+           kvd_report_real(e, "gpus") > 0 &&
+           among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output"));
 }
 
 /* Sums the seconds of the parts. A name that is no part is an error. */
-static int seconds(const kvd_jct_entry *e, const char *parts, double *sum, kvd_err *err)
+static int seconds(const kvd_report_row *e, const char *parts, double *sum, kvd_err *err)
 {
     *sum = 0;
     for (const char *p = parts; *p;) {
@@ -122,68 +121,69 @@ static int seconds(const kvd_jct_entry *e, const char *parts, double *sum, kvd_e
         snprintf(column, sizeof column, "%.*s_s", (int)n, p);
         if (kvd_rows_find(e->file->jct, column) < 0)
             return kvd_fail(err, "no part '%.*s'", (int)n, p);
-        *sum += kvd_jct_real(e, column);
+        *sum += kvd_report_real(e, column);
         p += n + (p[n] == '+');
     }
     return 0;
 }
 
-static int put(const kvd_jct_entry *e, double value, kvd_measured *out, kvd_err *err)
+static int put(const kvd_report_row *e, double value, kvd_measured *out, kvd_err *err)
 {
     const size_t first = out->n;
     if (kvd_values_put(out, value, err, "%.60s, %.0f + %.0f tokens, %.100s",
-                       kvd_jct_text(e, "method"), kvd_jct_real(e, "input"),
-                       kvd_jct_real(e, "output"), e->place))
+                       kvd_report_text(e, "method"), kvd_report_real(e, "input"),
+                       kvd_report_real(e, "output"), e->place))
         return -1;
-    kvd_values_timed_on(out, first, kvd_jct_text(e, "engine"));
+    kvd_values_timed_on(out, first, kvd_report_text(e, "engine"));
     return 0;
 }
 
-static int of_parts(const kvd_jct_entry *e, const question *q, kvd_measured *out, kvd_err *err)
+static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *out, kvd_err *err)
 {
     double of, without = 0;
-    if (!(kvd_jct_real(e, "phases") > 0))
+    if (!(kvd_report_real(e, "phases") > 0))
         return 0;
     if (seconds(e, q->rest, &of, err))
         return -1;
     if (q->kind != EXTRA && !(of > 0))
         return 0; /* another part may do its work, so a job without these parts does not count */
     if (q->kind == EXTRA) {
-        kvd_jct_entry none = *e;
+        kvd_report_row none = *e;
         none.row = kvd_jct_uncompressed(e->file->jct, e->row);
         if (none.row == SIZE_MAX)
             return 0;
         if (seconds(&none, q->rest, &without, err))
             return -1;
     }
-    return put(e, 100 * (of - without) / kvd_jct_real(e, whole[q->kind]), out, err);
+    return put(e, 100 * (of - without) / kvd_report_real(e, whole[q->kind]), out, err);
 }
 
 /* Appends the JCT over that of every comparable row of the other method. */
-static int of_change(const kvd_jct_entries *all, const kvd_jct_entry *e, const question *q,
+static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_jct_entry *const other = &all->item[i];
+        const kvd_report_row *const other = &all->item[i];
         if (other->file == e->file && asked_for(other, q->rest, q) &&
             !kvd_rows_differ(e->file, e->row, other->file, other->row, "method") &&
-            put(e, 100 * (kvd_jct_real(e, "jct_s") / kvd_jct_real(other, "jct_s") - 1), out, err))
+            put(e, 100 * (kvd_report_real(e, "jct_s") / kvd_report_real(other, "jct_s") - 1), out,
+                err))
             return -1;
     }
     return 0;
 }
 
 /* Appends the time of the parts over that of every comparable row of the other method. */
-static int of_parts_changed(const kvd_jct_entries *all, const kvd_jct_entry *e, const question *q,
+static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {
     double of, before;
-    if (!(kvd_jct_real(e, "phases") > 0))
+    if (!(kvd_report_real(e, "phases") > 0))
         return 0;
     if (seconds(e, q->rest, &of, err))
         return -1;
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_jct_entry *const other = &all->item[i];
+        const kvd_report_row *const other = &all->item[i];
         if (other->file != e->file || !asked_for(other, q->other, q) ||
             kvd_rows_differ(e->file, e->row, other->file, other->row, "method"))
             continue;
@@ -197,7 +197,7 @@ static int of_parts_changed(const kvd_jct_entries *all, const kvd_jct_entry *e, 
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err)
 {
-    kvd_jct_entries all;
+    kvd_report_rows all;
     question q;
     if (!parse(name, &q))
         return kvd_fail(err, "unknown measure '%s'", name);
@@ -214,6 +214,6 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                      : q.kind == PARTS_CHANGE || q.kind == SHARED_CHANGE
                          ? of_parts_changed(&all, &all.item[i], &q, out, err)
                          : of_parts(&all.item[i], &q, out, err);
-    kvd_jct_entries_release(&all);
+    kvd_report_rows_release(&all);
     return status ? -1 : 0;
 }

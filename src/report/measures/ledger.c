@@ -8,7 +8,6 @@
 #include "common/args.h"
 #include "common/files/csv.h"
 #include "report/measures/measures.h"
-#include "report/measures/verdict.h"
 
 enum {
     ID,

@@ -9,7 +9,7 @@
  *   published_column        column of that table; "*_cv_percent" names all columns with that ending
  *   published_low, _high    the published range if no table gives it
  *   unit                    unit of all numbers of the row
- *   measure, test, limit    a measure of measures.h, and the test of the verdict (verdict.h)
+ *   measure, test, limit    a measure of measures.h, and the test of the verdict (below)
  *   trend_measure, trend_test, trend_limit
  *                           measure, test and limit of the verdict "trend holds"
  *   beside                  further measures to show, separated by blanks; NAME=UNIT if the unit is
@@ -29,9 +29,83 @@
 #ifndef KVD_REPORT_MEASURES_LEDGER_H
 #define KVD_REPORT_MEASURES_LEDGER_H
 
-#include "report/measures/verdict.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/err.h"
+#include "report/measures/measures.h"
 #include "report/report.h"
 #include "report/results.h"
+
+/*
+ * Verdicts on measured values: whether a claim of a paper holds, does not hold, or cannot be told
+ * apart from its opposite.
+ *
+ * A test takes a limit: a number, or "low" or "high" for that end of the published range.
+ *   at-most L, at-least L      v <= L, v >= L
+ *   within L                   low - L <= v <= high + L, the published range widened by L
+ *   between A:B                A <= v <= B
+ *   loads-at-most L, loads-at-least L
+ *                              the same of curves over the load: at 99 % of the loads at least;
+ *                              undecided if it passes wherever loads were simulated, but at fewer
+ *   above-null, below-null     v is above (below) the range that it would have if the claim were
+ *                              false
+ *
+ * A value with a 95 % interval passes if the whole interval does, fails if none of it does, and is
+ * undecided otherwise. Without an interval the value itself counts. A claim passes if every value
+ * does, and fails if any value fails.
+ */
+
+typedef enum {
+    KVD_REPRODUCED,
+    KVD_HOLDS,
+    KVD_TREND_HOLDS,
+    KVD_CANNOT_TELL,
+    KVD_NOT_REPRODUCED,
+    KVD_DOES_NOT_HOLD,
+    KVD_NOT_MEASURED,
+    KVD_N_VERDICTS
+} kvd_verdict;
+/*
+ * Names of the verdicts: "reproduced", "holds", "trend holds", "cannot tell", "not reproduced", ...
+ */
+extern const char *const kvd_verdict_name[KVD_N_VERDICTS];
+/* Returns the colour class of a verdict on the page: 0 good, 1 in part, 2 bad, 3 none. */
+int kvd_verdict_colour(kvd_verdict v);
+
+typedef struct {
+    const char *test, *limit, *trend_test, *trend_limit;
+    double low, high; /* published range; NaN if the paper prints no number */
+} kvd_verdict_rule;
+
+/*
+ * Judges the values of a claim and those of its trend.
+ *
+ * If the paper prints a number: "reproduced" if the test passes, else "trend holds" if the test of
+ * the trend passes, else "cannot tell" if the test is undecided, else "not reproduced". Values of a
+ * queue that grows pass no test. If the paper prints none, the test must be above-null or
+ * below-null: "holds", "does not hold" if a value is on the other side of its null, else "cannot
+ * tell".
+ *
+ * Fails for an unknown test, and for a test that does not fit the published range.
+ */
+int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
+                      const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
+
+/*
+ * Returns the share of the loads, from a tenth of the highest rate of the baseline to all of it, at
+ * which a curve is between lo and hi: linear between measured loads, and 0 where loads were not
+ * measured or the queue grows. `v` are the values of one curve by rising load.
+ */
+double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
+
+/*
+ * Writes to *least and *most the smallest and largest share of loads, over the curves, at which the
+ * test "loads-..." of the rule passes. Returns the number of curves, or 0 if the rule has another
+ * test.
+ */
+size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
+                         double *most);
 
 typedef struct {
     char *id, *source, *claim, *setting, *rule, *needs, *unit, *cannot;
@@ -82,5 +156,86 @@ void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
 /* Writes a published range: "0.07 to 0.351 %" or "none printed". */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
+
+/*
+ * Consistency of the published tables, from the files of data/paper alone: the tables of
+ * epsilon and delta (ZACK Tables 4 and 5, FDC Table 2), and the columns that several tables share.
+ */
+
+enum { KVD_MOST_DATASETS = 6 };
+
+/* A printed number and half a unit of its last digit. */
+typedef struct {
+    double value, half;
+} kvd_printed;
+
+/* One model of a table of epsilon and delta. */
+typedef struct {
+    char model[64];
+    char dataset[KVD_MOST_DATASETS][32];
+    kvd_printed epsilon[KVD_MOST_DATASETS], delta[KVD_MOST_DATASETS];
+    size_t n;
+} kvd_published_model;
+
+typedef struct {
+    char name[64]; /* name of the file, such as "zack_table04_qk_eps_delta.csv" */
+    kvd_published_model *model;
+    size_t n;
+} kvd_published_table;
+
+/*
+ * Reads a table of epsilon and delta. Numbers that are not printed (N/A) are left out. The caller
+ * releases *out, also on failure.
+ */
+int kvd_published_load(const char *paper, const char *file, kvd_published_table *out, kvd_err *err);
+void kvd_published_release(kvd_published_table *t);
+
+/*
+ * Pairs of datasets whose |epsilon_a - epsilon_b| is larger than delta_a + delta_b by more than
+ * rounding explains. If delta is the mean of |R_ref - R|, as the papers define it, and R_ref is one
+ * matrix, there are none: a mean of absolute values is a norm.
+ */
+typedef struct {
+    size_t pairs, violated;
+} kvd_published_triangle;
+kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
+
+/*
+ * Returns true if one epsilon_ref exists with delta = |epsilon_ref - epsilon| for every dataset
+ * within rounding: delta is then a difference of two averages.
+ */
+bool kvd_published_one_epsilon(const kvd_published_model *m);
+
+/*
+ * Fit over all models of a table, and over the deltas of each model in every order: the number
+ * of models that have one epsilon, the number to expect if deltas did not belong to epsilons, and
+ * the probability of at least as many.
+ */
+typedef struct {
+    size_t fits;
+    double expected, probability;
+} kvd_published_fit;
+kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
+
+/* Two columns of two tables that are equal, digit for digit, in rows of the same model. */
+typedef struct {
+    char table[2][64], column[2][64];
+    /* number of rows that both tables have, and number of those rows with equal digits */
+    size_t shared, equal;
+} kvd_published_twin;
+
+/*
+ * Finds columns of different tables of PAPER with at least four shared rows, of which at least
+ * three in four are equal digit for digit. Rows are matched by their leading texts (model, and
+ * dataset if there is one). *out is allocated. Tables of traces are left out.
+ */
+int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
+
+/* A model of one table whose numbers are those of another model in another table. */
+typedef struct {
+    char table[2][64], model[2][64];
+    size_t numbers;
+} kvd_published_double;
+int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t *n, kvd_err *err);
 
 #endif

@@ -1,5 +1,4 @@
 #include "report/measures/measures.h"
-#include "report/measures/calibration.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,13 +6,7 @@
 #include <string.h>
 
 #include "common/args.h"
-#include "report/measures/jct_measures.h"
-#include "report/measures/proposals.h"
-#include "report/measures/rate_measures.h"
-#include "report/measures/same.h"
-#include "report/measures/serving_measures.h"
-#include "report/measures/setting_measures.h"
-#include "report/measures/token_measures.h"
+#include "report/rows.h"
 
 /* ---- values by name ------------------------------------------------------------------------- */
 

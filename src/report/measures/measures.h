@@ -2,7 +2,9 @@
 #ifndef KVD_REPORT_MEASURES_MEASURES_H
 #define KVD_REPORT_MEASURES_MEASURES_H
 
+#include "report/report.h"
 #include "report/results.h"
+#include "report/rows.h"
 
 /* ---- spectra; sums run over all layers and heads of the pair -------------------------------- */
 
@@ -60,7 +62,7 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /*
  * Returns true if the row is of the model with weights of few bits, which is no method of the cache
- * (study_weights.c).
+ * (study_settings.c).
  */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
 /* Returns true if the row evaluates the text that its bases come from. */
@@ -120,12 +122,12 @@ typedef struct {
  *   centroids-time:all     seconds with the most centroids / with the fewest
  *                          The names of these five may end in -weighted for weighted centroids;
  *                          the prune- names also in -rows for rows without K-means.
- *   p99-...:TEXT           rate_measures.h
+ *   p99-...:TEXT           kvd_rate_measure
  *   proposal-over-oracle:all
- *                          proposals.h
- *   NAME:all               token_measures.h
- *   serving-...:TRACE      serving_measures.h
- *   jct-...:SIZES          jct_measures.h
+ *                          kvd_proposals_measure
+ *   NAME:all               kvd_token_measure
+ *   serving-...:TRACE      kvd_serving_measure
+ *   jct-...:SIZES          kvd_jct_measure
  *
  * Spectra of fewer rows count only for the measures prune-... and centroids-.... If no file has the
  * measure, out->n is 0. An unknown name is an error.
@@ -146,5 +148,296 @@ void kvd_values_null(kvd_measured *v, double lo, double hi);
  */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
+
+/* Numbers that are computed from kvdim/jct files, for the ledger. */
+
+/*
+ * Measures of jobs that ran on a GPU. METHOD is a name, which covers all its settings, or a name
+ * with keys ("zack,p=0.3"), which covers one. PART is a column without "_s" ("decode_restore"). SIZES is
+ * "100000x256", input and output tokens, several of them with plus signs between them, or "all".
+ *
+ *   jct-share-METHOD-PART[+PART]...:SIZES         the parts in percent of the JCT; a job without
+ *                                                 any of them does not count, because another
+ *                                                 part may do their work
+ *   jct-of-prompts-METHOD-PART[+PART]...:SIZES    the parts in percent of the time of prompts
+ *   jct-of-steps-METHOD-PART[+PART]...:SIZES      the parts in percent of the time of steps
+ *   jct-extra-METHOD-PART[+PART]...:SIZES         the parts less those of none in the same file and
+ *                                                 sizes, in percent of the JCT
+ *   jct-change-A-over-B:SIZES                     JCT of A over that of B in the same file and
+ *                                                 sizes, less 1, in percent
+ *   jct-parts-METHOD-PART[+PART]...-over-OTHER:SIZES
+ *                                                 the parts over those of OTHER in the same file
+ *                                                 and sizes, less 1, in percent
+ *   jct-shared-METHOD-PART[+PART]...:SIZES        as jct-share, for jobs whose prompts the GPUs
+ *                                                 share by their tokens
+ *   jct-shared-change-METHOD-PART[+PART]...-over-OTHER:SIZES
+ *                                                 for those jobs, the parts over those of OTHER,
+ *                                                 less 1, in percent
+ */
+bool kvd_jct_measure_known(const char *name);
+int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
+                    kvd_err *err);
+
+/* Rates that keep 99 % of the accuracy, as kvdim-eval --target finds them, for the ledger. */
+
+/*
+ * p99-A:TEXT is the share of the cache that A removes at 99 % of the top-1 accuracy of the
+ * uncompressed model, with its 95 % interval. p99-A-less-B:TEXT is the share of A less that of B in
+ * one file; its interval is the widest that the two intervals allow.
+ *
+ * There is one value per accuracy file that has a search of A and whose label contains TEXT,
+ * ignoring upper and lower case. A is the name of a search: a method, with "-RULE" if its widths
+ * follow another rule than its default.
+ */
+bool kvd_rate_measure_known(const char *name);
+int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
+                     kvd_err *err);
+
+/*
+ * Numbers that are computed from accuracy rows of methods whose settings were tried, for the
+ * ledger.
+ */
+
+/*
+ * One value per accuracy file and evaluated text:
+ *   mirror-kl         KL of hetero with K2V4 over that with K4V2; mirror-kl-high: of K4V8 over K8V4
+ *   neutral-cache smallest share of a 16-bit cache, percent, of the leankv settings that keep at
+ *   least 0.99 of top-1 with an interval that reaches 1 five-percent-cache the same of those that
+ *   keep at least 0.95 of top-1 v-over-qk perplexity of zack with cut=v over that with cut=qk, at
+ *   the largest p that both have kv-over-weights perplexity of hetero with 4 bits for keys and
+ *   values over that with 4-bit weights, less 1, percent, where every row
+ *                     reads the compressed cache; kv-over-weights-prompt: where prompts attend
+ *                     uncompressed
+ *   h2o-over-sparsity-kl
+ *                     KL of h2o over that of sparsity with th = tl at the same share of the cache,
+ *                     one value per row of sparsity; its null is 1
+ * A file without the rows that a measure compares has no value of it.
+ */
+bool kvd_setting_measure_known(const char *name);
+int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
+
+/* Numbers that are computed from kvdim/tokens files, for the ledger. */
+
+/*
+ * One value per tokens file of a trained model:
+ *   score-range             range of the scores (largest less smallest) of the last layer over that
+ *                           of the first, percent
+ *   near-unimportant        part of the unimportant tokens, ranked by the mean score as a query,
+ *                           that neighbouring layers share: mean over neighbours, percent, with its
+ *                           interval over requests; near-unimportant-as-key: by the mean score as a
+ *                           key; near-unimportant-denominator: by softmax denominators;
+ *                           near-important...: likewise
+ *   rise-unimportant        near-unimportant less the part that the first and the last layer share,
+ *                           percentage points; rise-important likewise
+ *   received-decades        mean over layers of the decades that the mean mass received spans
+ *   value-decades           the most decades that the norms of values span in a layer
+ *   more-decades            the least difference of those two in a layer
+ *   critical-layers         most over fewest tokens that hold 95 % of a layer's mass (means over
+ *                           requests)
+ *   critical-heads          most over fewest tokens that hold 95 % of a KV head's mass: mean over
+ *                           layers of the ratio
+ *   critical-requests       standard deviation over requests / mean of those of a KV head, mean
+ *                           over heads, percent
+ * A file of one layer (of one KV head) has no value of what compares layers (heads).
+ *
+ * The null is the range of the measure over the files of the same model and seq_len with random
+ * weights. critical-layers and critical-heads: from 1 to the larger of the ratio that layers
+ * (heads) of equal means would show by their spread over requests, and the largest ratio with
+ * random weights.
+ */
+bool kvd_token_measure_known(const char *name);
+int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
+
+/*
+ * Settings that kvdim-fit --regression proposed and that were measured, next to the Oracle of the
+ * same text (ZDC section 8).
+ */
+
+typedef struct {
+    const kvd_result *file; /* file with the proposal */
+    size_t proposal;        /* row of the proposal in `file` */
+    const kvd_result *accuracy;
+    size_t row; /* row of `accuracy` that measured the proposal */
+    /* loss that was asked for: perplexity over that of the uncompressed model, less 1 */
+    double asked;
+    kvd_interval measured; /* measured loss */
+    double share;          /* share of a 16-bit cache that the proposal stores */
+    /*
+     * Smallest share of another measured setting whose loss is at most `asked`; NaN if there is
+     * none.
+     */
+    double oracle_asked;
+    /* smallest share of another setting whose loss is at most the measured loss */
+    double oracle_measured;
+    /*
+     * smallest shares that settings store within the lower and the upper end of the interval of the
+     * measured loss; NaN if no setting is within that end
+     */
+    double oracle_lo, oracle_hi;
+} kvd_judged_proposal;
+
+/*
+ * Fills *all with every proposal, once per accuracy file of its model that has a row with exactly
+ * its numbers. The Oracle is searched among the rows of all files with equal model, text, tokens,
+ * prompt and method that are not proposals. *all is allocated; the caller frees it.
+ */
+int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
+
+/*
+ * Measure "proposal-over-oracle": `share` over oracle_measured, less 1, in percent, of proposals
+ * for losses that the sweep reached, from sweeps of which at least one is of the proposal's model,
+ * because the paper's regression knows its models. The interval is that of the Oracle's share over
+ * the interval of the proposal's loss.
+ */
+int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
+
+/*
+ * Bytes saved at a share of the top-1 accuracy, from a search of kvdim-eval --target or from the
+ * evaluated points of a series.
+ */
+
+/* Fewest evaluated points that show where a share is lost. */
+enum { KVD_FEWEST_POINTS = 3 };
+
+/*
+ * Returns the search for a share of `target` of the method of the row, in the same file; or NULL.
+ */
+const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
+
+/*
+ * Reads the bytes saved at 99 % of the top-1 accuracy off items first .. last, which are one series
+ * on one text, from many bytes to few.
+ *
+ * If one key, and at most one further key that rises or falls with it (h2o.recent with h2o.heavy),
+ * tells the items apart, they are a line: the result is the last item before the first miss, and a
+ * share of 1 at no saving precedes the first item. Otherwise the items are a grid of settings
+ * without an order: the result is the setting that saves most among those that keep the share, with
+ * the whole interval above the share, or with an interval that reaches the share.
+ */
+void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
+                            kvd_target_result *x);
+
+/*
+ * Cost and benefit of calibrating on fewer rows (ZDC Fig. 15 and 26): spectra of pruned and
+ * clustered rows, and of all rows, each with the accuracy of models that were cut by it.
+ */
+
+/*
+ * Returns true if some rows were left out or replaced by centroids. The report shows such spectra
+ * in a section of their own.
+ */
+bool kvd_calibration_reduced(const kvd_spectrum *s);
+
+/* Returns the spectrum among the results that was not pruned and otherwise equals s, or NULL. */
+const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
+
+/*
+ * Returns the spectrum that an accuracy row names as its calibration, by label and model, or NULL
+ * if it is not among the results.
+ */
+const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
+
+/* One spectrum and one accuracy row that names it as its calibration. */
+typedef struct {
+    const kvd_result *spectrum, *accuracy;
+    size_t row;
+    double p; /* removal rate that was asked for */
+    /* seconds of making the inputs, in proportion to the tokens that were kept */
+    double collect_s;
+    double calibrate_s; /* seconds of rows, K-means and decomposition */
+    double perplexity;
+} kvd_calibration_point;
+
+/*
+ * Fills *points with the points of all rows with a p that was asked for; *n is 0 if no spectrum is
+ * reduced. Order: by evaluated text, method and p; then whole rows before centroids before weighted
+ * centroids; then by number of centroids and share pruned. *points is allocated; the caller frees
+ * it.
+ */
+int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
+                           kvd_err *err);
+
+/*
+ * Returns true if the points are equal in p and in everything but the calibration and the widths
+ * that follow from it.
+ */
+bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
+/*
+ * Returns true if kvd_calibration_same_choice holds and both have the same kind of rows and, if
+ * `centroids`, equal numbers of centroids.
+ */
+bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
+                               bool centroids);
+
+/* Values of the measures of measures.h that begin with prune- and centroids-. */
+int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
+                            kvd_measured *out, kvd_err *err);
+int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
+
+/*
+ * Writes the name of a curve, such as "uniform: weighted": method, evaluated text if `texts`, and
+ * kind of rows.
+ */
+void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
+
+/* Numbers that are computed from kvdim/serving files, for the ledger. */
+
+/*
+ * "serving-WHAT-A-over-B:TRACE", of methods A and B and of Poisson arrivals with the lengths of
+ * TRACE. A method is a name, which covers all its settings, and may have items after commas: of
+ * KEY=VALUE, rows must have it as they print it; of !KEY, rows must not print the key. Rows of A
+ * and B are compared if they differ in method and rate alone (report/rows.h).
+ *
+ *   ttft, tbt, jct   Mean of A over that of B less 1, in percent: one value per load, which is the
+ *                    rate of arrivals over the highest rate of B. Loads above 1 are left out.
+ *   rate             Rate at which A has the normalised latency that B has at the load, over B's
+ *                    rate, by linear interpolation between the points of A; one value per load. If
+ *                    A stays below that latency at all of its points, its highest rate counts; if A
+ *                    is above it at all of them, the value is 0.
+ *   top              Highest rate of A over that of B under the same bound on latency: one value.
+ *   throughput       Output tokens per second of A over those of B at one point, if more requests
+ *                    arrive than B serves and memory is short: B runs at most half of max_batch at
+ *                    once. One value per point of B.
+ *   running          Mean number of requests that A runs at once over that of B, at those points.
+ *
+ * The values of one A, one B and one place are a curve, by rising load (kvd_measured_value.load). A
+ * value of rows that serve less than 90 % as fast as requests arrive is marked (`grows`).
+ */
+bool kvd_serving_measure_known(const char *name);
+int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,
+                        kvd_measured *out, kvd_err *err);
+
+/*
+ * Compares two sets of results: finds rows that measure the same quantity, and judges whether they
+ * differ.
+ */
+
+/* One measured number with what it measures. */
+typedef struct {
+    /* schema, labels, method, p, ...; two numbers are comparable if their keys are equal */
+    char key[2 * KVD_LABEL + 128];
+    char quantity[48];
+    double value, lo, hi; /* lo, hi: 95 % interval, NaN without one */
+} kvd_observation;
+
+typedef struct {
+    kvd_observation *item;
+    size_t n;
+} kvd_observations;
+
+/*
+ * Returns the verdict on two numbers. "inside": each is in the interval of the other, or, if only
+ * one number has an interval, the other number is in it; "outside" otherwise. Without intervals:
+ * "equal" to nine digits, else "differs".
+ */
+const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
+
+/*
+ * Adds the section with the table of matching rows and with lines that name differences in gpu, cpu
+ * or git_revision between the sets. *n_outside is the number of rows with the verdict "outside" or
+ * "differs". Fails if no row of one set matches a row of the other.
+ */
+int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
+                        size_t *n_outside, kvd_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-#include "report/measures/published.h"
+#include "report/measures/ledger.h"
 
 #include <dirent.h>
 #include <math.h>

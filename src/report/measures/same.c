@@ -1,4 +1,4 @@
-#include "report/measures/same.h"
+#include "report/rows.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,12 +1,11 @@
-#include "report/measures/serving_measures.h"
+#include "report/measures/measures.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/measures/same.h"
-#include "report/rows/serving_rows.h"
+#include "report/rows.h"
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
@@ -40,40 +39,66 @@ bool kvd_serving_measure_known(const char *name)
     return parse(name, &q);
 }
 
+/* Returns true if a method's text has an item after its name that begins with the n characters. */
+static bool has_item(const char *text, const char *item, size_t n)
+{
+    for (const char *at = strchr(text, ','); at; at = strchr(at + 1, ','))
+        if (!strncmp(at + 1, item, n) && (item[n - 1] == '=' || !at[n + 1] || at[n + 1] == ','))
+            return true;
+    return false;
+}
+
+/* Returns true if the method of a row is of the name and has the items that the question asks. */
+static bool is_method(const char *text, const char *asked)
+{
+    size_t n = strcspn(asked, ",");
+    if (n != strcspn(text, ",") || strncmp(text, asked, n))
+        return false;
+    for (asked += n; *asked; asked += n) {
+        char key[48];
+        n = strcspn(++asked, ",");
+        if (*asked != '!' && !has_item(text, asked, n))
+            return false;
+        snprintf(key, sizeof key, "%.*s=", (int)n - 1, asked + 1);
+        if (*asked == '!' && has_item(text, key, n))
+            return false;
+    }
+    return true;
+}
+
 /*
- * Returns true if the row has the method, with any keys, and the trace, and its costs were measured
+ * Returns true if the row has the method and the trace, and its costs were measured
  * on a GPU. Times of a CPU do not compare with the GPUs of the papers.
  */
-static bool is_of(const kvd_serving_entry *e, const char *kind, const char *method,
-                  const char *trace)
+static bool is_of(const kvd_report_row *e, const char *kind, const char *method, const char *trace)
 {
-    const char *const m = kvd_serving_text(e, "method"), *const t = kvd_serving_text(e, "trace");
-    const size_t n = strcspn(m, ","), all = strlen(t), end = strlen(trace);
-    return !strcmp(e->kind, kind) && kvd_serving_real(e, "gpus") > 0 && strlen(method) == n &&
-           !strncmp(m, method, n) && all > end && !strcmp(t + all - end, trace);
+    const char *const m = kvd_report_text(e, "method"), *const t = kvd_report_text(e, "trace");
+    const size_t all = strlen(t), end = strlen(trace);
+    return !strcmp(e->kind, kind) && kvd_report_real(e, "gpus") > 0 && is_method(m, method) &&
+           all > end && !strcmp(t + all - end, trace);
 }
 
 /* Returns true if two rows of one place were served alike but for the conditions named. */
-static bool same(const kvd_serving_entry *a, const kvd_serving_entry *b, const char *but)
+static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *but)
 {
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
 /* As kvdim-serve says it of the highest rate. */
-static bool grows(const kvd_serving_entry *e)
+static bool grows(const kvd_report_row *e)
 {
-    return kvd_serving_real(e, "served_per_s") < 0.9 * kvd_serving_real(e, "rate");
+    return kvd_report_real(e, "served_per_s") < 0.9 * kvd_report_real(e, "rate");
 }
 
-static int put(const kvd_serving_entry *a, const kvd_serving_entry *b, double value, double load,
+static int put(const kvd_report_row *a, const kvd_report_row *b, double value, double load,
                kvd_measured *out, kvd_err *err)
 {
     const size_t first = out->n;
     if (kvd_values_put(out, value, err, "%.60s against %.60s at %.3g requests a second, %.80s",
-                       kvd_serving_text(a, "method"), kvd_serving_text(b, "method"),
-                       kvd_serving_real(b, "rate"), a->place))
+                       kvd_report_text(a, "method"), kvd_report_text(b, "method"),
+                       kvd_report_real(b, "rate"), a->place))
         return -1;
-    kvd_values_timed_on(out, first, kvd_serving_text(a, "engine"));
+    kvd_values_timed_on(out, first, kvd_report_text(a, "engine"));
     for (size_t i = first; i < out->n; i++) {
         out->value[i].grows = grows(a) || grows(b);
         out->value[i].load = load;
@@ -81,31 +106,30 @@ static int put(const kvd_serving_entry *a, const kvd_serving_entry *b, double va
     return 0;
 }
 
-static int of_highest_rates(const kvd_serving_entries *all, const question *q,
-                            const kvd_serving_entry *top, kvd_measured *out, kvd_err *err)
+static int of_highest_rates(const kvd_report_rows *all, const question *q,
+                            const kvd_report_row *top, kvd_measured *out, kvd_err *err)
 {
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_serving_entry *const e = &all->item[i];
+        const kvd_report_row *const e = &all->item[i];
         if (is_of(e, "max-rate", q->a, q->trace) && same(e, top, "method,rate") &&
-            put(e, top, kvd_serving_real(e, "rate") / kvd_serving_real(top, "rate"), NAN, out, err))
+            put(e, top, kvd_report_real(e, "rate") / kvd_report_real(top, "rate"), NAN, out, err))
             return -1;
     }
     return 0;
 }
 
 /* Compares the points of A with those of B at which requests wait for memory. */
-static int of_short_memory(const kvd_serving_entries *all, const question *q,
-                           const kvd_serving_entry *b, kvd_measured *out, kvd_err *err)
+static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
+                           kvd_measured *out, kvd_err *err)
 {
     const char *const column = strcmp(q->what, "running") ? "tokens_per_s" : "running_mean";
-    if (!grows(b) ||
-        !(kvd_serving_real(b, "running_mean") <= 0.5 * kvd_serving_real(b, "max_batch")))
+    if (!grows(b) || !(kvd_report_real(b, "running_mean") <= 0.5 * kvd_report_real(b, "max_batch")))
         return 0;
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_serving_entry *const a = &all->item[i];
+        const kvd_report_row *const a = &all->item[i];
         if (!is_of(a, "point", q->a, q->trace) || !same(a, b, "method"))
             continue;
-        if (put(a, b, kvd_serving_real(a, column) / kvd_serving_real(b, column), NAN, out, err))
+        if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
         out->value[out->n - 1].grows = false; /* the queue is meant to grow */
     }
@@ -116,19 +140,19 @@ static int of_short_memory(const kvd_serving_entries *all, const question *q,
 
 /* Points of one method in one place, by rising rate. */
 typedef struct {
-    const kvd_serving_entry **at;
+    const kvd_report_row **at;
     size_t n;
 } curve;
 
 static int by_rate(const void *a, const void *b)
 {
-    const double x = kvd_serving_real(*(const kvd_serving_entry *const *)a, "rate"),
-                 y = kvd_serving_real(*(const kvd_serving_entry *const *)b, "rate");
+    const double x = kvd_report_real(*(const kvd_report_row *const *)a, "rate"),
+                 y = kvd_report_real(*(const kvd_report_row *const *)b, "rate");
     return (x > y) - (x < y);
 }
 
 /* The points that differ from the row in kind and rate alone; c->at is allocated. */
-static int points_like(const kvd_serving_entries *all, const kvd_serving_entry *row, curve *c,
+static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
     *c = (curve){.at = malloc(all->n * sizeof *c->at)};
@@ -147,8 +171,8 @@ static double rate_at_latency(const curve *c, double latency)
 {
     double rate = 0;
     for (size_t i = 0; i < c->n; i++) {
-        const double x = kvd_serving_real(c->at[i], "rate"),
-                     y = kvd_serving_real(c->at[i], "latency_mean_s");
+        const double x = kvd_report_real(c->at[i], "rate"),
+                     y = kvd_report_real(c->at[i], "latency_mean_s");
         if (grows(c->at[i]))
             break;
         if (y <= latency) {
@@ -156,8 +180,8 @@ static double rate_at_latency(const curve *c, double latency)
             continue;
         }
         if (i > 0) {
-            const double x0 = kvd_serving_real(c->at[i - 1], "rate"),
-                         y0 = kvd_serving_real(c->at[i - 1], "latency_mean_s");
+            const double x0 = kvd_report_real(c->at[i - 1], "rate"),
+                         y0 = kvd_report_real(c->at[i - 1], "latency_mean_s");
             rate = y0 <= latency && y > y0 ? x0 + (x - x0) * (latency - y0) / (y - y0) : rate;
         }
         break;
@@ -166,7 +190,7 @@ static double rate_at_latency(const curve *c, double latency)
 }
 
 /* Returns the point of the curve at the rate of another point, or NULL. */
-static const kvd_serving_entry *at_rate(const curve *c, const kvd_serving_entry *b)
+static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 {
     for (size_t i = 0; i < c->n; i++)
         if (same(c->at[i], b, "method"))
@@ -199,8 +223,8 @@ static void end_at_highest_rate(kvd_measured *v, size_t first)
     x->load = 1;
 }
 
-static int of_loads(const kvd_serving_entries *all, const question *q, const kvd_serving_entry *top,
-                    const kvd_serving_entry *other, kvd_measured *out, kvd_err *err)
+static int of_loads(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
+                    const kvd_report_row *other, kvd_measured *out, kvd_err *err)
 {
     char column[24];
     curve a = {0}, b = {0};
@@ -208,14 +232,14 @@ static int of_loads(const kvd_serving_entries *all, const question *q, const kvd
     const size_t first = out->n, number = first ? out->value[first - 1].curve + 1 : 0;
     snprintf(column, sizeof column, "%s_mean_s", q->what);
     for (size_t i = 0; !status && i < b.n; i++) {
-        const double rate = kvd_serving_real(b.at[i], "rate"),
-                     load = rate / kvd_serving_real(top, "rate");
-        const kvd_serving_entry *e = at_rate(&a, b.at[i]);
+        const double rate = kvd_report_real(b.at[i], "rate"),
+                     load = rate / kvd_report_real(top, "rate");
+        const kvd_report_row *e = at_rate(&a, b.at[i]);
         double value = (double)NAN;
         if (!strcmp(q->what, "rate"))
-            value = rate_at_latency(&a, kvd_serving_real(b.at[i], "latency_mean_s")) / rate;
+            value = rate_at_latency(&a, kvd_report_real(b.at[i], "latency_mean_s")) / rate;
         else if (e)
-            value = 100 * (kvd_serving_real(e, column) / kvd_serving_real(b.at[i], column) - 1);
+            value = 100 * (kvd_report_real(e, column) / kvd_report_real(b.at[i], column) - 1);
         status = put(e ? e : b.at[i], b.at[i], value, load, out, err);
         if (load > last_load)
             break;
@@ -230,8 +254,8 @@ static int of_loads(const kvd_serving_entries *all, const question *q, const kvd
 }
 
 /* Every highest rate of A that is comparable with the highest rate of B gives a curve. */
-static int of_curves(const kvd_serving_entries *all, const question *q,
-                     const kvd_serving_entry *top, kvd_measured *out, kvd_err *err)
+static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
+                     kvd_measured *out, kvd_err *err)
 {
     for (size_t i = 0; i < all->n; i++)
         if (is_of(&all->item[i], "max-rate", q->a, q->trace) &&
@@ -244,7 +268,7 @@ static int of_curves(const kvd_serving_entries *all, const question *q,
 int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,
                         kvd_measured *out, kvd_err *err)
 {
-    kvd_serving_entries all;
+    kvd_report_rows all;
     question q;
     if (!parse(name, &q))
         return kvd_fail(err, "unknown measure '%s'", name);
@@ -259,6 +283,6 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
         else if (!memory && is_of(&all.item[i], "max-rate", q.b, q.trace))
             status = (strcmp(q.what, "top") ? of_curves : of_highest_rates)(&all, &q, &all.item[i],
                                                                             out, err);
-    kvd_serving_entries_release(&all);
+    kvd_report_rows_release(&all);
     return status;
 }

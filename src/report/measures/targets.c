@@ -1,4 +1,4 @@
-#include "report/measures/targets.h"
+#include "report/measures/measures.h"
 
 #include <math.h>
 #include <stdio.h>

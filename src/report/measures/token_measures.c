@@ -1,4 +1,4 @@
-#include "report/measures/token_measures.h"
+#include "report/measures/measures.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "report/measures/verdict.h"
+#include "report/measures/ledger.h"
 
 #include <math.h>
 #include <string.h>

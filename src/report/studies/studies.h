@@ -8,7 +8,7 @@
 #include "report/measures/ledger.h"
 #include "report/report.h"
 #include "report/results.h"
-#include "report/rows/accuracy_rows.h"
+#include "report/rows.h"
 
 /* Adds the first screen of the page and its title. Must be called first. */
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
@@ -101,5 +101,22 @@ void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_te
 int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds programs, machines, commands and inputs of the files. */
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
+
+/* Figures of the section on job completion time, and the table of shares that its bars show. */
+
+/*
+ * Adds the first columns of a table of jobs (place, method, input and output length) and their
+ * cells.
+ */
+void kvd_jct_size_columns(kvd_table *t);
+void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
+
+/*
+ * Adds the bars of every place, in percent of the JCT of none and of the job's own JCT, and the
+ * curves of JCT over input and output length.
+ */
+int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
+/* Adds the table of the papers' parts, in percent of the job's own JCT. */
+int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 
 #endif

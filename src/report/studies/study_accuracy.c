@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "report/measures/measures.h"
-#include "report/measures/targets.h"
-#include "report/rows/accuracy_rows.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 /* ---- quality -------------------------------------------------------------------------------- */

@@ -6,12 +6,387 @@
 
 #include "common/stats.h"
 #include "formats/jct.h"
-#include "report/studies/jct_figures.h"
 #include "report/studies/studies.h"
+
+/*
+ * Figures of the report on job completion time: bars of parts and of shares, curves over lengths.
+ */
+
+void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e)
+{
+    kvd_table_text(t, e->place);
+    kvd_table_text(t, kvd_report_text(e, "method"));
+    kvd_table_count(t, kvd_report_real(e, "input"));
+    kvd_table_count(t, kvd_report_real(e, "output"));
+}
+
+void kvd_jct_size_columns(kvd_table *t)
+{
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and machine");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "input", "input");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "output", "output");
+}
+
+enum { MOST_FIGURES = 40, MOST_BARS = 24, MOST_PANELS = 9 };
+
+static size_t end_of_place(const kvd_report_rows *all, size_t first)
+{
+    size_t end = first;
+    while (end < all->n && !strcmp(all->item[end].place, all->item[first].place))
+        end++;
+    return end;
+}
+
+static int by_sizes(const void *a, const void *b)
+{
+    const kvd_report_row *x = *(const kvd_report_row *const *)a,
+                         *y = *(const kvd_report_row *const *)b;
+    static const char *const column[] = {"input", "output"};
+    for (int i = 0; i < 2; i++) {
+        const double p = kvd_report_real(x, column[i]), q = kvd_report_real(y, column[i]);
+        if (p < q || p > q)
+            return p < q ? -1 : 1;
+    }
+    return (x > y) - (x < y);
+}
+
+/*
+ * Parts in the papers' figures. A part that a method adds or that grows with one of the lengths is
+ * separate; all other time is one part.
+ */
+enum { PAPER_PARTS = 12 };
+static const struct {
+    const char *title, *column[6];
+} paper_part[PAPER_PARTS - 1] = {
+    {"attention of prompts", {"prefill_prefill"}},
+    {"attention of steps", {"prefill_decode", "decode_decode"}},
+    {"restoring in prompts", {"prefill_restore"}},
+    {"restoring in steps", {"decode_restore"}},
+    {"compressing in prompts", {"prefill_compress"}},
+    {"compressing in steps", {"decode_compress"}},
+    {"rotation", {"prefill_rotate", "decode_rotate"}},
+    {"store", {"prefill_append", "decode_append"}},
+    {"work lists", {"prefill_schedule", "decode_schedule"}},
+    {"products",
+     {"prefill_qkv", "prefill_o", "prefill_mlp", "decode_qkv", "decode_o", "decode_mlp"}},
+    {"between GPUs", {"prefill_comm", "decode_comm"}},
+};
+
+static double paper_share(const kvd_report_row *e, int part)
+{
+    const double jct = kvd_report_real(e, "jct_s");
+    double sum = 0;
+    if (part == PAPER_PARTS - 1) {
+        sum = 100;
+        for (int i = 0; i < part; i++)
+            sum -= paper_share(e, i);
+        return sum;
+    }
+    for (int i = 0; i < 6 && paper_part[part].column[i]; i++) {
+        char column[48];
+        snprintf(column, sizeof column, "%s_s", paper_part[part].column[i]);
+        sum += kvd_report_real(e, column);
+    }
+    return 100 * sum / jct;
+}
+
+static void paper_columns(kvd_table *t, int digits)
+{
+    for (int p = 0; p < PAPER_PARTS; p++) {
+        const char *const title = p < PAPER_PARTS - 1 ? paper_part[p].title : "the rest";
+        kvd_table_add_column(t, KVD_CELL_REAL, digits, title, title);
+    }
+}
+
+int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+{
+    kvd_table *const t = kvd_section_table(
+        s, "jct-shares", "Parts of the papers' breakdowns, in percent of the JCT", err);
+    if (!t)
+        return -1;
+    kvd_jct_size_columns(t);
+    paper_columns(t, 3);
+    for (int p = 0; p < PAPER_PARTS; p++)
+        kvd_table_shade(t, 0, 60);
+    kvd_table_note(
+        t,
+        "Of the job's own JCT. Restoring: decompression, or keys rebuilt from latents. The rest: "
+        "embedding, norms, logits, choice of tokens, the host, the residue. A part that is 0 may "
+        "be done by the one after it (column fused of the file).");
+    for (size_t i = 0; i < all->n; i++) {
+        if (!(kvd_report_real(&all->item[i], "phases") > 0))
+            continue;
+        kvd_jct_sizes(t, &all->item[i]);
+        for (int p = 0; p < PAPER_PARTS; p++)
+            kvd_table_real(t, paper_share(&all->item[i], p));
+    }
+    t->only_files = t->n_rows == 0;
+    return 0;
+}
+
+/*
+ * Returns the rows of one place that have parts, by sizes; *n is their number. The caller frees the
+ * array.
+ */
+static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
+                                      size_t *n, kvd_err *err)
+{
+    const kvd_report_row **const e = calloc(end - first, sizeof *e);
+    *n = 0;
+    if (!e) {
+        kvd_no_memory(err, "bars", (end - first) * sizeof *e);
+        return NULL;
+    }
+    for (size_t i = first; i < end; i++)
+        if (kvd_report_real(&all->item[i], "phases") > 0)
+            e[(*n)++] = &all->item[i];
+    qsort(e, *n, sizeof *e, by_sizes);
+    return e;
+}
+
+/* Appends the two texts of a job's bar, method and lengths. Returns their number of characters. */
+static size_t bar_of(kvd_table *t, const kvd_report_row *e)
+{
+    char label[96];
+    const double input = kvd_report_real(e, "input"), output = kvd_report_real(e, "output"),
+                 weight = kvd_report_real(e, "step_weight");
+    if (weight > 1)
+        snprintf(label, sizeof label, "%.0f + %.0f (%.0f steps)", input, output,
+                 (output - 1) / weight);
+    else
+        snprintf(label, sizeof label, "%.0f + %.0f", input, output);
+    kvd_table_text(t, e->series);
+    kvd_table_text(t, label);
+    return strlen(e->series) + 2 + strlen(label);
+}
+
+/* Writes the place. If it fills several figures, the title also names the first and last sizes. */
+static void bars_title(const kvd_report_row *const *e, size_t n, bool several, size_t size,
+                       char *title)
+{
+    if (several)
+        snprintf(title, size, "%s; %.0f + %.0f to %.0f + %.0f tokens", e[0]->place,
+                 kvd_report_real(e[0], "input"), kvd_report_real(e[0], "output"),
+                 kvd_report_real(e[n - 1], "input"), kvd_report_real(e[n - 1], "output"));
+    else
+        snprintf(title, size, "%s", e[0]->place);
+}
+
+/*
+ * Adds the bars of one place. They show the parts in percent of the JCT of none at equal sizes, or
+ * of the job itself if none was not run, or if shares are asked for.
+ */
+static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
+                       bool several, kvd_section *s, kvd_err *err)
+{
+    char name[32], title[KVD_LABEL + 100], caption[KVD_LABEL + 500];
+    size_t label = 0;
+    snprintf(name, sizeof name, "jct-%s-%d", shares ? "shares" : "bars", number);
+    bars_title(e, n, several, sizeof title, title);
+    kvd_table *const t = kvd_section_table(s, name, title, err);
+    if (!t)
+        return -1;
+    t->only_files = true;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "bar", "bar");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "sizes", "sizes");
+    if (shares)
+        paper_columns(t, 6);
+    for (int p = 0; !shares && p < KVD_JCT_PARTS; p++)
+        kvd_table_add_column(t, KVD_CELL_REAL, 6, kvd_jct_part_title[p], kvd_jct_part_title[p]);
+    for (size_t i = 0; i < n; i++) {
+        const double up = kvd_jct_speed_up(e[i]),
+                     whole = kvd_report_real(e[i], "jct_s") * (isnan(up) ? 1 : up);
+        const size_t characters = bar_of(t, e[i]);
+        label = characters > label ? characters : label;
+        for (int p = 0; p < (shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS); p++)
+            kvd_table_real(t, fmax(0, shares ? paper_share(e[i], p)
+                                             : 100 * kvd_jct_part(e[i], p, NULL) / whole));
+    }
+    snprintf(
+        caption, sizeof caption,
+        "%s. %s Parts from the bottom up in the order of the key, line by line.", title,
+        shares
+            ? "Shares of the job's own JCT, as the papers' breakdowns have them."
+            : "Parts of the time of a job, prefill and decode together, in percent of the JCT of "
+              "none at the same input and output lengths (of the method itself where none was not "
+              "run).");
+    /* Labels hang to the left, and the first labels extend beyond the axis. */
+    const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
+              width = 150 + beside + 46 * (int)n;
+    return kvd_section_figure(
+        s, name, "jct_bars.gp", width < 760 ? 760 : width, 410 + below, caption, err,
+        "csv='tables/%s.csv'; parts=%d; whole='%s'; below=%d; beside=%d", name,
+        shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS, shares ? "the job" : "none", below, beside);
+}
+
+/*
+ * Adds the figures for the bars of a place. *number is the number of the last figure; *left_out is
+ * the number of bars beyond the largest number of figures.
+ */
+static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, int *number,
+                        size_t *left_out, kvd_section *s, kvd_err *err)
+{
+    size_t n;
+    int status = 0;
+    const kvd_report_row **const e = bars_of(all, first, end, &n, err);
+    if (!e)
+        return -1;
+    const size_t figures = (n + MOST_BARS - 1) / MOST_BARS;
+    for (size_t i = 0; i < figures && !status; i++) {
+        const size_t from = i * n / figures, bars = (i + 1) * n / figures - from;
+        if (*number == MOST_FIGURES) {
+            *left_out += n - from;
+            break;
+        }
+        ++*number;
+        status = bars_figure(e + from, bars, *number, false, figures > 1, s, err) ||
+                 bars_figure(e + from, bars, *number, true, figures > 1, s, err);
+    }
+    free(e);
+    return status;
+}
+
+/*
+ * Compares by method (none first) and length, so that a curve runs through the points of all files
+ * in order of length.
+ */
+static int by_series(const void *a, const void *b)
+{
+    const kvd_report_row *x = *(const kvd_report_row *const *)a,
+                         *y = *(const kvd_report_row *const *)b;
+    const bool p = !strcmp(x->series, "none"), q = !strcmp(y->series, "none");
+    const int order = p != q ? q - p : strcmp(x->series, y->series);
+    return order ? order : by_sizes(a, b);
+}
+
+/*
+ * Appends the jobs of one place whose other length is the given one. `found` must have room for
+ * them.
+ */
+static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
+                      double other, size_t panel, const kvd_report_row **found, kvd_table *t)
+{
+    size_t n = 0;
+    for (size_t i = first; i < end; i++) {
+        const double x = kvd_report_real(&all->item[i], output ? "input" : "output");
+        if (x >= other && x <= other)
+            found[n++] = &all->item[i];
+    }
+    qsort(found, n, sizeof *found, by_series);
+    for (size_t i = 0; i < n; i++) {
+        const kvd_report_row *const e = found[i];
+        char title[KVD_LABEL];
+        snprintf(title, sizeof title, "%.150s; %s %.0f", e->place, output ? "input" : "output",
+                 other);
+        kvd_table_int(t, (int64_t)panel);
+        kvd_table_text(t, title);
+        kvd_table_text(t, e->series);
+        kvd_table_real(t, kvd_report_real(e, output ? "output" : "input"));
+        kvd_table_real(t, kvd_report_real(e, "jct_s"));
+        kvd_table_real(t, kvd_report_real(e, "jct_min_s"));
+        kvd_table_real(t, kvd_report_real(e, "jct_max_s"));
+    }
+}
+
+/*
+ * Adds a panel for every place and every value of the other length at which two or more lengths
+ * were run, by rising other length. Returns the number of panels.
+ */
+static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
+                         kvd_table *t)
+{
+    size_t panels = 0;
+    for (size_t first = 0, end; first < all->n; first = end) {
+        double done = -1; /* the other length rises from one panel to the next */
+        end = end_of_place(all, first);
+        for (;;) {
+            double other = INFINITY;
+            for (size_t i = first; i < end; i++) {
+                const double x = kvd_report_real(&all->item[i], output ? "input" : "output");
+                if (x > done && x < other &&
+                    kvd_jct_lengths(all->item[i].file->jct, all->item[i].row, output) >= 2)
+                    other = x;
+            }
+            if (isinf(other))
+                break;
+            done = other;
+            if (++panels <= MOST_PANELS)
+                add_panel(all, first, end, output, other, panels, found, t);
+        }
+    }
+    return panels;
+}
+
+static int lines_figure(const kvd_report_rows *all, bool output, kvd_section *s, kvd_err *err)
+{
+    const char *const name = output ? "jct-outputs" : "jct-lengths", *const length = output
+                                                                                         ? "output"
+                                                                                         : "input";
+    const kvd_report_row **const found = calloc(all->n, sizeof *found);
+    kvd_table *const t = kvd_section_table(
+        s, name, output ? "JCT against output length" : "JCT against input length", err);
+    if (!t || !found) {
+        free(found);
+        return t ? kvd_no_memory(err, "points", all->n * sizeof *found) : -1;
+    }
+    t->only_files = true;
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "panel", "panel");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "place");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "method");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, length, length);
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_s", "JCT");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_min_s", "least");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "jct_max_s", "largest");
+    size_t panels = add_panels(all, output, found, t);
+    free(found);
+    if (!panels)
+        return 0;
+    if (panels > MOST_PANELS) {
+        kvd_text_add(&s->words,
+                     "<p>The first %d of %zu panels of JCT against %s length are drawn.</p>\n",
+                     (int)MOST_PANELS, panels, length);
+        panels = MOST_PANELS;
+    }
+    const int columns = panels < 3 ? (int)panels : 3, rows = ((int)panels + columns - 1) / columns;
+    const int status = kvd_section_figure(
+        s, name, "jct_lengths.gp", columns == 1 ? 560 : 330 * columns, 90 + 300 * rows,
+        output ? "Job completion time against the length of the outputs, both logarithmic, "
+                 "a panel for each machine, "
+                 "batch and input length. Bars: least and largest of the runs."
+               : "Job completion time against the length of the prompts, both "
+                 "logarithmic, a panel for each machine, "
+                 "batch and output length. Bars: least and largest of the runs.",
+        err, "csv='tables/%s.csv'; panels=%zu; columns=%d; of='%s'", name, panels, columns, length);
+    if (!status)
+        kvd_section_panels(
+            s, t,
+            &(kvd_panel){.title = "JCT", .x = length, .log_x = true, .y = "jct_s", .log_y = true},
+            1);
+    return status;
+}
+
+int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
+{
+    int number = 0;
+    size_t left_out = 0;
+    for (size_t first = 0, end; first < all->n; first = end) {
+        end = end_of_place(all, first);
+        if (bars_figures(all, first, end, &number, &left_out, s, err))
+            return -1;
+    }
+    if (left_out)
+        kvd_text_add(
+            &s->words,
+            "<p>%zu jobs have no bars, beyond the %d figures that are drawn; all of them are in "
+            "the tables.</p>\n",
+            left_out, (int)MOST_FIGURES);
+    return lines_figure(all, false, s, err) || lines_figure(all, true, s, err) ? -1 : 0;
+}
 
 /* ---- tables --------------------------------------------------------------------------------- */
 
-static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
+static int jobs_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     static const struct {
         const char *column, *heading;
@@ -50,13 +425,13 @@ static int jobs_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
         kvd_jct_sizes(t, &all->item[i]);
         kvd_table_real(t, kvd_jct_speed_up(&all->item[i]));
         for (int k = 0; k < N_REALS; k++)
-            kvd_table_real(t, kvd_jct_real(&all->item[i], reals[k].column));
+            kvd_table_real(t, kvd_report_real(&all->item[i], reals[k].column));
         kvd_table_text(t, all->item[i].file->name);
     }
     return 0;
 }
 
-static int parts_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
+static int parts_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     static const char *const side[] = {"prefill", "decode"};
     kvd_table *const t =
@@ -80,8 +455,8 @@ static int parts_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
         for (int k = 0; k < 2; k++) {
             char column[16];
             snprintf(column, sizeof column, "%s_s", side[k]);
-            const double seconds = kvd_jct_real(&all->item[i], column);
-            if (!(seconds > 0) || !(kvd_jct_real(&all->item[i], "phases") > 0))
+            const double seconds = kvd_report_real(&all->item[i], column);
+            if (!(seconds > 0) || !(kvd_report_real(&all->item[i], "phases") > 0))
                 continue;
             kvd_jct_sizes(t, &all->item[i]);
             kvd_table_text(t, side[k]);
@@ -93,7 +468,7 @@ static int parts_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-static int break_even_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
+static int break_even_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t = kvd_section_table(
         s, "jct-break-even", "Lengths from which on a method is faster than none", err);
@@ -109,16 +484,16 @@ static int break_even_table(const kvd_jct_entries *all, kvd_section *s, kvd_err 
                    "lengths; - where the method is not faster at the longest one.");
     for (size_t i = 0; i < all->n; i++)
         for (int output = 0; output < 2; output++) {
-            const kvd_jct_entry *const e = &all->item[i];
+            const kvd_report_row *const e = &all->item[i];
             char at[48];
-            if (!strcmp(kvd_jct_text(e, "name"), "none") ||
+            if (!strcmp(kvd_report_text(e, "name"), "none") ||
                 !kvd_jct_first_of_lengths(e->file->jct, e->row, output) ||
                 kvd_jct_lengths(e->file->jct, e->row, output) < 2 || isnan(kvd_jct_speed_up(e)))
                 continue;
             snprintf(at, sizeof at, "%s %.0f", output ? "input" : "output",
-                     kvd_jct_real(e, output ? "input" : "output"));
+                     kvd_report_real(e, output ? "input" : "output"));
             kvd_table_text(t, e->place);
-            kvd_table_text(t, kvd_jct_text(e, "method"));
+            kvd_table_text(t, kvd_report_text(e, "method"));
             kvd_table_text(t, output ? "output" : "input");
             kvd_table_text(t, at);
             kvd_table_real(t, kvd_jct_break_even(e->file->jct, e->row, output));
@@ -128,7 +503,7 @@ static int break_even_table(const kvd_jct_entries *all, kvd_section *s, kvd_err 
 }
 
 /* Adds a table with one row for each method of a replay. */
-static int replays_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *err)
+static int replays_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     static const char *const column[] = {"ttft_s", "tbt_mean_s", "jct_s"};
     kvd_table *const t = kvd_section_table(s, "jct-replays", "Replayed requests", err);
@@ -159,13 +534,13 @@ static int replays_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *er
             end++;
         kvd_table_text(t, all->item[i].place);
         kvd_table_text(t, all->item[i].file->name);
-        kvd_table_text(t, kvd_jct_text(&all->item[i], "method"));
+        kvd_table_text(t, kvd_report_text(&all->item[i], "method"));
         kvd_table_int(t, (int64_t)(end - i));
         for (int k = 0; k < 3; k++) {
             size_t n = 0;
             for (size_t j = i; j < end; j++)
-                if (!isnan(kvd_jct_real(&all->item[j], column[k])))
-                    x[n++] = kvd_jct_real(&all->item[j], column[k]);
+                if (!isnan(kvd_report_real(&all->item[j], column[k])))
+                    x[n++] = kvd_report_real(&all->item[j], column[k]);
             kvd_table_real(t, n ? kvd_mean(x, n) : (double)NAN);
             kvd_table_real(t, n ? kvd_quantile(x, n, 0.99) : (double)NAN);
         }
@@ -179,7 +554,7 @@ static int replays_table(const kvd_jct_entries *all, kvd_section *s, kvd_err *er
 
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    kvd_jct_entries jobs, requests = {0};
+    kvd_report_rows jobs, requests = {0};
     if (kvd_jct_collect(r, "job", &jobs, err))
         return -1;
     int status = kvd_jct_collect(r, "request", &requests, err);
@@ -199,7 +574,7 @@ int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
                              parts_table(&jobs, s, err))) ||
                  (requests.n && replays_table(&requests, s, err));
     }
-    kvd_jct_entries_release(&jobs);
-    kvd_jct_entries_release(&requests);
+    kvd_report_rows_release(&jobs);
+    kvd_report_rows_release(&requests);
     return status ? -1 : 0;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/rows/kernels_rows.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 /* ---- tables --------------------------------------------------------------------------------- */
@@ -36,7 +36,7 @@ static int machine_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-static int rows_table(const kvd_kernels_entries *all, kvd_section *s, kvd_err *err)
+static int rows_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     static const struct {
         const char *column, *heading;
@@ -74,24 +74,24 @@ static int rows_table(const kvd_kernels_entries *all, kvd_section *s, kvd_err *e
            "machine's rates, over the median. Scheduling is not in the median. Error: relative "
            "Frobenius error against float64 on the same rounded inputs.");
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_kernels_entry *const e = &all->item[i];
+        const kvd_report_row *const e = &all->item[i];
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_kernels_text(e, "widths"));
-        kvd_table_text(t, kvd_kernels_text(e, "impl"));
-        kvd_table_text(t, kvd_kernels_text(e, "schedule"));
+        kvd_table_text(t, kvd_report_text(e, "widths"));
+        kvd_table_text(t, kvd_report_text(e, "impl"));
+        kvd_table_text(t, kvd_report_text(e, "schedule"));
         for (int k = 0; k < N_REALS; k++)
-            kvd_table_real(t, kvd_kernels_real(e, reals[k].column));
-        kvd_table_text(t, !(kvd_kernels_real(e, "ok") > 0)        ? "no"
-                          : isnan(kvd_kernels_real(e, "rel_err")) ? "not checked"
-                                                                  : "yes");
-        kvd_table_text(t, kvd_kernels_text(e, "warnings"));
+            kvd_table_real(t, kvd_report_real(e, reals[k].column));
+        kvd_table_text(t, !(kvd_report_real(e, "ok") > 0)        ? "no"
+                          : isnan(kvd_report_real(e, "rel_err")) ? "not checked"
+                                                                 : "yes");
+        kvd_table_text(t, kvd_report_text(e, "warnings"));
     }
     return 0;
 }
 
 /* ---- scheduling ----------------------------------------------------------------------------- */
 
-static int schedule_table(const kvd_kernels_entries *all, kvd_section *s, kvd_err *err)
+static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t = kvd_section_table(s, "kernels-schedules", "Schedulers", err);
     if (!t)
@@ -114,21 +114,21 @@ static int schedule_table(const kvd_kernels_entries *all, kvd_section *s, kvd_er
         "launch, and serves every layer of the same widths. Busy: from the first to the last work "
         "of a CTA");
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_kernels_entry *const e = &all->item[i];
-        const double plan = kvd_kernels_real(e, "plan_us"), us = kvd_kernels_real(e, "median_us");
+        const kvd_report_row *const e = &all->item[i];
+        const double plan = kvd_report_real(e, "plan_us"), us = kvd_report_real(e, "median_us");
         if (isnan(plan))
             continue;
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_kernels_text(e, "widths"));
-        kvd_table_text(t, kvd_kernels_text(e, "impl"));
-        kvd_table_text(t, kvd_kernels_text(e, "schedule"));
+        kvd_table_text(t, kvd_report_text(e, "widths"));
+        kvd_table_text(t, kvd_report_text(e, "impl"));
+        kvd_table_text(t, kvd_report_text(e, "schedule"));
         kvd_table_real(t, us);
         kvd_table_real(t, plan);
-        kvd_table_real(t, kvd_kernels_real(e, "plan_cycles"));
+        kvd_table_real(t, kvd_report_real(e, "plan_cycles"));
         kvd_table_real(t, plan / us);
-        kvd_table_real(t, kvd_kernels_real(e, "busy_max_us"));
-        kvd_table_real(t, kvd_kernels_real(e, "busy_mean_us"));
-        kvd_table_real(t, kvd_kernels_real(e, "imbalance"));
+        kvd_table_real(t, kvd_report_real(e, "busy_max_us"));
+        kvd_table_real(t, kvd_report_real(e, "busy_mean_us"));
+        kvd_table_real(t, kvd_report_real(e, "imbalance"));
     }
     t->only_files = t->n_rows == 0;
     return 0;
@@ -140,31 +140,31 @@ static int schedule_table(const kvd_kernels_entries *all, kvd_section *s, kvd_er
  * Returns true if the row belongs on a curve over p: it answers a compressed question, and cuDNN
  * was timed in its run.
  */
-static bool on_curve(const kvd_kernels_entry *e)
+static bool on_curve(const kvd_report_row *e)
 {
-    return strcmp(kvd_kernels_text(e, "runs"), "dense") && !isnan(kvd_kernels_real(e, "speedup"));
+    return strcmp(kvd_report_text(e, "runs"), "dense") && !isnan(kvd_report_real(e, "speedup"));
 }
 
-static bool same_curve(const kvd_kernels_entry *a, const kvd_kernels_entry *b)
+static bool same_curve(const kvd_report_row *a, const kvd_report_row *b)
 {
     return !strcmp(a->place, b->place) && !strcmp(a->series, b->series);
 }
 
 static int by_curve(const void *a, const void *b)
 {
-    const kvd_kernels_entry *const x = *(const kvd_kernels_entry *const *)a,
-                                   *const y = *(const kvd_kernels_entry *const *)b;
+    const kvd_report_row *const x = *(const kvd_report_row *const *)a,
+                                *const y = *(const kvd_report_row *const *)b;
     int order = strcmp(x->place, y->place);
     order = order ? order : strcmp(x->series, y->series);
-    const double p = kvd_kernels_real(x, "case_p"), q = kvd_kernels_real(y, "case_p");
+    const double p = kvd_report_real(x, "case_p"), q = kvd_report_real(y, "case_p");
     return order ? order : (p > q) - (p < q);
 }
 
 /* Adds panels for places with a curve of three points or more, in the order of the files. */
-static int speedup_figure(const kvd_kernels_entries *all, kvd_section *s, kvd_err *err)
+static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };
-    const kvd_kernels_entry **const e = calloc(all->n, sizeof *e);
+    const kvd_report_row **const e = calloc(all->n, sizeof *e);
     size_t n = 0, panels = 0;
     int status = -1;
     if (!e)
@@ -200,8 +200,8 @@ static int speedup_figure(const kvd_kernels_entries *all, kvd_section *s, kvd_er
             kvd_table_int(t, (int64_t)panels);
             kvd_table_text(t, e[k]->place);
             kvd_table_text(t, e[k]->series);
-            kvd_table_real(t, kvd_kernels_real(e[k], "case_p"));
-            kvd_table_real(t, kvd_kernels_real(e[k], "speedup"));
+            kvd_table_real(t, kvd_report_real(e[k], "case_p"));
+            kvd_table_real(t, kvd_report_real(e[k], "speedup"));
         }
     }
     const int columns = panels < 3 ? (int)panels : 3, rows = ((int)panels + 2) / 3;
@@ -231,17 +231,17 @@ done:
 
 /* ---- rooflines ------------------------------------------------------------------------------ */
 
-static const kvd_machine_rates *machine_of(const kvd_kernels_entry *e)
+static const kvd_machine_rates *machine_of(const kvd_report_row *e)
 {
     const kvd_kernels *const k = &e->file->kernels;
     const bool cpu =
-        !strcmp(kvd_kernels_text(e, "impl"), "cpu") || !strcmp(kvd_kernels_text(e, "impl"), "ref");
+        !strcmp(kvd_report_text(e, "impl"), "cpu") || !strcmp(kvd_report_text(e, "impl"), "ref");
     return &k->machine[cpu ? 0 : 1];
 }
 
 /* Adds one figure per device. Its roof is that of the median run on this device. */
-static int roofline_figure(const kvd_kernels_entries *all, const kvd_machine_rates *m,
-                           size_t number, kvd_section *s, kvd_err *err)
+static int roofline_figure(const kvd_report_rows *all, const kvd_machine_rates *m, size_t number,
+                           kvd_section *s, kvd_err *err)
 {
     char name[64], schedule[64], title[KVD_LABEL + 32];
     snprintf(name, sizeof name, "kernels-roofline-%zu", number);
@@ -257,19 +257,19 @@ static int roofline_figure(const kvd_kernels_entries *all, const kvd_machine_rat
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "exp_tflops", "limit set by exponentials, TFLOP/s");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "p", "p");
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_kernels_entry *const e = &all->item[i];
+        const kvd_report_row *const e = &all->item[i];
         if (strcmp(machine_of(e)->device, m->device) ||
-            kvd_kernels_real(e, "batch") * kvd_kernels_real(e, "seq_len") < 1)
+            kvd_report_real(e, "batch") * kvd_report_real(e, "seq_len") < 1)
             continue;
-        const double flop = kvd_kernels_real(e, "flop");
-        snprintf(schedule, sizeof schedule, "%.40s", kvd_kernels_text(e, "impl"));
+        const double flop = kvd_report_real(e, "flop");
+        snprintf(schedule, sizeof schedule, "%.40s", kvd_report_text(e, "impl"));
         kvd_series_clean(schedule);
         kvd_table_text(t, schedule);
-        kvd_table_text(t, kvd_kernels_text(e, "phase"));
-        kvd_table_real(t, flop / kvd_kernels_real(e, "bytes"));
-        kvd_table_real(t, flop / kvd_kernels_real(e, "median_us") * 1e-6);
-        kvd_table_real(t, flop / kvd_kernels_real(e, "exps") * m->rate.exps * 1e-12);
-        kvd_table_real(t, kvd_kernels_real(e, "p"));
+        kvd_table_text(t, kvd_report_text(e, "phase"));
+        kvd_table_real(t, flop / kvd_report_real(e, "bytes"));
+        kvd_table_real(t, flop / kvd_report_real(e, "median_us") * 1e-6);
+        kvd_table_real(t, flop / kvd_report_real(e, "exps") * m->rate.exps * 1e-12);
+        kvd_table_real(t, kvd_report_real(e, "p"));
     }
     const int status = kvd_section_figure(
         s, name, "kernels_roofline.gp", 860, 520,
@@ -291,7 +291,7 @@ static int roofline_figure(const kvd_kernels_entries *all, const kvd_machine_rat
     return status;
 }
 
-static int rooflines(const kvd_kernels_entries *all, kvd_section *s, kvd_err *err)
+static int rooflines(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST = 4 };
     const kvd_machine_rates *drawn[MOST];
@@ -314,7 +314,7 @@ static int rooflines(const kvd_kernels_entries *all, kvd_section *s, kvd_err *er
 
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    kvd_kernels_entries all;
+    kvd_report_rows all;
     if (kvd_kernels_collect(r, &all, err))
         return -1;
     int status = 0;
@@ -322,7 +322,7 @@ int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
         size_t wrong = 0;
         kvd_section *const s = kvd_report_section(report, "kernels", "Attention kernels", err);
         for (size_t i = 0; i < all.n; i++)
-            wrong += !(kvd_kernels_real(&all.item[i], "ok") > 0);
+            wrong += !(kvd_report_real(&all.item[i], "ok") > 0);
         if (s) {
             kvd_text_raw(
                 &s->words,
@@ -340,6 +340,6 @@ int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
                  machine_table(r, s, err) || rows_table(&all, s, err) ||
                  schedule_table(&all, s, err);
     }
-    kvd_kernels_entries_release(&all);
+    kvd_report_rows_release(&all);
     return status ? -1 : 0;
 }

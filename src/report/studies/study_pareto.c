@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "report/measures/measures.h"
-#include "report/measures/targets.h"
 #include "report/studies/studies.h"
 
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };

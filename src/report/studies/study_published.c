@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "report/measures/ledger.h"
 #include "report/measures/measures.h"
-#include "report/measures/published.h"
 #include "report/studies/studies.h"
 
 static const char *const eps_delta[] = {"zack_table04_qk_eps_delta.csv",

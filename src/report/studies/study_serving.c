@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/rows/serving_rows.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 /* ---- tables --------------------------------------------------------------------------------- */
@@ -20,25 +20,25 @@ static void add_interval_column(kvd_table *t, const char *name, const char *head
     kvd_table_add_column(t, KVD_CELL_REAL, 3, end, "to");
 }
 
-static void put_interval(kvd_table *t, const kvd_serving_entry *e, const char *measure)
+static void put_interval(kvd_table *t, const kvd_report_row *e, const char *measure)
 {
     static const char *const end[] = {"mean_s", "mean_lo_s", "mean_hi_s"};
     for (int i = 0; i < 3; i++) {
         char column[48];
         snprintf(column, sizeof column, "%s_%s", measure, end[i]);
-        kvd_table_real(t, kvd_serving_real(e, column));
+        kvd_table_real(t, kvd_report_real(e, column));
     }
 }
 
 /* Returns the change of a row against the uncompressed cache in the same place, in percent. */
-static double change(const kvd_serving_entries *all, const kvd_serving_entry *e, const char *column)
+static double change(const kvd_report_rows *all, const kvd_report_row *e, const char *column)
 {
-    const kvd_serving_entry *const none = kvd_serving_uncompressed(all, e);
-    return none ? 100 * (kvd_serving_real(e, column) / kvd_serving_real(none, column) - 1)
+    const kvd_report_row *const none = kvd_serving_uncompressed(all, e);
+    return none ? 100 * (kvd_report_real(e, column) / kvd_report_real(none, column) - 1)
                 : (double)NAN;
 }
 
-static int rates_table(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
+static int rates_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t = kvd_section_table(s, "serving-rates", "Highest rates of requests", err);
     if (!t)
@@ -57,24 +57,24 @@ static int rates_table(const kvd_serving_entries *all, kvd_section *s, kvd_err *
            "tokens) of the trace stays within the bound. Where fewer are served than arrive the "
            "queue grows, and a longer trace would sustain a lower rate.");
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_serving_entry *const e = &all->item[i];
+        const kvd_report_row *const e = &all->item[i];
         if (strcmp(e->kind, "max-rate"))
             continue;
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_serving_text(e, "method"));
-        kvd_table_real(t, kvd_serving_real(e, "latency_bound_s"));
-        kvd_table_real(t, kvd_serving_real(e, "rate"));
+        kvd_table_text(t, kvd_report_text(e, "method"));
+        kvd_table_real(t, kvd_report_real(e, "latency_bound_s"));
+        kvd_table_real(t, kvd_report_real(e, "rate"));
         kvd_table_real(t, 1 + change(all, e, "rate") / 100);
-        kvd_table_real(t, kvd_serving_real(e, "served_per_s"));
-        kvd_table_real(t, kvd_serving_real(e, "kv_share"));
-        kvd_table_real(t, 100 * kvd_serving_real(e, "extrapolated_share"));
-        kvd_table_count(t, kvd_serving_real(e, "refused"));
+        kvd_table_real(t, kvd_report_real(e, "served_per_s"));
+        kvd_table_real(t, kvd_report_real(e, "kv_share"));
+        kvd_table_real(t, 100 * kvd_report_real(e, "extrapolated_share"));
+        kvd_table_count(t, kvd_report_real(e, "refused"));
     }
     t->only_files = t->n_rows == 0;
     return 0;
 }
 
-static int points_table(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
+static int points_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t = kvd_section_table(s, "serving", "Every simulated point", err);
     if (!t)
@@ -102,32 +102,32 @@ static int points_table(const kvd_serving_entries *all, kvd_section *s, kvd_err 
         "consecutive requests. TTFT includes the wait in the queue. Goodput: requests within the "
         "objectives, all that are served when there are none.");
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_serving_entry *const e = &all->item[i];
+        const kvd_report_row *const e = &all->item[i];
         if (strcmp(e->kind, "point"))
             continue;
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_serving_text(e, "method"));
-        kvd_table_real(t, kvd_serving_real(e, "rate"));
+        kvd_table_text(t, kvd_report_text(e, "method"));
+        kvd_table_real(t, kvd_report_real(e, "rate"));
         put_interval(t, e, "ttft");
-        kvd_table_real(t, kvd_serving_real(e, "ttft_p99_s"));
+        kvd_table_real(t, kvd_report_real(e, "ttft_p99_s"));
         kvd_table_real(t, change(all, e, "ttft_mean_s"));
         put_interval(t, e, "tbt");
-        kvd_table_real(t, kvd_serving_real(e, "tbt_p99_s"));
+        kvd_table_real(t, kvd_report_real(e, "tbt_p99_s"));
         kvd_table_real(t, change(all, e, "tbt_mean_s"));
         put_interval(t, e, "latency");
-        kvd_table_real(t, kvd_serving_real(e, "latency_p99_s"));
-        kvd_table_real(t, kvd_serving_real(e, "served_per_s"));
-        kvd_table_real(t, kvd_serving_real(e, "goodput_per_s"));
-        kvd_table_real(t, kvd_serving_real(e, "utilisation"));
-        kvd_table_real(t, kvd_serving_real(e, "kv_share"));
-        kvd_table_real(t, 100 * kvd_serving_real(e, "extrapolated_share"));
-        kvd_table_count(t, kvd_serving_real(e, "refused"));
+        kvd_table_real(t, kvd_report_real(e, "latency_p99_s"));
+        kvd_table_real(t, kvd_report_real(e, "served_per_s"));
+        kvd_table_real(t, kvd_report_real(e, "goodput_per_s"));
+        kvd_table_real(t, kvd_report_real(e, "utilisation"));
+        kvd_table_real(t, kvd_report_real(e, "kv_share"));
+        kvd_table_real(t, 100 * kvd_report_real(e, "extrapolated_share"));
+        kvd_table_count(t, kvd_report_real(e, "refused"));
     }
     t->only_files = t->n_rows == 0;
     return 0;
 }
 
-static int validation_table(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
+static int validation_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t =
         kvd_section_table(s, "serving-validation", "The simulation against a measured replay", err);
@@ -146,17 +146,17 @@ static int validation_table(const kvd_serving_entries *all, kvd_section *s, kvd_
         "One replica serves the requests of the replay at the times at which they came. TBT of a "
         "request: its mean time between two tokens.");
     for (size_t i = 0; i < all->n; i++) {
-        const kvd_serving_entry *const e = &all->item[i];
+        const kvd_report_row *const e = &all->item[i];
         if (strcmp(e->kind, "validation"))
             continue;
         kvd_table_text(t, e->place);
-        kvd_table_text(t, kvd_serving_text(e, "method"));
-        kvd_table_count(t, kvd_serving_real(e, "requests"));
-        kvd_table_text(t, kvd_serving_text(e, "quantity"));
-        kvd_table_text(t, kvd_serving_text(e, "statistic"));
-        kvd_table_real(t, kvd_serving_real(e, "measured_s"));
-        kvd_table_real(t, kvd_serving_real(e, "simulated_s"));
-        kvd_table_real(t, kvd_serving_real(e, "error_percent"));
+        kvd_table_text(t, kvd_report_text(e, "method"));
+        kvd_table_count(t, kvd_report_real(e, "requests"));
+        kvd_table_text(t, kvd_report_text(e, "quantity"));
+        kvd_table_text(t, kvd_report_text(e, "statistic"));
+        kvd_table_real(t, kvd_report_real(e, "measured_s"));
+        kvd_table_real(t, kvd_report_real(e, "simulated_s"));
+        kvd_table_real(t, kvd_report_real(e, "error_percent"));
     }
     t->only_files = t->n_rows == 0;
     return 0;
@@ -165,7 +165,7 @@ static int validation_table(const kvd_serving_entries *all, kvd_section *s, kvd_
 /* ---- latency against rate ------------------------------------------------------------------- */
 
 /* Returns the number of points of the curve that the first method of a place has. */
-static size_t curve_length(const kvd_serving_entries *all, size_t first)
+static size_t curve_length(const kvd_report_rows *all, size_t first)
 {
     size_t n = 0;
     for (size_t i = first; i < all->n && !strcmp(all->item[i].place, all->item[first].place); i++)
@@ -174,7 +174,7 @@ static size_t curve_length(const kvd_serving_entries *all, size_t first)
     return n;
 }
 
-static int latency_figure(const kvd_serving_entries *all, size_t first, int number, kvd_section *s,
+static int latency_figure(const kvd_report_rows *all, size_t first, int number, kvd_section *s,
                           kvd_err *err)
 {
     static const char *const measure[] = {"latency", "ttft", "tbt"};
@@ -199,7 +199,7 @@ static int latency_figure(const kvd_serving_entries *all, size_t first, int numb
         if (strcmp(all->item[i].kind, "point"))
             continue;
         kvd_table_text(t, all->item[i].series);
-        kvd_table_real(t, kvd_serving_real(&all->item[i], "rate"));
+        kvd_table_real(t, kvd_report_real(&all->item[i], "rate"));
         for (int m = 0; m < 3; m++)
             put_interval(t, &all->item[i], measure[m]);
     }
@@ -217,7 +217,7 @@ static int latency_figure(const kvd_serving_entries *all, size_t first, int numb
     return 0;
 }
 
-static int figures(const kvd_serving_entries *all, kvd_section *s, kvd_err *err)
+static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST = 24, FEWEST_POINTS = 3 };
     int drawn = 0;
@@ -260,16 +260,16 @@ static void list_failures(const kvd_results *r, kvd_text *words)
     }
 }
 
-static void introduce(const kvd_serving_entries *all, kvd_text *words)
+static void introduce(const kvd_report_rows *all, kvd_text *words)
 {
     size_t beyond = 0, refused = 0, cpu = 0;
     double most = 0;
     for (size_t i = 0; i < all->n; i++) {
-        const double share = kvd_serving_real(&all->item[i], "extrapolated_share");
+        const double share = kvd_report_real(&all->item[i], "extrapolated_share");
         beyond += share > 0;
         most = share > most ? share : most;
-        refused += kvd_serving_real(&all->item[i], "refused") > 0;
-        cpu += !(kvd_serving_real(&all->item[i], "gpus") > 0);
+        refused += kvd_report_real(&all->item[i], "refused") > 0;
+        cpu += !(kvd_report_real(&all->item[i], "gpus") > 0);
     }
     kvd_text_raw(
         words,
@@ -298,7 +298,7 @@ static void introduce(const kvd_serving_entries *all, kvd_text *words)
 
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    kvd_serving_entries all;
+    kvd_report_rows all;
     if (kvd_serving_collect(r, &all, err))
         return -1;
     int status = 0;
@@ -311,6 +311,6 @@ int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err)
         status = !s || figures(&all, s, err) || rates_table(&all, s, err) ||
                  validation_table(&all, s, err) || points_table(&all, s, err);
     }
-    kvd_serving_entries_release(&all);
+    kvd_report_rows_release(&all);
     return status ? -1 : 0;
 }

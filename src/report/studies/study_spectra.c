@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/measures/calibration.h"
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/measures/targets.h"
-#include "report/rows/accuracy_rows.h"
+#include "report/measures/measures.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 /* Largest number of methods in the figure and in the table. */

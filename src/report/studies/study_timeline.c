@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/rows/jct_rows.h"
+#include "report/rows.h"
 #include "report/studies/studies.h"
 
 enum { ITERATIONS = 48 /* largest number of iterations drawn */ };

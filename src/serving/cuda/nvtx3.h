@@ -1,4 +1,7 @@
-/* Includes NVTX's header and defines KVD_NVTX if the toolkit has it. */
+/*
+ * Includes the header of NVTX (NVIDIA's library for profiler ranges) and defines KVD_NVTX, if the
+ * CUDA toolkit has it.
+ */
 #ifndef KVD_SERVING_CUDA_NVTX3_H
 #define KVD_SERVING_CUDA_NVTX3_H
 

@@ -6,7 +6,7 @@
 
 enum { LEAST = 16, PAGE = 64, ROWS = 8 };
 
-/* ---- the grid ---- */
+/* ---- measurement points of the grid ---- */
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -14,15 +14,15 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * Returns the size after x: 4 x, or `most` if 8 x is above it, so that the last two sizes differ by
- * a factor of two or more.
+ * Returns the grid's next size after x: 4 x, or `most` if 8 x is above `most`, so that the last two
+ * sizes differ by a factor of two or more.
  */
 static size_t after(size_t x, size_t most)
 {
     return 8 * x > most ? most : 4 * x;
 }
 
-/* Returns true if `batch` requests of `tokens` tokens each fit into the cache at once. */
+/* Returns true if `batch` requests of `tokens` tokens each fit into the KV cache at once. */
 static bool fits(const kvd_batching_limits *l, size_t batch, size_t tokens)
 {
     return batch * ((tokens + PAGE - 1) / PAGE) <= l->pages;
@@ -43,7 +43,9 @@ static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits
     }
 }
 
-/* Adds the point of several prompts in one iteration: as many of the longest as fit. */
+/*
+ * Adds the point of several prompts in one iteration: as many prompts of the longest length as fit.
+ */
 static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_point *point,
                         size_t *n)
 {
@@ -55,8 +57,8 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 }
 
 /*
- * Adds, after the last point of `batch` requests, the point that fills the cache, unless it is
- * close to the last one.
+ * Adds the measurement point at which `batch` requests fill the KV cache, unless the previous point
+ * of this batch size is close to it.
  */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
@@ -69,8 +71,8 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
 }
 
 /*
- * Returns the next batch size: 1, 2, 4, 8, 9, 16, 17 .. most. Above 8 requests CUDA graphs exist
- * for multiples of 8, to which a batch is filled up, so 9 requests take as long as 16.
+ * Returns the grid's next batch size: 1, 2, 4, 8, 9, 16, 17 .. most. Above 8 requests CUDA graphs
+ * exist for multiples of 8, to which a batch is padded, so 9 requests take as long as 16.
  */
 static size_t next_batch(size_t batch, size_t most)
 {
@@ -81,7 +83,7 @@ static size_t next_batch(size_t batch, size_t most)
 static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t samples,
                       kvd_jct_point *point, size_t *n)
 {
-    /* Each point runs one step more than `samples`, because the first step is discarded. */
+    /* Each point runs one decode step more than `samples`, because the first step is discarded. */
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
     for (size_t batch = 1;; batch = next_batch(batch, l->max_batch)) {
         for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
@@ -101,7 +103,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    enum { MOST = 64 * 128 }; /* sizes at least double with every second element */
+    enum { MOST = 64 * 128 }; /* room: sizes at least double with every second element */
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
         return kvd_no_memory(err, "a grid", MOST * sizeof **point);
@@ -111,14 +113,14 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
     return 0;
 }
 
-/* ---- running it ---- */
+/* ---- running a measurement point ---- */
 
 typedef struct {
     const kvd_jct_loop *loop;
     kvd_slice *slice; /* [max_batch] */
     uint32_t *id, *next;
-    size_t whole;  /* prompt tokens of each request */
-    bool anywhere; /* true: tokens in the cache beforehand need not be processed */
+    size_t whole;  /* number of prompt tokens of each request */
+    bool anywhere; /* true if tokens that are in the cache at the start need not be processed */
 } bench;
 
 static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *seconds, kvd_err *err)
@@ -135,8 +137,8 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
 }
 
 /*
- * Runs a piece of a prompt in a slot, in as many iterations as the chunk requires. Only the last
- * iteration is timed.
+ * Runs a piece of a prompt in a slot of the cache, in as many iterations as the chunk size
+ * requires. Only the last iteration is timed.
  */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
@@ -164,7 +166,9 @@ static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, 
     return 0;
 }
 
-/* Runs the whole prompts of the first n requests in one iteration. */
+/*
+ * Runs the prompts of the first n requests, each of `tokens` tokens, in one iteration and times it.
+ */
 static int prompts(bench *b, size_t n, size_t tokens, double *seconds, kvd_err *err)
 {
     for (uint32_t s = 0; s < n; s++) {
@@ -181,7 +185,10 @@ static int prompts(bench *b, size_t n, size_t tokens, double *seconds, kvd_err *
     return iterate(b, &it, b->next, seconds, err);
 }
 
-/* Runs one decode step of each of the first n requests, with `before` tokens in the cache. */
+/*
+ * Runs one decode step of the first n requests, each with `before` tokens in the cache, and times
+ * it.
+ */
 static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, kvd_err *err)
 {
     for (uint32_t s = 0; s < n; s++) {

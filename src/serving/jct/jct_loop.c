@@ -15,7 +15,7 @@ double kvd_jct_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Hashes the position of the token with the finaliser of splitmix64. */
+/* Computes a token id from a hash of its position: the finaliser of splitmix64. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)r << 32) + p + 1;
@@ -24,7 +24,7 @@ uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
     return (uint32_t)((z ^ (z >> 31)) % vocab);
 }
 
-/* ---- state ---- */
+/* ---- state of a run ---- */
 
 typedef struct {
     const kvd_jct_loop *loop;
@@ -36,7 +36,7 @@ typedef struct {
     uint32_t *token;      /* [sum of output]: tokens that the requests have emitted */
     size_t *emitted;      /* [n]: tokens emitted so far */
     size_t arrived, held; /* held: tokens in the cache */
-    /* clock readings: the start, and the end of the last iteration */
+    /* clock readings in seconds: start of the run, and end of the last iteration */
     double zero, last_end;
 } serving;
 
@@ -77,7 +77,7 @@ static int prepare(serving *v, kvd_err *err)
     return (v->batcher = kvd_batcher_new(v->requests, &v->loop->limits, err)) ? 0 : -1;
 }
 
-/* ---- iterations ---- */
+/* ---- running iterations ---- */
 
 /* Returns where the tokens that request r emits are kept. */
 static uint32_t *tokens_of(const serving *v, size_t r)
@@ -105,7 +105,7 @@ static int fill(serving *v, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Records the tokens that were produced at `end`. */
+/* Records the tokens that the iteration produced; `end` is the time of its end. */
 static void take(serving *v, const kvd_iteration *it, double end)
 {
     kvd_jct_served *const o = v->out;
@@ -163,7 +163,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /* Time outside the engine (batcher, copies of ids) counts as host time. */
+    /* Time between calls of the engine (batcher, copies of ids) counts as host time. */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);
@@ -206,7 +206,7 @@ static int arrive(serving *v, kvd_err *err)
 
 /*
  * Waits for the next arrival: sleeps until a millisecond before it, because waking takes part of a
- * millisecond, then polls. Returns after a while in any case, so that the user can interrupt.
+ * millisecond, then polls. Returns after at most about 0.1 s, so that the user can interrupt.
  */
 static void wait_for_arrival(serving *v)
 {
@@ -238,7 +238,7 @@ static int serve(serving *v, kvd_err *err)
     }
 }
 
-/* Computes the means over requests, with times from their arrivals. */
+/* Computes the means of the measured times over requests, counted from their arrivals. */
 static void summarise(serving *v)
 {
     kvd_jct_run *const r = &v->out->run;
@@ -265,7 +265,8 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     if (!status) {
         summarise(&v);
         /*
-         * The energy counter is updated about every 0.1 s, so runs of up to 1 s report no energy.
+         * GPUs update the energy counter about every 0.1 s, so a run of up to 1 s reports no
+         * energy.
          */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;

@@ -7,10 +7,10 @@
 #include "serving/jct/jct_rows.h"
 #include "serving/jct/jct_trace.h"
 
-/* Settings of a run; all pointers are borrowed. */
+/* Settings of runs in real time; all pointers are borrowed. */
 typedef struct {
     kvd_engine *engine;
-    /* Limits of the batcher: those of the engine or narrower ones. */
+    /* Limits of the batcher: those of the engine, or lower ones. */
     kvd_batching_limits limits;
     size_t vocab;
     /* Seed of the random token ids of prompts. */
@@ -20,8 +20,8 @@ typedef struct {
 } kvd_jct_loop;
 
 /*
- * Results of n requests, in seconds from the start. The gaps of request r are gap[gap_at[r] ..
- * gap_at[r + 1] - 1].
+ * Measured times of n requests, in seconds from the start. The gaps between the tokens of request r
+ * are gap[gap_at[r]] .. gap[gap_at[r + 1] - 1].
  */
 typedef struct {
     kvd_jct_run run;
@@ -34,15 +34,19 @@ typedef struct {
 } kvd_jct_served;
 
 /*
- * Serves the requests until each has all its tokens, which the model chooses itself. Requests
- * arrive at their times. If no request runs, the loop sleeps until the next arrival; this time is
- * not counted. Fails if the batcher or the engine refuses a request, and if the user interrupts.
+ * Runs the requests until each has all its tokens; a produced token is the next input. Requests
+ * arrive at their arrival times. If no request runs, the loop sleeps until the next arrival; this
+ * time is not counted. Fails if the batcher or the engine refuses a request, and if the user
+ * interrupts.
  */
 int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_served *out,
                   kvd_err *err);
 void kvd_jct_served_release(kvd_jct_served *s);
 
-/* Returns the token id at position p of prompt r; it is the same in every run. */
+/*
+ * Returns the random token id at position p of prompt r; it is the same in every run with this
+ * seed.
+ */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 
 double kvd_jct_now(void);

@@ -25,8 +25,8 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 }
 
 /*
- * Returns true if methods get random bases instead of those of a file, because the model is a shape
- * whose random weights have no meaningful bases.
+ * Returns true if methods get random rotations instead of those of a spectrum file, because the
+ * model is only a shape: its random weights have no meaningful rotations.
  */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
@@ -192,8 +192,7 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
     /*
-     * Random rotations replace any bases, so rates of a file are expected with them and need no
-     * warning.
+     * With random rotations, rates from a file of other rotations are expected and need no warning.
      */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
@@ -236,7 +235,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
     plan->seed = seed;
     /*
      * If a plan only removes dimensions, prompts attend to the stored cache; other plans compress a
-     * prompt at its end.
+     * prompt after they have processed it.
      */
     plan->prompt = kvd_plan_beyond_widths(plan) ? prompt : 0;
     return kvd_plan_open(plan, &setup, err);

@@ -8,9 +8,12 @@
 #include "model/text/text_options.h"
 #include "serving/batching.h"
 
-/* ---- usage ---- */
+/* ---- checks of the options ---- */
 
-/* GPUs that share a prompt by its tokens compute prompts only, one after another. */
+/*
+ * Fails if options do not fit to --parallel sequence, in which GPUs divide the tokens of a prompt:
+ * it computes prompts only, one after another.
+ */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)
@@ -56,7 +59,7 @@ static int check_usage(void *config, kvd_err *err)
     return cfg->sequence ? check_sequence(cfg, err) : 0;
 }
 
-/* ---- the table ---- */
+/* ---- table of options ---- */
 
 static int find_shape(void *config, const char *text, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* The command line of kvdim-jct. */
+/* Parses the command line of kvdim-jct. */
 #ifndef KVD_SERVING_JCT_JCT_OPTIONS_H
 #define KVD_SERVING_JCT_JCT_OPTIONS_H
 
@@ -13,26 +13,26 @@ enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
 typedef struct {
     kvd_common_options common;
     const char *model;
-    const kvd_shape *shape; /* --shape, used instead of a model */
+    const kvd_shape *shape; /* published model shape (--shape) that is used instead of a model */
     kvd_method method[KVD_JCT_METHODS];
     char *method_text[KVD_JCT_METHODS]; /* allocated */
     size_t n_methods;
     const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
     size_t n_spectra, n_rates;
-    const char *spread;             /* singular values for random bases; NULL if not given */
+    const char *spread; /* file of singular values for random rotations; NULL if not given */
     size_t *input, *output, *batch; /* allocated */
     size_t n_inputs, n_outputs, n_batches;
-    const char *input_text, *output_text, *batch_text; /* the lists as typed */
+    const char *input_text, *output_text, *batch_text; /* the comma lists as the user typed them */
     const char *requests, *lengths;      /* a trace, or poisson:RATE with the lengths */
     size_t n_requests;                   /* 0 if not given */
     size_t max_batch, max_tokens, pages; /* 0 if not given */
     size_t chunk;
     kvd_admission admission;
     size_t gpus;
-    bool sequence; /* GPUs share prompts by their tokens */
+    bool sequence; /* true if several GPUs divide the tokens of a prompt */
     size_t repeats;
     bool graphs_given;
-    size_t steps; /* number of decode steps of a job that run; 0 means all */
+    size_t steps; /* number of decode steps of a job that are run (sampled); 0 means all */
     kvd_attention_choice attention;
     bool graphs, phases, iterations, resume;
     kvd_dtype type;
@@ -42,7 +42,7 @@ typedef struct {
 
 extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS + 1]; /* ends with NULL */
 
-/* Reads argv into *cfg, which is zeroed; wrong usage ends the program with status 2. */
+/* Reads argv into *cfg, which must be zeroed. Wrong usage ends the program with status 2. */
 void kvd_jct_parse(int argc, char **argv, kvd_jct_options *cfg);
 void kvd_jct_options_release(kvd_jct_options *cfg);
 

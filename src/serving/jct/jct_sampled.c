@@ -8,12 +8,15 @@
 typedef struct {
     const kvd_jct_loop *loop;
     size_t batch, input, output, steps;
-    double weight; /* steps of the job that each measured step represents */
+    double weight; /* number of decode steps of the job that each sampled step represents */
     kvd_slice *slice;
-    uint32_t *id; /* [batch]: ids of the tokens, and of the next tokens */
+    uint32_t *id; /* [batch]: ids of the input tokens, and of the tokens produced */
 } sampled;
 
-/* Returns the position of the i-th step that runs: the middle of the steps that it represents. */
+/*
+ * Returns the position in the sequence of the i-th sampled decode step: the middle of the steps
+ * that it represents.
+ */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

@@ -11,7 +11,7 @@
 #include "serving/jct/jct_grid.h"
 #include "serving/jct/jct_sampled.h"
 
-/* One method of the sweep. */
+/* Compression method of the sweep that is being measured, with its engine. */
 typedef struct {
     size_t number;
     const kvd_jct_method *method;
@@ -22,9 +22,12 @@ typedef struct {
     kvd_jct_loop loop;
 } candidate;
 
-/* ---- rows ---- */
+/* ---- rows, and points that are left out ---- */
 
-/* Reports `points` points that cannot run, once on stderr, and records them for the file. */
+/*
+ * Reports on stderr that `points` measurement points cannot run, and records the message for the
+ * file.
+ */
 static void skip(kvd_jct_sweep *s, const char *what, const char *why, size_t points)
 {
     char *grown = NULL;
@@ -48,7 +51,7 @@ static kvd_jct_facts facts_of(const kvd_jct_sweep *s)
                            .points_done = s->done};
 }
 
-/* Saves the new rows and prints them. */
+/* Saves the new rows in OUT.h5.rows and prints them. */
 static int save(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_facts facts = facts_of(s);
@@ -70,9 +73,9 @@ static int save(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* ---- files ---- */
+/* ---- files of the sweep ---- */
 
-/* Reads the rows that an earlier run saved. */
+/* Reads the rows that an earlier run of the same sweep saved. */
 static int take_up(kvd_jct_sweep *s, kvd_err *err)
 {
     const char *const output = s->cfg->common.output;
@@ -131,14 +134,14 @@ void kvd_jct_sweep_close(kvd_jct_sweep *s)
     s->rows_path = NULL;
 }
 
-/* ---- rows that are there ---- */
+/* ---- rows of an earlier run ---- */
 
 static bool is(double a, size_t b)
 {
     return fabs(a - (double)b) < 0.5;
 }
 
-/* Returns true if the resumed file already has the row of this job. */
+/* Returns true if the earlier run already measured this job with this method. */
 static bool has_job(const kvd_jct_sweep *s, const candidate *c, size_t batch, size_t input,
                     size_t output)
 {
@@ -176,8 +179,8 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
 }
 
 /*
- * Returns the bytes per token that an uncompressed cache holds for a request of `length` tokens. In
- * layers with a window the CPU engine holds the newest tokens only, the GPU engine all.
+ * Returns the bytes per token of an uncompressed cache for a request of `length` tokens. In a layer
+ * with an attention window the CPU engine stores only the newest tokens, the GPU engine all.
  */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
@@ -186,7 +189,7 @@ static double dense_bytes(const kvd_jct_sweep *s, size_t length)
     return s->gpu[0] ? bytes.dense : bytes.dense * kvd_cache_window_share(s->config, length);
 }
 
-/* ---- one method ---- */
+/* ---- engine of one method ---- */
 
 static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 {
@@ -253,9 +256,9 @@ static void close_engine(candidate *c)
     c->open = false;
 }
 
-/* ---- jobs ---- */
+/* ---- measuring jobs ---- */
 
-/* Runs a warm-up job with a few steps, which fills caches and captures graphs. */
+/* Runs a warm-up job with a few decode steps, which fills CPU caches and captures CUDA graphs. */
 static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
 {
     enum { STEPS = 4 };
@@ -273,8 +276,8 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
 }
 
 /*
- * Returns the number of decode steps of a job that run: --steps of them, or all if --steps is not
- * given or if a step requires every token before it.
+ * Returns the number of decode steps of a job that are run: --steps of them, or all if --steps is
+ * not given or if the engine's step needs all earlier tokens.
  */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
@@ -283,9 +286,9 @@ static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output
 }
 
 /*
- * Warns about a method whose cache is not smaller than the uncompressed one: its budgets and exact
- * windows are longer than the requests, so it compressed nothing, or its additional data take more
- * than it saves.
+ * Warns about a method whose cache is not smaller than the uncompressed one. Either the method
+ * compressed nothing, because its budgets and exact windows are longer than the requests, or its
+ * additional data take more than it saves.
  */
 static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
                               size_t length, const kvd_jct_run *r)
@@ -335,7 +338,7 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
 }
 
 /*
- * Returns true if all requests of a job whose steps are sampled fit into the cache at once.
+ * Returns true if all requests of a job with sampled decode steps fit into the cache at once.
  * Otherwise reports the job as left out, with its numbers.
  */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
@@ -354,8 +357,8 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
 }
 
 /*
- * Returns true if a request of `tokens` tokens fits into the cache. Otherwise reports the point as
- * left out, with its numbers.
+ * Returns true if a request of `tokens` tokens fits into the cache. Otherwise reports the
+ * measurement point `what` as left out, with its numbers.
  */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {
@@ -388,7 +391,7 @@ static int job(kvd_jct_sweep *s, candidate *c, size_t batch, size_t input, size_
     return status ? kvd_in(err, "%s", what) : 0;
 }
 
-/* Reports that --steps has no effect for this method; the sweep continues. */
+/* Reports on stderr that the option --steps has no effect for this method; the sweep continues. */
 static void say_all_steps(const kvd_jct_sweep *s, const candidate *c)
 {
     if (!s->cfg->steps || c->engine->facts.anywhere)
@@ -416,7 +419,7 @@ static int jobs(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     return 0;
 }
 
-/* ---- iterations and requests ---- */
+/* ---- measuring iterations and replays of requests ---- */
 
 static int iterations(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 {
@@ -453,11 +456,11 @@ static int longest_first(const void *a, const void *b)
 }
 
 /*
- * Runs prompts before the replay that do not count. The first product with a given number of rows
+ * Runs warm-up prompts before the replay of a trace. The first product with a given number of rows
  * makes libraries load and choose kernels: on an H200 a prompt took 1 to 14 ms longer when it was
- * the first of its length. So one prompt of every length of the replay runs alone, longest first.
- * On the CPU, where products of all sizes use the same code, and with a chunk, where pieces have
- * the chunk's length, only the longest prompt runs.
+ * the first of its length. So one prompt of every length of the trace runs alone, longest first. On
+ * the CPU, where products of all sizes use the same code, and with a chunk, where pieces have the
+ * chunk's length, only the longest prompt runs.
  */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
@@ -518,7 +521,7 @@ static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     return 0;
 }
 
-/* ---- the sweep ---- */
+/* ---- all methods of the sweep ---- */
 
 static int run_method(kvd_jct_sweep *s, size_t i, kvd_err *err)
 {

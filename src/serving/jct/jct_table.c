@@ -1,4 +1,4 @@
-/* Lines and tables that summarise jct rows. */
+/* Prints rows of a file of schema kvdim/jct as lines of a table, and summaries of them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,10 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
     return line;
 }
 
-/* Writes mean, median and 99 % quantile of a column over the request rows of a method. */
+/*
+ * Writes the mean, median and 99 % quantile of a column to `to`, over the rows of a method's
+ * requests.
+ */
 static const char *spread(const kvd_rows *r, const char *method, const char *column, double *x,
                           char to[96])
 {

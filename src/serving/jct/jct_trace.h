@@ -1,8 +1,8 @@
 /*
- * Writes a trace for Perfetto and chrome://tracing: iterations as complete events with their parts
- * below them, requests as asynchronous spans from arrival to last token. The parts of an iteration
- * are sums over layers and are drawn one after another in the order of kvd_phase: their lengths are
- * measured, their positions are not.
+ * Writes a timeline for the viewers Perfetto and chrome://tracing. Iterations are complete events
+ * with their phases below them, requests are asynchronous spans from arrival to last token. The
+ * phases of an iteration are sums over layers and are drawn one after another in the order of
+ * kvd_phase: their lengths are measured, their positions are not.
  */
 #ifndef KVD_SERVING_JCT_JCT_TRACE_H
 #define KVD_SERVING_JCT_JCT_TRACE_H
@@ -17,21 +17,21 @@ typedef struct {
     kvd_output out;
     FILE *f;
     double zero; /* seconds of the clock at which the trace begins */
-    /* Process number of the current job; every job has its own. */
+    /* Process number of the current job in the timeline; every job has its own. */
     int process;
     bool any;
 } kvd_jct_trace;
 
-/* Opens a trace. While f is NULL (zeroed *t), all functions do nothing. */
+/* Creates the timeline file `path`. While f is NULL (zeroed *t), all functions do nothing. */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
-/* Completes the file. */
+/* Completes and closes the timeline file. */
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);
-/* Closes and removes an incomplete trace; safe at any time. */
+/* Closes and removes an incomplete timeline file; safe at any time. */
 void kvd_jct_trace_release(kvd_jct_trace *t);
 
-/* Begins a job of this name; later events belong to it. */
+/* Begins a job named `name` in the timeline; later events belong to it. */
 void kvd_jct_trace_job(kvd_jct_trace *t, const char *name);
-/* Adds an iteration that began at `begin` seconds of the clock. */
+/* Adds an iteration that began at clock time `begin`, in seconds. */
 void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double begin,
                              const kvd_phase_times *times);
 void kvd_jct_trace_request(kvd_jct_trace *t, size_t request, double arrival, double first,

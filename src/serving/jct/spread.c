@@ -8,7 +8,7 @@
 #include "common/linalg.h"
 #include "common/rng.h"
 
-/* ---- reading ---- */
+/* ---- reading measured singular values ---- */
 
 static int take_value(kvd_spread *s, kvd_pair pair, size_t head, size_t dim, const char *text,
                       kvd_err *err)
@@ -66,11 +66,11 @@ void kvd_spread_release(kvd_spread *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- dealing out ---- */
+/* ---- distribution over the heads ---- */
 
 /*
- * Returns the curve, given by n points at the middles of n dimensions, at the middle of dimension j
- * of d.
+ * Returns the singular value of dimension j of d, interpolated from n measured values. Both are
+ * placed at the middles of n or d equal parts of an interval.
  */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
@@ -89,7 +89,7 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /* one order for both sides: both sides of a head come from one measured head */
+    /* one order for all pairs: Q-K and V of a head get the singular values of one measured head */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)
@@ -102,7 +102,7 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     return 0;
 }
 
-/* Makes a random rotation R [d][d] from normal numbers. */
+/* Draws a random rotation R [d][d] from independent normal numbers. */
 static int random_rotation(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err)
 {
     double *const x = malloc((2 * d * d + d) * sizeof *x);

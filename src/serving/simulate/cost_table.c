@@ -9,8 +9,8 @@ static double line(double x0, double y0, double x1, double y1, double x)
 }
 
 /*
- * Returns the index i for which x is between at[i] and at[i + 1], `at` [n] being rising. For x
- * beyond the ends, returns the nearest such index, at most n - 2; 0 if n is 1.
+ * Returns the index i of the interval at[i] .. at[i + 1] that contains x; `at` [n] is rising. For x
+ * outside, returns the nearest such index, at most n - 2; 0 if n is 1.
  */
 static size_t below(const double *at, size_t n, double x)
 {
@@ -37,7 +37,10 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     const double *at = t->u + i;
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
-    /* On a curve, the neighbouring curve is not used, so a gap in its points has no effect. */
+    /*
+     * For u exactly on a curve, the neighbouring curve is not used, so a gap in its points has no
+     * effect.
+     */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])
             return fmax(0, along(t, i + k, v, extrapolated));
@@ -53,7 +56,7 @@ static int by_place(const void *a, const void *b)
     return (p->v > q->v) - (p->v < q->v);
 }
 
-/* Sorts the points into curves. */
+/* Sorts the measured points by u, then v, and divides them into curves of equal u. */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err)
 {
     const size_t n = t->n_points + 1;

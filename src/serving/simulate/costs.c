@@ -10,19 +10,22 @@
 #include "serving/simulate/cost_table.h"
 
 struct kvd_costs {
-    /* Seconds of a piece of a prompt, minus the attention time of the pairs of its tokens. */
+    /*
+     * Time in seconds of a piece of a prompt, without the time that attention takes for its pairs
+     * of tokens.
+     */
     kvd_cost_table prompts;
-    /* Seconds of the products for the tokens of an iteration with no token in the cache. */
+    /* Time in seconds of the matrix products of an iteration, by its number of tokens. */
     kvd_cost_table products;
     kvd_cost_table steps;
-    double pair;  /* seconds of a pair of tokens in the attention of a prompt */
+    double pair;  /* seconds that the attention of a prompt takes per pair of tokens */
     double empty; /* seconds of an iteration that does nothing */
     double bytes_per_token, weight_bytes, cache_bytes;
     int gpus;
     char engine[256];
 };
 
-/* ---- rows ---- */
+/* ---- rows of the jct file ---- */
 
 enum {
     KIND,
@@ -86,7 +89,7 @@ static bool is_kind(const source *s, size_t row, const char *kind)
     return !strcmp(text(s, row, KIND), kind);
 }
 
-/* Returns true if the row is of this method and number of GPUs (-1 means any). */
+/* Returns true if the row was measured with this method on this number of GPUs (-1 means any). */
 static bool is_of(const source *s, size_t row, const char *method, int gpus)
 {
     const double n = real(s, row, GPUS);
@@ -117,8 +120,8 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
 }
 
 /*
- * Adds a measured point to its table. For several prompts with u tokens together in one iteration,
- * v is the number of prompts until the coefficient of attention is known.
+ * Adds a measured iteration to its table. If the iteration has several prompts, with u tokens
+ * together, v is the number of prompts until the coefficient of attention is known.
  */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 {
@@ -135,19 +138,22 @@ static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* ---- attention of prompts, taken apart ---- */
+/* ---- separation of the time of attention ---- */
 
-/* Returns the number of pairs of a token and a token that it attends to. */
+/*
+ * Returns the number of query-key pairs of a piece of `tokens` tokens after `before` earlier
+ * tokens.
+ */
 static double pairs(double tokens, double before)
 {
     return tokens * (before + tokens / 2);
 }
 
 /*
- * Returns the attention seconds per pair of tokens. It is the extra time of a piece that was
- * measured with tokens before it, per pair; short pieces use the machine less fully, so the least
- * value counts. If prompts were measured whole only, it is the second difference of the two longest
- * prompts.
+ * Returns the attention time in seconds per query-key pair. It is the extra time of a piece that
+ * was measured with tokens before it, per pair. Short pieces use the machine less fully, so the
+ * least value counts. If prompts were only measured unsplit, it is the second difference of the two
+ * longest prompts.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {
@@ -167,8 +173,8 @@ static double pair_seconds(const kvd_cost_table *t)
 }
 
 /*
- * Subtracts the time of attention from the prompts. For pieces that begin a prompt, the rest is the
- * time of an iteration with this number of tokens.
+ * Subtracts the time of attention from the times of pieces of prompts. For pieces that begin a
+ * prompt, what is left is the time of an iteration with this number of tokens.
  */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
@@ -206,7 +212,8 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 }
 
 /*
- * Jobs report the bytes that the cache held, by its own count; iterations only the bytes reserved.
+ * Sets the bytes per token to the largest number that a job of the method held, as the cache counts
+ * it. Rows of iterations have only the bytes reserved.
  */
 static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
 {
@@ -247,8 +254,8 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
 }
 
 /*
- * Returns the seconds of the products for this number of tokens, without attention. Below the
- * smallest measured number of tokens, the time of the smallest is the maximum.
+ * Returns the time in seconds of the matrix products of an iteration with this number of tokens.
+ * Below the smallest measured number, the time is at most that of the smallest.
  */
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
@@ -285,11 +292,11 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* ---- costs ---- */
+/* ---- predicted times ---- */
 
 /*
- * Returns the seconds of a piece of a prompt that grow with the tokens before it: attention and
- * everything else that takes longer.
+ * Returns the seconds by which a piece of a prompt takes longer than its matrix products, because
+ * of its attention and the tokens before it.
  */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {

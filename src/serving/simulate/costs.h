@@ -1,6 +1,6 @@
 /*
- * Time of an iteration, interpolated from the measurements of kvdim-jct (rows of kind "iteration"
- * of jct files).
+ * Predicts the time of an iteration by interpolating the measurements of kvdim-jct (rows of kind
+ * "iteration" of jct files).
  *
  * Prompts: P(n, b) is the seconds of a piece of n tokens with b tokens before it. The time of
  * attention is taken to be c n (b + n / 2), with one c for all, fitted to the pieces that were
@@ -26,25 +26,26 @@
 
 typedef struct kvd_costs kvd_costs;
 /*
- * Reads the rows of one method (label as printed in the file) on `gpus` GPUs of a complete jct
- * file. gpus -1: the number of GPUs in the file, if it has only one; 0: the CPU. Fails if the rows
- * differ in dtype, graphs or phases, if a point occurs twice, and if there are fewer than two sizes
- * of pieces or of batches.
+ * Reads the measured times of iterations of one method (label as printed in the file), on `gpus`
+ * GPUs, from a complete jct file. gpus -1: the number of GPUs in the file, if it has only one; 0:
+ * the CPU. Fails if the rows differ in dtype, graphs or phases, if a point occurs twice, and if
+ * there are fewer than two sizes of pieces or of batches.
  */
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_costs_free(kvd_costs *c);
 
-double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated); /* seconds */
+/* Returns the predicted time of an iteration in seconds. */
+double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated);
 /*
- * Returns the bytes of the cache per token, over all GPUs: the largest that a job of the file held,
- * by the cache's own count; if the file has no jobs, the bytes reserved.
+ * Returns the bytes per token in the KV cache, over all GPUs: the largest number that a job of the
+ * file held, as the cache counts it. If the file has no jobs, returns the bytes reserved.
  */
 double kvd_costs_bytes_per_token(const kvd_costs *c);
-double kvd_costs_weight_bytes(const kvd_costs *c); /* all GPUs together */
-/* bytes of the cache in the measurement, or NaN */
+double kvd_costs_weight_bytes(const kvd_costs *c); /* over all GPUs */
+/* size of the KV cache in the measurement, in bytes; NaN if not in the file */
 double kvd_costs_cache_bytes(const kvd_costs *c);
 int kvd_costs_gpus(const kvd_costs *c); /* 0 means the CPU */
-/* Returns the engine's description of itself. */
+/* Returns the description of the measured engine. */
 const char *kvd_costs_engine(const kvd_costs *c);
 
 #endif

@@ -8,8 +8,8 @@
 #include "formats/rows.h"
 
 /*
- * Facts of a file: the first SAME must be equal in all files; differences in the others are
- * reported.
+ * Facts about a file of measured times. The first SAME of them must be equal in all files;
+ * differences in the others are reported.
  */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
@@ -30,9 +30,11 @@ struct kvd_costs_files {
     char apart[400];
 };
 
-/* ---- one file ---- */
+/* ---- reading one file ---- */
 
-/* Returns the attribute; NULL if the file does not have it. */
+/*
+ * Returns a text attribute of the HDF5 group `group`, allocated; NULL if the file does not have it.
+ */
 static char *attribute(kvd_h5 *f, const char *group, const char *name)
 {
     kvd_err unused;
@@ -46,7 +48,7 @@ static void read_facts(file *x, kvd_h5 *f)
     x->fact[REVISION] = attribute(f, "/provenance", "git_revision");
     x->fact[DRIVER] = attribute(f, "/provenance", "driver");
     x->fact[PAGES] = attribute(f, "/parameters", "pages");
-    if (x->gpus > 0) /* the processor matters only if it computes */
+    if (x->gpus > 0) /* the type of CPU matters only if the CPU computes */
         return;
     x->fact[CPU] = attribute(f, "/provenance", "cpu");
     int64_t threads = 0;
@@ -85,7 +87,7 @@ static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], k
     return 0;
 }
 
-/* Reads the settings that all rows share from the first row. */
+/* Reads the settings that all rows of a file share from its row `row`. */
 static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
                         kvd_err *err)
 {
@@ -98,7 +100,7 @@ static int take_setting(file *x, const kvd_rows *r, size_t row, const int column
                : kvd_no_memory(err, "a setting", 16);
 }
 
-/* Counts the rows of kind "iteration" measured on `gpus` GPUs. */
+/* Counts the rows of timed iterations (kind "iteration") measured on `gpus` GPUs, by method. */
 static int count_rows(file *x, const kvd_rows *r, int gpus, kvd_err *err)
 {
     int column[COLUMNS];
@@ -140,7 +142,7 @@ static int read_file(file *x, int gpus, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* ---- all of them ---- */
+/* ---- several files ---- */
 
 static int same_file(const file *a, const file *b, kvd_err *err)
 {
@@ -255,7 +257,10 @@ const char *kvd_costs_files_apart(const kvd_costs_files *f)
     return f->apart;
 }
 
-/* "'a.h5' has costs of: none; zack,p=0.5" */
+/*
+ * Fills *err with a message that lists the methods of the files, for example "'a.h5' has costs of:
+ * none; zack,p=0.5".
+ */
 static void no_such_method(const kvd_costs_files *f, const char *method, kvd_err *err)
 {
     char list[300] = "";

@@ -1,8 +1,8 @@
 /*
- * Several files of costs that are read as one: kvdim-serve --costs A.h5 --costs B.h5.
+ * Reads several files of measured times as one: kvdim-serve --costs A.h5 --costs B.h5.
  *
  * They must be of one model, machine and setting (number of GPUs, dtype, graphs, phases, pages of
- * the cache), because otherwise times of different things would be compared. The costs of a method
+ * the cache), because otherwise times of different things would be compared. The times of a method
  * come from one file only: no table combines two sweeps.
  */
 #ifndef KVD_SERVING_SIMULATE_COSTS_FILES_H
@@ -14,27 +14,30 @@
 typedef struct kvd_costs_files kvd_costs_files;
 
 /*
- * Opens complete jct files and reads their rows of kind "iteration" on `gpus` GPUs (-1 means any
- * number). Paths are borrowed. Fails, naming two files, if they differ in a value that they must
- * have in common, and if a file has no such row.
+ * Opens complete jct files and reads their rows of timed iterations (kind "iteration") on `gpus`
+ * GPUs; -1 means any number. Paths are borrowed. Fails, naming two files, if they differ in a value
+ * that they must share, and if a file has no such row.
  */
 kvd_costs_files *kvd_costs_files_open(const char *const *path, size_t n, int gpus, kvd_err *err);
 void kvd_costs_files_free(kvd_costs_files *f);
 
 const kvd_model_info *kvd_costs_files_model(const kvd_costs_files *f);
 
-/* Returns every method once, in the order of the files: [*n], valid until kvd_costs_files_free. */
+/*
+ * Returns the labels of all methods of the files, each once, in the order of the files. *n is their
+ * number. Valid until kvd_costs_files_free.
+ */
 const char *const *kvd_costs_files_methods(const kvd_costs_files *f, size_t *n);
 
 /*
- * Returns the file that has costs of the method. If no file or several files have them, returns
- * NULL and fills *err.
+ * Returns the path of the file that has measured times of the method. If no file or several files
+ * have them, returns NULL and fills *err.
  */
 const char *kvd_costs_files_of(const kvd_costs_files *f, const char *method, kvd_err *err);
 
 /*
- * Returns a sentence that names two files made by different revisions or under different drivers;
- * "" if there are none. Valid until kvd_costs_files_free.
+ * Returns a sentence that names two files made by different revisions of kvdim or under different
+ * drivers; "" if there are none. Valid until kvd_costs_files_free.
  */
 const char *kvd_costs_files_apart(const kvd_costs_files *f);
 

@@ -28,7 +28,7 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the values once, and distributes them to their blocks in rising order. */
+/* Sorts the values, and distributes them to their blocks in rising order. */
 static int sort(const double *x, const uint8_t *block, size_t n, sorted *s, kvd_err *err)
 {
     value *v = malloc((n ? n : 1) * sizeof *v);
@@ -58,7 +58,7 @@ static int sort(const double *x, const uint8_t *block, size_t n, sorted *s, kvd_
     return 0;
 }
 
-/* ---- statistics of whole samples and of drawn blocks ---- */
+/* ---- statistics of the sample and of resamples from its blocks ---- */
 
 static double quantile(const sorted *s, double q)
 {
@@ -69,7 +69,7 @@ static double quantile(const sorted *s, double q)
     return s->all[i] + (at - (double)i) * (s->all[i + 1] - s->all[i]);
 }
 
-/* Returns the number of values <= x in block b. */
+/* Returns the number of values in block b that are at most x. */
 static size_t count(const sorted *s, int b, double x)
 {
     size_t lo = s->start[b], hi = s->start[b + 1];
@@ -84,7 +84,8 @@ static size_t count(const sorted *s, int b, double x)
 }
 
 /*
- * Returns the k-th smallest value, counted from 0, of a resample that has block b weight[b] times.
+ * Returns the k-th smallest value, counted from 0, of a bootstrap resample that contains block b
+ * weight[b] times.
  */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {

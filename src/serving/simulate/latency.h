@@ -1,6 +1,6 @@
 /*
- * Distribution of times in a queue, with intervals that account for the correlation between
- * consecutive requests.
+ * Distribution of request latencies in a queue, with intervals that account for the correlation
+ * between consecutive requests.
  *
  * Requests that arrive one after another wait in the same queue. The interval of a statistic is
  * therefore computed by drawing blocks of consecutive requests instead of single requests: a
@@ -18,14 +18,17 @@
 enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 
 typedef struct {
-    /* Intervals are NaN if there are fewer than two blocks; everything is NaN if n is 0. */
+    /*
+     * Statistics with their intervals. Intervals are NaN if there are fewer than two blocks;
+     * everything is NaN if n is 0.
+     */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
 } kvd_latency;
 
 /*
- * Summarises x [n], leaving out NaN. block [n]: the block of each value, below KVD_LATENCY_BLOCKS.
- * Quantiles interpolate as kvd_quantile does.
+ * Computes statistics and quantiles of the times x [n], leaving out NaN. block [n] holds the block
+ * of each value, below KVD_LATENCY_BLOCKS. Quantiles interpolate as kvd_quantile does.
  */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);

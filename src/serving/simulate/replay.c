@@ -8,7 +8,7 @@
 #include "common/stats.h"
 #include "formats/jct.h"
 
-/* ---- rows ---- */
+/* ---- rows of the jct file ---- */
 
 enum {
     KIND,
@@ -61,7 +61,10 @@ static int find_columns(source *s, kvd_err *err)
     return 0;
 }
 
-/* Returns an option of the program that wrote the file; 0 if the file does not have it. */
+/*
+ * Returns the value of an option of the program that wrote the file, as a number; 0 if the file
+ * does not have it.
+ */
 static size_t option_of(kvd_h5 *f, const char *name)
 {
     kvd_err err;
@@ -138,7 +141,7 @@ static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* Orders requests by arrival; equal arrivals by row. */
+/* qsort comparison of served requests: by arrival, requests with equal arrivals by row. */
 static int by_arrival(const void *a, const void *b)
 {
     const served *x = a, *y = b;
@@ -208,9 +211,9 @@ void kvd_replay_release(kvd_replay *r)
     memset(r, 0, sizeof *r);
 }
 
-/* ---- comparison ---- */
+/* ---- comparison with the simulation ---- */
 
-/* Compares mean and p90 of two samples of one quantity. */
+/* Compares the mean and the 90 % quantile of measured and simulated values of one quantity. */
 static void compare(const char *quantity, const double *measured, const double *simulated, size_t n,
                     kvd_serve_comparison *c)
 {

@@ -7,7 +7,7 @@
 
 #include "methods/grid.h"
 
-/* ---- usage ---- */
+/* ---- checks of the options ---- */
 
 static int check_usage(void *config, kvd_err *err)
 {
@@ -30,7 +30,7 @@ static int check_usage(void *config, kvd_err *err)
     return 0;
 }
 
-/* ---- the table ---- */
+/* ---- values and table of options ---- */
 
 static int add_methods(void *config, const char *spec, kvd_err *err)
 {
@@ -38,7 +38,7 @@ static int add_methods(void *config, const char *spec, kvd_err *err)
     return kvd_methods_add(spec, NULL, cfg->method, &cfg->n_methods, KVD_SERVE_METHODS, err);
 }
 
-/* Reads FILE or poisson:RATE[:LENGTHS]. */
+/* Parses the value of --requests: FILE or poisson:RATE[:LENGTHS]. */
 static int read_requests(void *config, const char *text, kvd_err *err)
 {
     static const char poisson[] = "poisson:";
@@ -160,7 +160,9 @@ void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg)
 
 /* ---- provenance ---- */
 
-/* Records --method and --request-rate as comma lists. */
+/*
+ * Records the lists of --method and --request-rate in the output's parameters, separated by commas.
+ */
 static int record_lists(const kvd_serve_options *cfg, kvd_run *run, kvd_err *err)
 {
     char *methods = NULL, *rates = NULL;

@@ -1,4 +1,4 @@
-/* The command line of kvdim-serve. */
+/* Parses the command line of kvdim-serve. */
 #ifndef KVD_SERVING_SIMULATE_SERVE_OPTIONS_H
 #define KVD_SERVING_SIMULATE_SERVE_OPTIONS_H
 
@@ -13,7 +13,10 @@ typedef struct {
     const char *costs[KVD_SERVE_COSTS];
     size_t n_costs;
     const char *requests, *validate; /* NULL if not given */
-    /* Methods, allocated; if there are none, all methods of the costs are simulated. */
+    /*
+     * Labels of the methods to simulate, allocated; if there are none, all methods of the cost
+     * files are simulated.
+     */
     char *method[KVD_SERVE_METHODS];
     size_t n_methods;
     double *rate; /* requests per second, allocated; n_rates 0: not given */
@@ -27,15 +30,16 @@ typedef struct {
     double slo_ttft, slo_tbt; /* seconds; infinite means none */
     double bound;             /* --max-rate, seconds per token; NaN means no search */
     size_t n_requests;        /* 0 if not given */
-    /* Parts of --requests poisson:RATE[:LENGTHS]. */
+    /* Parts of the option --requests poisson:RATE[:LENGTHS]. */
     double poisson_rate; /* NaN means a recorded trace */
     const char *lengths;
 } kvd_serve_options;
 
-/* Reads argv into *cfg; wrong usage ends the program with status 2. */
+/* Reads argv into *cfg. Wrong usage ends the program with status 2. */
 void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg);
 /*
- * Adds the options to /parameters; `n_requests` is the number of requests that the options select.
+ * Records the options in /parameters of the output. `n_requests` is the number of requests that the
+ * options select.
  */
 int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err);
 void kvd_serve_options_release(kvd_serve_options *cfg);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- samples ---- */
+/* ---- samples of a simulation ---- */
 
 typedef struct {
     kvd_served *served; /* [n] */
@@ -38,7 +38,7 @@ static int allocate(samples *s, const kvd_requests *q, kvd_err *err)
     s->gap_block = calloc(s->n_gaps + 1, 1);
     if (!s->served || !s->x || !s->block || !s->gap || !s->gap_block)
         return kvd_no_memory(err, "the times of all tokens", s->n_gaps * (sizeof *s->gap + 1));
-    /* Blocks have at least two requests and nearly equal sizes. */
+    /* Blocks of the bootstrap have at least two consecutive requests and nearly equal sizes. */
     const size_t blocks =
         q->n / 2 < KVD_LATENCY_BLOCKS ? (q->n > 1 ? q->n / 2 : 1) : KVD_LATENCY_BLOCKS;
     for (size_t i = 0, at = 0; i < q->n; i++) {
@@ -78,7 +78,7 @@ static int summarise(samples *s, const kvd_requests *q, uint64_t seed, kvd_serve
                : 0;
 }
 
-/* ---- a point ---- */
+/* ---- statistics of a simulated point ---- */
 
 static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_served *served,
                   kvd_serve_point *out)
@@ -100,7 +100,10 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /* at least 0: the last request may have been refused and arrive after the end */
+    /*
+     * The drain time is at least 0: the last request may have been refused and arrive after the
+     * end.
+     */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;
@@ -130,7 +133,7 @@ int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, 
     return status ? -1 : 0;
 }
 
-/* ---- the highest rate ---- */
+/* ---- highest sustainable rate ---- */
 
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err)
 {
@@ -144,7 +147,8 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
 }
 
 /*
- * Computes the mean normalised latency of the served requests if all arrive `factor` times as fast.
+ * Simulates the requests with arrivals `factor` times as fast and computes the mean normalised
+ * latency (JCT per output token) of those that were served.
  */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)

@@ -91,7 +91,7 @@ int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_se
     return 0;
 }
 
-/* ---- the table on stdout ---- */
+/* ---- printed table ---- */
 
 const char kvd_serve_heading[] =
     "simulated: times in s, of normalised latency in s per token, [95 %]\n"
@@ -101,7 +101,10 @@ const char kvd_serve_comparison_heading[] =
     "simulation against a measured replay\n"
     "method                   quantity          statistic   measured/s  simulated/s   error";
 
-/* A mean and its interval, of the columns <name>_mean_s, <name>_mean_lo_s and <name>_mean_hi_s. */
+/*
+ * Writes a mean and its interval to `to`, from the columns <name>_mean_s, <name>_mean_lo_s and
+ * <name>_mean_hi_s of row i.
+ */
 static const char *mean_cell(const kvd_rows *r, size_t i, const char *name, char to[48])
 {
     static const char *const suffix[] = {"mean_s", "mean_lo_s", "mean_hi_s"};

@@ -15,7 +15,7 @@ typedef struct {
     bool busy, touched; /* touched: its state changed, so it may have new work */
 } replica;
 
-/* The end of an iteration. */
+/* Event of the queue: the end of an iteration of one replica. */
 typedef struct {
     double time;
     int replica;
@@ -25,7 +25,7 @@ typedef struct {
     const kvd_requests *requests;
     const kvd_costs *costs;
     kvd_route route;
-    int n, turn; /* n: number of replicas; turn: next replica of the round robin */
+    int n, turn; /* n: number of replicas; turn: next replica in round robin */
     replica *replica;
     event *heap; /* [n]: ends of iterations; a replica has one iteration at a time */
     size_t n_events;
@@ -35,7 +35,7 @@ typedef struct {
     kvd_simulated *out;
 } simulation;
 
-/* ---- the queue ---- */
+/* ---- event queue ---- */
 
 static bool sooner(const event *a, const event *b)
 {
@@ -73,7 +73,7 @@ static event pop(simulation *s)
     }
 }
 
-/* ---- events ---- */
+/* ---- handling of events ---- */
 
 static size_t load_of(const simulation *s, int r)
 {
@@ -193,7 +193,7 @@ static int run(simulation *s, kvd_err *err)
     return 0;
 }
 
-/* ---- set up ---- */
+/* ---- preparation ---- */
 
 static int prepare(simulation *s, const kvd_batching_limits *limits, kvd_err *err)
 {

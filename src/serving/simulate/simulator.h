@@ -1,6 +1,7 @@
 /*
- * Discrete-event simulation of replicas: every replica has a batcher, and every iteration takes the
- * time that costs.h computes. There is one event queue, so equal inputs give equal bits.
+ * Discrete-event simulation of replicas (copies of the model that serve requests). Every replica
+ * has a batcher, and every iteration takes the time that costs.h predicts. There is one event
+ * queue, so equal inputs give equal bits.
  *
  * Events at the same time are handled in this order: all arrivals are routed, iterations that end
  * are booked, then replicas that have work begin their next iteration. So a request that arrives
@@ -11,9 +12,9 @@
 
 #include "serving/simulate/costs.h"
 
-/* Choice of the replica for a request. Of equal replicas the first is taken. */
+/* Rule that selects the replica for a request. Of equal replicas the first is selected. */
 typedef enum {
-    /* replica with the fewest tokens not yet processed, as in the papers */
+    /* replica with the fewest tokens that are not yet processed, as in the papers */
     KVD_ROUTE_SHORTEST,
     KVD_ROUTE_ROUND_ROBIN,
     KVD_ROUTE_LEAST_LOADED, /* replica with the fewest requests, waiting and running */
@@ -21,10 +22,10 @@ typedef enum {
 } kvd_route;
 extern const char *const kvd_route_name[KVD_ROUTES + 1]; /* ends with NULL */
 
-/* Times of one request, in seconds. */
+/* Simulated times of one request, in seconds. */
 typedef struct {
     double arrival, start; /* start: the model begins to process the request */
-    double first, end;     /* first and last token out */
+    double first, end;     /* times of the first and of the last token */
     double longest_gap;    /* longest time between two tokens; 0 with one token */
     int replica;
 } kvd_served;
@@ -41,9 +42,9 @@ typedef struct {
 } kvd_simulated;
 
 /*
- * Simulates the requests. gap: seconds between tokens, output - 1 for every request, one request
- * after another; NaN for refused requests. Fails if memory runs out, on limits that no batcher
- * accepts, and if the user interrupts.
+ * Simulates serving the requests on a number of replicas. `gap` receives the seconds between
+ * tokens, output - 1 for every request, one request after another; NaN for refused requests. Fails
+ * if memory runs out, on limits that no batcher accepts, and if the user interrupts.
  */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,
                  const kvd_costs *costs, int replicas, kvd_route route,

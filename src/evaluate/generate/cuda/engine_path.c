@@ -23,8 +23,9 @@ enum { PAGE = 64 /* tokens of a page */ };
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
-    size_t rows, entries;
-    double bits; /* without those of kvd_plan_entry_bits */
+    size_t rows;
+    double entries; /* of a KV head, the mean if heads differ */
+    double bits;    /* without those of kvd_plan_entry_bits */
 } slot_state;
 
 typedef struct {
@@ -107,7 +108,7 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
     to->rows = rows;
     e->engine->count(e->engine, slot, rows, &to->entries, &to->bits);
     if (isnan(to->bits))
-        to->bits = (double)to->entries * e->row_bits;
+        to->bits = to->entries * e->row_bits;
 }
 
 /* Returns the number of entries of both sides that are coded, of n entries of a head. */
@@ -131,17 +132,17 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const slot_state was = *s;
     const size_t heads = (size_t)e->heads;
     count(e, slot, was.rows + n, s);
-    a->dropped += (was.entries + n - s->entries) * heads;
-    a->coded += (coded(e, s->entries) - coded(e, was.entries)) * heads;
+    a->dropped += (size_t)llround((was.entries + (double)n - s->entries) * e->heads);
+    a->coded += (coded(e, (size_t)s->entries) - coded(e, (size_t)was.entries)) * heads;
     if (!step)
         return;
     a->rows += heads;
     a->payload += s->bits;
-    a->entries += (double)s->entries * e->entry_bits;
+    a->entries += s->entries * e->entry_bits;
     a->dense += (double)s->rows * e->dense_bits;
     /* A step reads its own row, before the method changes what is stored. */
     a->peak += was.bits + e->row_bits;
-    a->read += was.bits + e->row_bits + (double)(was.entries + 1) * e->entry_bits;
+    a->read += was.bits + e->row_bits + (was.entries + 1) * e->entry_bits;
 }
 
 static void count_rows(by_engine *e)
@@ -244,7 +245,7 @@ static int read(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, fl
 static double bits(const kvd_generate_path *p, size_t slot)
 {
     const by_engine *const e = (const by_engine *)(const void *)p;
-    return e->slot[slot].bits + (double)e->slot[slot].entries * e->entry_bits;
+    return e->slot[slot].bits + e->slot[slot].entries * e->entry_bits;
 }
 
 static void end(kvd_generate_path *p, kvd_stepwise_account *account)

@@ -466,4 +466,11 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-const kvd_gpu_kind kvd_gpu_packed = {.runs = runs, .generates = generates, .open = open_method};
+static bool by_head(const kvd_plan *plan)
+{
+    (void)plan;
+    return true;
+}
+
+const kvd_gpu_kind kvd_gpu_packed = {
+    .by_head = by_head, .runs = runs, .generates = generates, .open = open_method};

@@ -14,6 +14,7 @@ static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     const size_t layers = (size_t)config->n_layers, heads = (size_t)config->n_kv_heads;
     kvd_kvquant_tables t;
     kvd_kvquant_tables_of(plan->bits_self, &t);
+    const size_t first = (size_t)c->share->first_kv_head * t.range_width * 2;
     const size_t n_levels = (size_t)4 << layer[0].form.bits, n_range = heads * t.range_width * 2;
     const float *const level =
         kvd_device_copy(memory, t.levels, layers * n_levels * sizeof *level, what, NULL, err);
@@ -24,7 +25,7 @@ static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
         return -1;
     for (size_t l = 0; l < layers; l++) {
         layer[l].level = level + l * n_levels;
-        layer[l].range = range + l * n_range;
+        layer[l].range = range + l * n_range + first;
         layer[l].range_width = (int32_t)t.range_width;
     }
     return 0;
@@ -43,7 +44,7 @@ static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     if (!scale || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
         return -1;
     for (int l = 0; l < layers; l++)
-        layer[l].scale = scale + (size_t)l * each;
+        layer[l].scale = scale + (size_t)l * each + (size_t)c->share->first_kv_head * KVD_N_SIDES;
     return 0;
 }
 

@@ -14,6 +14,7 @@
  * latents are multiplied by B_v, or values are restored together with keys, and W_O is unchanged.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "methods/dims/cuda/palu_parts.h"
 
@@ -314,6 +315,7 @@ static void release(kvd_gpu_method *m)
 {
     kvd_palu *const p = self_of(m);
     kvd_latent_store_release(&p->store);
+    free(p->own.head);
     free(p->layer);
     free(p);
 }
@@ -358,6 +360,32 @@ static bool runs(const kvd_plan *plan)
     return plan->dims && plan->dims->rebuild;
 }
 
+static bool by_head(const kvd_plan *plan)
+{
+    (void)plan;
+    return true;
+}
+
+/* Takes the plan's projections of the KV heads of the GPU; the matrices stay the plan's. */
+static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
+{
+    const kvd_gpu_share *const share = p->method.cache->share;
+    const size_t layers = (size_t)all->n_layers, n = (size_t)share->n_kv_heads;
+    if (share->n_kv_heads % all->heads)
+        return kvd_fail(err, "%d KV heads on a GPU are no groups of %d that share a latent",
+                        share->n_kv_heads, all->heads);
+    p->own = *all;
+    p->own.n_kv_heads = share->n_kv_heads;
+    if (!(p->own.head = malloc(layers * n * sizeof *p->own.head)))
+        return kvd_no_memory(err, what, layers * n * sizeof *p->own.head);
+    for (size_t l = 0; l < layers; l++)
+        memcpy(p->own.head + l * n,
+               all->head + l * (size_t)all->n_kv_heads + (size_t)share->first_kv_head,
+               n * sizeof *p->own.head);
+    p->dims = &p->own;
+    return 0;
+}
+
 static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
 {
     if (check(plan, c, err))
@@ -375,10 +403,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .append = append,
                                  .appended = appended,
                                  .free = release};
-    p->dims = plan->dims;
     p->w = c->worker;
     *m = &p->method; /* the cache releases it, even after a failure */
-    return open_palu(p, err);
+    return take_heads(p, plan->dims, err) || open_palu(p, err) ? -1 : 0;
 }
 
-const kvd_gpu_kind kvd_gpu_palu = {.runs = runs, .open = open_method};
+const kvd_gpu_kind kvd_gpu_palu = {.by_head = by_head, .runs = runs, .open = open_method};

@@ -18,7 +18,8 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_latent_store store;
     kvd_gpu_worker *w;
-    const kvd_dims *dims;
+    const kvd_dims *dims; /* projections of the GPU's heads: `own` */
+    kvd_dims own;         /* those of the plan, without the heads of other GPUs */
     /*
      * True if latents are outputs of the product of Q, K and V; false if they need a product of
      * their own after norms and biases.

@@ -326,4 +326,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     return open_strawman(s, err);
 }
 
-const kvd_gpu_kind kvd_gpu_strawman = {.open = open_method};
+static bool by_head(const kvd_plan *plan)
+{
+    return !plan->tokens;
+}
+
+const kvd_gpu_kind kvd_gpu_strawman = {.by_head = by_head, .open = open_method};

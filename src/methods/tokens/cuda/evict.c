@@ -2,7 +2,6 @@
  * Methods of the tokens axis that drop entries, in the CUDA engine: computes the budgets of
  * requests, owns the memory and launches the kernels of evict.h.
  */
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,40 +49,11 @@ static const evict *of_const(const kvd_gpu_method *m)
 
 /* ---- budgets ---- */
 
-/* Indices of the methods' keys, in the order in which the methods' files declare them. */
-enum { FIRST, RECENT, TAU0, TAU1 };
-enum { WINDOW = 1, KERNEL = 2 /* keys of snapkv */ };
-enum { SINK, NEWEST /* keys of streaming */ };
-
-static int32_t as_count(size_t n)
-{
-    return n < INT32_MAX ? (int32_t)n : INT32_MAX;
-}
-
-/* Returns the budget of a request with n prompt tokens and `whole` tokens in all. */
+/* Returns the budget of a request with n prompt tokens and `whole` tokens in all, in any layer. */
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
-    const double *const v = p->tokens_values.value;
-    if (p->tokens == &kvd_tokens_snapkv)
-        return (kvd_evict_budget){.keep_new = as_count((size_t)v[WINDOW]),
-                                  .keep_old = as_count(kvd_tokens_budget(v[FIRST], n)),
-                                  .limit = INT32_MAX};
-    if (p->tokens == &kvd_tokens_knorm || p->tokens == &kvd_tokens_keydiff)
-        return (kvd_evict_budget){.keep_old = as_count(kvd_tokens_budget(v[FIRST], n)),
-                                  .limit = INT32_MAX};
-    size_t old = kvd_tokens_budget(v[FIRST], whole), recent = kvd_tokens_budget(v[RECENT], whole);
-    if (p->tokens == &kvd_tokens_streaming)
-        old = (size_t)v[SINK]; /* a number of tokens, never a fraction */
-    if (p->tokens == &kvd_tokens_tova) {
-        old = old > 0 ? old - 1 : 0;
-        recent = 1;
-    }
-    return (kvd_evict_budget){.keep_new = as_count(recent),
-                              .keep_old = as_count(old),
-                              .limit = as_count(old + recent),
-                              .recent = as_count(recent),
-                              .prompt = as_count(n),
-                              .steps = as_count(whole - n)};
+    const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
+    return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
 
 static size_t smaller(size_t a, size_t b)
@@ -310,31 +280,16 @@ static int make_work(evict *e, kvd_err *err)
 static void describe(evict *e, const kvd_plan *plan)
 {
     const kvd_paged_cache *const c = e->method.cache;
-    const double *const v = plan->tokens_values.value;
     const kvd_evict_budget most = budget_of(plan, 1, e->max_len);
     const size_t heads = (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
     e->name = plan->tokens->info.name;
     e->steps = plan->tokens->step || plan->tokens->step_heads;
     e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
-    e->rule.ranking = plan->tokens == &kvd_tokens_streaming ? KVD_EVICT_FIRST
-                      : plan->tokens == &kvd_tokens_knorm   ? KVD_EVICT_SHORT_KEYS
-                      : plan->tokens == &kvd_tokens_keydiff ? KVD_EVICT_ODD_KEYS
-                                                            : KVD_EVICT_ATTENTION;
+    if (plan->tokens->eviction->rule)
+        plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
     e->notes = e->steps && e->rule.ranking == KVD_EVICT_ATTENTION;
-    if (plan->tokens == &kvd_tokens_tova) {
-        e->rule.window = 1; /* the newest row chooses */
-        e->rule.whole_layer = 1;
-    }
-    if (plan->tokens == &kvd_tokens_keyformer) {
-        e->rule.tau0 = (float)v[TAU0];
-        e->rule.tau1 = (float)v[TAU1];
-    }
-    if (plan->tokens == &kvd_tokens_snapkv) {
-        e->rule.window = (int32_t)v[WINDOW];
-        e->rule.smooth = (int32_t)v[KERNEL];
-    }
     e->state.n_layers = c->config->n_layers;
-    e->state.room = as_count(smaller(e->max_len, (size_t)most.limit) + 1);
+    e->state.room = kvd_evict_count(smaller(e->max_len, (size_t)most.limit) + 1);
     if (e->notes)
         e->method.slot_bytes = heads * (size_t)e->state.room * (sizeof(float) + sizeof(uint32_t));
     for (int l = 0; l < c->config->n_layers; l++)
@@ -364,8 +319,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         return kvd_fail(
             err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
             plan->tokens->info.name, other_member(plan));
-    if (plan->dims && !cache->exact_prompts &&
-        (plan->tokens == &kvd_tokens_knorm || plan->tokens == &kvd_tokens_keydiff))
+    if (plan->dims && !cache->exact_prompts && plan->tokens->eviction->whole_keys)
         return kvd_fail(err,
                         "'%s' after a method of the dims axis: it ranks tokens by whole keys, the "
                         "CUDA engine has cut keys alone",
@@ -424,4 +378,13 @@ static bool generates(const kvd_plan *plan)
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);
 }
 
-const kvd_gpu_kind kvd_gpu_evict = {.generates = generates, .open = open_method};
+/* Returns true for methods that choose per KV head, and whose choice has no number of the head. */
+static bool by_head(const kvd_plan *plan)
+{
+    return !other_member(plan) &&
+           (plan->tokens == &kvd_tokens_h2o || plan->tokens == &kvd_tokens_snapkv ||
+            plan->tokens == &kvd_tokens_streaming);
+}
+
+const kvd_gpu_kind kvd_gpu_evict = {
+    .by_head = by_head, .generates = generates, .open = open_method};

@@ -15,58 +15,11 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/layout.h"
+#include "methods/tokens/eviction.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/*
- * Budget of the request in a slot. After the prompt, the `keep_new` newest tokens stay, and of the
- * older tokens the `keep_old` with the largest scores. If there are more than `limit` entries after
- * a step, the entry with the smallest score among all but the `recent` newest leaves.
- */
-typedef struct {
-    int32_t keep_new, keep_old;
-    int32_t limit, recent;
-    /*
-     * Number of tokens of the prompt and number of steps after it; the temperature depends on both.
-     */
-    int32_t prompt, steps;
-} kvd_evict_budget;
-
-/* Number by which a token ranks; tokens with the largest stay. */
-typedef enum {
-    KVD_EVICT_ATTENTION, /* sum of the probabilities that the token received */
-    /*
-     * The first tokens stay. A step's entry takes the place of the oldest entry that is not one of
-     * the first limit - recent; there are no scores and no state.
-     */
-    KVD_EVICT_FIRST,
-    KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key; at the end of prompts only */
-    /*
-     * Minus the cosine of the key with the mean of all keys of the prompt, each divided by its
-     * norm, times the length of that mean; at the end of prompts only.
-     */
-    KVD_EVICT_ODD_KEYS
-} kvd_evict_ranking;
-
-/*
- * Rule by which scores are computed. If the temperature is 0, attention probabilities are summed
- * unchanged. Otherwise exp((x + noise) / tau) is normalised to a new distribution, which is summed;
- * x is an attention score.
- */
-typedef struct {
-    float tau0, tau1; /* temperature at the prompt and at the last step */
-    uint64_t seed;
-    int32_t window;  /* number of last rows of a prompt whose probabilities are summed; 0: all */
-    int32_t smooth;  /* number of neighbouring tokens whose scores are summed; odd */
-    int32_t ranking; /* kvd_evict_ranking */
-    /*
-     * 1: all KV heads of a layer keep the same tokens, by the sum of their probabilities. A step
-     * ranks by its own probabilities alone, without those of earlier rows. Without a temperature.
-     */
-    int32_t whole_layer;
-} kvd_evict_rule;
 
 /* Scores and positions of all entries, each an array [slot][layer][kv_head][room] on the device. */
 typedef struct {

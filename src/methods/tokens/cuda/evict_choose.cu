@@ -14,6 +14,7 @@
  * rows.
  */
 #include "methods/tokens/cuda/evict.h"
+#include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 
 namespace
@@ -25,41 +26,6 @@ __device__ __forceinline__ int kept_of(const kvd_evict_budget &b, int n)
 {
     const int newest = min(n, b.keep_new);
     return newest + min(n - newest, b.keep_old);
-}
-
-/*
- * Returns a key that rises with the score, and with the position among equal scores. The bits of a
- * negative score are inverted, so that keys rise with it as well.
- */
-__device__ __forceinline__ unsigned long long key_of(float score, int t)
-{
-    const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
-    return (unsigned long long)rising << 32 | (unsigned)t;
-}
-
-/* Sums the mass of query heads from .. to - 1 of every token. */
-__device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int to, size_t at, int n,
-                          float *sum)
-{
-    for (int t = (int)threadIdx.x; t < n; t += CHOOSE) {
-        float s = 0;
-        for (int h = from; h < to; h++)
-            s += a.mass[(size_t)h * (size_t)a.n_q8 + at + (size_t)t];
-        sum[t] = s;
-    }
-    __syncthreads();
-}
-
-/* Sums scores over `width` neighbouring tokens among the first n. */
-__device__ void smooth(const float *x, int n, int width, float *to)
-{
-    for (int t = (int)threadIdx.x; t < n; t += CHOOSE) {
-        float s = 0;
-        for (int i = max(0, t - width / 2); i < min(n, t + width / 2 + 1); i++)
-            s += x[i];
-        to[t] = s;
-    }
-    __syncthreads();
 }
 
 __global__ void __launch_bounds__(CHOOSE)
@@ -74,15 +40,15 @@ __global__ void __launch_bounds__(CHOOSE)
     int32_t *const kept = a.kept + row;
     const int ranking = a.rule.ranking, group = a.map.group;
     if (ranking == KVD_EVICT_ATTENTION)
-        sum_heads(a, a.rule.whole_layer ? 0 : g * group,
-                  a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
+        sum_heads<CHOOSE>(a, a.rule.whole_layer ? 0 : g * group,
+                          a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
     const float *rank = score;
     /*
      * The smoothed scores overwrite the mass of the group's first head, which is no longer needed.
      */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
-        smooth(score, old, a.rule.smooth, to);
+        smooth<CHOOSE>(score, old, a.rule.smooth, to);
         rank = to;
     }
     const auto key = [rank](int t) { return key_of(rank[t], t); };

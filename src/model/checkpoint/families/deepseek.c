@@ -7,9 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/checkpoint/config_rope.h"
+#include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
-#include "model/checkpoint/families/routed.h"
 
 /* Fails unless `key` is absent or the text `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
@@ -190,9 +189,7 @@ static const kvd_stored stored[] = {
     {KVD_PART_LATENT_UP, "self_attn.kv_b_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_MLP,
     {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},
     {KVD_PART_ROUTER_BIAS, "mlp.gate.e_score_correction_bias", KVD_ROWS_ALL, NULL},
     {KVD_PART_SHARED_GATE, "mlp.shared_experts.gate_proj", KVD_ROWS_ALL, NULL},
@@ -201,31 +198,23 @@ static const kvd_stored stored[] = {
     {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
 };
 
 const kvd_family kvd_family_deepseek_v2 = {
     .name = "deepseek_v2",
     .architecture = "DeepseekV2ForCausalLM",
     .read = read_v2,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 const kvd_family kvd_family_deepseek_v3 = {
     .name = "deepseek_v3",
     .architecture = "DeepseekV3ForCausalLM",
     .read = read_v3,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };

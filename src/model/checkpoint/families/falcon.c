@@ -5,7 +5,6 @@
  * shares one norm. Q, K and V are one tensor, ordered by KV head.
  */
 #include "model/checkpoint/config_json.h"
-#include "model/checkpoint/config_rope.h"
 #include "model/checkpoint/families/families.h"
 
 static int read_kv_heads(const json_t *root, bool grouped, kvd_config *c, kvd_err *err)

@@ -33,6 +33,28 @@ extern const kvd_family kvd_family_deepseek_v3;
  */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
-extern const char kvd_llama_ignored_layer[], kvd_llama_ignored[];
+
+/* Parts of a kvd_family and rows of its table of stored tensors that most families share. */
+#define KVD_LLAMA_NAMES                                                                            \
+    .base = "model.", .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq", \
+    .ignored = "model.rotary_emb.inv_freq"
+#define KVD_LLAMA_QKV                                                                              \
+    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},                                          \
+        {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},                                      \
+    {                                                                                              \
+        KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL                                         \
+    }
+#define KVD_LLAMA_MLP                                                                              \
+    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},                                          \
+        {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},                                          \
+    {                                                                                              \
+        KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL                                         \
+    }
+#define KVD_LLAMA_ENDS                                                                             \
+    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},                                \
+        {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},                                   \
+    {                                                                                              \
+        KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL                                               \
+    }
 
 #endif

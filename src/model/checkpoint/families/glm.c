@@ -4,7 +4,6 @@
  * `glm` (GLM-4-9B and GLM-Edge) does not.
  */
 #include "model/checkpoint/config_json.h"
-#include "model/checkpoint/config_rope.h"
 #include "model/checkpoint/families/families.h"
 
 static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
@@ -39,17 +38,13 @@ static int read_glm4(const json_t *root, kvd_config *c, kvd_err *err)
 /* The last two are those of GLM-4-0414. */
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_GATE, "mlp.gate_up_proj", KVD_ROWS_STACKED, NULL},
     {KVD_PART_UP, "mlp.gate_up_proj", KVD_ROWS_STACKED, NULL},
     {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
     {KVD_PART_NORM_O, "post_self_attn_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_DOWN, "post_mlp_layernorm", KVD_ROWS_ALL, NULL},
 };
@@ -58,22 +53,16 @@ const kvd_family kvd_family_glm4 = {
     .name = "glm4",
     .architecture = "Glm4ForCausalLM",
     .read = read_glm4,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 const kvd_family kvd_family_glm = {
     .name = "glm",
     .architecture = "GlmForCausalLM",
     .read = read_config,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0] - 2,
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };

@@ -3,9 +3,8 @@
  * window in every second layer. Files hold each part of all experts of a layer in one tensor, in
  * MXFP4 as published, or transposed in another type.
  */
-#include "model/checkpoint/config_rope.h"
+#include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
-#include "model/checkpoint/families/routed.h"
 
 /* Reads the windows: those of layer_types, or every second layer from the first on. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
@@ -63,9 +62,7 @@ static bool apart(const kvd_config *c)
 
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_SINKS, "self_attn.sinks", KVD_ROWS_ALL, NULL},
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
@@ -75,20 +72,15 @@ static const kvd_stored stored[] = {
     {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, apart}, /* GGUF */
     {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, apart},
     {KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
 };
 
 const kvd_family kvd_family_gpt_oss = {
     .name = "gpt_oss",
     .architecture = "GptOssForCausalLM",
     .read = read_config,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
     .experts_together = true,
 };

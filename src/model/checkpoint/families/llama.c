@@ -1,9 +1,8 @@
 /* Llama 2, 3, 3.1 and models of the same structure that use Llama's name, such as Yi. */
 #include "model/checkpoint/config_json.h"
-#include "model/checkpoint/config_rope.h"
 #include "model/checkpoint/families/families.h"
 
-static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
+static int read_llama(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *tp = kvd_cfg_member(root, "pretraining_tp");
     if (tp && (!json_is_integer(tp) || json_integer_value(tp) != 1))
@@ -23,22 +22,13 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-const char kvd_llama_ignored_layer[] = "self_attn.rotary_emb.inv_freq";
-const char kvd_llama_ignored[] = "model.rotary_emb.inv_freq";
-
 const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_MLP,
+    KVD_LLAMA_ENDS,
     {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
 };
@@ -46,11 +36,172 @@ const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED] = {
 const kvd_family kvd_family_llama = {
     .name = "llama",
     .architecture = "LlamaForCausalLM",
-    .read = read_config,
-    .base = "model.",
-    .layers = "model.layers.",
+    .read = read_llama,
+    KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
+};
+
+/*
+ * Reads the window of all layers, which is `absent` if the file does not state one; 0 or null: no
+ * window.
+ */
+static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
+{
+    int window = json_object_get(root, "sliding_window") ? 0 : absent;
+    if (kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        (window && kvd_cfg_set_window(c, window, 0, err)))
+        return -1;
+    return kvd_cfg_layer_types(root, window, false, c, err);
+}
+
+/*
+ * Mistral 7B and similar models: Llama with a sliding window if the configuration has one. An
+ * absent key means the window of version 0.1.
+ */
+
+static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_refuse_true(root, "attention_bias", "which no Mistral model has", err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 8, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        read_window(root, 4096, c, err) || kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    return 0;
+}
+
+const kvd_family kvd_family_mistral = {
+    .name = "mistral",
+    .architecture = "MistralForCausalLM",
+    .read = read_mistral,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/*
+ * Phi-3 and Phi-4: Llama with Q, K and V in one tensor, gate and up in another, longrope, a sliding
+ * window, and, in Phi-4-mini, RoPE on a part of each head.
+ */
+
+static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    /* ORIGINAL is the Hugging Face library's default of original_max_position_embeddings. */
+    enum {
+        ORIGINAL = 4096,
+        ROPE = 1 << KVD_ROPE_DEFAULT | 1 << KVD_ROPE_LONGROPE | KVD_CFG_ROPE_PARTIAL
+    };
+    if (kvd_cfg_refuse_true(root, "attention_bias", "which no Phi-3 model has", err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 0, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) || read_window(root, 0, c, err) ||
+        kvd_cfg_rope(root, ORIGINAL, ROPE, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    return 0;
+}
+
+static const kvd_stored phi3_stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_Q, "self_attn.qkv_proj", KVD_ROWS_STACKED, NULL},
+    {KVD_PART_K, "self_attn.qkv_proj", KVD_ROWS_STACKED, NULL},
+    {KVD_PART_V, "self_attn.qkv_proj", KVD_ROWS_STACKED, NULL},
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_GATE, "mlp.gate_up_proj", KVD_ROWS_STACKED, NULL},
+    {KVD_PART_UP, "mlp.gate_up_proj", KVD_ROWS_STACKED, NULL},
+    {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
+};
+
+const kvd_family kvd_family_phi3 = {
+    .name = "phi3",
+    .architecture = "Phi3ForCausalLM",
+    .read = read_phi3,
+    KVD_LLAMA_NAMES,
+    .stored = phi3_stored,
+    .n_stored = sizeof phi3_stored / sizeof phi3_stored[0],
+};
+
+/*
+ * StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173): LayerNorm, biases in every matrix, a
+ * feed-forward block without gate, RoPE, and a sliding window in every layer if the configuration
+ * has one.
+ */
+
+static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    bool biases = true;
+    c->norm = KVD_NORM_LAYER;
+    if (kvd_cfg_bool(root, "use_bias", &biases, err) ||
+        kvd_cfg_activation(root, "hidden_act", false, "gelu_pytorch_tanh", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 2, 0, c, err) ||
+        kvd_cfg_positive(root, "norm_epsilon", &c->norm_eps, err) || read_window(root, 0, c, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_head_and_tokens(root, true, c, err))
+        return -1;
+    c->bias_qkv = c->bias_o = c->bias_ffn = biases;
+    return 0;
+}
+
+static const kvd_stored starcoder2_stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_UP, "mlp.c_fc", KVD_ROWS_ALL, NULL},
+    {KVD_PART_DOWN, "mlp.c_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
+};
+
+const kvd_family kvd_family_starcoder2 = {
+    .name = "starcoder2",
+    .architecture = "Starcoder2ForCausalLM",
+    .read = read_starcoder2,
+    KVD_LLAMA_NAMES,
+    .stored = starcoder2_stored,
+    .n_stored = sizeof starcoder2_stored / sizeof starcoder2_stored[0],
+};
+
+/* Mixtral: Mistral with routed experts in every layer. */
+
+static int read_mixtral(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "num_local_experts", "num_experts_per_tok", "intermediate_size", 8, 2, 0};
+    c->chosen_add_up = true;
+    if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_routed(root, &keys, c, err) || kvd_cfg_heads(root, 8, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) || read_window(root, 0, c, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    kvd_cfg_theta_or(root, 1e6, c);
+    return 0;
+}
+
+static const kvd_stored mixtral_stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_ROUTER, "block_sparse_moe.gate", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_GATE, "block_sparse_moe.experts.#.w1", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_UP, "block_sparse_moe.experts.#.w3", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_DOWN, "block_sparse_moe.experts.#.w2", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
+};
+
+const kvd_family kvd_family_mixtral = {
+    .name = "mixtral",
+    .architecture = "MixtralForCausalLM",
+    .read = read_mixtral,
+    KVD_LLAMA_NAMES,
+    .stored = mixtral_stored,
+    .n_stored = sizeof mixtral_stored / sizeof mixtral_stored[0],
 };

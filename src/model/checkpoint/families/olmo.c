@@ -4,7 +4,6 @@
  * four layers, and scales RoPE in the others only.
  */
 #include "model/checkpoint/config_json.h"
-#include "model/checkpoint/config_rope.h"
 #include "model/checkpoint/families/families.h"
 
 static int read_common(const json_t *root, kvd_config *c, kvd_err *err)
@@ -42,42 +41,30 @@ static int read_olmo3(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 static const kvd_stored stored[] = {
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_O, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_GATE, "mlp.gate_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_UP, "mlp.up_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_DOWN, "mlp.down_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_MLP,
     {KVD_PART_NORM_DOWN, "post_feedforward_layernorm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EMBEDDING, "model.embed_tokens", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_HEAD, "lm_head", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
 };
 
 const kvd_family kvd_family_olmo2 = {
     .name = "olmo2",
     .architecture = "Olmo2ForCausalLM",
     .read = read_olmo2,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 const kvd_family kvd_family_olmo3 = {
     .name = "olmo3",
     .architecture = "Olmo3ForCausalLM",
     .read = read_olmo3,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };

@@ -39,9 +39,7 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
 
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "self_attn_layer_norm", KVD_ROWS_ALL, NULL},
-    {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_K, "self_attn.k_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_V, "self_attn.v_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
     {KVD_PART_O, "self_attn.out_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_NORM_FFN, "final_layer_norm", KVD_ROWS_ALL, NULL},
     {KVD_PART_UP, "fc1", KVD_ROWS_ALL, NULL},

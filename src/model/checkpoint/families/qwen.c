@@ -1,6 +1,5 @@
 /* Qwen2 and Qwen2.5: Llama with biases on Q, K and V. Qwen3: Llama with norms of Q and K. */
 #include "model/checkpoint/config_json.h"
-#include "model/checkpoint/config_rope.h"
 #include "model/checkpoint/families/families.h"
 
 /*
@@ -63,22 +62,100 @@ const kvd_family kvd_family_qwen2 = {
     .name = "qwen2",
     .architecture = "Qwen2ForCausalLM",
     .read = read_qwen2,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
 };
 
 const kvd_family kvd_family_qwen3 = {
     .name = "qwen3",
     .architecture = "Qwen3ForCausalLM",
     .read = read_qwen3,
-    .base = "model.",
-    .layers = "model.layers.",
+    KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_QWEN3_STORED,
-    .ignored_layer = kvd_llama_ignored_layer,
-    .ignored = kvd_llama_ignored,
+};
+
+/*
+ * Qwen with routed experts. Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B): Qwen2, and a gated expert that
+ * every token uses. Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B): Qwen3 with experts alone.
+ */
+
+static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *keys, kvd_config *c,
+                    kvd_err *err)
+{
+    if (kvd_cfg_refuse_true(root, "use_sliding_window",
+                            "which is not supported in a Qwen model with experts", err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_routed(root, keys, c, err) || kvd_cfg_dense_layers(root, c, err) ||
+        kvd_cfg_bool(root, "norm_topk_prob", &c->chosen_add_up, err) ||
+        kvd_cfg_heads(root, kv_heads, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_layer_types(root, 0, false, c, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    return 0;
+}
+
+static int read_qwen2_moe(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "num_experts", "num_experts_per_tok", "moe_intermediate_size", 60, 4, 1408};
+    c->bias_qkv = true;
+    c->shared_gate = true;
+    c->d_shared = 5632;
+    if (kvd_cfg_bool(root, "qkv_bias", &c->bias_qkv, err) ||
+        kvd_cfg_size_or(root, "shared_expert_intermediate_size", &c->d_shared, err))
+        return -1;
+    return read_moe(root, 16, &keys, c, err);
+}
+
+static int read_qwen3_moe(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "num_experts", "num_experts_per_tok", "moe_intermediate_size", 128, 8, 768};
+    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    c->qk_norm = true;
+    return read_moe(root, 4, &keys, c, err);
+}
+
+static const kvd_stored stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
+    {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_MLP,
+    {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SHARED_GATE, "mlp.shared_expert.gate_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SHARED_UP, "mlp.shared_expert.up_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SHARED_DOWN, "mlp.shared_expert.down_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_SHARED_SCALE, "mlp.shared_expert_gate", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
+};
+
+const kvd_family kvd_family_qwen2_moe = {
+    .name = "qwen2_moe",
+    .architecture = "Qwen2MoeForCausalLM",
+    .read = read_qwen2_moe,
+    KVD_LLAMA_NAMES,
+    .stored = stored,
+    .n_stored = sizeof stored / sizeof stored[0],
+};
+
+const kvd_family kvd_family_qwen3_moe = {
+    .name = "qwen3_moe",
+    .architecture = "Qwen3MoeForCausalLM",
+    .read = read_qwen3_moe,
+    KVD_LLAMA_NAMES,
+    .stored = stored,
+    .n_stored = sizeof stored / sizeof stored[0],
 };

@@ -134,7 +134,7 @@ cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_
 cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stream);
 
 /*
- * Routing of n tokens (model/pass/experts.h). `logit` [n][n_experts] is the router's product; its
+ * Routing of n tokens (model/pass/layer.h). `logit` [n][n_experts] is the router's product; its
  * bias [n_experts] (or NULL) is added to it. The other arrays are written: expert and factor
  * [n][n_chosen] of each token, best first; count [n_experts], the tokens of each expert; row and
  * weight [n * n_chosen], the tokens of expert 0 and their factors, then those of expert 1 and so

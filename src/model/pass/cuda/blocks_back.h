@@ -1,5 +1,5 @@
 /*
- * Gradients of the arithmetic blocks on the device (model/pass/blocks_back.h has them on the CPU).
+ * Gradients of the arithmetic blocks on the device (model/pass/layer_back.h has them on the CPU).
  * dy is the gradient of a loss with respect to a block's output, dx the gradient with respect to
  * its input. The caller passes the block's input again.
  *

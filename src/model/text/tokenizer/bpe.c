@@ -1,4 +1,4 @@
-#include "model/text/tokenizer/bpe.h"
+#include "model/text/tokenizer/steps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,9 +6,8 @@
 #include <xxhash.h>
 
 #include "common/utf8.h"
-#include "model/text/tokenizer/byte_level.h"
 #include "model/text/tokenizer/json_fields.h"
-#include "model/text/tokenizer/merge.h"
+#include "model/text/tokenizer/pieces.h"
 
 typedef struct {
     uint64_t pair; /* left << 32 | right; EMPTY: free slot */

@@ -1,4 +1,4 @@
-#include "model/text/tokenizer/merge.h"
+#include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -89,4 +89,15 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 int kvd_splitter_feed(kvd_splitter *s, size_t begin, size_t end, bool is_match, kvd_err *err);
 int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
 
+/* Alphabet of byte-level BPE (GPT-2), which writes each byte as one printable character. */
+
+/*
+ * Returns the character of a byte. A printable byte is its own character; the others are numbered
+ * from U+0100 on, in order.
+ */
+uint32_t kvd_byte_to_char(unsigned char byte);
+
+/* Returns the byte of a character, or -1 if the character is not in the alphabet. */
+int kvd_char_to_byte(uint32_t code_point);
+
 #endif

@@ -1,11 +1,11 @@
-#include "model/text/tokenizer/pretokenize.h"
+#include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/utf8.h"
-#include "model/text/tokenizer/byte_level.h"
 #include "model/text/tokenizer/json_fields.h"
+#include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
 #define NESTING_MAX 32

@@ -1,11 +1,9 @@
-#include "model/text/tokenizer/tokenizer_llama2c.h"
+#include "model/text/tokenizer/steps.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/utf8.h"
-#include "model/text/tokenizer/merge.h"
-#include "model/text/tokenizer/vocab.h"
 
 #define BOS         1
 #define FIRST_BYTE  3

@@ -1,0 +1,46 @@
+/*
+ * The numbers by which tokens of a prompt rank: sums of the mass of query heads, smoothed over
+ * neighbouring tokens, as keys of a radix select. All THREADS threads of a CTA call the functions.
+ */
+#ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
+#define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
+
+#include "methods/tokens/cuda/evict.h"
+
+/*
+ * Returns a key that rises with the score, and with the position among equal scores. The bits of a
+ * negative score are inverted, so that keys rise with it as well.
+ */
+static __device__ __forceinline__ unsigned long long key_of(float score, int t)
+{
+    const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
+    return (unsigned long long)rising << 32 | (unsigned)t;
+}
+
+/* Sums the mass of query heads from .. to - 1 of every token. */
+template <int THREADS>
+static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int to, size_t at,
+                                 int n, float *sum)
+{
+    for (int t = (int)threadIdx.x; t < n; t += THREADS) {
+        float s = 0;
+        for (int h = from; h < to; h++)
+            s += a.mass[(size_t)h * (size_t)a.n_q8 + at + (size_t)t];
+        sum[t] = s;
+    }
+    __syncthreads();
+}
+
+/* Sums scores over `width` neighbouring tokens among the first n. */
+template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
+{
+    for (int t = (int)threadIdx.x; t < n; t += THREADS) {
+        float s = 0;
+        for (int i = max(0, t - width / 2); i < min(n, t + width / 2 + 1); i++)
+            s += x[i];
+        to[t] = s;
+    }
+    __syncthreads();
+}
+
+#endif

@@ -1,0 +1,493 @@
+/*
+ * Methods of the tokens axis whose heads hold different numbers of entries, in the CUDA engine:
+ * budgets of layers, pages of KV heads, and the lists that steps read about them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/tokens/cuda/uneven.h"
+#include "methods/tokens/cuda/uneven_method.h"
+#include "methods/tokens/tokens.h"
+#include "model/checkpoint/cuda/random.h"
+
+static const char what[] = "eviction with budgets of heads";
+
+/* Request in a slot, as the host tracks it. */
+typedef struct {
+    size_t tokens;
+    /* Number of entries of all heads at the end of the latest iteration, also if it left then. */
+    double held;
+} uneven_slot;
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_gpu_heads heads;
+    kvd_evict_rule rule;
+    const char *name;
+    size_t layers, kv; /* number of layers and of KV heads of a layer */
+    size_t n_slots, max_len;
+    uneven_slot *slot; /* [n_slots] */
+    size_t *entries;   /* [n_slots][layers][kv] number of entries */
+    /* Pages of one KV head: slot s, layer l and KV head g are slot (s layers + l) kv + g here. */
+    kvd_pages pages;
+    size_t page_bytes;        /* bytes of one of these pages */
+    kvd_evict_budget *budget; /* pinned [layers][n_slots] */
+    kvd_evict_budget *there;  /* device copy of `budget` */
+    /* pinned [layers][heads.rows] number of entries with the new ones, then [1] rows of steps */
+    int32_t *length;
+    int32_t *lengths; /* device copy of `length` */
+    int32_t *count;   /* device [layers][n_slots][kv] tokens of the latest prompt that stay */
+    int32_t *counted; /* pinned copy of `count` */
+    float *mass, *score, *lse;
+    int32_t *kept;
+    unsigned long long *least;
+    cudaStream_t stream;
+    kvd_device_memory memory;
+} uneven;
+
+static uneven *of(kvd_gpu_method *m)
+{
+    return (uneven *)(void *)m;
+}
+
+static const uneven *of_const(const kvd_gpu_method *m)
+{
+    return (const uneven *)(const void *)m;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- budgets ---- */
+
+/* Returns the number of tokens of an n-token prompt that a KV head keeps, on average. */
+static size_t kept_of(const kvd_evict_budget *b, size_t n)
+{
+    const size_t newest = smaller(n, (size_t)b->keep_new);
+    return newest + smaller(n - newest, (size_t)b->keep_old);
+}
+
+/* Returns the largest number of tokens of an n-token prompt that one KV head may keep. */
+static size_t most_of(const uneven *e, const kvd_evict_budget *b, size_t n)
+{
+    const size_t newest = smaller(n, (size_t)b->keep_new), own = (size_t)b->keep_own,
+                 mean = smaller((size_t)b->keep_old, n);
+    return newest + smaller(n - newest, own < mean ? own + e->kv * (mean - own) : mean);
+}
+
+static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *err)
+{
+    const kvd_plan *const p = e->method.plan;
+    kvd_evict_request r = {
+        .prompt = prompt, .whole = s->whole ? s->whole : e->max_len, .n_layers = (int)e->layers};
+    if (r.whole > e->max_len || r.whole < (size_t)s->before + s->n)
+        return kvd_fail(err, "request %u has %u tokens of %zu, the engine was made for %zu",
+                        s->request, s->before + s->n, r.whole, e->max_len);
+    for (size_t l = 0; l < e->layers; l++) {
+        r.layer = (int)l;
+        e->budget[l * e->n_slots + s->slot] = p->tokens->eviction->budget(&p->tokens_values, &r);
+    }
+    return 0;
+}
+
+/* ---- an iteration ---- */
+
+/*
+ * Assigns the pages of slice i of the iteration, head by head, and lists their lengths and rows.
+ * A prompt needs pages for the largest number of tokens that its heads may keep.
+ */
+static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
+{
+    for (size_t l = 0; l < e->layers; l++)
+        for (size_t g = 0; g < e->kv; g++) {
+            const size_t head = (s->slot * e->layers + l) * e->kv + g,
+                         row = l * e->heads.rows + i * e->kv + g;
+            const size_t n = s->before ? e->entries[head] + 1
+                                       : most_of(e, &e->budget[l * e->n_slots + s->slot], s->n);
+            if (kvd_pages_hold(&e->pages, head, n, fresh, err))
+                return kvd_in(err, "request %u, layer %zu, KV head %zu", s->request, l, g);
+            kvd_pages_row(&e->pages, row, head);
+            e->length[row] = kvd_evict_count(n);
+        }
+    return 0;
+}
+
+/*
+ * If a step follows tokens that were never computed (as in timing runs), every head has as many
+ * entries as heads have on average after a prompt of these tokens.
+ */
+static void assume(uneven *e, const kvd_slice *s)
+{
+    for (size_t l = 0; l < e->layers; l++)
+        for (size_t g = 0; g < e->kv; g++)
+            e->entries[(s->slot * e->layers + l) * e->kv + g] =
+                kept_of(&e->budget[l * e->n_slots + s->slot], s->before);
+    e->slot[s->slot].tokens = s->before;
+}
+
+static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    uneven *const e = of(m);
+    const size_t lengths = e->layers * e->heads.rows + 1;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        const bool fresh = s->before == 0 || e->slot[s->slot].tokens != s->before;
+        if (i >= it->n_steps && s->before)
+            return kvd_fail(err,
+                            "method '%s' compresses a prompt in one piece: it goes without chunks",
+                            e->name);
+        if (fresh && set_budgets(e, s, s->before ? s->before : s->n, err))
+            return -1;
+        if (fresh && s->before)
+            assume(e, s);
+        if (hold(e, s, i, fresh, err))
+            return -1;
+    }
+    e->length[lengths - 1] = (int32_t)(it->n_steps * e->kv);
+    return kvd_pages_upload(&e->pages, e->stream, err) ||
+                   kvd_cuda_check(cudaMemcpyAsync(e->lengths, e->length,
+                                                  lengths * sizeof *e->length,
+                                                  cudaMemcpyHostToDevice, e->stream),
+                                  what, err) ||
+                   (it->n_slices > it->n_steps &&
+                    kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget,
+                                                   e->layers * e->n_slots * sizeof *e->budget,
+                                                   cudaMemcpyHostToDevice, e->stream),
+                                   what, err))
+               ? -1
+               : 0;
+}
+
+static void drop(kvd_gpu_method *m, size_t slot)
+{
+    uneven *const e = of(m);
+    const size_t heads = e->layers * e->kv;
+    for (size_t h = slot * heads; h < (slot + 1) * heads; h++) {
+        kvd_pages_give_back(&e->pages, h);
+        e->entries[h] = 0;
+    }
+    e->slot[slot].tokens = 0;
+}
+
+static double held_by(const uneven *e, size_t slot)
+{
+    const size_t heads = e->layers * e->kv;
+    double n = 0;
+    for (size_t h = slot * heads; h < (slot + 1) * heads; h++)
+        n += (double)e->entries[h];
+    return n;
+}
+
+static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    uneven *const e = of(m);
+    (void)err;
+    for (size_t s = 0; s < e->n_slots; s++)
+        e->slot[s].held = held_by(e, s);
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        for (size_t l = 0; l < e->layers; l++)
+            for (size_t g = 0; g < e->kv; g++) {
+                const size_t head = (s->slot * e->layers + l) * e->kv + g;
+                e->entries[head] = i < it->n_steps
+                                       ? e->entries[head] + 1
+                                       : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
+                /* one more entry: room for the next step */
+                kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
+            }
+        e->slot[s->slot].tokens += s->n;
+        e->slot[s->slot].held = held_by(e, s->slot);
+        if (s->last)
+            drop(m, s->slot);
+        else
+            kvd_pages_keep(m->cache->pages, s->slot, 1); /* for the new row of a step */
+    }
+    return 0;
+}
+
+/* The bf16 pages of a slot hold nothing between iterations. */
+static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
+{
+    (void)m, (void)slot, (void)before;
+    return 0;
+}
+
+static double mean(const kvd_gpu_method *m, size_t slot)
+{
+    const uneven *const e = of_const(m);
+    return held_by(e, slot) / (double)(e->layers * e->kv);
+}
+
+static double held(const kvd_gpu_method *m)
+{
+    const uneven *const e = of_const(m);
+    double n = 0;
+    for (size_t s = 0; s < e->n_slots; s++)
+        n += e->slot[s].held;
+    return n * (double)e->page_bytes / KVD_PAGE_TOKENS;
+}
+
+/* ---- a layer ---- */
+
+/* Returns the part of the page table of a layer that starts at a slice. */
+static const int32_t *table_of(const uneven *e, int layer, size_t slice)
+{
+    return e->heads.table +
+           ((size_t)layer * e->heads.rows + slice * e->kv) * e->method.cache->pages->max_pages;
+}
+
+static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const uneven *const e = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    const kvd_uneven_step_args a = {.map = c->layer[r->layer].map,
+                                    .batch = (int32_t)r->steps,
+                                    .max_pages = (int32_t)c->pages->max_pages,
+                                    .slot = c->batch->device.slot,
+                                    .n_slots = (int32_t)e->n_slots,
+                                    .from_table = c->pages->device,
+                                    .from = kvd_paged_cache_pool(c, r->layer),
+                                    .kv_len = e->lengths + (size_t)r->layer * e->heads.rows,
+                                    .table = table_of(e, r->layer, 0),
+                                    .heads = e->heads.pool};
+    return r->steps && (kvd_cuda_check(kvd_uneven_step(&a, r->stream), what, err) ||
+                        kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err))
+               ? -1
+               : 0;
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const uneven *const e = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    const kvd_step_batch *const b = c->batch;
+    const size_t at = (size_t)r->layer * e->n_slots;
+    kvd_uneven_prompts_args a = {
+        .prompt = {.map = c->layer[r->layer].map,
+                   .rule = e->rule,
+                   .budget = e->there + at,
+                   .hopper = c->hopper,
+                   .layer = r->layer,
+                   .batch = (int32_t)r->prompts,
+                   .n_q8 = (int32_t)b->n_q8,
+                   .max_pages = (int32_t)c->pages->max_pages,
+                   .q_start = b->device.q_start + r->steps,
+                   .q_len = b->device.q_len + r->steps,
+                   .slot = b->device.slot + r->steps,
+                   .page_table = c->pages->device + r->steps * c->pages->max_pages,
+                   .q = c->q_prompts,
+                   .pool = kvd_paged_cache_pool(c, r->layer),
+                   .lse = e->lse,
+                   .mass = e->mass,
+                   .score = e->score,
+                   .kept = e->kept},
+        .least = e->least,
+        .count = e->count + at * e->kv,
+        .table = table_of(e, r->layer, r->steps),
+        .heads = e->heads.pool};
+    if (!r->prompts)
+        return 0;
+    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
+        a.prompt.longest =
+            b->host.q_len[i] > a.prompt.longest ? b->host.q_len[i] : a.prompt.longest;
+    if (kvd_cuda_check(kvd_uneven_prompts(&a, r->stream), what, err))
+        return -1;
+    return r->layer + 1 < c->config->n_layers
+               ? 0
+               : kvd_cuda_check(cudaMemcpyAsync(e->counted, e->count,
+                                                e->layers * e->n_slots * e->kv * sizeof *e->count,
+                                                cudaMemcpyDeviceToHost, r->stream),
+                                what, err);
+}
+
+/* ---- life ---- */
+
+static void release(kvd_gpu_method *m)
+{
+    uneven *const e = of(m);
+    kvd_device_release(&e->memory);
+    kvd_pages_release(&e->pages);
+    (void)cudaFreeHost(e->budget);
+    (void)cudaFreeHost(e->length);
+    (void)cudaFreeHost(e->counted);
+    free(e->slot);
+    free(e->entries);
+    free(e);
+}
+
+/*
+ * Allocates the pages of KV heads and the lists about slots. The pages hold random numbers, which
+ * timing runs read where nothing was computed. Before the first iteration, every row of a list has
+ * one entry, in page 0.
+ */
+static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    const size_t heads = e->layers * e->kv, rows = e->layers * e->heads.rows,
+                 bytes = pages * heads * e->page_bytes;
+    if (kvd_pages_init(&e->pages, pages * heads, e->n_slots * heads, rows, c->pages->max_pages,
+                       err) ||
+        !(e->heads.pool = kvd_device_new(&e->memory, bytes, "the cache", err)) ||
+        !(e->lengths =
+              kvd_device_new(&e->memory, (rows + 1) * sizeof *e->lengths, "lengths", err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)&e->length, (rows + 1) * sizeof *e->length), what,
+                       err))
+        return -1;
+    for (size_t i = 0; i <= rows; i++)
+        e->length[i] = 1;
+    e->heads.table = e->pages.device;
+    e->heads.kv_len = e->lengths;
+    e->heads.live = e->lengths + rows;
+    return kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t),
+                                              e->heads.pool, stream),
+                          what, err) ||
+                   kvd_cuda_check(cudaMemsetAsync(e->pages.device, 0,
+                                                  kvd_pages_bytes(rows, c->pages->max_pages),
+                                                  stream),
+                                  what, err) ||
+                   kvd_cuda_check(cudaMemcpyAsync(e->lengths, e->length,
+                                                  (rows + 1) * sizeof *e->length,
+                                                  cudaMemcpyHostToDevice, stream),
+                                  what, err)
+               ? -1
+               : 0;
+}
+
+static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    uneven *const e = of(m);
+    e->stream = stream;
+    e->n_slots = slots - 1; /* the last slot is for rows that pad a batch */
+    const size_t heads = e->layers * e->kv, budgets = e->layers * e->n_slots,
+                 counts = heads * e->n_slots;
+    e->slot = calloc(e->n_slots, sizeof *e->slot);
+    e->entries = calloc(counts, sizeof *e->entries);
+    if (!e->slot || !e->entries)
+        return kvd_no_memory(err, what, counts * sizeof *e->entries);
+    if (make_pool(e, pages, stream, err) ||
+        kvd_cuda_check(cudaMallocHost((void **)&e->budget, budgets * sizeof *e->budget), what,
+                       err) ||
+        kvd_cuda_check(cudaMallocHost((void **)&e->counted, counts * sizeof *e->counted), what,
+                       err) ||
+        !(e->there = kvd_device_new(&e->memory, budgets * sizeof *e->there, "budgets", err)) ||
+        !(e->count = kvd_device_new(&e->memory, counts * sizeof *e->count, "counts", err)))
+        return -1;
+    memset(e->budget, 0, budgets * sizeof *e->budget);
+    return kvd_cuda_check(cudaMemsetAsync(e->count, 0, counts * sizeof *e->count, stream), what,
+                          err);
+}
+
+/* Allocates the scratch arrays of an iteration. */
+static int make_work(uneven *e, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
+                 heads = (size_t)c->share->n_heads;
+    kvd_device_memory *const m = &e->memory;
+    return (e->mass = kvd_device_new(m, heads * rows * sizeof *e->mass, what, err)) &&
+                   (e->lse = kvd_device_new(m, heads * rows * sizeof *e->lse, what, err)) &&
+                   (e->score = kvd_device_new(m, e->kv * rows * sizeof *e->score, what, err)) &&
+                   (e->kept = kvd_device_new(m, e->kv * rows * sizeof *e->kept, what, err)) &&
+                   (e->least =
+                        kvd_device_new(m, slices * (e->kv + 1) * sizeof *e->least, what, err))
+               ? 0
+               : -1;
+}
+
+/* Returns the name of a member of the plan next to the method, or NULL if there is none. */
+static const char *other_member(const kvd_plan *p)
+{
+    return p->layers     ? p->layers->info.name
+           : p->maker    ? p->maker->info.name
+           : p->channels ? p->channels->info.name
+           : p->dims     ? "a method of the dims axis"
+           : p->bits     ? p->bits->info.name
+           : p->dims_low ? "widths of a low level"
+                         : NULL;
+}
+
+static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    const kvd_config *const config = c->config;
+    kvd_attn_heads one = {config->n_heads / config->n_kv_heads, 1, config->d_head, {0}, {0}};
+    one.d_qk[0] = one.d_v[0] = config->d_head;
+    if (kvd_attn_map_make(&one, &e->heads.map))
+        return kvd_fail(err,
+                        "'%s' with heads of %d: the CUDA engine's kernels take multiples of %d",
+                        plan->tokens->info.name, config->d_head, KVD_WIDTH_STEP);
+    e->name = plan->tokens->info.name;
+    e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
+    if (plan->tokens->eviction->rule)
+        plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
+    e->layers = (size_t)config->n_layers;
+    e->kv = (size_t)config->n_kv_heads;
+    e->page_bytes = (size_t)e->heads.map.page_elements * sizeof(uint16_t);
+    e->heads.rows = c->batch->max_slices * e->kv;
+    e->method.page_bytes = e->layers * e->kv * e->page_bytes;
+    e->method.heads = &e->heads;
+    return make_work(e, err);
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                       kvd_err *err)
+{
+    if (other_member(plan))
+        return kvd_fail(err, "the CUDA engine runs '%s' alone, not with '%s'",
+                        plan->tokens->info.name, other_member(plan));
+    uneven *const e = calloc(1, sizeof *e);
+    if (!e)
+        return kvd_no_memory(err, what, sizeof *e);
+    *m = &e->method;
+    e->max_len = cache->max_len;
+    e->method = (kvd_gpu_method){.cache = cache,
+                                 .plan = plan,
+                                 .one_layer = true,
+                                 .anywhere = true,
+                                 .whole_prompts = true,
+                                 .attended_prompts = true,
+                                 .make = make,
+                                 .begin = begin,
+                                 .ended = ended,
+                                 .entries = entries,
+                                 .mean = mean,
+                                 .drop = drop,
+                                 .held = held,
+                                 .appended = appended,
+                                 .attended = attended,
+                                 .free = release};
+    if (describe(e, plan, err))
+        return -1;
+    e->method.lse = e->lse;
+    return 0;
+}
+
+/* Prompts attend to whole rows before entries leave. */
+static bool generates(const kvd_plan *plan)
+{
+    return !other_member(plan);
+}
+
+const kvd_gpu_kind kvd_gpu_uneven = {.generates = generates, .open = open_method};
+
+/* ---- tests ---- */
+
+static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
+{
+    return (slot * e->layers + (size_t)layer) * e->kv + (size_t)kv_head;
+}
+
+size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
+{
+    const uneven *const e = of_const(m);
+    return e->entries[head_of(e, slot, layer, kv_head)];
+}
+
+size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
+{
+    const uneven *const e = of_const(m);
+    return e->pages.slot[head_of(e, slot, layer, kv_head)].held;
+}

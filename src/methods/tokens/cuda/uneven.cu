@@ -1,0 +1,230 @@
+/*
+ * Chooses the tokens of a prompt that stay when layers or KV heads keep different numbers, and
+ * copies rows of K and V to pages of one KV head each.
+ *
+ * rank_kernel: a CTA per KV head and prompt sums and smooths the scores, and finds the threshold of
+ * the tokens that the head keeps for itself. shared_kernel: if the KV heads of the layer share a
+ * part of the budget, a CTA per prompt finds the threshold over all of them. The tokens that a head
+ * keeps for itself count as larger than any other. Among equal scores the later token, and among
+ * those of several heads that of the last head, is larger, as on the CPU (adakv.c).
+ * place_kernel: a CTA per KV head and prompt lists the tokens that stay, in rising order.
+ * copy_kernel: a CTA per KV head, prompt and page of entries copies their rows, 16 bytes a thread.
+ *
+ * step_kernel: a warp per KV head and step copies the step's row, 16 bytes a lane.
+ */
+#include "methods/tokens/cuda/evict_rank.cuh"
+#include "methods/tokens/cuda/radix_select.cuh"
+#include "methods/tokens/cuda/uneven.h"
+
+namespace
+{
+
+enum { CHOOSE = 1024, COPY = 256 };
+constexpr unsigned long long NONE = ~0ull; /* no key reaches this threshold */
+typedef unsigned long long u64;
+
+struct head {
+    kvd_evict_budget budget;
+    int n, old; /* number of tokens of the prompt, and of those that have a rank */
+    size_t at;  /* first row of the prompt */
+    const float *rank;
+};
+
+__device__ __forceinline__ head head_of(const kvd_evict_prompts_args &a, int g, int b)
+{
+    head h;
+    h.budget = a.budget[a.slot[b]];
+    h.n = a.q_len[b];
+    h.old = h.n - min(h.n, h.budget.keep_new);
+    h.at = (size_t)a.q_start[b];
+    /* Smoothed scores overwrite the mass of the first query head of the group. */
+    h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + h.at
+                               : a.score + (size_t)g * (size_t)a.n_q8 + h.at;
+    return h;
+}
+
+/* Returns true if the KV heads of a layer share a part of the budget. */
+__device__ __forceinline__ bool shares(const kvd_evict_budget &b)
+{
+    return b.keep_own < b.keep_old;
+}
+
+/* Returns the key of token t of KV head g among those of all KV heads. */
+__device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
+{
+    const u64 key = key_of(rank[t], t);
+    return (key >= own ? 0xffffffffull << 32 : key & 0xffffffffull << 32) |
+           (unsigned)(g * h.old + t);
+}
+
+__global__ void __launch_bounds__(CHOOSE)
+    rank_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    const kvd_evict_prompts_args &a = u.prompt;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = a.map.group;
+    const head h = head_of(a, g, b);
+    float *const score = a.score + (size_t)g * (size_t)a.n_q8 + h.at;
+    const int k = shares(h.budget) ? h.budget.keep_own : h.budget.keep_old;
+    sum_heads<CHOOSE>(a, g * group, (g + 1) * group, h.at, h.n, score);
+    if (a.rule.smooth > 1)
+        smooth<CHOOSE>(score, h.old, a.rule.smooth,
+                       a.mass + (size_t)(g * group) * (size_t)a.n_q8 + h.at);
+    const float *const rank = h.rank;
+    u64 least = k >= h.old ? 0 : NONE;
+    if (k > 0 && k < h.old)
+        least = select_key<CHOOSE>([rank](int t) { return key_of(rank[t], t); }, h.old, k, bin);
+    if (threadIdx.x == 0)
+        u.least[b * (a.map.n_kv_heads + 1) + g] = least;
+}
+
+__global__ void __launch_bounds__(CHOOSE)
+    shared_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    __shared__ u64 own[KVD_HEADS_MAX];
+    const kvd_evict_prompts_args &a = u.prompt;
+    const int b = (int)blockIdx.x, kv = a.map.n_kv_heads;
+    const head h = head_of(a, 0, b);
+    const size_t stride = (size_t)(a.rule.smooth > 1 ? a.map.group : 1) * (size_t)a.n_q8;
+    u64 *const least = u.least + (size_t)b * (size_t)(kv + 1);
+    if (!shares(h.budget) || h.old == 0) {
+        if (threadIdx.x == 0)
+            least[kv] = NONE;
+        return;
+    }
+    if ((int)threadIdx.x < kv)
+        own[threadIdx.x] = least[threadIdx.x];
+    __syncthreads();
+    u64 among = 0;
+    if (h.budget.keep_old < h.old)
+        among = select_key<CHOOSE>(
+            [&](int i) {
+                const int g = i / h.old;
+                return key_among(h, h.rank + (size_t)g * stride, g, i - g * h.old, own[g]);
+            },
+            kv * h.old, kv * h.budget.keep_old, bin);
+    if (threadIdx.x == 0)
+        least[kv] = among;
+}
+
+__global__ void __launch_bounds__(CHOOSE)
+    place_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
+{
+    const kvd_evict_prompts_args &a = u.prompt;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = a.map.n_kv_heads;
+    const head h = head_of(a, g, b);
+    const u64 own = u.least[b * (kv + 1) + g], among = u.least[b * (kv + 1) + kv];
+    int32_t *const kept = a.kept + (size_t)g * (size_t)a.n_q8 + h.at;
+    int place = 0;
+    for (int first = 0; first < h.n; first += CHOOSE) {
+        const int t = first + (int)threadIdx.x;
+        const bool stays = t < h.n && (t >= h.old || key_of(h.rank[t], t) >= own ||
+                                       (among != NONE && key_among(h, h.rank, g, t, own) >= among));
+        int all;
+        const int i = place + select_place<CHOOSE>(stays, &all);
+        place += all;
+        if (stays)
+            kept[i] = t;
+    }
+    if (threadIdx.x == 0)
+        u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g] = place;
+}
+
+/* Returns the element at which 8 dims of a token start in a page of K or V of width d. */
+__device__ __forceinline__ size_t piece(int t, int block, int d)
+{
+    return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
+}
+
+__global__ void __launch_bounds__(COPY)
+    copy_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
+{
+    const kvd_evict_prompts_args &a = u.prompt;
+    const int g = (int)blockIdx.x, page = (int)blockIdx.y, b = (int)blockIdx.z,
+              kv = a.map.n_kv_heads, m = u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g],
+              first = page * KVD_PAGE_TOKENS;
+    if (first >= m)
+        return;
+    const int d_k = a.map.d_qk[g], d_v = a.map.d_v[g];
+    const int32_t *const kept = a.kept + (size_t)g * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const int32_t *const from_page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const uint16_t *const from = static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g];
+    uint16_t *const to =
+        static_cast<uint16_t *>(u.heads) +
+        (size_t)u.table[((size_t)b * (size_t)kv + (size_t)g) * (size_t)a.max_pages + (size_t)page] *
+            (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
+    /* zeros after the last entry, to the end of its group of 8 */
+    const int groups = (min(m - first, KVD_PAGE_TOKENS) + 7) / 8;
+    for (int side = 0; side < 2; side++) {
+        const int d = side ? d_v : d_k, after = side ? KVD_PAGE_TOKENS * d_k : 0;
+        for (int c = (int)threadIdx.x; c < groups * d; c += COPY) {
+            /* piece c of the page, in the order of memory */
+            const int i = first + c / d * 8 + c % 8, block = c % d / 8;
+            uint4 x = make_uint4(0, 0, 0, 0);
+            if (i < m) {
+                const int t = kept[i];
+                x = *reinterpret_cast<const uint4 *>(
+                    from + (size_t)from_page[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+                    after + piece(t, block, d));
+            }
+            *reinterpret_cast<uint4 *>(to + after + 8 * c) = x;
+        }
+    }
+}
+
+__global__ void __launch_bounds__(32) step_kernel(const __grid_constant__ kvd_uneven_step_args a)
+{
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = a.map.n_kv_heads, d_k = a.map.d_qk[g],
+              d_v = a.map.d_v[g], c = (int)threadIdx.x;
+    if (a.slot[b] >= a.n_slots || c >= (d_k + d_v) / 8)
+        return;
+    const size_t row = (size_t)b * (size_t)kv + (size_t)g, pitch = (size_t)a.max_pages;
+    const int place = a.kv_len[row] - 1, d = c < d_k / 8 ? d_k : d_v,
+              block = c < d_k / 8 ? c : c - d_k / 8,
+              after = c < d_k / 8 ? 0 : KVD_PAGE_TOKENS * d_k;
+    const uint16_t *const from =
+        static_cast<const uint16_t *>(a.from) +
+        (size_t)a.from_table[(size_t)b * pitch] * (size_t)a.map.page_elements + a.map.kv_offset[g] +
+        after + block * 64;
+    uint16_t *const to = static_cast<uint16_t *>(a.heads) +
+                         (size_t)a.table[row * pitch + (size_t)(place / KVD_PAGE_TOKENS)] *
+                             (size_t)(KVD_PAGE_TOKENS * (d_k + d_v)) +
+                         after + piece(place, block, d);
+    *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+    for (int z = 1; z < 8 && place % 8 == 0; z++)
+        *reinterpret_cast<uint4 *>(to + 8 * z) = make_uint4(0, 0, 0, 0);
+}
+
+} // namespace
+
+extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+{
+    const kvd_evict_prompts_args *const a = &u->prompt;
+    const unsigned kv = (unsigned)a->map.n_kv_heads, batch = (unsigned)a->batch;
+    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->kept || !a->score || !a->mass ||
+        a->rule.ranking != KVD_EVICT_ATTENTION || a->rule.whole_layer || !u->least || !u->count ||
+        !u->table || !u->heads)
+        return cudaErrorInvalidValue;
+    rank_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
+    shared_kernel<<<batch, CHOOSE, 0, stream>>>(*u);
+    place_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
+    copy_kernel<<<dim3(kv, ((unsigned)a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS, batch),
+                  COPY, 0, stream>>>(*u);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+{
+    const cudaError_t e = u->prompt.hopper ? kvd_evict_score_sm90(&u->prompt, stream)
+                                           : kvd_evict_score(&u->prompt, stream);
+    return e == cudaSuccess ? kvd_uneven_choose(u, stream) : e;
+}
+
+extern "C" cudaError_t kvd_uneven_step(const kvd_uneven_step_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || !a->kv_len || !a->table || !a->heads)
+        return cudaErrorInvalidValue;
+    step_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), 32, 0, stream>>>(*a);
+    return cudaGetLastError();
+}

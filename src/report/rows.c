@@ -1,0 +1,470 @@
+#include "report/rows.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/jct.h"
+#include "report/measures/measures.h"
+
+const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column)
+{
+    return kvd_row_text(e->file->accuracy.rows, e->row, column);
+}
+
+double kvd_entry_real(const kvd_accuracy_entry *e, const char *column)
+{
+    return kvd_row_real(e->file->accuracy.rows, e->row, column);
+}
+
+bool kvd_entry_is_none(const kvd_accuracy_entry *e)
+{
+    return strcmp(kvd_entry_text(e, "method"), "none") == 0;
+}
+
+bool kvd_entry_is_search_point(const kvd_accuracy_entry *e)
+{
+    return strcmp(kvd_entry_text(e, "purpose"), "target-search") == 0;
+}
+
+void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size)
+{
+    const char *const key = kvd_entry_text(e, "rate_key");
+    *text = '\0';
+    if (*key && !isnan(kvd_entry_real(e, "rate_value")))
+        snprintf(text, size, "%.60s = %.4g", key, kvd_entry_real(e, "rate_value"));
+}
+
+double kvd_entry_saving(const kvd_accuracy_entry *e)
+{
+    return 1 - kvd_entry_real(e, "bytes_per_token_stored") * kvd_entry_real(e, "element_bytes") /
+                   kvd_entry_real(e, "bytes_per_token_dense") /
+                   kvd_entry_real(e, "stored_element_bytes");
+}
+
+static int by_series(const void *a, const void *b)
+{
+    const kvd_accuracy_entry *x = a, *y = b;
+    int c = strcmp(kvd_entry_text(x, "label"), kvd_entry_text(y, "label"));
+    if (!c)
+        c = kvd_entry_is_none(y) - kvd_entry_is_none(x); /* the uncompressed model first */
+    if (!c)
+        c = strcmp(x->series, y->series);
+    if (!c)
+        c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
+            (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
+    if (!c) /* rows without p: from many bytes to few */
+        c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
+            (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
+    return c ? c : strcmp(x->file->path, y->file->path);
+}
+
+/* Returns a note on the only side that a method cuts (key cut), whose other side has no pair. */
+static const char *alone(const kvd_accuracy_entry *e)
+{
+    const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
+    return qk == v ? "" : v ? " (V alone)" : " (Q-K alone)";
+}
+
+/* Returns true if compressed rows have different texts in the column, apart from empty ones. */
+static bool varies(const kvd_accuracy_entries *all, const char *column)
+{
+    const char *first = NULL;
+    for (size_t i = 0; i < all->n; i++) {
+        if (kvd_entry_is_none(&all->item[i]) || !*kvd_entry_text(&all->item[i], column))
+            continue;
+        if (first && strcmp(first, kvd_entry_text(&all->item[i], column)))
+            return true;
+        first = kvd_entry_text(&all->item[i], column);
+    }
+    return false;
+}
+
+/* Returns true if rows of the text that row i evaluates have different numbers in the column. */
+static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
+{
+    const double x = kvd_entry_real(&all->item[i], column);
+    for (size_t j = 0; j < all->n; j++) {
+        const double y = kvd_entry_real(&all->item[j], column);
+        if ((x < y || x > y) &&
+            !strcmp(kvd_entry_text(&all->item[i], "label"), kvd_entry_text(&all->item[j], "label")))
+            return true;
+    }
+    return false;
+}
+
+/*
+ * Writes the part of the text that was scored, if the files of the report scored different parts:
+ * " (prompt 256)" or " (4080 predictions)"; otherwise an empty text.
+ */
+static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
+{
+    *text = '\0';
+    if (varies_on_text(all, i, "prompt"))
+        snprintf(text, size, " (prompt %.0f)", kvd_entry_real(&all->item[i], "prompt"));
+    else if (varies_on_text(all, i, "n_predictions"))
+        snprintf(text, size, " (%.0f predictions)", kvd_entry_real(&all->item[i], "n_predictions"));
+}
+
+void kvd_accuracy_entries_release(kvd_accuracy_entries *all)
+{
+    free(all->item);
+    free(all->label);
+}
+
+static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entries *all,
+                   kvd_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].kind == kind)
+            n += kvd_rows_count(r->item[i].accuracy.rows);
+    all->item = calloc(n ? n : 1, sizeof *all->item);
+    all->label = calloc(n ? n : 1, sizeof *all->label);
+    if (!all->item || !all->label)
+        return kvd_no_memory(err, "accuracy rows", n * sizeof *all->item);
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].kind == kind)
+            for (size_t k = 0; k < kvd_rows_count(r->item[i].accuracy.rows); k++) {
+                const kvd_result *from = kvd_calibration_of(r, &r->item[i], k);
+                const bool point = kvd_row_is_point(r->item[i].accuracy.rows, k) &&
+                                   !kvd_row_is_weights(r->item[i].accuracy.rows, k);
+                if (point && (!from || !kvd_calibration_reduced(&from->spectrum)))
+                    all->item[all->n++] = (kvd_accuracy_entry){.file = &r->item[i], .row = k};
+            }
+    bool calibrations = varies(all, "calibration"), caches = varies(all, "cache"), models = false;
+    for (size_t i = 1; i < all->n; i++)
+        models =
+            models || strcmp(all->item[i].file->model.hash, all->item[0].file->model.hash) != 0;
+    for (size_t i = 0; i < all->n; i++) {
+        kvd_accuracy_entry *e = &all->item[i];
+        const char *rule = kvd_entry_text(e, "rule");
+        bool plain =
+            strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0 || strcmp(rule, "none") == 0;
+        char rows[48];
+        scored(all, i, rows, sizeof rows);
+        snprintf(e->name, sizeof e->name, "%.100s%s%s%.40s", kvd_entry_text(e, "method"), alone(e),
+                 plain ? "" : " ", plain ? "" : rule);
+        snprintf(e->method, sizeof e->method, "%.60s%s%.80s%s%.20s%s",
+                 models ? e->file->model.name : "", models ? ": " : "", e->name, caches ? " " : "",
+                 caches ? kvd_entry_text(e, "cache") : "", rows);
+        bool named = calibrations && *kvd_entry_text(e, "calibration");
+        snprintf(e->series, sizeof e->series, "%.120s%s%.63s", e->method,
+                 named ? " calibrated on " : "", named ? kvd_entry_text(e, "calibration") : "");
+        kvd_series_clean(e->name);
+        kvd_series_clean(e->method);
+        kvd_series_clean(e->series);
+    }
+    qsort(all->item, all->n, sizeof *all->item, by_series);
+    for (size_t i = 0; i < all->n; i++)
+        if (i == 0 || strcmp(kvd_entry_text(&all->item[i], "label"),
+                             kvd_entry_text(&all->item[i - 1], "label")))
+            all->label[all->n_labels++] = kvd_entry_text(&all->item[i], "label");
+    return 0;
+}
+
+int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err)
+{
+    return collect(r, KVD_RESULT_ACCURACY, all, err);
+}
+
+int kvd_tasks_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err)
+{
+    return collect(r, KVD_RESULT_TASKS, all, err);
+}
+
+size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first)
+{
+    size_t last = first;
+    while (last + 1 < all->n && strcmp(all->item[last + 1].series, all->item[first].series) == 0 &&
+           strcmp(kvd_entry_text(&all->item[last + 1], "label"),
+                  kvd_entry_text(&all->item[first], "label")) == 0)
+        last++;
+    return last;
+}
+
+double kvd_report_real(const kvd_report_row *e, const char *column)
+{
+    return kvd_row_real(e->rows, e->row, column);
+}
+
+const char *kvd_report_text(const kvd_report_row *e, const char *column)
+{
+    return kvd_row_text(e->rows, e->row, column);
+}
+
+void kvd_report_rows_release(kvd_report_rows *all)
+{
+    free(all->item);
+    *all = (kvd_report_rows){0};
+}
+
+/* Returns the rows of a file of the given kind; NULL for a file of another kind. */
+static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
+{
+    return file->kind != kind           ? NULL
+           : kind == KVD_RESULT_JCT     ? file->jct
+           : kind == KVD_RESULT_SERVING ? file->serving
+                                        : file->kernels.rows;
+}
+
+/* Lists all rows of the files of a kind in order, and describes each. */
+static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
+                  kvd_report_rows *out, kvd_err *err)
+{
+    size_t n = 0;
+    *out = (kvd_report_rows){0};
+    for (size_t i = 0; i < r->n; i++)
+        if (rows_of(&r->item[i], kind))
+            n += kvd_rows_count(rows_of(&r->item[i], kind));
+    if (n == 0)
+        return 0;
+    out->item = calloc(n, sizeof *out->item);
+    if (!out->item)
+        return kvd_no_memory(err, "rows of results", (unsigned long long)n * sizeof *out->item);
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_rows *const rows = rows_of(&r->item[i], kind);
+        for (size_t k = 0; rows && k < kvd_rows_count(rows); k++) {
+            kvd_report_row *const e = &out->item[out->n++];
+            *e = (kvd_report_row){.file = &r->item[i], .rows = rows, .row = k};
+            describe(e);
+            kvd_series_clean(e->place);
+            kvd_series_clean(e->series);
+        }
+    }
+    return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const kvd_report_row *x = a, *y = b;
+    const int order = strcmp(x->place, y->place);
+    if (order)
+        return order;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+double kvd_jct_speed_up(const kvd_report_row *e)
+{
+    kvd_report_row none = *e;
+    none.row = kvd_jct_uncompressed(e->file->jct, e->row);
+    return none.row == SIZE_MAX ? (double)NAN
+                                : kvd_report_real(&none, "jct_s") / kvd_report_real(e, "jct_s");
+}
+
+static void describe_jct(kvd_report_row *e)
+{
+    char batch[32] = "", chunk[48] = "";
+    const char *const engine = kvd_report_text(e, "engine");
+    const double n = kvd_report_real(e, "batch"), tokens = kvd_report_real(e, "chunk");
+    const char *const by_tokens =
+        strcmp(kvd_report_text(e, "parallel"), "sequence") ? "" : "; prompts shared by tokens";
+    if (n > 0)
+        snprintf(batch, sizeof batch, "; batch %.0f", n);
+    if (tokens > 0)
+        snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
+    const char *const stock = strstr(engine, ", stock attention") ? "; stock attention"
+                              : strstr(engine, ", work shared out as the papers say")
+                                  ? "; the papers' schedule"
+                                  : "";
+    snprintf(e->place, sizeof e->place, "%.50s on %.*s%s%s%s%s", e->file->model.name,
+             (int)strcspn(engine, ",;"), engine, stock, by_tokens, batch, chunk);
+    snprintf(e->series, sizeof e->series, "%.100s%s", kvd_report_text(e, "method"),
+             kvd_report_real(e, "phases") > 0 ? "" : " (total alone)");
+}
+
+int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err)
+{
+    if (gather(r, KVD_RESULT_JCT, describe_jct, out, err))
+        return -1;
+    size_t n = 0;
+    for (size_t i = 0; i < out->n; i++)
+        if (!strcmp(kvd_report_text(&out->item[i], "kind"), kind))
+            out->item[n++] = out->item[i];
+    out->n = n;
+    if (n)
+        qsort(out->item, n, sizeof *out->item, by_place);
+    return 0;
+}
+
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+const char *const kvd_jct_part_title[KVD_JCT_PARTS] = {"QKV generation",
+                                                       "rotation",
+                                                       "compression",
+                                                       "cache and work lists",
+                                                       "attention of prompts",
+                                                       "attention of steps",
+                                                       "W_O",
+                                                       "MLP",
+                                                       "between GPUs",
+                                                       "host",
+                                                       "the rest"};
+
+static const char *const phases[KVD_JCT_PARTS][3] = {{"qkv", "rope"},
+                                                     {"rotate"},
+                                                     {"compress", "restore"},
+                                                     {"append", "schedule"},
+                                                     {"prefill"},
+                                                     {"decode"},
+                                                     {"o"},
+                                                     {"mlp"},
+                                                     {"comm"},
+                                                     {"host"},
+                                                     {NULL}};
+
+int kvd_jct_part_of(const char *phase)
+{
+    for (int p = 0; p < KVD_JCT_PARTS - 1; p++)
+        for (int k = 0; k < 3 && phases[p][k]; k++)
+            if (!strcmp(phases[p][k], phase))
+                return p;
+    return KVD_JCT_PARTS - 1;
+}
+
+double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
+{
+    static const char *const sides[] = {"prefill", "decode"};
+    double sum = 0;
+    for (int i = 0; i < 2; i++) {
+        char column[48];
+        if (side && strcmp(side, sides[i]))
+            continue;
+        for (int k = 0; k < 3 && phases[part][k]; k++) {
+            snprintf(column, sizeof column, "%s_%s_s", sides[i], phases[part][k]);
+            sum += kvd_report_real(e, column);
+        }
+        if (part == KVD_JCT_PARTS - 1) {
+            snprintf(column, sizeof column, "%s_s", sides[i]);
+            sum += kvd_report_real(e, column);
+            for (int p = 0; p < part; p++)
+                sum -= kvd_jct_part(e, p, sides[i]);
+        }
+    }
+    return sum;
+}
+
+/*
+ * Writes the family of widths: "kvdim25m" for "kvdim25m-p50", "equal widths" for "64" and "128",
+ * else the name itself.
+ */
+static void family(const char *widths, char *to, size_t size)
+{
+    const char *const dash = strrchr(widths, '-'), *const point = strstr(widths, " p=");
+    size_t n = strlen(widths);
+    if (widths[0] && strspn(widths, "0123456789") == n) {
+        snprintf(to, size, "equal widths");
+        return;
+    }
+    if (point)
+        n = (size_t)(point - widths);
+    else if (dash && dash[1] == 'p' && isdigit((unsigned char)dash[2]) &&
+             strspn(dash + 2, "0123456789") == strlen(dash + 2))
+        n = (size_t)(dash - widths);
+    snprintf(to, size, "%.*s", (int)(n < size ? n : size - 1), widths);
+}
+
+static void describe_kernels(kvd_report_row *e)
+{
+    char widths[64];
+    const char *const lengths = kvd_report_text(e, "lengths"), *const schedule =
+                                                                   kvd_report_text(e, "schedule");
+    const char *const data = kvd_report_text(e, "data");
+    snprintf(e->place, sizeof e->place, "%.20s %.0f x %.0f %.10s%s%.20s%s %.10s",
+             kvd_report_text(e, "phase"), kvd_report_real(e, "batch"),
+             kvd_report_real(e, "seq_len"), kvd_report_text(e, "dtype"),
+             strcmp(lengths, "equal") ? " " : "", strcmp(lengths, "equal") ? lengths : "",
+             strcmp(data, "sharp") ? "" : " sharp", kvd_report_text(e, "l2"));
+    family(kvd_report_text(e, "widths"), widths, sizeof widths);
+    snprintf(e->series, sizeof e->series, "%.40s%s%.20s on %s", kvd_report_text(e, "impl"),
+             strcmp(schedule, "-") ? " by " : "", strcmp(schedule, "-") ? schedule : "", widths);
+}
+
+int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err)
+{
+    return gather(r, KVD_RESULT_KERNELS, describe_kernels, out, err);
+}
+
+static void describe_serving(kvd_report_row *e)
+{
+    char replicas[32] = "", chunk[48] = "";
+    const bool stored = !strcmp(kvd_report_text(e, "admission"), "stored");
+    const double n = kvd_report_real(e, "replicas"), tokens = kvd_report_real(e, "chunk");
+    if (n > 1)
+        snprintf(replicas, sizeof replicas, "; %.0f replicas", n);
+    if (tokens > 0)
+        snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
+    const char *const engine = kvd_report_text(e, "engine");
+    snprintf(e->place, sizeof e->place, "%.48s on %.*s: %.60s%s%s%s", e->file->model.name,
+             (int)strcspn(engine, ",;"), engine, kvd_report_text(e, "trace"), replicas, chunk,
+             stored ? "; admitted by what is stored" : "");
+    snprintf(e->series, sizeof e->series, "%.100s", kvd_report_text(e, "method"));
+    e->kind = kvd_report_text(e, "kind");
+}
+
+/*
+ * Returns true if two rows with the same label were served under different limits (batch, memory,
+ * latency bounds), which the label does not show in full.
+ */
+static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
+{
+    static const char *const column[] = {"max_batch",     "max_tokens", "memory_bytes",
+                                         "reserve_bytes", "slo_ttft_s", "slo_tbt_s"};
+    for (size_t i = 0; i < sizeof column / sizeof *column; i++) {
+        const double x = kvd_report_real(a, column[i]), y = kvd_report_real(b, column[i]);
+        if (x < y || x > y || isnan(x) != isnan(y))
+            return true;
+    }
+    return strcmp(kvd_report_text(a, "trace"), kvd_report_text(b, "trace")) ||
+           strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
+}
+
+/*
+ * Appends the name of the file to a place that several files have, if their rows share a method or
+ * were served under different limits.
+ */
+static void tell_apart(kvd_report_rows *all)
+{
+    bool *const shared = calloc(all->n, sizeof *shared);
+    for (size_t i = 0; shared && i < all->n; i++)
+        for (size_t k = 0; k < all->n && !shared[i]; k++)
+            shared[i] = all->item[i].file != all->item[k].file &&
+                        !strcmp(all->item[i].place, all->item[k].place) &&
+                        (!strcmp(all->item[i].series, all->item[k].series) ||
+                         other_service(&all->item[i], &all->item[k]));
+    for (size_t i = 0; shared && i < all->n; i++)
+        if (shared[i]) {
+            const size_t at = strlen(all->item[i].place);
+            snprintf(all->item[i].place + at, KVD_LABEL - at, " (%.60s)", all->item[i].file->name);
+        }
+    free(shared);
+}
+
+int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err)
+{
+    if (gather(r, KVD_RESULT_SERVING, describe_serving, out, err))
+        return -1;
+    if (out->n) {
+        tell_apart(out);
+        qsort(out->item, out->n, sizeof *out->item, by_place);
+    }
+    return 0;
+}
+
+const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e)
+{
+    const bool point = !strcmp(e->kind, "point");
+    const char *const column = point ? "rate" : "latency_bound_s";
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_report_row *const x = &all->item[i];
+        const double a = kvd_report_real(x, column), b = kvd_report_real(e, column);
+        if (!strcmp(x->kind, e->kind) && !strcmp(x->place, e->place) &&
+            !strcmp(x->series, "none") && a <= b && a >= b)
+            return x;
+    }
+    return NULL;
+}

@@ -1,0 +1,415 @@
+/*
+ * Tests of eviction with budgets that differ by layer or KV head (methods/tokens/cuda/uneven.h).
+ * Scores are compared with double precision. The tokens that stay are compared with those that the
+ * method's own code on the CPU chooses from the double-precision probabilities: both sets must have
+ * the same size in every layer, and where they differ, the scores must be near ties, which are
+ * counted. Rows of the tokens that stay, and of a step after the prompt, must be unchanged in the
+ * pages of their KV head. Covers prompts of one token, page borders, every group size, budgets of
+ * nothing and of everything, and heads that keep no token of their own.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/stats.h"
+#include "evict_case.h"
+#include "methods/method.h"
+#include "methods/tokens/cuda/uneven.h"
+#include "worst.h"
+
+/* A method, the layer of n_layers that it chooses for, and the shapes that it runs on. */
+typedef struct {
+    const char *method;
+    int layer, n_layers;
+    test_case shape;
+} uneven_case;
+
+#define SHAPE(heads, kv, d_k, d_v, ...)                                                            \
+    {                                                                                              \
+        .n_heads = (heads), .n_kv_heads = (kv), .len = {__VA_ARGS__},                              \
+        .n_len = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .width = {{d_k, d_v}}, .n_width = 1   \
+    }
+
+static const uneven_case uneven_cases[] = {
+    {"pyramidkv,window=16,budget=40", 0, 4, SHAPE(8, 2, 64, 48, 1, 7, 64, 65, 130, 300)},
+    {"pyramidkv,window=16,budget=40", 3, 4, SHAPE(8, 2, 64, 48, 1, 7, 64, 65, 130, 300)},
+    {"pyramidkv,window=8,budget=0.3,kernel=1", 1, 2, SHAPE(6, 2, 16, 128, 200, 33, 129)},
+    {"pyramidkv,window=32,budget=0.9", 0, 2, SHAPE(4, 4, 128, 128, 200, 31, 32, 33)},
+    {"adakv,window=16,budget=40", 0, 1, SHAPE(8, 2, 64, 48, 1, 7, 64, 65, 130, 300)},
+    {"adakv,window=16,budget=48,alpha=0", 0, 1, SHAPE(32, 8, 128, 128, 16, 17, 80, 300)},
+    {"adakv,window=16,budget=48,alpha=1", 0, 1, SHAPE(32, 2, 16, 32, 16, 18, 80, 300)},
+    {"adakv,window=4,budget=1,kernel=3", 0, 1, SHAPE(40, 40, 32, 32, 5, 100)},
+    {"adakv,window=32,budget=0.2", 0, 1, SHAPE(4, 2, 128, 64, 1300, 1100)},
+    {"adakv,window=8,budget=5000", 0, 1, SHAPE(8, 2, 64, 64, 100, 3)},
+};
+
+/* ---- the reference ---- */
+
+/*
+ * Fills recent [n_heads][n] of prompt b with the probabilities that the last `window` rows give to
+ * every token, and lse [n_heads][n_q8] of these rows.
+ */
+static void attend(const fixture *f, int b, int window, double *recent, float *lse)
+{
+    const int n = f->len[b], from = n > window ? n - window : 0;
+#pragma omp parallel for schedule(dynamic)
+    for (int h = 0; h < f->map.n_heads; h++) {
+        const int g = h / f->map.group, d = f->map.d_qk[g];
+        double *const p = need((size_t)n * sizeof *p);
+        for (int t = from; t < n; t++) {
+            double top = -INFINITY, sum = 0;
+            for (int k = 0; k <= t; k++) {
+                p[k] = 0;
+                for (int i = 0; i < d; i++)
+                    p[k] += (double)bf16_wide(*query(f, b, h, t, i)) *
+                            (double)bf16_wide(*cell(f, f->pool, b, g, 0, k, i));
+                p[k] *= (double)f->map.scale;
+                top = fmax(top, p[k]);
+            }
+            for (int k = 0; k <= t; k++)
+                sum += p[k] = exp(p[k] - top);
+            for (int k = 0; k <= t; k++)
+                recent[(size_t)h * (size_t)n + (size_t)k] += p[k] / sum;
+            lse[(size_t)h * (size_t)f->n_q8 + (size_t)(f->start[b] + t)] =
+                (float)(top + log(fmax(sum, 1)));
+        }
+        free(p);
+    }
+}
+
+/* ---- comparing ---- */
+
+/* A prompt of one layer as a method sees it, with the levels that it chooses. */
+typedef struct {
+    double *recent;          /* [n_heads][n] */
+    kvd_prompt_attention *p; /* [n_kv_heads] */
+    uint8_t **level;         /* [n_kv_heads][n] */
+    double *score;           /* [n_kv_heads][n] scores of the tokens before the window */
+} layer_case;
+
+static layer_case layer_make(const fixture *f, const uneven_case *u, const kvd_parameter_values *v,
+                             int b)
+{
+    const size_t n = (size_t)f->len[b], kv = (size_t)f->map.n_kv_heads,
+                 group = (size_t)f->map.group;
+    layer_case c = {need(kv * group * n * sizeof *c.recent), need(kv * sizeof *c.p),
+                    need(kv * sizeof *c.level), need(kv * n * sizeof *c.score)};
+    for (size_t g = 0; g < kv; g++) {
+        c.level[g] = need(n);
+        memset(c.level[g], KVD_LEVEL_HIGH, n);
+        c.p[g] = (kvd_prompt_attention){.layer = u->layer,
+                                        .kv_head = (int)g,
+                                        .group = (int)group,
+                                        .n = n,
+                                        .n_expected = n,
+                                        .window = kvd_tokens_window_rows(v),
+                                        .recent = c.recent + g * group * n};
+    }
+    return c;
+}
+
+static void layer_release(const fixture *f, layer_case *c)
+{
+    for (int g = 0; g < f->map.n_kv_heads; g++)
+        free(c->level[g]);
+    free(c->recent);
+    free(c->p);
+    free(c->level);
+    free(c->score);
+}
+
+static void note(fixture *f, double got, double want)
+{
+    f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
+}
+
+/*
+ * Compares the sets of a layer. Tokens that one side alone keeps are paired by falling scores; the
+ * scores of a pair must be near.
+ */
+static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
+                      const int32_t *count)
+{
+    const size_t n = (size_t)f->len[b], kv = (size_t)f->map.n_kv_heads;
+    double *const theirs = need(kv * n * sizeof *theirs), *const ours = need(kv * n * sizeof *ours);
+    size_t n_theirs = 0, n_ours = 0;
+    int wrong = 0;
+    for (size_t g = 0; g < kv; g++) {
+        const int32_t *const mine = kept + g * (size_t)f->n_q8 + (size_t)f->start[b];
+        for (size_t t = 0, i = 0; t < n; t++) {
+            const int stays = i < (size_t)count[g] && mine[i] == (int32_t)t;
+            i += (size_t)stays;
+            if (stays == (c->level[g][t] != KVD_LEVEL_DROPPED))
+                continue;
+            wrong += t >= old; /* the window always stays */
+            if (stays)
+                ours[n_ours++] = c->score[g * n + t];
+            else
+                theirs[n_theirs++] = c->score[g * n + t];
+        }
+        for (int i = 1; i < count[g]; i++)
+            wrong += mine[i] <= mine[i - 1];
+    }
+    wrong += n_ours != n_theirs;
+    kvd_sort(ours, n_ours);
+    kvd_sort(theirs, n_theirs);
+    for (size_t i = 0; i < n_ours && i < n_theirs; i++)
+        wrong += fabs(ours[i] - theirs[i]) > 2e-4 * (fabs(theirs[i]) + 1e-4);
+    f->near += n_ours;
+    free(theirs);
+    free(ours);
+    return wrong;
+}
+
+/* Returns element i of entry `place` of K or V of a KV head, in pages of one KV head. */
+static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
+                       int side, int place, int i)
+{
+    const int d_k = f->map.d_qk[g], d = side ? f->map.d_v[g] : d_k;
+    const int32_t page =
+        table[(b * f->map.n_kv_heads + g) * f->max_pages + place / KVD_PAGE_TOKENS];
+    return heads + (size_t)page * (size_t)(KVD_PAGE_TOKENS * (d_k + f->map.d_v[g])) +
+           (side ? KVD_PAGE_TOKENS * d_k : 0) +
+           kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
+}
+
+/*
+ * Returns the number of wrong numbers among the entries of a KV head: the tokens `kept` [m], then,
+ * if `step` is set, the first token again, then zeros to the end of the group of 8.
+ */
+static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
+                      const int32_t *kept, int m, int step)
+{
+    int wrong = 0;
+    for (int i = 0; i < (m + step + 7) / 8 * 8; i++)
+        for (int side = 0; side < 2; side++)
+            for (int c = 0; c < (side ? f->map.d_v[g] : f->map.d_qk[g]); c++) {
+                const int t = i < m ? kept[i] : 0;
+                const uint16_t want = i < m + step ? *cell(f, f->pool, b, g, side, t, c) : 0;
+                wrong += *entry(f, heads, table, b, g, side, i, c) != want;
+            }
+    return wrong;
+}
+
+static void fetch(void *to, const void *from, size_t bytes)
+{
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
+}
+
+static int on_hopper(void)
+{
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
+    return major == 9;
+}
+
+/* ---- a case ---- */
+
+/* Outputs of the device, and the pages of the KV heads. */
+typedef struct {
+    float *score, *mass;
+    int32_t *kept, *count, *table;
+    uint16_t *heads;
+    size_t heads_n, pages;
+} outputs;
+
+static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *rule,
+                        const float *lse, outputs *o)
+{
+    const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads,
+                 rows = (size_t)f->n_q8, batch = (size_t)f->batch;
+    kvd_uneven_prompts_args a = {
+        .prompt = {.map = f->map,
+                   .rule = *rule,
+                   .budget = on_device(f->budget, sizeof f->budget),
+                   .hopper = on_hopper(),
+                   .layer = u->layer,
+                   .batch = f->batch,
+                   .n_q8 = f->n_q8,
+                   .max_pages = f->max_pages,
+                   .q_start = on_device(f->start, sizeof f->start),
+                   .q_len = on_device(f->len, sizeof f->len),
+                   .slot = on_device(f->slot, sizeof f->slot),
+                   .page_table =
+                       on_device(f->table, batch * (size_t)f->max_pages * sizeof *f->table),
+                   .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
+                   .pool = on_device(f->pool, f->pool_n * 2),
+                   .lse = on_device(lse, heads * rows * sizeof *lse),
+                   .mass = on_device(NULL, heads * rows * sizeof *lse),
+                   .score = on_device(NULL, kv * rows * sizeof *lse),
+                   .kept = on_device(NULL, kv * rows * sizeof *o->kept)},
+        .least = on_device(NULL, batch * (kv + 1) * sizeof *a.least),
+        .count = on_device(NULL, batch * kv * sizeof *a.count),
+        .table = on_device(o->table, o->pages * sizeof *o->table),
+        .heads = on_device(NULL, o->heads_n * 2)};
+    for (int b = 0; b < f->batch; b++)
+        a.prompt.longest = f->len[b] > a.prompt.longest ? f->len[b] : a.prompt.longest;
+    check(kvd_uneven_prompts(&a, NULL), "kvd_uneven_prompts");
+    check(cudaDeviceSynchronize(), "prompts");
+    fetch(o->score, a.prompt.score, kv * rows * sizeof *o->score);
+    fetch(o->mass, a.prompt.mass, heads * rows * sizeof *o->mass);
+    fetch(o->kept, a.prompt.kept, kv * rows * sizeof *o->kept);
+    fetch(o->count, a.count, batch * kv * sizeof *o->count);
+    fetch(o->heads, a.heads, o->heads_n * 2);
+    const void *const all[] = {
+        a.prompt.budget,     a.prompt.q_start, a.prompt.q_len, a.prompt.slot, a.prompt.q,
+        a.prompt.page_table, a.prompt.pool,    a.prompt.lse,   a.prompt.mass, a.prompt.score,
+        a.prompt.kept,       a.least,          a.count,        a.table,       a.heads};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check(cudaFree((void *)all[i]), "cudaFree");
+}
+
+/* Runs one step of every request, whose new row is its first token's, and one idle row. */
+static void run_step(const fixture *f, outputs *o)
+{
+    const size_t kv = (size_t)f->map.n_kv_heads, pitch = (size_t)f->max_pages;
+    int32_t slot[BATCH + 1];
+    int32_t *const length = need((size_t)(f->batch + 1) * kv * sizeof *length),
+                   *const from = need((size_t)(f->batch + 1) * pitch * sizeof *from),
+                   *const table = need(((size_t)f->batch + 1) * kv * pitch * sizeof *table);
+    memcpy(from, f->table, (size_t)f->batch * pitch * sizeof *from);
+    memcpy(table, o->table, o->pages * sizeof *table);
+    for (int b = 0; b <= f->batch; b++) {
+        slot[b] = b < f->batch ? f->slot[b] : f->batch;
+        for (size_t g = 0; g < kv; g++)
+            length[(size_t)b * kv + g] =
+                b < f->batch ? o->count[(size_t)f->slot[b] * kv + g] + 1 : 1;
+    }
+    const kvd_uneven_step_args a = {
+        .map = f->map,
+        .batch = f->batch + 1,
+        .max_pages = f->max_pages,
+        .slot = on_device(slot, sizeof slot),
+        .n_slots = f->batch,
+        .from_table = on_device(from, (size_t)(f->batch + 1) * pitch * sizeof *from),
+        .from = on_device(f->pool, f->pool_n * 2),
+        .kv_len = on_device(length, (size_t)(f->batch + 1) * kv * sizeof *length),
+        .table = on_device(table, (size_t)(f->batch + 1) * kv * pitch * sizeof *table),
+        .heads = on_device(o->heads, o->heads_n * 2)};
+    check(kvd_uneven_step(&a, NULL), "kvd_uneven_step");
+    check(cudaDeviceSynchronize(), "a step");
+    fetch(o->heads, a.heads, o->heads_n * 2);
+    const void *const all[] = {a.slot, a.from_table, a.from, a.kv_len, a.table, a.heads};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check(cudaFree((void *)all[i]), "cudaFree");
+    free(length);
+    free(from);
+    free(table);
+}
+
+/* Compares scores and sets of prompt b with the method's own code. */
+static int check_prompt(fixture *f, const kvd_method *m, const void *self, int b,
+                        const layer_case *c, const outputs *o)
+{
+    const kvd_tokens_method *const method = m->plan.tokens;
+    const kvd_parameter_values *const v = &m->plan.tokens_values;
+    const size_t kv = (size_t)f->map.n_kv_heads, n = (size_t)f->len[b],
+                 old = kvd_tokens_window_old(v, c->p);
+    const bool smooth = v->value[KVD_WINDOW_KERNEL] > 1;
+    kvd_err err = {""};
+    int wrong = 0;
+    for (size_t g = 0; g < kv; g++) {
+        const float *const rank = (smooth ? o->mass + g * (size_t)f->map.group * (size_t)f->n_q8
+                                          : o->score + g * (size_t)f->n_q8) +
+                                  f->start[b];
+        kvd_tokens_window_scores(v, &c->p[g], c->score + g * n);
+        for (size_t t = 0; t < old; t++)
+            note(f, (double)rank[t], c->score[g * n + t]);
+        if (method->prompt)
+            wrong += method->prompt(self, NULL, &c->p[g], c->level[g], &err) != 0;
+    }
+    if (method->prompt_heads)
+        wrong += method->prompt_heads(self, NULL, c->p, kv, c->level, &err) != 0;
+    return wrong + check_sets(f, b, c, old, o->kept, o->count + (size_t)f->slot[b] * kv);
+}
+
+static void run_case(const uneven_case *u)
+{
+    fixture f;
+    kvd_err err = {""};
+    kvd_method m;
+    void *self = NULL;
+    test_case shape = u->shape;
+    shape.steps = 8; /* room for one more entry */
+    make(&f, &shape);
+    const size_t kv = (size_t)f.map.n_kv_heads, rows = (size_t)f.n_q8;
+    const kvd_config config = {.n_layers = u->n_layers,
+                               .n_heads = shape.n_heads,
+                               .n_kv_heads = shape.n_kv_heads,
+                               .d_head = 128};
+    const kvd_method_setup setup = {.config = &config};
+    if (kvd_method_parse(u->method, &m, &err) ||
+        m.plan.tokens->open(&m.plan.tokens_values, &setup, &self, &err)) {
+        printf("not ok uneven %s: %s\n", u->method, err.msg);
+        failures++;
+        return;
+    }
+    const kvd_parameter_values *const v = &m.plan.tokens_values;
+    kvd_evict_rule rule = {.smooth = 1};
+    m.plan.tokens->eviction->rule(v, &rule);
+    float *const lse = need((size_t)f.map.n_heads * rows * sizeof *lse);
+    layer_case c[BATCH];
+    for (int b = 0; b < f.batch; b++) {
+        const size_t n = (size_t)f.len[b];
+        const kvd_evict_request r = {n, n, u->layer, u->n_layers};
+        f.budget[f.slot[b]] = m.plan.tokens->eviction->budget(v, &r);
+        c[b] = layer_make(&f, u, v, b);
+        attend(&f, b, (int)kvd_tokens_window_rows(v), c[b].recent, lse);
+    }
+    outputs o = {.score = need(kv * rows * sizeof *o.score),
+                 .mass = need((size_t)f.map.n_heads * rows * sizeof *o.mass),
+                 .kept = need(kv * rows * sizeof *o.kept),
+                 .count = need((size_t)f.batch * kv * sizeof *o.count),
+                 .pages = (size_t)f.batch * kv * (size_t)f.max_pages};
+    o.heads_n = o.pages * (size_t)(KVD_PAGE_TOKENS * (shape.width[0][0] + shape.width[0][1]));
+    o.heads = need(o.heads_n * 2);
+    o.table = need(o.pages * sizeof *o.table);
+    for (size_t i = 0; i < o.pages; i++)
+        o.table[i] = (int32_t)(o.pages - 1 - i);
+    run_prompts(&f, u, &rule, lse, &o);
+    int wrong = 0, rest = 0;
+    size_t entries = 0;
+    for (int b = 0; b < f.batch; b++)
+        wrong += check_prompt(&f, &m, self, b, &c[b], &o);
+    for (int after = 0; after < 2; after++) {
+        for (int b = 0; b < f.batch; b++)
+            for (size_t g = 0; g < kv; g++) {
+                const int count = o.count[(size_t)f.slot[b] * kv + g];
+                entries += after ? 0 : (size_t)count;
+                rest += check_rows(&f, o.heads, o.table, b, (int)g,
+                                   o.kept + g * rows + (size_t)f.start[b], count, after);
+            }
+        if (!after)
+            run_step(&f, &o);
+    }
+    const int ok = !wrong && !rest && f.worst < 2e-4;
+    printf(
+        "%s uneven %s, layer %d of %d: %zu entries, scores off by %.2g, %zu choices by rounding, "
+        "%d wrong, %d wrong numbers in rows\n",
+        ok ? "ok" : "not ok", u->method, u->layer, u->n_layers, entries, f.worst, f.near, wrong,
+        rest);
+    failures += !ok;
+    for (int b = 0; b < f.batch; b++)
+        layer_release(&f, &c[b]);
+    if (m.plan.tokens->close)
+        m.plan.tokens->close(self);
+    void *const all[] = {lse,     o.score, o.mass, o.kept, o.count, o.table,
+                         o.heads, f.table, f.pool, f.q,    f.score, f.position};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* usage: gpu_uneven [quick]: cases 0, 4 and 7 alone, for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    const int quick = argc > 1 && !strcmp(argv[1], "quick");
+    int devices = 0;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip uneven: no device\n");
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof uneven_cases / sizeof *uneven_cases; i++)
+        if (!quick || i == 0 || i == 4 || i == 7)
+            run_case(&uneven_cases[i]);
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,46 @@
+/* Coding of rows by a method of the bits axis, for the tests of such methods. */
+#ifndef KVD_TESTS_CODE_ROWS_H
+#define KVD_TESTS_CODE_ROWS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "methods/method.h"
+
+/*
+ * Opens the method `text` with `setup`, codes the block `b` as one block of a new stream, and reads
+ * it back into `decoded`. If b.position or b.level is NULL, tokens are at 0, 1, ... and at the high
+ * level. A failure fails the test with the method's message.
+ */
+static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
+                             float *decoded, kvd_bits_count *count)
+{
+    uint32_t *const position = malloc(b.n * sizeof *position);
+    uint8_t *const level = malloc(b.n);
+    kvd_method m;
+    void *self = NULL;
+    kvd_err err = {""};
+    assert_true(position && level);
+    for (size_t i = 0; i < b.n; i++) {
+        position[i] = (uint32_t)i;
+        level[i] = KVD_LEVEL_HIGH;
+    }
+    b.position = b.position ? b.position : position;
+    b.level = b.level ? b.level : level;
+    if (kvd_method_parse(text, &m, &err))
+        fail_msg("%s", err.msg);
+    const kvd_bits_method *const bits = m.plan.bits;
+    if ((bits->open && bits->open(&m.plan.bits_values, setup, &self, &err)) ||
+        bits->code(self, &b, decoded, count, &err))
+        fail_msg("%s", err.msg);
+    if (bits->close)
+        bits->close(self);
+    free(position);
+    free(level);
+}
+
+#endif
