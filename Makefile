@@ -188,6 +188,13 @@ $(BUILD)/tests/%: %.c $(LIB)
 	@mkdir -p $(@D)
 	$(call step,CC,$<)$(CC) $(CPPFLAGS) -Itests -Itests/lib $(CFLAGS) -MMD -MP -MF $@.d $< $(LIB) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 $(filter $(BUILD)/tests/test_%,$(TESTS)): | $(BUILD)/headers-tests
+$(TESTS) $(BENCHES): | $(BUILD)/unpacked
+# Fixtures and measured files, from their archives.
+$(BUILD)/unpacked: scripts/archives.sh $(shell find results tests -name files.tar.xz 2>/dev/null)
+	@mkdir -p $(@D)
+	@sh scripts/archives.sh unpack
+	@touch $@
+unpack: $(BUILD)/unpacked
 # The dependency file of an older build may name a test's former path: the test is then compiled again.
 tests/%.c: ;
 
@@ -206,7 +213,7 @@ $(BUILD)/bin-static/kvdim-attn: $(BUILD)/kernels/kvdim_attn.o $(LIB)
 	@strip $@
 
 # ---- targets people type --------------------------------------------------------------------
-.PHONY: fuzzers build-tests all help setup-demo setup-check found demo check test lint asan valgrind fuzz bench bench-gpu bench-collect bench-calibration check-gpu bench-report attn-static results-pages claims readme-figure format install uninstall man clean FORCE
+.PHONY: fuzzers build-tests all help setup-demo setup-check found demo check test lint asan valgrind fuzz bench bench-gpu bench-collect bench-calibration check-gpu bench-report attn-static results-pages claims readme-figure unpack format install uninstall man clean FORCE
 FORCE:
 
 help:
@@ -223,7 +230,8 @@ help:
 	@echo 'make bench-calibration  every program that calibrates, from a checkpoint of 8B on this GPU'
 	@echo 'make bench-collect  kvdim-collect with the shape of an 8B model on this GPU (BENCH_DIR=/var/tmp: whose disk)'
 	@echo 'make attn-static    kvdim-attn alone, to be carried to a machine with a GPU and nothing else'
-	@echo 'make results-pages  the HTML page of every folder of results, from its committed files'
+	@echo 'make unpack         extract the measured files of results/ and the fixtures of tests/ from their archives'
+	@echo 'make results-pages  the HTML page of every folder of results, from its measured files'
 	@echo 'make claims         the ledger from the committed files; fails where README or docs differ (UPDATE=1 writes)'
 	@echo 'make format         clang-format the sources'
 	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, man pages, published numbers, widths'
@@ -281,7 +289,7 @@ $(BUILD)-fuzz/libkvdim.a: $(lib_src:src/%.c=$(BUILD)-fuzz/lib/%.o)
 $(BUILD)-fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(BUILD)-fuzz/libkvdim.a
 	$(call step,CC,$<)clang $(CPPFLAGS) $(subst fuzzer-no-link,fuzzer,$(FUZZ_CFLAGS)) $^ $(LDLIBS) -o $@
 fuzzers: $(FUZZERS)
-fuzz: fuzzers
+fuzz: fuzzers $(BUILD)/unpacked
 	@sh scripts/fuzz.sh $(BUILD)-fuzz $(FUZZ_SECONDS)
 
 bench: all $(BENCHES)
@@ -304,21 +312,20 @@ bench-report: $(BUILD)/bin/kvdim-report
 attn-static: $(BUILD)/bin-static/kvdim-attn
 
 # The page of every folder of measured files, next to them in report/, which git ignores.
-pages := $(patsubst %/,%,$(sort $(dir $(shell git ls-files 'results/*.h5' 2>/dev/null))))
-results-pages: $(BUILD)/bin/kvdim-report
-	@for d in $(pages); do echo "$$d/report/index.html"; $(BUILD)/bin/kvdim-report $$d -q -o $$d/report || exit 1; done
+results-pages: $(BUILD)/bin/kvdim-report $(BUILD)/unpacked
+	@for d in $$(find results -name '*.h5' -not -path '*/report/*' -printf '%h\n' | sort -u); do echo "$$d/report/index.html"; $(BUILD)/bin/kvdim-report $$d -q -o $$d/report || exit 1; done
 
 # The ledger of the papers' claims from the committed files that measure them. Fails where results/ledger.md, README.md
 # or docs/ differ from it; UPDATE=1 writes results/ledger.md and the tables in the documents anew.
-claim_files = $(sort $(shell find results/kvdim-25m results/kvdim-6m results/h200/figures results/h200/ablations -name '*.h5' \
-                -not -path '*/methods-sweep/*' -not -path '*/report/*'))
-claims: $(BUILD)/bin/kvdim-report
+claim_files = $$(find results/kvdim-25m results/kvdim-6m results/h200/figures results/h200/ablations -name '*.h5' \
+                -not -path '*/methods-sweep/*' -not -path '*/report/*' | LC_ALL=C sort)
+claims: $(BUILD)/bin/kvdim-report $(BUILD)/unpacked
 	@$(BUILD)/bin/kvdim-report $(claim_files) --no-plots -o $(BUILD)/claims | grep 'figures and tables of the papers'
 	@$(PYTHON) scripts/claims.py $(BUILD)/claims/tables/ledger.csv results/ledger.md README.md $(wildcard docs/*.md) $(if $(UPDATE),--update)
 
 # The figure of README from committed results; needs h5py. docs/figures/readings.svg is published-readings.svg of
 # kvdim-report --published results/kvdim-25m/similarity-*.h5.
-readme-figure:
+readme-figure: $(BUILD)/unpacked
 	$(PYTHON) scripts/readme_figure.py docs/figures/quality-by-bytes.svg results/kvdim-25m/methods-sweep/*-on-wikipedia-t2048.h5
 
 format:

@@ -52,6 +52,8 @@ if [ "${3:-}" = run ]; then
 fi
 
 # entry TOOL PROGRAM ARGUMENTS...: a line for run_all.
+# The fixtures of the tests, where a build did not extract them.
+sh scripts/archives.sh unpack || exit 1
 number=1000
 entry() {
   number=$((number + 1))

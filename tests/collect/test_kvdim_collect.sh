@@ -29,10 +29,10 @@ done
 
 # ---- values ----
 if [ "$h5py" = yes ]; then
-  ${PYTHON:-/usr/bin/python3} -c 'import h5py, sys; sys.stdout.write(h5py.File("tests/oracle/collect_kvdim6m.h5").attrs["rows"])' >"$D/rows.csv"
+  ${PYTHON:-/usr/bin/python3} -c 'import h5py, sys; sys.stdout.write(h5py.File("tests/data/collect_kvdim6m.h5").attrs["rows"])' >"$D/rows.csv"
   "$collect" $real --ids "$D/rows.csv" --rope both --dtype f32 -q -o "$D/o.h5"
 fi
-with_h5py collect_agrees_with_transformers $compare oracle tests/oracle/collect_kvdim6m.h5 "$D/o.h5"
+with_h5py collect_agrees_with_transformers $compare oracle tests/data/collect_kvdim6m.h5 "$D/o.h5"
 
 run="$collect $model --random 700 --seed 3 --seq-len 50 --batch 128 --threads 2 -q"
 check collect_f32 $run --rope both --dtype f32 --moments="$D/m.h5" -o "$D/f32.h5"

@@ -92,3 +92,37 @@ for folder in tmp work; do
 done
 make_file bad.h5 git_revision "0123456789ab-dirty"
 refused "a revision with local changes" "bad.h5 was made by revision 0123456789ab-dirty" "$python" "$tmp/check.py" "$tmp/made" "$tmp/none"
+
+# ---- archives --------------------------------------------------------------------------------
+check "archives agree with their folders" sh scripts/archives.sh check
+
+# A tree of its own: a file made here is never replaced, one from an archive is.
+script=$PWD/scripts/archives.sh
+mkdir -p "$tmp/tree/results/h200/a/deep" "$tmp/tree/tests" && cd "$tmp/tree" || exit 1
+echo one >results/h200/a/deep/one.h5
+echo two >"results/h200/a/two words.log"
+echo text >results/h200/a/README.md
+check "pack" sh "$script" pack results/h200/a
+tar -tf results/h200/a/files.tar.xz >"$tmp/list" 2>&1
+printf 'deep/one.h5\ntwo words.log\n' >"$tmp/want"
+check "an archive has the measured files alone" cmp "$tmp/list" "$tmp/want"
+rm -r results/h200/a/deep
+refused "a missing file" "results/h200/a/deep/one.h5 is missing: run" sh "$script" check
+check "unpack" sh "$script" unpack
+check "nothing differs after unpack" sh "$script" check
+echo new >results/h200/a/new.h5
+check "a file that the archive lacks is no error" sh "$script" check
+sh "$script" check >"$tmp/note" 2>&1
+check "its name is printed" grep -qF "note: results/h200/a/new.h5 is not in results/h200/a/files.tar.xz" "$tmp/note"
+rm results/h200/a/new.h5
+echo other >"results/h200/a/two words.log"
+refused "a file that differs" "results/h200/a/two words.log differs from" sh "$script" check
+refused "a file made here is kept" "kept results/h200/a/two words.log, which differs from" sh "$script" unpack
+check "its content" grep -qx other "results/h200/a/two words.log"
+cp results/h200/a/files.tar.xz "$tmp/old.tar.xz"
+check "pack again" sh "$script" pack results/h200/a
+cp "$tmp/old.tar.xz" results/h200/a/files.tar.xz
+check "unpack another archive" sh "$script" unpack
+check "a file of an archive is replaced" grep -qx two "results/h200/a/two words.log"
+echo "not xz" >results/h200/a/files.tar.xz
+refused "a damaged archive" "cannot read results/h200/a/files.tar.xz" sh "$script" unpack

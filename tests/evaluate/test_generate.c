@@ -411,7 +411,7 @@ static void none_is_transformers(void **state)
 {
     (void)state;
     enum { SEQUENCES = 5, N = 24, MOST = 100 };
-    FILE *const f = fopen("tests/oracle/generate_expected.csv", "r");
+    FILE *const f = fopen("tests/data/generate_expected.csv", "r");
     assert_non_null(f);
     uint32_t ids[SEQUENCES * MOST], made[SEQUENCES * N], after[SEQUENCES * N],
         token[SEQUENCES * N] = {0};

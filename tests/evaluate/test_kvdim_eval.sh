@@ -28,7 +28,7 @@ if $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 256 --spectrum "$D/s.h5" --m
   for c in method perplexity top1 kl agree; do values $c "$D/a.json" >"$D/$c"; done
   paste -d, "$D/method" "$D/perplexity" "$D/top1" "$D/kl" "$D/agree" >"$D/rows"
   # A prediction in 510 may fall the other way on another machine; likelihoods may not.
-  if tail -n +2 tests/oracle/eval_expected.csv | paste -d, - "$D/rows" | awk -F, '
+  if tail -n +2 tests/data/eval_expected.csv | paste -d, - "$D/rows" | awk -F, '
       function off(a, b, t) { d = a - b; return d > t || -d > t }
       $1 != $6 || off($2, $7, 2e-4 * $2) || off($3, $8, 0.005) || off($4, $9, 5e-4) || off($5, $10, 0.01) {
         print; wrong = 1 } { n++ } END { exit wrong || n != 5 }' >"$D/diff"

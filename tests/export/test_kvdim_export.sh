@@ -86,7 +86,7 @@ done
 
 # ---- Transformers -----------------------------------------------------------------------------------
 # What Transformers gave on a machine that has it (export_oracle.py) against what kvdim-eval gives here.
-if [ "$(wc -l <"$D/found")" -eq 8 ] && tail -n +2 tests/oracle/export_expected.csv | paste -d, - "$D/found" | awk -F, '
+if [ "$(wc -l <"$D/found")" -eq 8 ] && tail -n +2 tests/data/export_expected.csv | paste -d, - "$D/found" | awk -F, '
      { d = $2 - $4 } $1 != $3 || !($2 > 0) || d > 5e-4 * $2 || -d > 5e-4 * $2 { print; wrong = 1 } { n++ } END { exit wrong || n != 8 }' >"$D/log"
 then ok "as Transformers within 0.05 %"; else bad "as Transformers within 0.05 %" "$(cat "$D/log" "$D/found")"; fi
 if "$PYTHON" -c 'import torch, transformers' 2>/dev/null; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Quality of cut heads by Hugging Face Transformers, for tests/evaluate/test_kvdim_eval.sh.
 
-usage: eval_oracle.py MODEL TEXT TOKENS SEQ_LEN SPECTRUM.h5 >tests/oracle/eval_expected.csv
+usage: eval_oracle.py MODEL TEXT TOKENS SEQ_LEN SPECTRUM.h5 >tests/data/eval_expected.csv
 
 The model, the tokenizer and the softmax are those of Transformers and PyTorch; heads are cut by a
 replaced attention function, widths follow Eq. 6 of ZACK at overall p = 0.5 as the paper states it.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Perplexity of exported checkpoints by unmodified Hugging Face Transformers, for tests/export/test_kvdim_export.sh.
 
-usage: export_oracle.py DATA TOKENS SEQ_LEN NAME=DIR...      (rows of tests/oracle/export_expected.csv; the test has the command lines)
+usage: export_oracle.py DATA TOKENS SEQ_LEN NAME=DIR...      (rows of tests/data/export_expected.csv; the test has the command lines)
 
 DATA is a text, tokenised by the checkpoint's own tokenizer (the first TOKENS ids in rows of SEQ_LEN), or FILE.csv with one
 sequence of token ids per line, of which TOKENS and SEQ_LEN must be the size. Weights are read as they are stored and used in float32.

@@ -1,6 +1,6 @@
-"""Writes tests/oracle/generate_expected.csv: what Transformers generates behind prompts with its own cache, for test_generate.c.
+"""Writes tests/data/generate_expected.csv: what Transformers generates behind prompts with its own cache, for test_generate.c.
 
-usage: generate_oracle.py data/models/kvdim-6m data/texts/reviews.txt tests/oracle/generate_expected.csv
+usage: generate_oracle.py data/models/kvdim-6m data/texts/reviews.txt tests/data/generate_expected.csv
 
 Per prompt four lines: its ids; the N ids of greedy decoding in float32; the N ids that follow it in the text; log p of each of those,
 the ones before it given.

@@ -1,6 +1,6 @@
 """Q, K (before and after RoPE) and V of kvdim-6m by Hugging Face Transformers, for test_kvdim_collect.sh.
 
-usage: make_collect.py data/models/kvdim-6m tests/oracle/collect_kvdim6m.h5
+usage: make_collect.py data/models/kvdim-6m tests/data/collect_kvdim6m.h5
 
 Two sequences of ids; float32 on the CPU. Arrays [layer][head][token][dim], tokens of the sequences
 one after another; attribute `layers` names the layers kept. rows: the ids, one CSV line a sequence.
