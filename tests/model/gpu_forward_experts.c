@@ -364,8 +364,8 @@ int main(int argc, char **argv)
         kvd_checkpoint_close(c);
     }
     if (devices > 1) {
-        kvd_checkpoint *const c = family_or_end("gpt-oss-mxfp4");
-        test_bits(c, "gpt-oss-mxfp4", KVD_BF16, 2);
+        kvd_checkpoint *const c = family_or_end("gpt-oss");
+        test_bits(c, "gpt-oss", KVD_BF16, 2);
         kvd_checkpoint_close(c);
     }
     test_limits("mixtral-full");
