@@ -7,6 +7,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 shape=${1:-llama-3.1-8b} folder=${2:-$(mktemp -d)} bin=${BUILD:-build}
+mkdir -p "$folder"
 began=$(date +%s)
 # Codes of keys before RoPE, which the engine has in models without norms of Q and K.
 case $shape in qwen-3*) levels= ;; *) levels=kvquant,bits=4,outliers=0 ;; esac

@@ -9,10 +9,10 @@ if ! $tasks --items 1 -q -o "$D/try.h5" 2>"$log"; then
 fi
 untimed() { grep -v -E '"(prompt_s|step_s|free_seconds|output)": ' "$1" >"$1.untimed"; }
 same() { untimed "$2"; if cmp -s "$D/one.json.untimed" "$2.untimed"; then ok "$1"; else not_ok "$1" "$(cat "$log")" "$(diff "$D/one.json.untimed" "$2.untimed" | head -n 10)"; fi; }
-$tasks --json -o "$D/one.h5" >"$D/one.json" 2>"$log" || { not_ok "one GPU"; exit 1; }
+$tasks --json -o "$D/one.h5" >"$D/one.json" 2>"$D/one.log" || { not_ok "one GPU" "$(cat "$D/one.log")"; exit 1; }
 untimed "$D/one.json"
 is "paths" "GPU engine,GPU engine,products on the GPU, cache on the CPU," "$(sed -n 's/^ *"path": "\(.*\)",*$/\1/p' "$D/one.json" | uniq -c | awk '{ for (i = 0; i < $1 / 3; i++) { x = $0; sub(/^ *[0-9]+ /, "", x); printf "%s,", x } }')"
-check "the path on the terminal" grep -q "^kvdim-tasks: quest: products on the GPU, cache on the CPU, because " "$log"
+check "the path on the terminal" grep -q "^kvdim-tasks: quest: products on the GPU, cache on the CPU, because " "$D/one.log"
 
 # Parts and their table.
 $tasks --part 1/2 -q -o "$D/p.h5" 2>"$log" && $tasks --part 2/2 -q -o "$D/p.h5" 2>"$log" && $tasks --resume -q --json -o "$D/p.h5" >"$D/p.json" 2>"$log"

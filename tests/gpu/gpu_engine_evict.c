@@ -222,8 +222,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Reads how many entries every head of a slot has. Returns the number of heads whose pages are not
- * those of their entries and of the next step's.
+ * Reads how many entries every head of a slot has after the prompt. Returns the number of heads
+ * whose pages do not hold their entries, or could hold more than the entry of the next step too.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -233,7 +233,8 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
         for (int g = 0; g < c->n_kv_heads; g++) {
             const size_t n = kvd_gpu_uneven_entries(m, slot, l, g);
             to->kept[r * heads_of(c) + (size_t)(l * c->n_kv_heads + g)] = n;
-            wrong += kvd_gpu_uneven_pages(m, slot, l, g) != n / KVD_PAGE_TOKENS + 1;
+            const size_t pages = kvd_gpu_uneven_pages(m, slot, l, g);
+            wrong += pages * KVD_PAGE_TOKENS < n || pages > n / KVD_PAGE_TOKENS + 1;
         }
     return wrong;
 }
@@ -332,7 +333,9 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     double least = 1, sum = 0;
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
-        if (!a->kept[h] && !b->kept[h])
+        /* The entries of a request that ends with its prompt are not read. */
+        const bool read = !numbers || requests[h / heads_of(c)].output > 1;
+        if (!read || (!a->kept[h] && !b->kept[h]))
             continue;
         size_t both = 0;
         if (numbers)

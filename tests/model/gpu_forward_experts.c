@@ -314,7 +314,10 @@ static void test_memory(size_t n)
     }
     const kvd_config *const config = kvd_checkpoint_config(c);
     const size_t d = (size_t)config->d_model;
-    kvd_gpu_forward_spec all = {.type = KVD_BF16, .n_gpus = 1, .max_tokens = n, .max_len = 2048},
+    kvd_gpu_forward_spec all = {.type = KVD_BF16,
+                                .n_gpus = 1,
+                                .max_tokens = n,
+                                .max_len = n < 2048 ? n : 2048},
                          few = all;
     few.memory = 1;
     few.memory = kvd_gpu_forward_bytes(config, &few);
