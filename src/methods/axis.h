@@ -29,12 +29,12 @@
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
 /*
- * Levels of an entry. Tokens methods assign them; dims and bits methods store less at
- * KVD_LEVEL_LOW.
+ * Level of an entry of the cache. Tokens methods assign it; dims and bits methods store fewer bits
+ * at KVD_LEVEL_LOW.
  */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 
-/* A key of a method: "p" of "zack,p=0.5". */
+/* Parameter of a method, set by a key in its text: "p" of "zack,p=0.5". */
 typedef struct kvd_parameter {
     const char *key;
     double value;  /* default; NaN: the key is required, or another key replaces it */
@@ -44,30 +44,30 @@ typedef struct kvd_parameter {
 } kvd_parameter;
 
 /*
- * Key with which a method trades bytes for quality. Sweeps and searches go from `most`, the value
- * that stores the most bytes of interest, to `least`. A second key may follow the first one unless
- * the user gives it.
+ * Parameter that trades stored bytes for quality. Sweeps and searches vary it from `most`, the
+ * value that stores the most bytes, to `least`. A second parameter may follow the first one unless
+ * the user sets it.
  */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
-    bool geometric;   /* equal steps are ratios, not differences */
-    const char *with; /* second key, set to at + slope * (first key); NULL: none */
+    bool geometric;   /* true: values of a sweep have equal ratios instead of equal differences */
+    const char *with; /* second key, which follows as at + slope * (first key); NULL: none */
     double at, slope;
 } kvd_tradeoff;
 
-/* Values of the keys of one method, in the order of its kvd_parameter array. */
+/* Values of the parameters of one method, in the order of its kvd_parameter array. */
 enum { KVD_PARAMETERS_MAX = 16, KVD_PARAMETER_TEXT = 200 };
 typedef struct kvd_parameter_values {
     double value[KVD_PARAMETERS_MAX];
     bool given[KVD_PARAMETERS_MAX];
     char text[KVD_PARAMETER_TEXT];        /* value of kvd_method_info.text_key; "": not given */
-    const struct kvd_method_info *method; /* method that declares the keys */
+    const struct kvd_method_info *method; /* method that declares the parameters */
 } kvd_parameter_values;
 
 /*
- * Inputs that a method needs in addition to K and V, as bits. The cache and the programs provide
- * them, or fail with a message that names the option.
+ * Inputs that a method needs in addition to K and V, as bits of a mask. If a program lacks one, it
+ * fails with a message that names the option.
  */
 typedef enum {
     KVD_NEEDS_SPECTRUM = 1,       /* bases, --spectrum */
@@ -80,11 +80,17 @@ typedef enum {
     KVD_NEEDS_INPUT = 128         /* inputs of layers, and the weights that multiply them */
 } kvd_needs;
 
-/* Name, keys and needs of a method. It is the first field of a method of any axis. */
+/*
+ * Name, parameters and required inputs of a method. It is the first field of the structure of every
+ * method.
+ */
 typedef struct kvd_method_info {
     const char *name;    /* "h2o" */
     const char *summary; /* one line for --help and docs */
-    /* Keys, ended by key NULL. NULL for dims methods with widths, whose keys method.h lists. */
+    /*
+     * Parameters of the method, ended by one with key NULL. NULL for dims methods with widths,
+     * whose keys method.h lists.
+     */
     const kvd_parameter *parameter;
     const kvd_tradeoff *tradeoff; /* NULL: no key trades bytes for quality */
     /*
@@ -101,15 +107,18 @@ typedef struct kvd_method_info {
 } kvd_method_info;
 
 /*
- * A symbol whose address is NULL in programs without the object file that defines it: programs
- * without the CUDA engine do not contain the GPU code of methods.
+ * Declares a symbol whose address is NULL in programs linked without the object file that defines
+ * it. Programs without the CUDA engine thus contain no GPU code of methods.
  */
 #define KVD_IF_LINKED __attribute__((weak))
 
-/* Inputs with which a plan is opened. All pointers are borrowed; NULL: not given. */
+/*
+ * Inputs for opening a plan. All pointers are borrowed; a pointer is NULL if the input is not
+ * given.
+ */
 typedef struct kvd_method_setup {
     const kvd_config *config;
-    const kvd_model_info *model;      /* model that files of methods must belong to */
+    const kvd_model_info *model;      /* model to which files of methods must belong */
     const char *model_path;           /* path of the model in messages */
     const kvd_checkpoint *checkpoint; /* weights of the model, as it runs */
     const struct kvd_dims *dims; /* projections that are applied before bits; NULL: whole heads */
@@ -118,8 +127,8 @@ typedef struct kvd_method_setup {
     kvd_fisher *fisher;           /* squared gradients of the loss */
     uint64_t seed;                /* seed of methods that draw random numbers */
     /*
-     * The weights of the model are random, so there is no calibration text: methods draw their
-     * matrices and tables. Times do not depend on these values.
+     * True if the model's weights are random, so there is no calibration text. Methods then draw
+     * random matrices and tables, which suffice to measure times.
      */
     bool drawn;
 } kvd_method_setup;

@@ -31,8 +31,8 @@ static const kvd_dims_head *head_of(const kvd_cache *c, int layer, size_t g,
 }
 
 /*
- * Stores x [n] in the type of the cache, and writes the numbers that a later read finds to x.
- * Returns n.
+ * Stores x [n] at element `at` of `store` in the data type of the cache, and replaces x by the
+ * rounded numbers that a later read returns. Returns n.
  */
 static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n)
 {
@@ -50,8 +50,8 @@ static size_t sharing(const kvd_cache *c)
 }
 
 /*
- * Projects n rows of `heads` KV heads, x with rows ld apart, into cut [n][w], and stores them at
- * element `at`. Returns the number of stored elements.
+ * Multiplies n rows x (ld floats apart) of `heads` KV heads by the projection matrix, writes them
+ * to cut [n][w], and stores them at element `at`. Returns the number of stored elements.
  */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
@@ -63,13 +63,13 @@ static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, s
     return put(c, c->store, at, cut, n * w);
 }
 
-/* Returns the first element of the RoPE tables that a layer reads. */
+/* Returns the index of the first element of the RoPE tables of `layer`. */
 static size_t tables_of(const kvd_cache *c, const kvd_config *cf, int layer)
 {
     return kvd_rope_local(cf, layer) ? c->rope_len * (size_t)cf->d_head / 2 : 0;
 }
 
-/* Rebuilds keys of full width from latents [n][w], and applies RoPE to them. */
+/* Rebuilds keys of full head dimension from latents [n][w], and applies RoPE to them. */
 static void rebuild_keys(const kvd_cache *c, const kvd_config *cf, int layer, size_t n, size_t w,
                          const float *latent, const float *b, float *k)
 {
@@ -79,7 +79,7 @@ static void rebuild_keys(const kvd_cache *c, const kvd_config *cf, int layer, si
                        c->position, n, 1, k);
 }
 
-/* K and V of one KV head as a later read finds them: keys [n][w_k], values [n][w_v]. */
+/* K and V of one KV head with the rounding of the cache: keys [n][w_k], values [n][w_v]. */
 typedef struct {
     float *k, *v;
     const kvd_dims_head *head;
@@ -87,8 +87,9 @@ typedef struct {
 } stored_head;
 
 /*
- * Returns the place of a KV head in c->work. Every head has room for [n][d_head] twice, keys of all
- * heads first. Heads that share values share the room of the first of them.
+ * Returns the addresses of K and V of a KV head in c->work. Every head has room for
+ * [n][d_head] twice, keys of all heads first. Heads that share values share the room of the first
+ * of them.
  */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
@@ -103,8 +104,8 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
 }
 
 /*
- * Stores n rows of KV heads g .. g + sharing - 1 from element `at` on. Returns the number of stored
- * elements.
+ * Stores n rows of K and V of KV heads g .. g + sharing - 1, from element `at` on. Returns the
+ * number of stored elements.
  */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
@@ -124,13 +125,13 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
                      s.k + j * n * d);
     const size_t of_values =
         store_side(c, n, heads, d, s.w_v, in->v + from, ld, h->a_v, at + stored, s.v);
-    /* The value of a latent is part of the key, so it takes no room of its own. */
+    /* In a latent cache the value is part of the key, so it takes no room of its own. */
     return stored + (cf->latent ? 0 : of_values);
 }
 
 /*
- * Attends query rows first .. first+rows-1 of one head to the stored keys and values. Rows of q and
- * out are ld apart.
+ * Computes the attention output of query rows first .. first+rows-1 of one head over the stored
+ * keys and values. Rows of q and out are ld floats apart.
  */
 static void attend_block(const stored_head *s, size_t d, kvd_scores score, size_t first,
                          size_t rows, size_t window, const float *q, size_t ld, float *scratch,
@@ -151,15 +152,18 @@ static void attend_block(const stored_head *s, size_t d, kvd_scores score, size_
         project(rows, s->w_v, d, o_cut, s->w_v, h->b_v, out, ld);
 }
 
-/* Floats of scratch per thread: Q', O' and the scores of one block of query rows. */
+/*
+ * Returns the number of floats of scratch memory per thread: Q', O' and the scores of one block of
+ * query rows.
+ */
 static size_t scratch_each(size_t d, size_t heads, size_t longest)
 {
     return KVD_ATTEND_ROWS * ((1 + heads) * d + longest);
 }
 
 /*
- * Attends rows first .. first+rows-1 of a query head. Rows of the prompt see exact keys and values,
- * later rows the stored ones.
+ * Computes the attention output of rows first .. first+rows-1 of a query head. Rows of the prompt
+ * see exact keys and values, later rows the stored ones.
  */
 static void attend_rows(const kvd_cache *c, const kvd_attention_in *in, size_t base, size_t n,
                         size_t first, size_t rows, size_t head, const kvd_dims_head *whole,
@@ -175,7 +179,7 @@ static void attend_rows(const kvd_cache *c, const kvd_attention_in *in, size_t b
                                                             : n - 1;
     const size_t exact = prompt <= first ? 0 : prompt - first < rows ? prompt - first : rows;
     const size_t at = (base + first) * ldq + head * d;
-    const kvd_scores score = kvd_attention_scores(in, head); /* of whole heads */
+    const kvd_scores score = kvd_attention_scores(in, head); /* of unprojected heads */
     if (exact)
         kvd_attend_rows(first, exact, in->window, d, d, in->q + at, ldq, in->k + base * ldk + g * d,
                         ldk, in->v + base * ldk + g * d, ldk, score, scratch, out + at, ldq);
@@ -202,7 +206,7 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (size_t b = 0; b < blocks; b++)
         for (size_t head = 0; head < n_heads; head++) {
-            /* blocks with the most keys first */
+            /* Blocks with the most keys run first, so that threads finish together. */
             const size_t row = (blocks - 1 - b) * KVD_ATTEND_ROWS;
             const size_t rows = n - row < KVD_ATTEND_ROWS ? n - row : KVD_ATTEND_ROWS;
             attend_rows(c, in, first, n, row, rows, head, &whole,
@@ -266,7 +270,7 @@ static int run_blocks(kvd_cache *c, const kvd_attention_in *in, float *out, kvd_
     return status;
 }
 
-/* ---- row by row ------------------------------------------------------------------------------ */
+/* ---- running plans row by row ---------------------------------------------------------------- */
 
 /* Returns true if sequences a and b can use the same RoPE tables. */
 static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size_t b)
@@ -276,8 +280,8 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
 }
 
 /*
- * Runs sequences from .. to-1 in parallel, and the KV heads of each in parallel unless they run
- * together. Accounts are added in order, so that equal runs give equal bits.
+ * Runs sequences from .. to-1 in parallel, and the KV heads of each in parallel unless the plan
+ * needs them together. Accounts are added in a fixed order, so that equal runs give equal bits.
  */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)

@@ -22,7 +22,10 @@
 typedef struct {
     kvd_attention hook;
     const kvd_plan *plan; /* borrowed, open */
-    /* Borrowed. The caller sets it before it runs a batch if kvd_plan_first_pass(plan). */
+    /*
+     * First-pass prompts of the current batch; borrowed. If kvd_plan_first_pass(plan), the caller
+     * sets this field before it runs a batch.
+     */
     const kvd_prompts *prompts;
     kvd_cache_account account;
     /* private */
@@ -31,8 +34,8 @@ typedef struct {
     float *work; /* K' and V' as float32, then scratch memory of every thread */
     size_t work_n;
     /*
-     * RoPE tables of keys that are stored before RoPE, for sequences of rope_len rows, and after
-     * them those of layers with a window that have their own.
+     * RoPE tables for keys that are stored before RoPE, for sequences of rope_len rows. The tables
+     * of window layers that have their own RoPE parameters follow.
      */
     float *cosine, *sine;
     uint32_t *position;
@@ -40,9 +43,9 @@ typedef struct {
 } kvd_cache;
 
 /*
- * Initialises *c for sequences of at most max_len rows. The plan must be open, and fit the shape of
- * the model. Numbers beyond the range of the plan's type become infinite; the check of the logits
- * finds them.
+ * Initialises *c for sequences of at most max_len rows. The plan must be open and fit the model.
+ * Numbers beyond the range of the plan's data type become infinite, which the check of the logits
+ * reports.
  */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);

@@ -20,7 +20,7 @@ static void set_bits(kvd_head *h, int side, size_t i, double payload, double ext
     h->side[side][i] = extra;
 }
 
-/* Returns how many numbers of an entry are stored. */
+/* Returns the number of elements that are stored for the K or V (`side`) of entry i. */
 static size_t stored_of(const kvd_head *h, int side, size_t i)
 {
     return h->basis[side]                      ? h->n_basis
@@ -28,7 +28,7 @@ static size_t stored_of(const kvd_head *h, int side, size_t i)
                                                : width_of(h, side, i);
 }
 
-/* Rounds x [n] to the type of the cache. */
+/* Rounds x [n] to the data type of the cache. */
 static void round_row(const kvd_head *h, float *x, size_t n)
 {
     char rounded[4096];
@@ -39,7 +39,7 @@ static void round_row(const kvd_head *h, float *x, size_t n)
     }
 }
 
-/* Replaces x [d] by (x A) A^T, with x A rounded to the type of the cache. */
+/* Replaces x [d] by (x A) A^T, where x A is rounded to the data type of the cache. */
 static void project_row(const kvd_head *h, int side, float *x)
 {
     const float *const a = h->basis[side];
@@ -58,7 +58,8 @@ static void project_row(const kvd_head *h, int side, float *x)
 }
 
 /*
- * Stores entry i in the type of the cache. Numbers beyond its width are not stored and read as 0.
+ * Stores the K or V (`side`) of entry i uncoded, in the data type of the cache. Elements beyond the
+ * entry's width are not stored and read as 0.
  */
 static void store_plain(kvd_head *h, int side, size_t i)
 {
@@ -73,7 +74,7 @@ static void store_plain(kvd_head *h, int side, size_t i)
     const double share =
         shared ? kvd_prompts_share(h->prompts, (kvd_side)side, h->in->layer, h->sequence)
                : 1 / (double)h->heads;
-    /* The value of a latent is part of the key, so it takes no room of its own. */
+    /* In a latent cache the value is part of the key, so it takes no room of its own. */
     if (side == KVD_VALUES && h->in->config->latent)
         return;
     set_bits(h, side, i,
@@ -81,8 +82,8 @@ static void store_plain(kvd_head *h, int side, size_t i)
 }
 
 /*
- * Writes the keys of entries from .. to-1 to k_read as attention reads them, if keys are stored
- * before RoPE.
+ * If keys are stored before RoPE, writes the keys of entries from .. to-1 after RoPE to k_read, for
+ * attention to read.
  */
 static void read_keys(kvd_head *h, size_t from, size_t to)
 {
@@ -111,7 +112,9 @@ void kvd_head_append(kvd_head *h, size_t t)
     read_keys(h, i, i + 1);
 }
 
-/* Copies the kept channels of n rows x [n][d] into y [n][n_keep], or, if `back`, from y into x. */
+/*
+ * Copies the unpruned channels of n rows x [n][d] into y [n][n_keep] or, if `back`, from y into x.
+ */
 static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, bool back)
 {
     for (size_t i = 0; i < n; i++)
@@ -125,8 +128,8 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
 }
 
 /*
- * Writes the rows of all KV heads of entries from .. to-1, rounded to the type of the cache, to x
- * [n][n_kv_heads * d].
+ * Writes K or V of all KV heads of entries from .. to-1, rounded to the data type of the cache, to
+ * x [n][n_kv_heads * d].
  */
 static void gather_heads(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
@@ -141,7 +144,10 @@ static void gather_heads(const kvd_head *h, int side, size_t from, size_t to, fl
         }
 }
 
-/* Writes the inputs of the layer at entries from .. to-1, in the type of the cache, to x. */
+/*
+ * Writes the inputs of the layer for entries from .. to-1, rounded to the data type of the cache,
+ * to x.
+ */
 static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 {
     const size_t d_model = (size_t)h->in->config->d_model;
@@ -153,8 +159,8 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 }
 
 /*
- * Writes the block that is coded for entries from .. to-1 of a side to x, and returns true. Returns
- * false if the block is the entries themselves.
+ * Collects into x the block of numbers that a bits method codes for entries from .. to-1 of K or V
+ * (`side`). Returns false, leaving x alone, if the block is the entries themselves.
  */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
@@ -167,7 +173,7 @@ static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x
     return true;
 }
 
-/* Copies a decoded block back into the entries. */
+/* Copies a decoded block back into the entries that `gather` collected it from. */
 static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decoded)
 {
     float *const x = h->x[side] + from * h->width[side];
@@ -181,8 +187,8 @@ static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decode
 }
 
 /*
- * Codes a block. Fails if a number is not finite, which codes would read as a finite one: a number
- * beyond the range of the cache's type is infinite.
+ * Codes and decodes a block with the bits method. Fails if a number is not finite, because its code
+ * would hide that: numbers beyond the range of the cache's data type are infinite.
  */
 static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded,
                       kvd_bits_count *count, kvd_err *err)
@@ -208,8 +214,8 @@ static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded
 }
 
 /*
- * Codes the entries from .. to-1 that are at one level as a block of their own, at the width of the
- * level.
+ * Codes those of the entries from .. to-1 that have level `level` as one block, at the width of
+ * that level.
  */
 static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t level, bool prompt,
                       kvd_err *err)
@@ -262,12 +268,17 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
-/* Codes entries from .. to-1 of a side. Either all or none of them are pruned. */
+/*
+ * Codes entries from .. to-1 of K or V (`side`) with the bits method. Either all or none of these
+ * entries have pruned channels.
+ */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /* entries with a second width are neither pruned nor coded together with other heads */
+    /*
+     * Entries whose low level is narrower are neither pruned nor coded together with other heads.
+     */
     if (h->low[side] < h->width[side]) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||
             code_level(h, side, from, to, KVD_LEVEL_LOW, prompt, err))
@@ -373,7 +384,10 @@ void kvd_head_leave(kvd_head *h, size_t t)
     h->m -= n;
 }
 
-/* Replaces entry j of a side by the mean of itself and of the entries that are merged into it. */
+/*
+ * Replaces K or V of entry j by the weighted mean of itself and the entries that are merged into
+ * it.
+ */
 static void merge_into(kvd_head *h, int side, size_t j, const size_t *into, const double *weight)
 {
     const size_t w = h->width[side];
@@ -391,7 +405,9 @@ static void merge_into(kvd_head *h, int side, size_t j, const size_t *into, cons
     store_plain(h, side, j);
 }
 
-/* Merges entries that decision [m] drops into others, as the tokens method says. */
+/*
+ * Merges entries that decision [m] drops into kept entries, with the weights of the tokens method.
+ */
 static int merge_dropped(kvd_head *h, kvd_err *err)
 {
     const kvd_merge_choice choice = {.n = h->m,

@@ -26,21 +26,21 @@
 size_t kvd_fold_scratch(size_t d, size_t n);
 
 /*
- * Replaces the rows of one head, w [d][cols], by A^T w in rows 0 .. m-1 and zeros below; a is A
- * [d][m]. A bias has one column.
+ * Folds matrix a, A [d][m], into the rows w [d][cols] of one head: replaces rows 0 .. m-1 by A^T w
+ * and the others by zeros. A bias has one column.
  */
 void kvd_fold_rows(size_t d, size_t m, const float *a, size_t cols, float *w, double *scratch);
 
 /*
- * Replaces the d columns of one head in w [rows][ld], rows of W_O, by w B^T in columns 0 .. m-1 and
- * zeros in the others; b is B [m][d].
+ * Folds matrix b, B [m][d], into the d columns of one head in rows w [rows][ld] of W_O: replaces
+ * columns 0 .. m-1 by w B^T and the others by zeros.
  */
 void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld, float *w,
                       double *scratch);
 
 enum { KVD_FOLDED_PARTS = 3 };
 
-/* A stored tensor that changes. */
+/* Tensor of the checkpoint whose elements change when projections are folded into it. */
 typedef struct {
     const char *name; /* stored name; borrowed from the checkpoint */
     int layer;
@@ -60,9 +60,9 @@ typedef struct {
 } kvd_folded_list;
 
 /*
- * Makes the list for projections of `dims`. Sides without matrices change nothing. Sides with
- * matrices must fold: those of Q-K only without RoPE and without norms of Q and K (kvd_folds_qk).
- * The list borrows the checkpoint and dims. The caller must call kvd_folded_list_release, after a
+ * Makes the list of tensors that change when the projections `dims` are folded into the checkpoint.
+ * Projections of Q-K require a model without RoPE and without norms of Q and K (kvd_folds_qk). The
+ * list borrows the checkpoint and dims. The caller must call kvd_folded_list_release, after a
  * failure too.
  */
 int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_dims *dims,
@@ -70,23 +70,27 @@ int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_
 void kvd_folded_list_release(kvd_folded_list *l);
 
 /*
- * Returns true if rotations of Q and K can be folded into W_Q and W_K: nothing is applied between
- * these and the scores.
+ * Returns true if rotations of Q and K can be folded into W_Q and W_K, because nothing (RoPE,
+ * norms) is applied between these and the scores.
  */
 bool kvd_folds_qk(const kvd_config *c);
 
-/* Returns the entry with this stored name; NULL: the tensor does not change. */
+/*
+ * Returns the list entry of the tensor with this stored name, or NULL if the tensor does not
+ * change.
+ */
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
 /*
- * Receives the next n elements of the tensor. `stored` points to them in the file if they did not
- * change, else it is NULL.
+ * Callback that receives the next n elements of a tensor. If these elements did not change,
+ * `stored` points to them in the file, else it is NULL.
  */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 
 /*
- * Passes all elements of the tensor to `sink`, one head's rows or a block of rows of W_O at a time.
+ * Passes all elements of the folded tensor `f` to `sink`, one head's rows or a block of rows of W_O
+ * at a time.
  */
 int kvd_folded_run(const kvd_folded_list *l, const kvd_folded *f, kvd_folded_sink sink, void *ctx,
                    kvd_err *err);

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- combinations of values ---- */
+/* ---- combinations of parameter values ---- */
 
 /* Piece of a method's text: alternative values of a key, or text that every combination has. */
 typedef struct {
-    const char *at; /* address of the first value */
+    const char *at; /* address of the first value in the text */
     size_t len;     /* length of all values with the slashes between them */
     size_t n;       /* number of values */
 } choices;
@@ -17,8 +17,8 @@ typedef struct {
 enum { PIECES = 64 };
 
 /*
- * Returns the first slash of `at` that separates values of a key, and writes the start of these
- * values to *value; a path may contain slashes too. Returns NULL if there is none.
+ * Finds in `at` the first slash that separates two values of a key, and writes the start of these
+ * values to *value. Slashes within paths are skipped. Returns NULL if there is none.
  */
 static const char *find_slash(const char *at, const char **value)
 {
@@ -39,7 +39,10 @@ static const char *find_slash(const char *at, const char **value)
     return NULL;
 }
 
-/* Cuts the text into pieces: text, choices, text, ... */
+/*
+ * Cuts the text of a method into pieces that alternate: constant text, choices of values, constant
+ * text, ...
+ */
 static int cut(const char *text, choices piece[PIECES], size_t *n, kvd_err *err)
 {
     const char *at = text;
@@ -103,7 +106,7 @@ static char *combine(const choices *piece, size_t n, size_t which)
     return text;
 }
 
-/* Appends every combination of one method's values to text[]. */
+/* Appends the text of every combination of the method's alternative values to text[]. */
 static int expand(const char *method, char **text, size_t *n, size_t most, kvd_err *err)
 {
     choices piece[PIECES];
@@ -154,7 +157,7 @@ static int unknown_method(const char *spec, const char *name, size_t n, kvd_err 
                     spec, word, nearest ? "; nearest: " : "", nearest ? nearest : "", known);
 }
 
-/* Checks NAME+NAME... of length n. */
+/* Checks that the text `names` of length n is NAME+NAME... with known method names. */
 static int check_names(const char *spec, const char *names, size_t n, kvd_err *err)
 {
     for (const char *at = names, *const end = names + n; at <= end; at++) {
@@ -170,9 +173,8 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
 }
 
 /*
- * Returns the number of bytes of a list's first method with its keys; 0 on failure. Names may be
- * followed by "@WORD", which costs of kvdim-serve have (kvd_jct_costs_read); kvd_method_parse
- * refuses it.
+ * Returns the length in bytes of the first method of `list` including its keys, or 0 on failure. A
+ * name may be followed by "@WORD", which kvd_jct_costs_read allows and kvd_method_parse refuses.
  */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {
@@ -230,7 +232,7 @@ int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd
     return 0;
 }
 
-/* ---- --list-methods ---- */
+/* ---- output of --list-methods ---- */
 
 /* Prints the key that --sweep and --target of kvdim-eval vary. */
 static void print_tradeoff(const char *name)

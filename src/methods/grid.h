@@ -25,7 +25,10 @@
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
-/* Adds plugins, and the files that keys of n methods name, to the inputs of the run, each once. */
+/*
+ * Records plugins, and the files that parameters of the n methods name, as inputs of the run, each
+ * once.
+ */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
 /* Prints every method with its axis, its keys and their defaults, as --list-methods does. */
@@ -42,7 +45,10 @@ void kvd_method_print_all(void);
         "error-table", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, table),                    \
                        .help = "Measured errors (kvdim-eval --scan-errors), for ranks=error"       \
     }
-/* T has the fields spectrum, n_spectra, rates, n_rates, table, calibration and fisher. */
+/*
+ * Option rows for a structure type T with the fields spectrum, n_spectra, rates, n_rates, table,
+ * calibration and fisher.
+ */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \
      .help = "Bases (kvdim-spectrum, kvdim-sensitivity); a method takes the file with its pairs"}, \

@@ -72,7 +72,7 @@ int kvd_head_allocate(kvd_head *h, kvd_err *err)
     return failed ? kvd_no_memory(err, "a head's entries", bytes) : 0;
 }
 
-/* Sets the fields that follow from the window of the layer. */
+/* Sets the fields of *h that follow from the attention window of the layer. */
 static void describe_window(kvd_head *h, size_t window)
 {
     const kvd_plan *const p = h->p;
@@ -84,7 +84,10 @@ static void describe_window(kvd_head *h, size_t window)
         p->bits->window(&p->bits_values, (kvd_side)side, &newest, &block);
         h->leaving = block > h->leaving ? block : h->leaving;
     }
-    /* A row is appended before the entries that it does not see leave. */
+    /*
+     * A new row is appended before the entries that it no longer sees are removed, so room for
+     * these is needed.
+     */
     h->most = leave && window + h->leaving < h->n ? window + h->leaving : h->n;
 }
 
@@ -119,7 +122,7 @@ double kvd_head_entry_bits(const kvd_head *h)
                : bits;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- access to rows of Q, K and V ------------------------------------------------------------ */
 
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t)
 {
@@ -149,13 +152,14 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
 }
 
 /*
- * Projects the rows of K or V of this call into h->cut. Rows of the prompt come from the merged
- * prompts if there are any. Heads that share a latent are projected together.
+ * Multiplies the rows of K or V of this call by the projection matrix, into h->cut. Rows of the
+ * prompt come from the merged prompts if there are any. Heads that share a latent are projected
+ * together.
  */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {
     const size_t ld = (size_t)h->in->config->n_kv_heads * h->d, w = h->width[side];
-    /* elements back to the first head of the latent */
+    /* offset, in elements, of this head from the first head that shares its latent */
     const size_t back = (size_t)h->g % h->heads * h->d;
     const size_t shared = h->prompts && !h->base ? h->n0 : 0;
     if (shared)

@@ -12,14 +12,17 @@
 #include "methods/method_members.h"
 #include "methods/plugin/plugin.h"
 
-/* ---- the registry ---------------------------------------------------------------------------- */
+/* ---- registry of method names ---------------------------------------------------------------- */
 
-/* A name for members of several axes, with values of keys that differ from the members' own. */
+/* Registered name of a combination of methods of several axes, with its own default parameters. */
 typedef struct {
-    /* must be the first member; keys of the trade-off are NAME.KEY, or p and p_u of dims */
+    /*
+     * Must be the first member. Keys of the trade-off are written NAME.KEY, or p and p_u for the
+     * dims method.
+     */
     kvd_method_info info;
     const char *members;
-    const char *usual; /* "KEY=VALUE,..."; NULL: the members' own */
+    const char *usual; /* default parameters "KEY=VALUE,..."; NULL: defaults of the members */
 } combination;
 
 static const kvd_tradeoff leankv_tradeoff = {"sparsity.th", 0.02, 0.95, true,
@@ -53,10 +56,13 @@ static const combination mikv = {
 typedef enum { DIMS, MAKER, CHANNELS, LAYERS, TOKENS, BITS, COMBINATION } method_kind;
 static const char *const axis_of[] = {"dims", "dims", "dims", "layers", "tokens", "bits"};
 
-/* Every name that a user can type but none, in the order of --help. A new method is a row here. */
+/*
+ * Registry of every method name that a user can type except "none", in the order of --help. A new
+ * method is a row here.
+ */
 static const struct {
     method_kind kind;
-    const kvd_method_info *info; /* points to the method, whose first member it is */
+    const kvd_method_info *info; /* points to the method's structure, whose first member it is */
 } registry[] = {
     {DIMS, &kvd_dims_zack.info},
     {DIMS, &kvd_dims_fdc.info},
@@ -122,7 +128,7 @@ static const struct {
 };
 enum { N_NAMES = sizeof registry / sizeof *registry };
 
-/* Kinds of the methods of plugins. */
+/* Kind of method in the registry for each kind of plugin method. */
 static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_BITS] = BITS,
                                       [KVD_PLUGIN_MAKER] = MAKER,
@@ -130,8 +136,8 @@ static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_LAYERS] = LAYERS};
 
 /*
- * Returns the i-th name, those of plugins after those of the table, and writes its kind to *kind.
- * NULL: there is none.
+ * Returns the i-th registered method, plugin methods after those of the table, and writes its kind
+ * to *kind. Returns NULL if there is none.
  */
 static const kvd_method_info *name_at(int i, method_kind *kind)
 {
@@ -164,7 +170,7 @@ bool kvd_method_entry_at(int i, kvd_method_entry *out)
     return true;
 }
 
-/* ---- members --------------------------------------------------------------------------------- */
+/* ---- members of a combination ---------------------------------------------------------------- */
 
 static int unknown(const char *name, kvd_err *err)
 {
@@ -178,7 +184,7 @@ static int unknown(const char *name, kvd_err *err)
                     nearest ? ", nearest: " : "", nearest ? nearest : "");
 }
 
-/* Returns the member that fills the dims axis; NULL: none. */
+/* Returns the member of the combination that acts on the dims axis, or NULL if there is none. */
 static const kvd_method_info *dims_member(const kvd_method *m)
 {
     return m->dims            ? &m->dims->info
@@ -187,7 +193,10 @@ static const kvd_method_info *dims_member(const kvd_method *m)
                               : NULL;
 }
 
-/* Returns the member that fills the axis of a kind of method; NULL: the axis is free. */
+/*
+ * Returns the member that occupies the axis on which methods of this kind act, or NULL if the axis
+ * is free.
+ */
 static const kvd_method_info *occupant(const kvd_method *m, method_kind kind)
 {
     switch (kind) {
@@ -250,7 +259,7 @@ static int add_combination(const combination *c, kvd_method *m, kvd_err *err)
     return 0;
 }
 
-/* Adds a name of the registry to *m. */
+/* Adds a registered method to the combination *m. */
 static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd_err *err)
 {
     const void *const method = info;
@@ -289,7 +298,7 @@ static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd
     return 0;
 }
 
-/* Adds the names of NAME+NAME... to *m; `names` is modified. */
+/* Adds the methods of the text `names`, NAME+NAME..., to *m. The function modifies `names`. */
 static int add_all(char *names, kvd_method *m, kvd_err *err)
 {
     for (char *name; (name = strsep(&names, "+"));) {
@@ -326,7 +335,7 @@ int kvd_method_members(kvd_method *m, kvd_keyed out[KVD_MEMBERS])
     return n;
 }
 
-/* ---- parsing --------------------------------------------------------------------------------- */
+/* ---- parsing of a method's text -------------------------------------------------------------- */
 
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
 {
@@ -351,7 +360,7 @@ int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
     return kvd_method_set_keys(m, rest, err) ? kvd_in(err, "method '%s'", name) : 0;
 }
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- properties of a parsed method ----------------------------------------------------------- */
 
 const char *kvd_method_name(const kvd_method *m)
 {

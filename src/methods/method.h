@@ -14,135 +14,153 @@
 #include "formats/error_table.h"
 #include "methods/plan.h"
 
-/* Rule that turns a wanted p or r into the width of every head. */
+/* Rule that turns a requested p (fraction of elements to remove) or r (removal rate of Eq. 6) into
+ * the width of every head. */
 typedef enum {
-    KVD_WIDTH_RULE_EQ6,        /* Eq. 6 over singular values */
-    KVD_WIDTH_RULE_EQ6_ENERGY, /* Eq. 6 over their squares */
+    KVD_WIDTH_RULE_EQ6,        /* equation 6 of the ZACK paper, over singular values */
+    KVD_WIDTH_RULE_EQ6_ENERGY, /* equation 6 over squared singular values */
     KVD_WIDTH_RULE_ERROR,      /* table of measured errors */
-    KVD_WIDTH_RULE_LOSS,       /* singular values in nats, of method fisher alone */
+    KVD_WIDTH_RULE_LOSS,       /* singular values in nats; only for method fisher */
     KVD_N_WIDTH_RULES
 } kvd_width_rule;
-/* "eq6", "eq6-energy", "error", "loss"; rates files use the same names. */
+/*
+ * Names of the width rules: "eq6", "eq6-energy", "error", "loss". Rates files use the same names.
+ */
 extern const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES];
 
 /*
- * Sides that a dims method cuts. The side that is not cut stays whole; the other side has the width
- * that it would have if both were cut.
+ * Pairs (Q-K, V, or both) that a dims method projects. If it projects one pair only, the other
+ * keeps full width, and the projected one has the width that it would have if both were projected.
  */
 typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
 
 typedef struct {
     char name[64]; /* "none", "zack", "h2o+kivi": the text without its keys */
-    /* Values of all keys but p, r and ranks, "h2o.heavy=0.1,h2o.recent=0.1"; empty for none. */
+    /*
+     * Values of all keys but p, r and ranks, such as "h2o.heavy=0.1,h2o.recent=0.1"; empty if there
+     * are none.
+     */
     char settings[320];
     /*
-     * Members of the layers, tokens and bits axes and makers of projections, with the values of
-     * their keys. It is never open: a run copies it, adds dims, type, prompt and seed, and opens
-     * the copy.
+     * Methods of the layers, tokens and bits axes and makers of projections, with their parameters.
+     * This plan is never opened itself: a run copies it, adds dims, type, prompt and seed, and
+     * opens the copy.
      */
     kvd_plan plan;
-    const kvd_dims_method *dims; /* NULL: whole heads, or a maker or pruner in the plan */
-    /* Keys of dims. p and r are in [0, 1) and NaN when not given. */
-    kvd_cut cut;          /* cut: sides that are cut; default both */
-    double p;             /* p: wanted overall p of both sides */
-    double p_side[2];     /* p.qk and p.v: wanted p of each side; both are given or neither */
+    /* method with spectrum-based projections; NULL: none, or `plan` has a maker or pruner */
+    const kvd_dims_method *dims;
+    /* Parameters of a dims method. p and r are in [0, 1), and NaN when not given. */
+    kvd_cut cut;          /* cut: pairs that are projected; default both */
+    double p;             /* p: requested fraction of Q-K and V elements to remove */
+    double p_side[2];     /* p.qk and p.v: requested p of each pair; both are given or neither */
     double r;             /* r: removal rate of Eq. 6 */
-    double p_low;         /* p_u: wanted overall p of entries at the low level */
-    double p_low_side[2]; /* p_u.qk and p_u.v: wanted p of each side of entries at the low level */
-    kvd_width_rule ranks; /* ranks: default eq6 */
-    /* Files of a dims method, which kvd_method_find_files chooses (points.h). Borrowed; or NULL. */
+    double p_low;         /* p_u: requested p of entries at the low level */
+    double p_low_side[2]; /* p_u.qk and p_u.v: the same for each pair */
+    kvd_width_rule ranks; /* ranks: rule for the widths; default eq6 */
+    /* Files of a dims method, chosen by kvd_method_find_files (points.h); borrowed, or NULL. */
     const kvd_spectrum *spectrum;
     const kvd_rates *rates;
     const kvd_error_table *table; /* set only with ranks=error */
     const char *spectrum_path, *rates_path, *table_path;
     /* private */
     const char *usual; /* keys and values that a combination sets unless they are given */
-    /* trade-off of a combination, which is named last; its keys are NAME.KEY */
+    /*
+     * Trade-off of a combination, which must be the last name in the text. Its keys are NAME.KEY.
+     */
     const kvd_tradeoff *tradeoff;
 } kvd_method;
 
 /*
- * Parses `text` into *m. Fails on names that fill one axis twice, unknown keys, keys given twice or
- * out of their range, p, r and rates per side given together, a rate for one side alone, r with
- * ranks=error, and keys that the method has no use for.
+ * Parses `text` into *m. Fails if two names fill one axis, or if a key is unknown, given twice, out
+ * of range or unused by the method. Also fails if p, r and rates per pair are given together, if
+ * only one pair has a rate, or for r with ranks=error.
  */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
-/* Returns true if keys of dims choose a point: p, p.qk and p.v, or r. */
+/* Returns true if the parameters of the dims method choose its widths: p, p.qk and p.v, or r. */
 bool kvd_method_has_point(const kvd_method *m);
-/* Returns true if the point is chosen side by side, with p.qk and p.v. */
+/* Returns true if the widths are chosen separately for Q-K and V, with p.qk and p.v. */
 bool kvd_method_has_sides(const kvd_method *m);
-/* Returns true if entries at the low level have rates of their own: p_u, or p_u.qk and p_u.v. */
+/* Returns true if entries at the low level have their own rates: p_u, or p_u.qk and p_u.v. */
 bool kvd_method_has_low(const kvd_method *m);
 const char *kvd_method_name(const kvd_method *m);
 bool kvd_method_is_none(const kvd_method *m);
 
-/* A name of the registry: a member of one axis, or a combination of several. */
+/* Entry of the registry: a method of one axis, or a combination of methods of several axes. */
 typedef struct {
     const kvd_method_info *info;
-    const char *axis;            /* "tokens"; of a combination its members, "sparsity+hetero" */
+    const char *axis;            /* "tokens"; for a combination its members, "sparsity+hetero" */
     const kvd_dims_method *dims; /* NULL unless the name is a dims method with widths */
-    bool alone; /* stores less without a method of another axis or a file of its own */
+    /* true if it saves memory without a method of another axis or a file of its own */
+    bool alone;
 } kvd_method_entry;
 /*
- * Writes the i-th name of the registry, in the order of --help. "none" is not listed. Returns false
- * if there is none.
+ * Writes the i-th entry of the registry, in the order of --help, to *out. "none" is not listed.
+ * Returns false if there is no i-th entry.
  */
 bool kvd_method_entry_at(int i, kvd_method_entry *out);
 
 /*
- * Returns the i-th file that keys of the method name, such as file=PATH of projected; NULL: there
- * is none.
+ * Returns the path of the i-th file that a parameter names, such as file=PATH of method projected,
+ * or NULL if there is none.
  */
 const char *kvd_method_file(const kvd_method *m, int i);
-/* Returns true if `key` [length], "KEY" or "NAME.KEY", is the text key of some method. */
+/*
+ * Returns true if the value of `key` [length], "KEY" or "NAME.KEY", is text (a path) for some
+ * method.
+ */
 bool kvd_method_is_text_key(const char *key, size_t length);
 
 /*
- * Tells the method that squared gradients are there (--fisher): a bits method that can use them
- * does, unless its key was given or the method also fills the dims axis.
+ * Notes that squared gradients (--fisher) are available. A bits method that can use them then does,
+ * unless its parameter was given or the method also fills the dims axis.
  */
 void kvd_method_with_fisher(kvd_method *m);
-/* Returns true if the method, with the values of its keys, would read squared gradients. */
+/* Returns true if the method, with its parameters, reads squared gradients (--fisher). */
 bool kvd_method_reads_fisher(const kvd_method *m);
 
 /*
- * ---- the key that trades bytes for quality -----------------------------------------------------
- *
- * p of dims, budgets of tokens, ranks of layers, bits.
+ * Parameter that trades stored bytes for quality: p of dims methods, budgets of tokens methods,
+ * ranks of layers methods, bits of bits methods.
  */
 typedef struct {
     char name[64];      /* key as --method takes it: "p", "h2o.heavy" */
     double most, least; /* ends of a sweep: values that store the most and the fewest bytes */
     bool whole;         /* values are whole numbers */
     bool geometric;     /* steps between the ends are ratios, not differences */
-    bool p;             /* the key is overall p of dims, which the rule of widths resolves */
-    /* private: a second key that follows the first one as at + slope * value, or "" */
+    /* the key is the overall p of a dims method, from which a width rule finds the widths */
+    bool p;
+    /*
+     * Private: key of a second parameter, which follows the first one as at + slope * value, or "".
+     */
     char with[64];
     double at, slope;
 } kvd_method_tradeoff;
 
 /*
- * Finds the key of the member or combination that is named last if `key` is NULL, else of the
- * member that declares `key` ("KEY" or "NAME.KEY"). Fails for none, and for other keys.
+ * Finds the parameter that trades bytes for quality: of the method that is named last if `key` is
+ * NULL, else of the method that declares `key` ("KEY" or "NAME.KEY"). Fails if there is none or
+ * `key` is another parameter.
  */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
 /*
- * Returns the value at a fraction of the way from `most` (0) to `least` (1), rounded to six digits;
- * whole values are rounded to the nearest whole number.
+ * Returns the parameter value at fraction `share` of the way from `most` (0) to `least` (1),
+ * rounded to six digits. Values of whole-number parameters are rounded to the nearest whole number.
  */
 double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
-/* Returns the fraction of the way from `most` to `least` at which `value` is. */
+/*
+ * Returns the fraction of the way from `most` to `least` at which the parameter value `value` is.
+ */
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
-/* Returns true if the text of the method gave the key. */
+/* Returns true if the user set the trade-off parameter in the text of the method. */
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
 /*
- * Writes *m with the key at `value` to *out. The second key of the trade-off follows unless it was
- * given.
+ * Writes to *out a copy of *m whose trade-off parameter is `value`. The second parameter of the
+ * trade-off follows it unless the user gave one.
  */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
-/* Returns the value that m has; NaN for p where widths alone decide it. */
+/* Returns the value of the trade-off parameter in m, or NaN for p if m has widths but no p. */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
 #endif

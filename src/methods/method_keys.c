@@ -22,11 +22,11 @@ int kvd_method_find_key(const kvd_keyed *k, const char *key)
     return -1;
 }
 
-/* ---- layers that any method leaves whole ---- */
+/* ---- key keep_layers: layers that any method leaves uncompressed ---- */
 
 static const char keep_layers[] = "keep_layers";
 
-/* Reads keep_layers=FIRST:LAST. */
+/* Parses the value FIRST:LAST of key keep_layers. */
 static int set_keep_layers(kvd_method *m, const char *value, unsigned *seen, unsigned bit,
                            kvd_err *err)
 {
@@ -43,7 +43,7 @@ static int set_keep_layers(kvd_method *m, const char *value, unsigned *seen, uns
     return 0;
 }
 
-/* ---- keys of the dims axis ------------------------------------------------------------------- */
+/* ---- keys of dims methods -------------------------------------------------------------------- */
 
 enum {
     KEY_P = 1,
@@ -60,7 +60,10 @@ enum {
     KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
 };
 
-/* Keys of dims; `rate` is the offset of the field of a rate. p_i is ZDC's name for p. */
+/*
+ * Keys of dims methods. `rate` is the offset in kvd_method of the field that the key sets. p_i is
+ * the name of p in the ZDC paper.
+ */
 static const struct {
     const char *key;
     unsigned bit;
@@ -84,7 +87,7 @@ static const char keys_of_low[] = "p_u, p_u.qk, p_u.v";
 
 static const char *const cut_name[] = {"both", "qk", "v"};
 
-/* Returns the index of a key of dims; -1: the key is not one of dims. */
+/* Returns the index in the table of dims keys of a key, or -1 if it is not one. */
 static int find_dims_key(const char *key)
 {
     for (int i = 0; i < (int)(sizeof dims_key / sizeof *dims_key); i++)
@@ -126,7 +129,7 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
     return 0;
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- keys of other methods ------------------------------------------------------------------- */
 
 static bool lowers(const kvd_method *m)
 {
@@ -170,7 +173,10 @@ static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const c
                     keep_layers);
 }
 
-/* Returns the member whose text key is `key`, "KEY" or "NAME.KEY"; -1: there is none. */
+/*
+ * Returns the index of the member that takes `key`, "KEY" or "NAME.KEY", as a text such as a path.
+ * Returns -1 if there is none.
+ */
 static int find_text_key(const kvd_keyed *all, int n, const char *key)
 {
     for (int k = 0; k < n; k++) {
@@ -205,7 +211,7 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     if (!strcmp(key, keep_layers) && !kvd_method_is_none(m))
         return set_keep_layers(m, value, seen, KEY_KEEP_LAYERS, err);
     const bool of_dims = find_dims_key(key) >= 0;
-    /* keys of dims such as p.qk contain a dot */
+    /* A dot in a key of a dims method, such as p.qk, does not separate a method name. */
     const char *const dot = of_dims ? NULL : strchr(key, '.');
     int member = -1, at = -1;
     if (dot) {
@@ -235,7 +241,7 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     return member >= 0 ? set_value(&all[member], at, value, err) : unknown_key(m, all, n, key, err);
 }
 
-/* ---- checks ---------------------------------------------------------------------------------- */
+/* ---- checks of parameter combinations -------------------------------------------------------- */
 
 /* Checks that the rates of each level are given for both pairs together or for each pair. */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
@@ -289,9 +295,9 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
     return 0;
 }
 
-/* ---- values of all keys ---------------------------------------------------------------------- */
+/* ---- values of all parameters ---------------------------------------------------------------- */
 
-/* Sets the usual values of a combination, for keys that were not given. */
+/* Sets the default parameters of a combination, except those that the user gave. */
 static void set_usual(kvd_method *m)
 {
     char copy[64];
@@ -365,15 +371,13 @@ int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
     return 0;
 }
 
-/*
- * The key of a method that trades bytes for quality, which sweeps and searches change
- * (kvd_method_tradeoff in methods/method.h).
- */
-
 /* The trade-off of dims methods with widths. */
 static const kvd_tradeoff tradeoff_of_p = {"p", 0.1, 0.8, false, NULL, 0, 0};
 
-/* Finds `key` of the member called `name`, of length `len`. Returns NULL if there is none. */
+/*
+ * Finds the parameter `key` of the member called `name`, of length `len`. Returns NULL if there is
+ * none.
+ */
 static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len, const char *key,
                                     kvd_keyed *member)
 {
@@ -389,7 +393,7 @@ static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len,
     return NULL;
 }
 
-/* Finds the key that `dotted`, "NAME.KEY", names. Returns NULL if there is none. */
+/* Finds the parameter that `dotted`, "NAME.KEY", names. Returns NULL if there is none. */
 static const kvd_parameter *find_dotted(kvd_method *m, const char *dotted, kvd_keyed *member)
 {
     const char *const dot = strchr(dotted, '.');
@@ -411,8 +415,8 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
 }
 
 /*
- * Writes the trade-off of the member `name`, or of any member if NULL, for `key`, or any key if
- * NULL. Returns false if there is none.
+ * Writes to *out the trade-off parameter `key` of the member `name`. If `name` or `key` is NULL,
+ * any member or parameter matches. Returns false if there is none.
  */
 static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_tradeoff *out)
 {
@@ -464,7 +468,7 @@ double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share)
 {
     const double value = t->geometric ? t->most * pow(t->least / t->most, share)
                                       : t->most + (t->least - t->most) * share;
-    /* Six digits, so that the value in a table is the value that was used. */
+    /* Round to six digits, so that the value printed in a table is exactly the value used. */
     char text[32];
     double rounded = value;
     snprintf(text, sizeof text, "%.6g", value);
@@ -479,8 +483,8 @@ double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value)
 }
 
 /*
- * Sets p or p_u of dims, or the key of a member. If only_free, keys that the user gave keep their
- * value.
+ * Sets p or p_u of the dims method, or the parameter of a member, to `value`. If only_free,
+ * parameters that the user gave keep their value.
  */
 static void set(kvd_method *m, const char *name, double value, bool only_free)
 {

@@ -2,7 +2,9 @@
 
 #include <stdlib.h>
 
-/* Returns the needs of the bits method with the values of its keys. */
+/*
+ * Returns the inputs that the bits method needs with its parameters, as a mask of kvd_needs bits.
+ */
 static unsigned bits_needs(const kvd_plan *p)
 {
     const bool calibrated = p->bits && p->bits->calibrated && p->bits->calibrated(&p->bits_values);
@@ -97,8 +99,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
 }
 
 /*
- * Checks the widths of the low level: some method must lower entries, and no width may exceed that
- * of the high level.
+ * Checks the widths of entries at the low level: some method must lower entries, and no width may
+ * exceed that of the high level.
  */
 static int check_low(const kvd_plan *p, kvd_err *err)
 {
@@ -121,7 +123,7 @@ static int check_low(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/* Refuses what a method that merges entries cannot be combined with. */
+/* Fails if the plan combines a method that merges entries with one that does not support it. */
 static int check_merge(const kvd_plan *p, kvd_err *err)
 {
     const char *const name = p->tokens->info.name;
@@ -148,7 +150,10 @@ static int check_merge(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/* Refuses what a method that rebuilds the keys of a prompt cannot be combined with. */
+/*
+ * Fails if the plan combines a method that rebuilds the keys of a prompt with one that does not
+ * support it.
+ */
 static int check_rebuild(const kvd_plan *p, kvd_err *err)
 {
     const char *const other = p->layers     ? p->layers->info.name
@@ -165,8 +170,8 @@ static int check_rebuild(const kvd_plan *p, kvd_err *err)
 }
 
 /*
- * Makes the plan of the layers that are kept whole. Fails if these are all layers, or if a layers
- * method would store one of them together with others.
+ * Makes the plan of the layers that are kept uncompressed. Fails if these are all layers, or if a
+ * layers method would store one of them together with others.
  */
 static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
@@ -198,8 +203,8 @@ static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 }
 
 /*
- * Refuses methods that a latent cache cannot hold: its row is key and value at once, so a method
- * that changes keys and values apart would make two rows of it. Entries may be dropped.
+ * Fails if a method cannot act on a latent cache. A row of that cache is key and value at once, and
+ * a method that changes them separately would make two rows of it. Dropping entries is allowed.
  */
 static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
@@ -221,13 +226,13 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
                 : 0;
 }
 
-/* Returns the setup with `drawn` set only if something of the plan is drawn. */
+/* Returns a copy of the setup in which `drawn` is set only if the plan draws matrices or tables. */
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
     /*
-     * Matrices of a maker, or tables of a bits method, are drawn. Tables for the latents of drawn
-     * matrices are not.
+     * The matrices of a maker, or the tables of a bits method, are drawn. Tables for latents that
+     * come from drawn matrices are not.
      */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);

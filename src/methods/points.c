@@ -55,7 +55,10 @@ static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err
         m->rates = x;
         m->rates_path = files->rates_path[i];
     }
-    /* If the method takes its widths from a rates file and none fits, the user gave a wrong one. */
+    /*
+     * If the method takes its widths from a rates file but none of those given fits, the user gave
+     * a wrong file.
+     */
     if (!m->rates && files->n_rates && !kvd_method_has_point(m))
         return other_pairs(d, files->rates_path[files->n_rates - 1],
                            files->rates[files->n_rates - 1].pair, err);
@@ -140,7 +143,7 @@ void kvd_method_files_say_unused(const kvd_method_files *files, const char *cali
         fprintf(stderr, said, program, "--error-table", files->table_path);
 }
 
-/* ---- points ---------------------------------------------------------------------------------- */
+/* ---- measurement points of a method ---------------------------------------------------------- */
 
 static int alloc_widths(const kvd_method *m, kvd_widths *w, kvd_err *err)
 {
@@ -148,7 +151,7 @@ static int alloc_widths(const kvd_method *m, kvd_widths *w, kvd_err *err)
     return kvd_widths_alloc(w, s->n_layers, s->model.n_kv_heads, s->model.d_head, err);
 }
 
-/* Computes the widths at overall p by the method's rule. */
+/* Computes the widths of every head at overall p by the method's width rule. */
 static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_widths *w,
                      kvd_err *err)
 {
@@ -178,8 +181,8 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
 }
 
 /*
- * Computes the widths of one side at p of its own elements. *removal_rate is as for
- * kvd_widths_side_for_p.
+ * Computes the widths of one pair (Q-K or V) at p of that pair's own elements. *removal_rate is as
+ * for kvd_widths_side_for_p.
  */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
@@ -197,8 +200,8 @@ static int side_at(const kvd_method *m, int side, double p, double *removal_rate
 }
 
 /*
- * Computes the widths at a rate for each side. *removal_rate is NaN unless one r gives the widths
- * of both sides.
+ * Computes the widths at one rate for Q-K and one for V. *removal_rate is NaN unless a single r
+ * gives the widths of both.
  */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
@@ -219,8 +222,8 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
 }
 
 /*
- * Restores the side that key `cut` leaves whole and the layers that key `keep_layers` leaves whole.
- * Writes p of each side and *overall_p after that.
+ * Restores full width where the keys `cut` and `keep_layers` forbid projection. Writes the
+ * resulting p of each pair and *overall_p.
  */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
@@ -241,7 +244,7 @@ static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double 
     return 0;
 }
 
-/* Builds the projections of entries at the low level, from the same bases. */
+/* Builds the projections of entries at the low level, from the bases of the high level. */
 static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
 {
     kvd_widths w = {0};
@@ -256,8 +259,9 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
 }
 
 /*
- * Fails if the low level would keep more than the high one. Rates of the same sides are compared as
- * the user gave them; the widths of heads are compared when the plan is opened.
+ * Fails if entries at the low level would keep more dimensions than at the high level. Rates of Q-K
+ * and V are compared as the user gave them; the widths of heads are compared when the plan is
+ * opened.
  */
 static int check_low(const kvd_method *m, const kvd_point *point, double whole, kvd_err *err)
 {
@@ -278,7 +282,7 @@ static int build(const kvd_method *m, const kvd_widths *w, kvd_point *point, kvd
 {
     if (kvd_dims_build(&point->dims, m->dims, m->spectrum, w, err))
         return kvd_in(err, "'%s'", m->spectrum_path);
-    const double whole = kvd_widths_p(w, 0); /* before keys cut and keep_layers */
+    const double whole = kvd_widths_p(w, 0); /* before keys cut and keep_layers apply */
     if (leave_whole(m, &point->dims, point->side_p, &point->overall_p, err))
         return -1;
     if (!kvd_method_has_low(m))
@@ -286,7 +290,7 @@ static int build(const kvd_method *m, const kvd_widths *w, kvd_point *point, kvd
     return check_low(m, point, whole, err) || build_low(m, point, err) ? -1 : 0;
 }
 
-/* Initialises a point that owns no memory. */
+/* Initialises a measurement point that owns no memory. */
 static void clear(const kvd_method *m, kvd_point *point)
 {
     memset(point, 0, sizeof *point);
@@ -327,7 +331,7 @@ static int point_at_r(const kvd_method *m, double r, kvd_point *point, kvd_err *
     return status;
 }
 
-/* Makes the point of keys p.qk and p.v. Its p_wanted is their mean. */
+/* Makes the measurement point for keys p.qk and p.v. Its p_wanted is their mean. */
 static int point_of_sides(const kvd_method *m, kvd_point *point, kvd_err *err)
 {
     const double *const p = m->p_side;
@@ -394,7 +398,7 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
         else
             failed = kvd_point_of_rates(m, i, &list[i], err);
         if (failed) {
-            kvd_points_free(list, i + 1); /* the last point may be partly made */
+            kvd_points_free(list, i + 1); /* the last point may be incomplete */
             return -1;
         }
     }

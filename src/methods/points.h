@@ -9,15 +9,15 @@
 #include "methods/method.h"
 #include "methods/widths.h"
 
-/* Files that the command line names, each with its path for messages. */
+/* Files that the command line gives for methods, each with its path for messages. */
 typedef struct {
-    kvd_spectrum *spectrum; /* [n_spectra] */
+    kvd_spectrum *spectrum; /* [n_spectra] bases and singular values */
     const char *const *spectrum_path;
     size_t n_spectra;
-    kvd_rates *rates; /* [n_rates] */
+    kvd_rates *rates; /* [n_rates] tables of widths */
     const char *const *rates_path;
     size_t n_rates;
-    kvd_error_table *table; /* NULL: none */
+    kvd_error_table *table; /* table of measured errors; NULL: none */
     const char *table_path;
 } kvd_method_files;
 
@@ -39,36 +39,39 @@ void kvd_method_files_say_unused(const kvd_method_files *files, const char *cali
                                  const char *program);
 
 /*
- * Warns on stderr if the widths of a method come from rates that were fitted to other bases than
- * its spectrum holds, or from an error table that does not say which bases it was measured with:
- * both are allowed, to see what they cost.
+ * Warns on stderr if a method's rates were fitted to other bases than those of its spectrum, or if
+ * its error table does not name its bases. Both are allowed, so that a user can measure the loss.
  */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
     const kvd_method *method; /* borrowed */
-    const char *rule;         /* "none", "eq6", "eq6-energy", "error", "loss" or "uniform" */
-    double removal_rate;      /* r of Eq. 6; NaN if no single r gives these widths */
-    double p_wanted;          /* wanted p of both sides, cut or whole; NaN if an r was given */
-    double overall_p;         /* p of the stored elements, whole sides included; 0 for none */
-    double side_p[2];         /* p of the stored elements of Q-K and of V */
-    double low_p[2];          /* p of entries at the low level, Q-K and V; NaN: no such level */
-    kvd_dims dims;            /* head NULL: nothing is cut */
-    kvd_dims low; /* widths of entries at the low level; if head is NULL, `dims` is used */
+    /* rule that chose the widths: "none", "eq6", "eq6-energy", "error", "loss" or "uniform" */
+    const char *rule;
+    double removal_rate; /* r of Eq. 6; NaN if no single r gives these widths */
+    /* requested p over Q-K and V, projected or not; NaN if an r was given */
+    double p_wanted;
+    /* p of the stored elements, unprojected ones included; 0 for method none */
+    double overall_p;
+    double side_p[2]; /* p of the stored elements of Q-K and of V */
+    /* p of entries at the low level, Q-K and V; NaN: there is no low level */
+    double low_p[2];
+    kvd_dims dims; /* projections; head NULL: there are none */
+    kvd_dims low;  /* projections of entries at the low level; head NULL: as `dims` */
 } kvd_point;
 
 /*
- * Makes all points of the method: the one that its keys choose, else those of its rates file
- * (uniform: the overall p of each). *n is 0 if there are neither keys nor a rates file. The caller
- * frees *points with kvd_points_free. The method must outlive the points.
+ * Makes all measurement points of the method: the one that its keys choose, else those of its rates
+ * file (uniform: the overall p of each). If there are neither keys nor a rates file, *n is 0. The
+ * caller frees *points with kvd_points_free. The method must outlive the points.
  */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
- * Each of these makes one point of a method with dims; kvd_point_release frees it. At overall p, at
- * or just above it (uniform: the nearest); as keys p, p.qk and p.v, or r choose it
- * (kvd_method_has_point); the i-th point of the rates file.
+ * Make one measurement point of a dims method: at or just above overall p (uniform: at the
+ * nearest); as keys p, p.qk and p.v, or r choose it; or from the i-th row of the rates file.
+ * kvd_point_release frees it.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
@@ -76,17 +79,17 @@ int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err 
 void kvd_point_release(kvd_point *point);
 
 /*
- * Returns the plan of the point: the method's, with the projections of the point, which it borrows.
- * The caller sets type, prompt and seed, and opens it.
+ * Returns the plan of the measurement point: a copy of the method's plan with the projections of
+ * the point, which it borrows. The caller sets type, prompt and seed, and opens it.
  */
 kvd_plan kvd_point_plan(const kvd_point *point);
 
-/* Writes the largest overall p that kvd_point_at can reach to *p. */
+/* Writes to *p the largest overall p that kvd_point_at can reach. */
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
 /*
- * Builds the projections of the method with every head at full width. A side that key cut leaves
- * whole has no matrices.
+ * Builds the projections of the method with every head at full width. A pair that key `cut`
+ * excludes has no matrices.
  */
 int kvd_point_full(const kvd_method *m, kvd_dims *dims, kvd_err *err);
 

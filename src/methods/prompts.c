@@ -38,8 +38,8 @@ static double log_sum(const float *score, size_t n)
 }
 
 /*
- * Adds the denominators of rows first .. first+rows-1 of one query head to sum [rows], which holds
- * logarithms. block has room for [rows][first + rows] scores.
+ * Adds the softmax denominators of rows first .. first+rows-1 of one query head to sum [rows],
+ * which holds logarithms. block has room for [rows][first + rows] scores.
  */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
@@ -102,7 +102,7 @@ bool kvd_prompts_repeated(const kvd_prompts *p)
     return m && m->repeats;
 }
 
-/* Lets the ranking method observe every prompt in this layer. */
+/* Passes the attention inputs of this layer to the method that ranks tokens, for every prompt. */
 static int observe(kvd_prompts *p, const kvd_attention_in *in, kvd_err *err)
 {
     const void *self;
@@ -153,7 +153,7 @@ static int record(kvd_attention *self, const kvd_attention_in *in, float *out, k
     return p->dense.hook.run(&p->dense.hook, in, out, err);
 }
 
-/* Allocates what the ranking method needs. */
+/* Allocates the arrays that a method that ranks tokens needs. */
 static int init_ranks(kvd_prompts *p, kvd_err *err)
 {
     const void *self;
@@ -247,7 +247,7 @@ static int merge_group(kvd_prompts *p, int side, int layer, int n_layers, size_t
     return 0;
 }
 
-/* Applies RoPE to keys that were merged before it. */
+/* Applies RoPE to merged keys of sequence s that are stored before RoPE. */
 static int apply_rope(kvd_prompts *p, const size_t *whole, size_t s, kvd_err *err)
 {
     const size_t n = p->offset[s + 1] - p->offset[s], half = (size_t)p->config->d_head / 2,
@@ -346,8 +346,8 @@ bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t s
 }
 
 /*
- * Fails if a prompt does not fit twice: into its sequence, or in generation, where `whole` has room
- * for both copies, into the model's positions.
+ * Fails if a prompt repeated twice is too long: for its sequence or, in generation, where `whole`
+ * has room for both copies, for the model's positions.
  */
 static int check_repeats(const kvd_plan *plan, const kvd_config *c, const kvd_batch *b,
                          const size_t *length, const size_t *whole, kvd_err *err)
@@ -386,7 +386,10 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
         length[s] = b->whole                    ? rows_of_it
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
-        /* Generation passes lengths of whole sequences, and makes room for the second copy. */
+        /*
+         * In generation `whole` is the sequence length, with room for the second copy of the
+         * prompt.
+         */
         if (b->whole && whole[s] < times * length[s])
             whole[s] = times * length[s];
         offset[s] = s ? offset[s - 1] + times * length[s - 1] : 0;

@@ -12,14 +12,17 @@
 #include "model/pass/forward.h"
 
 typedef struct {
-    kvd_attention hook; /* hook of the first pass, exact attention; first member */
+    kvd_attention hook; /* attention hook of the first pass, exact attention; first member */
     /* private */
     kvd_dense_attention dense;
     const kvd_config *config;
     const kvd_plan *plan;
     size_t n_sequences, *offset; /* [n_sequences + 1] first row of each prompt */
-    float *x[KVD_N_SIDES];       /* [n_layers][rows][n_kv_heads * d_head] */
-    /* [n_layers][n_sequences] stored bits divided by those of whole rows; NaN: not merged */
+    float *x[KVD_N_SIDES];       /* K and V, [n_layers][rows][n_kv_heads * d_head] */
+    /*
+     * [n_layers][n_sequences] ratio of stored bits to the bits of uncompressed rows; NaN: not
+     * merged
+     */
     double *share[KVD_N_SIDES];
     /*
      * Logarithms of the softmax denominators, for methods that rank tokens; else NULL. The rows of
@@ -27,14 +30,15 @@ typedef struct {
      */
     double *log_denominator;
     /*
-     * For methods that observe, [n_layers] of what they wrote for sequence s, from observed_at[s]
-     * on; else NULL.
+     * Numbers that an observing method wrote: [n_layers] records for sequence s, from
+     * observed_at[s] on; NULL for other methods.
      */
     double *observed;
-    size_t *observed_at; /* [n_sequences + 1] */
+    /* [n_sequences + 1] index of each sequence's first number in `observed` */
+    size_t *observed_at;
     /*
-     * KVD_LEVEL_* of every row, in the layout of log_denominator; with `observed` n_kv_heads times
-     * as many, those of a layer [n_kv_heads][rows of s].
+     * KVD_LEVEL_* of every row of the prompts, in the layout of log_denominator. With `observed`
+     * there are n_kv_heads times as many, [n_kv_heads][rows of s] per layer.
      */
     uint8_t *level;
 } kvd_prompts;
@@ -49,7 +53,7 @@ void kvd_prompts_release(kvd_prompts *p);
 
 /*
  * Merges or ranks the prompts after their first pass. whole [n_sequences] are the lengths of the
- * whole sequences, for RoPE.
+ * sequences including generated tokens, on which RoPE may depend.
  */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
@@ -64,7 +68,7 @@ typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
                      kvd_prompts_pass pass, void *ctx, kvd_err *err);
 
-/* Returns true if the first pass runs every prompt followed by itself. */
+/* Returns true if the first pass runs every prompt followed by a second copy of itself. */
 bool kvd_prompts_repeated(const kvd_prompts *p);
 
 /*
@@ -72,7 +76,10 @@ bool kvd_prompts_repeated(const kvd_prompts *p);
  * RoPE.
  */
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
-/* Returns the stored bits divided by those of whole rows. They can exceed 1. */
+/*
+ * Returns the ratio of stored bits to the bits of uncompressed rows, for a prompt in one layer. It
+ * can exceed 1.
+ */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 
 /* Returns the levels [rows] that the ranking method chose for a KV head of a prompt. */

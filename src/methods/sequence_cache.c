@@ -7,18 +7,21 @@
 #include "methods/head.h"
 #include "model/pass/blocks.h"
 
-/* Rows of K and V of all heads of one layer, for methods that code all heads together. */
+/* Rows of K and V of all KV heads of one layer, for methods that code all heads together. */
 typedef struct {
-    float *x[KVD_N_SIDES]; /* [whole][n_kv_heads * d_head] */
+    float *x[KVD_N_SIDES]; /* K and V, [whole][n_kv_heads * d_head] */
     float *input;          /* [whole][d_model] inputs of the layer; NULL: no method needs them */
 } kept_rows;
 
 struct kvd_sequence_cache_slot {
-    /* number of rows so far, and of the whole sequence; whole 0: the slot is free */
+    /* Number of rows so far, and of the whole sequence. If `whole` is 0, the slot is free. */
     size_t n, whole;
-    kvd_head *head;  /* [n_layers][n_kv_heads] */
-    kept_rows *rows; /* [n_layers] */
-    /* [whole][d_head / 2], then those of layers with a window that have their own */
+    kvd_head *head;  /* [n_layers][n_kv_heads] stored heads */
+    kept_rows *rows; /* [n_layers] rows for coding all heads together */
+    /*
+     * RoPE tables [whole][d_head / 2], followed by those of window layers with their own RoPE
+     * parameters
+     */
     float *cosine, *sine;
 };
 
@@ -52,7 +55,7 @@ double kvd_sequence_cache_bits(const kvd_sequence_cache *r, size_t slot)
     return sum;
 }
 
-/* Allocates what all layers of a sequence share, and makes its RoPE tables. */
+/* Allocates the memory that all layers of a sequence share, and makes its RoPE tables. */
 static int begin(kvd_sequence_cache *r, kvd_sequence_cache_slot *s, size_t whole, kvd_err *err)
 {
     const kvd_config *const c = r->config;
@@ -79,7 +82,7 @@ static int begin_layer(kvd_sequence_cache *r, kvd_sequence_cache_slot *s,
     const kvd_plan *const p = kvd_plan_of_layer(r->plan, in->layer);
     const void *self;
     const size_t n_kv = (size_t)in->config->n_kv_heads, wide = n_kv * (size_t)in->config->d_head;
-    /* first element of the RoPE tables that this layer reads */
+    /* index of the first element of this layer's RoPE tables */
     const size_t tables = r->hook.wants_pre && kvd_rope_local(in->config, in->layer)
                               ? s->whole * (size_t)in->config->d_head / 2
                               : 0;
@@ -138,7 +141,9 @@ static kvd_sequence_cache_slot *slot_of(const kvd_sequence_cache *r, size_t sequ
     return &r->slots[r->slot ? r->slot[sequence] : sequence];
 }
 
-/* Checks that the rows of a call continue their sequence and fit, and starts new sequences. */
+/*
+ * Checks that the rows of a call continue their sequence and fit into it, and starts new sequences.
+ */
 static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
     kvd_sequence_cache_slot *const s = slot_of(r, sequence);
@@ -165,7 +170,7 @@ static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t seque
 
 /*
  * Processes the rows of KV heads g .. g+n-1 of one sequence: the prompt in one call, later rows one
- * by one. account [n].
+ * by one. Adds to account [n].
  */
 static int take(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, size_t g,
                 size_t n, float *out, kvd_stepwise_account *account, kvd_err *err)

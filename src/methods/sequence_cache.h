@@ -21,8 +21,9 @@ typedef struct {
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
     /*
-     * For plans with kvd_plan_first_pass. The caller sets it when sequences begin: sequence s of
-     * the batch is sequence s of the prompts. The prompts must exist until the sequence has ended.
+     * First-pass prompts, for plans with kvd_plan_first_pass. The caller sets this field when
+     * sequences begin: sequence s of the batch is sequence s of the prompts. The prompts must exist
+     * until the sequence has ended.
      */
     const kvd_prompts *prompts;
     /* [n_sequences] slot of each sequence of the batch; NULL: sequence s has slot s. */
@@ -36,11 +37,11 @@ typedef struct {
 int kvd_sequence_cache_init(kvd_sequence_cache *r, const kvd_config *config, const kvd_plan *plan,
                             size_t n_slots, kvd_err *err);
 /*
- * Returns the bits that a sequence holds: numbers, scales, tables, indices, scores and positions.
- * Returns 0 for a free slot.
+ * Returns the number of bits that the sequence in `slot` stores: numbers, scales, tables, indices,
+ * scores and positions. Returns 0 for a free slot.
  */
 double kvd_sequence_cache_bits(const kvd_sequence_cache *r, size_t slot);
-/* Frees the memory of a sequence, so that its slot can be used for another. */
+/* Frees the memory of the sequence in `slot`, so that another sequence can use the slot. */
 void kvd_sequence_cache_end(kvd_sequence_cache *r, size_t slot);
 void kvd_sequence_cache_release(kvd_sequence_cache *r);
 

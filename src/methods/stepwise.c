@@ -12,8 +12,8 @@
 #include "model/pass/vector.h"
 
 /*
- * Arrays of the heads of a layer that are processed together, for a method that decides for all of
- * them.
+ * Per-head arrays of a layer whose KV heads are processed together, for a method that decides for
+ * all of them.
  */
 typedef struct {
     void **state;
@@ -22,7 +22,7 @@ typedef struct {
     kvd_step_attention *step;
 } together;
 
-/* Adds the time since the end of the last part to `part`. */
+/* Adds the time since the last measured kind of work ended to the sum of `part`. */
 static void part_done(kvd_head *h, kvd_stepwise_part part)
 {
     const double at = kvd_clock_s();
@@ -30,17 +30,18 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
     h->last = at;
 }
 
-/* ---- the prompt ------------------------------------------------------------------------------ */
+/* ---- processing of the prompt ---------------------------------------------------------------- */
 
 typedef struct {
-    double *mass, *own, *log_denominator, *score_mass, *below; /* [n0] */
-    double *recent;                                            /* [group][n0] */
+    double *mass, *own, *log_denominator, *score_mass, *below; /* [n0] per token */
+    /* [group][n0] probability from recent queries */
+    double *recent;
     size_t window;
 } statistics;
 
 /*
- * Replaces x [n] by its softmax. Writes the largest element to *top, and returns the sum of exp(x -
- * *top), to which a sink (kvd_scores) adds.
+ * Replaces scores x [n] by exp(x - *top), where *top is the largest score. Returns their sum,
+ * including the term of the attention sink if there is one (kvd_scores).
  */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
@@ -71,7 +72,10 @@ static void softmax(float *x, size_t n, const float *sink, double *log_sum)
     *log_sum = (double)top + log(sum);
 }
 
-/* Returns the scores of query head j of the group, with its sink. */
+/*
+ * Returns the scoring parameters (kvd_scores) of the j-th query head of the group, including its
+ * attention sink.
+ */
 static kvd_scores scores_of(const kvd_head *h, size_t j)
 {
     return kvd_attention_scores(h->in, (size_t)h->g * h->group + j);
@@ -83,8 +87,8 @@ static const float *sink_of(const kvd_head *h, size_t j)
 }
 
 /*
- * Turns the scaled scores of row t, for keys from .. from+n-1, into probabilities, and adds them to
- * the statistics.
+ * Turns the scaled scores of the row at position t, for keys from .. from+n-1, into probabilities,
+ * and adds them to the statistics.
  */
 static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t from, float *score,
                     size_t n)
@@ -112,7 +116,7 @@ static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t
     }
 }
 
-/* Computes the exact attention of the prompt's rows, and its statistics unless s is NULL. */
+/* Computes the exact attention of the prompt's rows and, unless s is NULL, its statistics. */
 static void attend_prompt(kvd_head *h, const statistics *s, float *out)
 {
     const kvd_config *c = h->in->config;
@@ -143,7 +147,7 @@ static void attend_prompt(kvd_head *h, const statistics *s, float *out)
         }
 }
 
-/* Returns the statistics of the prompt of one head, in its buffer. */
+/* Returns pointers to the statistics of one head's prompt, in the head's buffer. */
 static statistics statistics_of(const kvd_head *h)
 {
     const kvd_tokens_method *const m = h->tokens;
@@ -157,8 +161,8 @@ static statistics statistics_of(const kvd_head *h)
 }
 
 /*
- * Appends the prompt's tokens as entries, in a layer with a window those that its last row sees. s:
- * statistics of the prompt; NULL: there are none.
+ * Appends the prompt's tokens as entries; in a layer with an attention window, only those that its
+ * last row sees. `s` are the statistics of the prompt, or NULL.
  */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
@@ -199,7 +203,7 @@ static kvd_prompt_attention attention_of_prompt(const kvd_head *h)
                                   .ranked = h->ranked};
 }
 
-/* Lowers and drops entries of the prompts of n heads, as the tokens methods choose. */
+/* Lowers and drops entries of the prompts of n KV heads, as the tokens methods choose. */
 static int decide_prompt(kvd_head *h, size_t n, const together *all, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->p->tokens;
@@ -260,9 +264,12 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
     return 0;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- processing of rows after the prompt (steps) --------------------------------------------- */
 
-/* Chooses the entries from `unseen` on that step t reads, and counts the bits that it reads. */
+/*
+ * Chooses which entries from index `unseen` on the row at position t reads, and counts the bits
+ * that it reads.
+ */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->tokens;
@@ -333,7 +340,9 @@ static int attend_step(kvd_head *h, size_t t, kvd_err *err)
     return 0;
 }
 
-/* Lowers and drops entries of n heads after step t, as the tokens method chooses. */
+/*
+ * Lowers and drops entries of n KV heads after the row at position t, as the tokens method chooses.
+ */
 static int decide_step(kvd_head *h, size_t n, const together *all, size_t t, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->p->tokens;
@@ -363,7 +372,7 @@ static int decide_step(kvd_head *h, size_t n, const together *all, size_t t, kvd
     return 0;
 }
 
-/* Adds what a head holds after step t to its account. */
+/* Adds the bits that a head stores after the row at position t to its account. */
 static void count_step(kvd_head *h, size_t t)
 {
     kvd_stepwise_account *const a = h->account;
@@ -459,7 +468,7 @@ int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Initialises one head for all rows of a whole sequence. */
+/* Initialises one KV head for all rows of a whole sequence. */
 static int begin_head(kvd_head *h, const kvd_plan *p, const kvd_prompts *prompts,
                       const kvd_attention_in *in, size_t sequence, int g, const float *cosine,
                       const float *sine, kvd_stepwise_account *account, kvd_err *err)

@@ -6,15 +6,15 @@
 
 #include "common/stats.h"
 
-/* Returns a term of a tail: s, or s^2 if `energy`. */
+/* Returns the term of singular value s in a sum: s, or s^2 if `energy`. */
 static double weight(double s, bool energy)
 {
     return energy ? s * s : s;
 }
 
 /*
- * Returns the sum of all terms. Everything that compares a tail with a removal rate adds terms with
- * these two functions, in this order, so that breakpoints match to the last bit.
+ * Returns the sum of the terms of all d singular values. All comparisons with a removal rate add
+ * terms with these two functions, in this order, so that breakpoints match to the last bit.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {
@@ -76,7 +76,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     int status = -1;
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
-    /* one breakpoint per removable dimension: the tail that starts there */
+    /* Each removable dimension gives one breakpoint: the tail sum that starts at that dimension. */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
     rates = malloc((most + 1) * sizeof *rates);
@@ -98,8 +98,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     kvd_sort(breaks, m);
 
     /*
-     * A dimension whose tail is 0 is removed at r = 0. Kept integers are counted, so that p equals
-     * kvd_widths_p.
+     * A dimension whose tail sum is 0 is removed at r = 0. Kept dimensions are counted as integers,
+     * so that p equals kvd_widths_p.
      */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
@@ -111,7 +111,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /* no r < 1 removes a dimension whose remaining values vanish in rounding */
+        /* If rounding makes the remaining values vanish, no r < 1 removes the dimension. */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -165,14 +165,14 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wante
     return status;
 }
 
-/* Sets the other side to full width. */
+/* Sets the pair (Q-K or V) other than `side` to full width. */
 static void leave_other(kvd_widths *w, int side)
 {
     for (int i = 0; i < w->n_layers * w->n_kv_heads; i++)
         w->kept[1 - side][i] = w->d_head;
 }
 
-/* Resolves the pair together with itself, so that the p of both is that of one. */
+/* Passes the pair as both pairs, so that the overall p is the p of this pair. */
 int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                           bool energy, double *r, kvd_widths *w, kvd_err *err)
 {
@@ -184,14 +184,17 @@ int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int sid
     return 0;
 }
 
-/* ---- by error -------------------------------------------------------------------------------- */
+/* ---- widths by measured error ---------------------------------------------------------------- */
 
-/* An edge of a head's lower convex hull: removing `dims` dimensions costs `slope` nats each. */
+/*
+ * Edge of the lower convex hull of a head's error curve: removing `dims` dimensions costs `slope`
+ * nats each.
+ */
 typedef struct {
     double slope;
     size_t head; /* index into [2][n_layers][n_kv_heads] */
     int32_t dims;
-    int order; /* number of the edge in its head, widest first */
+    int order; /* number of the edge within its head, widest first */
 } edge;
 
 static int compare_edges(const void *a, const void *b)
@@ -205,8 +208,8 @@ static int compare_edges(const void *a, const void *b)
 }
 
 /*
- * Writes the edges of the lower convex hull of one curve to `out`, from the full width downwards,
- * and returns their number. hull has room for n indices.
+ * Writes the edges of the lower convex hull of one head's error curve to `out`, from the full width
+ * downwards, and returns their number. hull has room for n indices.
  */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
@@ -249,7 +252,10 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
     return 0;
 }
 
-/* Cuts sides first .. first + n_sides - 1; the others keep d_head. */
+/*
+ * Reduces the widths of pairs first .. first + n_sides - 1 (0: Q-K, 1: V) by tabulated error. The
+ * other pair keeps d_head.
+ */
 static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p,
                     kvd_widths *w, kvd_err *err)
 {
@@ -278,7 +284,10 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
-    /* Slopes of one head rise towards small widths, so edges in order never skip one. */
+    /*
+     * Slopes of one head rise towards small widths, so taking edges in order of slope never skips
+     * one of a head.
+     */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
         const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;
@@ -305,7 +314,7 @@ int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p
                : 0;
 }
 
-/* ---- by loss --------------------------------------------------------------------------------- */
+/* ---- widths by loss -------------------------------------------------------------------------- */
 
 typedef struct {
     double sigma;
@@ -320,7 +329,10 @@ static int compare_directions(const void *a, const void *b)
     return (x->head > y->head) - (x->head < y->head);
 }
 
-/* Cuts sides first .. first + n_sides - 1; the others keep d_head. */
+/*
+ * Reduces the widths of pairs first .. first + n_sides - 1 (0: Q-K, 1: V) by loss. The other pair
+ * keeps d_head.
+ */
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
                    double wanted_p, double *loss, kvd_widths *w, kvd_err *err)
 {

@@ -1,8 +1,8 @@
 /*
- * allot: chooses the number of bits of every dimension of a head by the cost of its error, by
- * reverse water-filling (Shannon 1949; Huang and Schultheiss 1963) over the dimensions that a dims
- * method has made independent. From none of the papers: the bits of a cut and of a code come from
- * one budget.
+ * Method allot: chooses the number of bits of every dimension of a head by the cost of its error,
+ * by reverse water-filling (Shannon 1949; Huang and Schultheiss 1963) over the dimensions that a
+ * dims method has made independent. From none of the papers: the bits of a cut and of a code come
+ * from one budget.
  *
  * Calibration rows give the mean and standard deviation of every dimension per layer, KV head and
  * side, and, per layer and side, levels of 1 to 8 bits for the normalised numbers (levels.h) with
@@ -40,16 +40,17 @@ typedef struct {
     const kvd_parameter_values *v;
     int n_layers, n_kv_heads;
     size_t wide;    /* largest number of dimensions of a head */
-    float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2]: mean, standard deviation */
-    uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide]: bits */
+    float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2] mean, standard deviation */
+    uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] bits of each dimension */
     float *levels;  /* [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS], rising */
 } allot;
 
-/* Values that are needed while bits are chosen. */
+/* Values that are needed only while bits are allotted to dimensions. */
 typedef struct {
     double *cost;  /* cost of a dimension without bits, in the layout of allot.given */
     size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES] number of dimensions */
-    double (*loss)[MOST_BITS + 1]; /* [n_layers][KVD_N_SIDES]: e_b, falling; e_0 is 1 */
+    /* [n_layers][KVD_N_SIDES] squared error e_b of b bits, falling; e_0 is 1 */
+    double (*loss)[MOST_BITS + 1];
 } making;
 
 static size_t place(const allot *a, int layer, int g, int side)
@@ -67,8 +68,8 @@ static float *levels_of(const allot *a, int layer, int side, int bits)
 /* ---- calibration ----------------------------------------------------------------------------- */
 
 /*
- * Returns true if the singular values of the bases give the cost of a dimension of this side. They
- * do not for a side that is left whole.
+ * Returns true if the singular values of the projection bases give the cost of a dimension of K or
+ * V (`side`). They do not for a side that is not projected.
  */
 static bool weighed(const kvd_method_setup *s, int side)
 {
@@ -77,7 +78,7 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the cost of a unit of squared error in dimension j, whose mean square is `square`. */
+/* Returns the cost of one unit of squared error in dimension j, whose mean square is `square`. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -113,8 +114,8 @@ static void measure(allot *a, making *m, const kvd_method_setup *s, int layer, i
 }
 
 /*
- * Finds the levels of 1 to MOST_BITS bits, and the squared error that each leaves for a standard
- * deviation of 1.
+ * Finds the quantisation levels of 1 to MOST_BITS bits for K or V of a layer, and the squared error
+ * that each leaves for a standard deviation of 1.
  */
 static int set_levels(allot *a, making *m, int layer, int side, const double *histogram,
                       kvd_err *err)
@@ -169,13 +170,11 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/*
- * ---- choice of bits -----------------------------------------------------------------------------
- */
+/* allotting bits to dimensions */
 
 /*
- * Gives every dimension of head and side `at` the bits of which each reduces its cost by at least
- * `price`. Returns their sum.
+ * Gives every dimension of head and side `at` as many bits as each reduce its cost by at least
+ * `price`. Returns the sum of bits.
  */
 static double give(allot *a, const making *m, size_t at, double price)
 {
@@ -195,7 +194,7 @@ static double give(allot *a, const making *m, size_t at, double price)
 }
 
 /*
- * Finds the lowest price at which heads and sides first .. last - 1 take at most `bits` per
+ * Finds the lowest price per bit at which heads and sides first .. last - 1 take at most `bits` per
  * dimension, and gives bits at that price.
  */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
@@ -219,7 +218,7 @@ static void share_out(allot *a, const making *m, size_t first, size_t last)
         (void)give(a, m, at, most * exp(hi));
 }
 
-/* ---- one plan -------------------------------------------------------------------------------- */
+/* ---- opening and closing a plan -------------------------------------------------------------- */
 
 static void close(void *self)
 {
@@ -278,7 +277,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- coding ---------------------------------------------------------------------------------- */
+/* ---- coding of blocks ------------------------------------------------------------------------ */
 
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err)

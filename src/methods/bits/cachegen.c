@@ -1,7 +1,8 @@
 /*
- * cachegen: differences to an anchor token, quantised more coarsely in later layers, and an entropy
- * coder with frequencies from calibration rows (Liu et al. 2024, "CacheGen: KV Cache Compression
- * and Streaming for Fast Large Language Model Serving", arXiv 2310.07240, section 5.1).
+ * Method cachegen: stores differences to an anchor token, quantised more coarsely in later layers,
+ * and codes them by an entropy coder with frequencies from calibration rows (Liu et al. 2024,
+ * "CacheGen: KV Cache Compression and Streaming for Fast Large Language Model Serving", arXiv
+ * 2310.07240, section 5.1).
  *
  * Tokens form groups of `group`. The first token of a group, its anchor, is quantised at 8 bits
  * with a scale and a zero point of 16 bits per vector. Of the others the difference to the anchor,
@@ -36,18 +37,25 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"bin", 0.1, 4, true, NULL, 0, 0};
 
-enum { ANCHOR_BITS = 8, ZERO = 127 /* code of a difference of 0 */, CODES = 2 * ZERO + 1 };
+enum {
+    ANCHOR_BITS = 8,
+    ZERO = 127 /* ZERO is the code of a difference of 0 */,
+    CODES = 2 * ZERO + 1
+};
 
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
     size_t n_kv_heads, wide /* largest number of dimensions of a head */, group;
-    /* From calibration rows; NULL with `own`. */
+    /* Tables from calibration rows; NULL with `own`. */
     float *step;           /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] */
     kvd_rans_table *table; /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide]: anchors, channels */
 } cachegen;
 
-/* Returns the step of a layer in root mean squares. */
+/*
+ * Returns the quantisation step of a layer, in units of the root mean square of a channel's
+ * differences.
+ */
 static double unit_of(const cachegen *c, int layer)
 {
     return c->v->value[BIN] * (0.5 + layer * 3 / c->n_layers * 0.5);
@@ -58,7 +66,7 @@ static size_t place(const cachegen *c, int layer, int kv_head, int side)
     return ((size_t)layer * c->n_kv_heads + (size_t)kv_head) * KVD_N_SIDES + (size_t)side;
 }
 
-/* ---- codes ----------------------------------------------------------------------------------- */
+/* ---- coding of numbers ----------------------------------------------------------------------- */
 
 static void read_anchor(const uint8_t *code, size_t d, float step, float zero, float *y)
 {
@@ -66,7 +74,7 @@ static void read_anchor(const uint8_t *code, size_t d, float step, float zero, f
         y[j] = step * (float)code[j] + zero;
 }
 
-/* Returns the code of x - anchor in steps. */
+/* Returns the code of x - anchor, as a multiple of the step. */
 static uint8_t code_difference(float x, float anchor, float step)
 {
     const float steps = step > 0 ? rintf((x - anchor) / step) : 0;
@@ -77,8 +85,8 @@ static uint8_t code_difference(float x, float anchor, float step)
 
 /*
  * Reads rows [n][d], sequences of `seq_len` tokens, group by group. Without `count` it adds the
- * squares of the differences to square [d] and returns their number per channel; else it adds the
- * codes to count [1 + d]. y and code [d] are scratch.
+ * squared differences from the anchors to square [d] and returns their number per channel. With
+ * `count` it adds the codes to count [1 + d]. y and code [d] are scratch.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -105,7 +113,10 @@ static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d
     return differences;
 }
 
-/* Sets steps and tables of one side of a head. `unit` is the step in root mean squares. */
+/*
+ * Sets the steps and frequency tables of K or V of one head. `unit` is the step in root mean
+ * squares.
+ */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
 {
@@ -125,7 +136,10 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
             step[j] = (float)(unit * sqrt(square[j] / (double)n));
         (void)read_rows(c, r->cut, r->n, d, seq_len, step, NULL, count, y, code);
         for (size_t k = 0; n && k <= d; k++) {
-            /* other texts may have codes that do not occur in these rows */
+            /*
+             * Other texts may have codes that do not occur in the calibration rows, so these need a
+             * frequency.
+             */
             const size_t codes = k ? CODES : KVD_RANS_SYMBOLS;
             for (size_t s = 0; s < codes; s++)
                 count[k][s] = 64 * count[k][s] + 1;
@@ -157,7 +171,7 @@ static int calibrate(cachegen *c, const kvd_method_setup *s, bool pre, kvd_err *
     return status ? -1 : 0;
 }
 
-/* ---- one plan -------------------------------------------------------------------------------- */
+/* ---- opening and closing a plan -------------------------------------------------------------- */
 
 static bool calibrated(const kvd_parameter_values *v)
 {
@@ -209,22 +223,25 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- coding of blocks ------------------------------------------------------------------------ */
 
-/* Memory of a block of n rows of d numbers, and the steps and tables that it is coded with. */
+/*
+ * Scratch memory for a block of n rows of d numbers, and the steps and frequency tables of its
+ * code.
+ */
 typedef struct {
     const float *step; /* [d] */
-    /* table of the anchors, then tables of the differences of each context */
+    /* Frequency table of the anchors, then tables of the differences for each context. */
     const kvd_rans_table *table;
     float *scale;    /* [n][2] scales and zero points of anchors */
-    float *own_step; /* [d] */
+    float *own_step; /* [d] steps from the block itself */
     kvd_rans_table own_table[2];
     uint16_t *context; /* [n][d] index of the table of each code */
     uint8_t *code;     /* [n][d] */
     uint8_t *stream;
 } buffers;
 
-/* Returns the anchor of row i among the decoded rows. */
+/* Returns the decoded anchor (first row of the group) to which row i belongs. */
 static float *anchor_of(const cachegen *c, float *decoded, size_t i, size_t d)
 {
     return decoded + (i - i % c->group) * d;
@@ -242,7 +259,7 @@ static void code_anchors(const cachegen *c, const kvd_bits_block *b, buffers *w,
     }
 }
 
-/* Codes the rows that are no anchors. With `own` all their codes have context 1. */
+/* Codes the differences of all rows that are not anchors. With `own` all codes have context 1. */
 static void code_differences(const cachegen *c, const kvd_bits_block *b, buffers *w, float *decoded)
 {
     const size_t d = b->d;
@@ -254,7 +271,7 @@ static void code_differences(const cachegen *c, const kvd_bits_block *b, buffers
         }
 }
 
-/* Sets the steps of a block from its own differences. */
+/* Sets the quantisation steps of a block from its own differences. */
 static void set_own_steps(const cachegen *c, const kvd_bits_block *b, buffers *w, float *decoded)
 {
     const size_t d = b->d, anchors = (b->n + c->group - 1) / c->group;
@@ -269,7 +286,10 @@ static void set_own_steps(const cachegen *c, const kvd_bits_block *b, buffers *w
     w->step = w->own_step;
 }
 
-/* Sets the tables of a block from its own codes, as a reader decodes them. *bytes is their size. */
+/*
+ * Sets the frequency tables of a block from its own codes, rounded as a reader decodes them. *bytes
+ * is their stored size.
+ */
 static int set_own_tables(buffers *w, size_t size, size_t *bytes, kvd_err *err)
 {
     uint8_t stored[KVD_RANS_TABLE_ROOM];

@@ -15,7 +15,7 @@ int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of heads that share a latent, whose rows are side by side. */
+/* Returns the number of KV heads that share a latent; their rows are side by side. */
 static size_t heads_of(const kvd_method_setup *s)
 {
     return s->dims && s->dims->rebuild ? (size_t)s->dims->heads : 1;
@@ -27,7 +27,10 @@ int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s
     const size_t numbers = n * (size_t)s->config->d_head * heads_of(s);
     *r = (kvd_calibration_rows){.setup = s, .pre = pre, .n = n};
     r->rows = malloc(numbers * sizeof *r->rows);
-    /* twice the size: also holds a head before its projection, and scratch to read it */
+    /*
+     * Allocate twice the size: the second half holds a head before its projection, and scratch for
+     * reading it.
+     */
     r->cut = malloc(2 * numbers * sizeof *r->cut);
     return r->rows && r->cut
                ? 0

@@ -1,4 +1,6 @@
-/* Calibration rows of a head as a bits method codes them, after the dims axis. */
+/*
+ * Calibration rows of one head in the form that a bits method codes, that is, after the dims axis.
+ */
 #ifndef KVD_METHODS_BITS_CALIBRATION_H
 #define KVD_METHODS_BITS_CALIBRATION_H
 
@@ -6,21 +8,24 @@
 
 typedef struct {
     const kvd_method_setup *setup; /* borrowed */
-    bool pre;                      /* keys before RoPE */
+    bool pre;                      /* true: read keys before RoPE */
     size_t n;
-    /* cut [n][width] is the result of kvd_calibration_rows_read; rows is private */
+    /* `cut` [n][width] is the result of kvd_calibration_rows_read; `rows` is private. */
     float *rows, *cut;
 } kvd_calibration_rows;
 
-/* Fails unless the calibration of *s has all layers of the model, and K before RoPE if `pre`. */
+/*
+ * Fails unless the calibration activations of *s cover all layers of the model and, if `pre`,
+ * contain K before RoPE.
+ */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
 /*
- * Allocates room for n rows of a head, or of all heads that share a latent. The caller must close
- * *r, after a failure too.
+ * Allocates memory for n calibration rows of a head, or of all heads that share a latent. The
+ * caller must close *r, after a failure too.
  */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
-/* Reads the first n rows of one side of a KV head into r->cut [n][*width]. */
+/* Reads the first n calibration rows of K or V of a KV head into r->cut [n][*width]. */
 int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer, int kv_head,
                               size_t *width, kvd_err *err);
 void kvd_calibration_rows_close(kvd_calibration_rows *r);

@@ -1,7 +1,7 @@
 /*
- * fp8: keys and values in floating-point numbers of 8 bits, E4M3 or E5M2, as vLLM and TensorRT-LLM
- * store a cache in FP8 (formats: OCP 8-bit Floating Point Specification 1.0, 2023; Micikevicius et
- * al. 2022, arXiv 2209.05433).
+ * Method fp8: stores keys and values as floating-point numbers of 8 bits, E4M3 or E5M2, as vLLM and
+ * TensorRT-LLM store a cache in FP8 (formats: OCP 8-bit Floating Point Specification 1.0, 2023;
+ * Micikevicius et al. 2022, arXiv 2209.05433).
  *
  * A number is divided by its scale in float32 and rounded to the nearest number of the format, ties
  * to even; numbers beyond the largest finite one become that one. A read multiplies by the scale.

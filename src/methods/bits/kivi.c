@@ -1,7 +1,7 @@
 /*
- * kivi: keys per channel, values per token, asymmetric, 2 or 4 bits; the newest tokens stay exact
- * (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache", section 3, and
- * its public code).
+ * Method kivi: quantises keys per channel and values per token with a zero point, to 2 or 4 bits;
+ * the newest tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization
+ * for KV Cache", section 3, and its public code).
  *
  * Keys are coded in groups of `group` tokens of one channel as soon as `residual` of them are
  * uncoded, so 0 to residual - 1 of the newest keys are exact (with residual 0, a group at a time).

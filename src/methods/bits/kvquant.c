@@ -1,7 +1,7 @@
 /*
- * kvquant: keys per channel before RoPE, values per token, non-uniform levels from calibration,
- * outliers stored apart (Hooper et al. 2024, "KVQuant: Towards 10 Million Context Length LLM
- * Inference with KV Cache Quantization", sections 3.1 to 3.5).
+ * Method kvquant: keys per channel before RoPE, values per token, non-uniform levels from
+ * calibration, outliers stored apart (Hooper et al. 2024, "KVQuant: Towards 10 Million Context
+ * Length LLM Inference with KV Cache Quantization", sections 3.1 to 3.5).
  *
  * Offline, calibration rows give the range between the outlier quantiles of every channel of keys,
  * and for keys and values of every layer 2^bits levels in [-1, 1] by k-means over the normalised
@@ -50,10 +50,11 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_dims *dims;
     int n_layers, n_kv_heads, d_head, range_width;
-    float *range; /* [n_layers][n_kv_heads][range_width][2] ranges of keys: middle, half width */
+    /* [n_layers][n_kv_heads][range_width][2] range of each key channel: middle, half width */
+    float *range;
     /*
-     * [n_layers][KVD_N_SIDES][2][2^bits], rising: levels to which numbers are compared, and levels
-     * that are read.
+     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], rising: first those to which numbers
+     * are compared, then those that a code is read as.
      */
     float *levels;
 } kvquant;
@@ -64,7 +65,7 @@ static float *levels_of(const kvquant *q, int layer, int side)
            ((size_t)layer * KVD_N_SIDES + (size_t)side) * (2U << (int)q->v->value[BITS]);
 }
 
-/* ---- levels ---------------------------------------------------------------------------------- */
+/* ---- quantisation levels --------------------------------------------------------------------- */
 
 static void keep_moments(const double *histogram, int n, double *level)
 {
@@ -90,14 +91,17 @@ static void keep_moments(const double *histogram, int n, double *level)
 }
 
 /*
- * Histograms of the normalised numbers of a layer: their count, and their weight, which is the
- * count without `weights`.
+ * Histograms of the normalised numbers of K or V of a layer, by count and by weight. Without
+ * `weights` every weight is 1.
  */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
-/* Adds a number to the histograms. *gradient2 is its squared gradient; NULL: its weight is 1. */
+/*
+ * Adds a normalised number to the histograms. *gradient2 is its squared gradient; if NULL, its
+ * weight is 1.
+ */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
 {
@@ -109,7 +113,7 @@ static void add_to(const kvquant *q, histograms *to, float normalised, float hal
                                                   : (double)*gradient2;
 }
 
-/* ---- vectors of values ----------------------------------------------------------------------- */
+/* ---- ranges and outliers of value vectors ---------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -124,8 +128,8 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
 }
 
 /*
- * Marks the k smallest and the k largest numbers as outliers, and writes middle and half width of
- * the others. sorted [n] is scratch.
+ * Marks the k smallest and the k largest numbers of a vector as outliers, and writes the middle and
+ * half width of the others. sorted [n] is scratch.
  */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
@@ -133,7 +137,7 @@ static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uin
     memcpy(sorted, x, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_size);
     const float lo = sorted[k], hi = sorted[n - 1 - k];
-    size_t low = 0, high = 0; /* of equal numbers, the first ones are the outliers */
+    size_t low = 0, high = 0; /* of equal numbers, the first ones become outliers */
     for (size_t i = 0; i < n; i++)
         low += x[i]<lo, high += x[i]> hi;
     for (size_t i = 0; i < n; i++) {
@@ -159,8 +163,8 @@ static float quantile(const float *sorted, size_t n, double share)
 }
 
 /*
- * Sets the ranges of the keys of a head and adds the numbers within them to the histograms.
- * gradient2 [n][width]; NULL: none.
+ * Sets the ranges of the key channels of a head, and adds the numbers within them to the
+ * histograms. gradient2 [n][width] are squared gradients, or NULL.
  */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
@@ -197,7 +201,7 @@ static void calibrate_values(const kvquant *q, const float *cut, const float *gr
     }
 }
 
-/* Sets the levels of one side of a layer from its histograms. */
+/* Sets the quantisation levels of K or V of a layer from its histograms. */
 static int set_levels(kvquant *q, int layer, int side, const histograms *h, kvd_err *err)
 {
     const int levels = 1 << (int)q->v->value[BITS];
@@ -256,8 +260,8 @@ static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher
 }
 
 /*
- * Returns the x beyond which, on both sides, the fraction `share` of a standard normal distribution
- * is.
+ * Returns the x for which the fraction `share` of a standard normal distribution is outside -x ..
+ * x.
  */
 static double normal_range(double share)
 {
@@ -270,7 +274,7 @@ static double normal_range(double share)
 }
 
 /*
- * Makes the tables of normally distributed numbers, the same for all layers and heads. The range
+ * Makes tables for normally distributed numbers, the same for all layers and heads. Their range
  * leaves the fraction `outliers` of the keys of random weights outside.
  */
 static int make_up(kvquant *q, kvd_err *err)
@@ -304,7 +308,7 @@ static void close(void *self)
     free(q);
 }
 
-/* Fails unless the squared gradients are those of the rows that calibration reads. */
+/* Fails unless the squared gradients belong to the same rows that calibration reads. */
 static int check_fisher(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
     const kvd_fisher *const f = s->fisher;
@@ -376,11 +380,11 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* ---- coding ---------------------------------------------------------------------------------- */
+/* ---- coding of blocks ------------------------------------------------------------------------ */
 
 /*
- * Returns the number that is read for x. level [2][n]: the index of the nearest level of the first
- * half selects the level of the second half.
+ * Returns the number that the code of x is read as. level [2][n]: the index of the nearest level of
+ * the first half selects the level of the second half.
  */
 static float decode(const float *level, int n, float x, float middle, float half)
 {

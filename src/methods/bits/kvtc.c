@@ -1,7 +1,7 @@
 /*
- * kvtc: principal components of all heads, bits for groups of them by dynamic programming, DEFLATE
- * (Staniszewski and Lancucki 2025, "KV Cache Transform Coding for Compact Storage in LLM
- * Inference", arXiv 2511.01815).
+ * Method kvtc: codes the principal components of all heads, with bits that dynamic programming
+ * allots to groups of them, and DEFLATE (Staniszewski and Lancucki 2025, "KV Cache Transform Coding
+ * for Compact Storage in LLM Inference", arXiv 2511.01815).
  *
  * Keys before RoPE, and values, of all heads of a token are one row x. With the mean m and the
  * eigenvectors R of the covariance of calibration rows, c = (x - m) R has its largest variances
@@ -36,16 +36,19 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 
-/* Groups begin at multiples of UNIT components and have UNIT << 0 .. N_SIZES - 1 of them. */
+/*
+ * A group of components begins at a multiple of UNIT components and has UNIT << 0 .. N_SIZES - 1 of
+ * them.
+ */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
-/* Transform and groups of one side of a layer. */
+/* Transform of K or V of a layer to principal components, and their groups. */
 typedef struct {
     float *mean;            /* [wide] */
     float *basis;           /* [wide][wide], column j is the j-th principal component */
-    kvd_kvtc_group *groups; /* [n] in rising order; they cover all components */
-    /* number of groups, and number of components up to the end of the last stored group */
+    kvd_kvtc_group *groups; /* [n] groups in rising order; they cover all components */
+    /* Number of groups, and number of components up to the end of the last stored group. */
     size_t n, kept;
 } coder;
 
@@ -56,12 +59,13 @@ typedef struct {
     coder *coder; /* [n_layers][KVD_N_SIDES] */
 } kvtc;
 
-/* ---- groups ---------------------------------------------------------------------------------- */
+/* ---- groups of components -------------------------------------------------------------------- */
 
-/* Squared errors of groups of one side of a layer, means over rows. */
+/* Squared errors of all possible groups of K or V of one layer, as means over rows. */
 typedef struct {
-    double (*coded)[N_SIZES][N_KINDS]; /* [units] errors of the groups that begin at a unit */
-    double *variance;                  /* [units] error of a unit that is not stored */
+    /* [units] errors of the groups that begin at each unit of UNIT components */
+    double (*coded)[N_SIZES][N_KINDS];
+    double *variance; /* [units] error of each unit if it is not stored */
 } costs;
 
 static size_t units_of(size_t wide)
@@ -69,14 +73,17 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the components of a group of UNIT << k that begins at a unit; the last may be cut off. */
+/*
+ * Returns the number of components in a group of UNIT << k that begins at `unit`; the last group
+ * may be shorter.
+ */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
     return size < left ? size : left;
 }
 
-/* Measures the errors of all groups on components c [n][wide]. */
+/* Measures the squared errors of all possible groups on components c [n][wide]. */
 static void measure(const float *c, size_t n, size_t wide, costs *to)
 {
     float decoded[UNIT << (N_SIZES - 1)];
@@ -102,8 +109,9 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
 }
 
 /*
- * Finds the groups whose squared error plus `price` times their bits is least, writes them to *to,
- * and returns their bits per token. least and choice [units + 1] are scratch.
+ * Divides the components into the groups whose squared error plus `price` times their bits is
+ * least. Writes them to *to, and returns their bits per token. least and choice [units + 1] are
+ * scratch.
  */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
@@ -138,7 +146,7 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/* Sets the groups of all layers of a side at the lowest price that keeps the budget. */
+/* Sets the groups of K or V of all layers, at the lowest price per bit that keeps the budget. */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -159,9 +167,9 @@ static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8
                      &t->coder[l * KVD_N_SIDES + side]);
 }
 
-/* ---- calibration ----------------------------------------------------------------------------- */
+/* ---- calibration of transforms --------------------------------------------------------------- */
 
-/* Scratch memory of the calibration of one side. */
+/* Scratch memory for the calibration of K or V. */
 typedef struct {
     float *rows;             /* [n][wide] centred rows of all heads */
     float *head;             /* [2][n][d_head] */
@@ -173,7 +181,10 @@ typedef struct {
     costs *cost;             /* [n_layers] */
 } making;
 
-/* Finds mean and basis of one side of a layer, and measures the errors of its groups. */
+/*
+ * Computes the mean and the principal components of K or V of a layer, and measures the errors of
+ * all possible groups.
+ */
 static int decorrelate(kvtc *t, const kvd_method_setup *s, kvd_x what, int layer, int side,
                        size_t most, making *m, kvd_err *err)
 {
@@ -256,7 +267,7 @@ static int calibrate(kvtc *t, const kvd_method_setup *s, bool pre, kvd_err *err)
     return status;
 }
 
-/* ---- one plan -------------------------------------------------------------------------------- */
+/* ---- opening and closing a plan -------------------------------------------------------------- */
 
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -315,14 +326,14 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
     return c->n;
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- coding of blocks ------------------------------------------------------------------------ */
 
-/* Memory of a block of n rows. */
+/* Scratch memory for a block of n rows. */
 typedef struct {
     float *x;        /* [n][wide] rows without the mean, then the decoded rows */
-    float *c;        /* [n][wide] components */
-    float *scale;    /* [groups][n][2] */
-    uint8_t *codes;  /* [wide] of a group of one row */
+    float *c;        /* [n][wide] principal components */
+    float *scale;    /* [groups][n][2] shifts and scales */
+    uint8_t *codes;  /* [wide] codes of one group in one row */
     uint8_t *packed; /* all codes, group by group, row by row */
     uint8_t *small;  /* compressed form of `packed` */
 } buffers;
@@ -337,8 +348,8 @@ static size_t packed_bytes(const coder *c, size_t n)
 }
 
 /*
- * Codes the components of n rows into packed codes and scales, or reads the components from these.
- * Codes of 2, 4 and 8 bits never cross a byte.
+ * Codes the components of n rows into packed codes and scales or, if `read`, decodes the components
+ * from these. Codes of 2, 4 and 8 bits never cross a byte boundary.
  */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {

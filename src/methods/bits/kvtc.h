@@ -1,4 +1,4 @@
-/* Groups of principal components that kvtc found, for tests and reports. */
+/* Groups of principal components that method kvtc chose, for tests and reports. */
 #ifndef KVD_METHODS_BITS_KVTC_H
 #define KVD_METHODS_BITS_KVTC_H
 
@@ -10,8 +10,9 @@ typedef struct {
 } kvd_kvtc_group;
 
 /*
- * Returns the number of groups of one side of a layer, and points *groups at them, in rising order.
- * They cover all n_kv_heads * d_head components and are borrowed from the open method.
+ * Points *groups at the groups of principal components of K or V of a layer, in rising order, and
+ * returns their number. They cover all n_kv_heads * d_head components and are borrowed from the
+ * open method.
  */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
 

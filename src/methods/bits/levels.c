@@ -5,7 +5,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Prefix sums over bins: of weights, and of weights times middles and times squared middles. */
+/*
+ * Prefix sums over the bins of a histogram: of weights, of weights times bin middles, and of
+ * weights times squared middles.
+ */
 typedef struct {
     double *weight, *first, *second; /* [bins + 1] */
 } prefixes;
@@ -15,7 +18,10 @@ double kvd_level_bin(int bin, int bins)
     return -1 + (2.0 * bin + 1) / bins;
 }
 
-/* Returns the squared error of bins from .. to - 1 if they are read as their mean. */
+/*
+ * Returns the squared error of histogram bins from .. to - 1 if all their numbers are read as their
+ * mean.
+ */
 static double lost(const prefixes *s, int from, int to)
 {
     const double w = s->weight[to] - s->weight[from], x = s->first[to] - s->first[from];
@@ -23,9 +29,9 @@ static double lost(const prefixes *s, int from, int to)
 }
 
 /*
- * Adds one level by divide and conquer, for all ends e = lo .. hi: least[e] is the squared error of
- * bins 0 .. e - 1 with that level, begin[e] the first bin of the level, which does not fall as e
- * rises. `before` is `least` with one level less.
+ * Adds one quantisation level by divide and conquer, for all ends e = lo .. hi. least[e] becomes
+ * the squared error of bins 0 .. e - 1 with that level, begin[e] the first bin of the level, which
+ * does not fall as e rises. `before` is `least` with one level less.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

@@ -1,4 +1,4 @@
-/* Levels of a non-uniform code, from a histogram of the numbers that it codes. */
+/* Levels of a non-uniform quantiser, from a histogram of the numbers that it codes. */
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
 
@@ -6,7 +6,9 @@
 
 enum { KVD_LEVELS_BINS = 65535 }; /* largest number of bins */
 
-/* Returns the middle of a bin of [-1, 1] divided into `bins` equal bins. */
+/*
+ * Returns the middle of bin number `bin` if the interval [-1, 1] is divided into `bins` equal bins.
+ */
 double kvd_level_bin(int bin, int bins);
 
 /*

@@ -6,8 +6,8 @@
 #define KVD_METHODS_BITS_MINIFLOAT_H
 
 typedef struct {
-    int bits;      /* bits of a number, the sign included */
-    int mantissa;  /* stored bits of the mantissa */
+    int bits;      /* number of bits, including the sign */
+    int mantissa;  /* number of stored bits of the mantissa */
     int least;     /* exponent of the smallest normal number */
     float largest; /* largest finite number */
 } kvd_minifloat;

@@ -1,7 +1,7 @@
 /*
- * nvfp4: blocks of 16 numbers in E2M1, 4 bits each, with a scale in E4M3 per block and a float32
- * scale per tensor (NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv 2509.25149,
- * appendix B; the same as in TensorRT-LLM and Transformer Engine).
+ * Method nvfp4: codes blocks of 16 numbers in E2M1, 4 bits each, with a scale in E4M3 per block and
+ * a float32 scale per tensor (NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv
+ * 2509.25149, appendix B; the same as in TensorRT-LLM and Transformer Engine).
  *
  * With the scale t of the tensor, the scale of a block is s = E4M3(max |x| / 6 / t), and a number
  * is read as E2M1(x / (s t)) s t. All roundings are to the nearest, ties to even, and saturate. t
@@ -53,7 +53,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Writes the numbers that are read for a block x [n] to y, with the scale t of the tensor. */
+/* Codes a block x [n], and writes the decoded numbers to y. `t` is the scale of the tensor. */
 static void code_block(const float *x, size_t n, float t, float *y)
 {
     float most = 0;

@@ -55,32 +55,35 @@
 
 typedef struct {
     int32_t bits;
-    int32_t k_group; /* tokens of a channel per scale: 16, 32, 64; 0: keys have no scales */
-    int32_t v_group; /* channels of a token per scale: 16, 32, 64, or KVD_WIDTH_MAX for all */
+    /* tokens of a key channel that share a scale: 16, 32, 64; 0: keys have no scales */
+    int32_t k_group;
+    /* channels of a token's values that share a scale: 16, 32, 64, or KVD_WIDTH_MAX for all */
+    int32_t v_group;
     int32_t v_apart; /* number of outliers of a value vector */
-    int32_t k_apart; /* room for outliers of keys per page, a multiple of 4; 0: none */
+    /* number of key outliers that a page has room for, a multiple of 4; 0: none */
+    int32_t k_apart;
     /*
      * Bits of the exponent of floating-point codes; the sign takes one bit, the mantissa the
      * others. 0: codes are integers.
      */
     int32_t exponent;
     /*
-     * Channels of a token, of keys and of values, that share a scale of floating-point codes: 32 (a
-     * power of two, E8M0) or 16 (E4M3); 0: no scales in the page
+     * Number of channels of a token that share a scale of floating-point codes: 32 (a power of two,
+     * E8M0) or 16 (E4M3). 0: the page has no scales.
      */
     int32_t block;
-    bool norms; /* vectors are rotated, and keys have a norm per token */
+    bool norms; /* vectors are rotated (turboquant), and keys have a norm per token */
 } kvd_packed_form;
 
 /*
- * Norms are stored divided by this power of two, and levels multiplied by it, so that probabilities
- * times norms fit in float16.
+ * Power of two by which stored norms are divided and levels multiplied, so that probabilities times
+ * norms fit in float16.
  */
 #define KVD_PACKED_NORM 8.0f
 
 /*
- * Offsets in bytes of the parts of a head's page, multiples of 16. Codes of keys are at 0; `bytes`
- * is the size.
+ * Offsets in bytes of the parts of one head's page, multiples of 16. Codes of keys are at 0;
+ * `bytes` is the size of the page.
  */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
@@ -114,7 +117,7 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/* Returns the first word of a lane, in words from the start of the codes of a side. */
+/* Returns the index of a lane's first word of codes, from the start of the codes of K or V. */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;
@@ -141,8 +144,8 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 }
 
 /*
- * Returns the place of the scale of position x (% 16), in float16 numbers from the start of a block
- * of 16. The zero point is 4 further.
+ * Returns the index of the scale of position x (% 16) within a block of 16 positions, in float16
+ * numbers. The zero point is 4 numbers further.
  */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
@@ -150,8 +153,8 @@ KVD_PACKED_INLINE int kvd_packed_scale(int x)
 }
 
 /*
- * Returns the place of the scale of token t in the 64 bytes of a block: a lane reads those of its
- * tokens of keys (side 0) as 8 adjacent bytes, and of values (side 1) as 16.
+ * Returns the index of the scale of token t in the 64 bytes of a block's scales. A lane reads the
+ * scales of its tokens as 8 adjacent bytes for keys (side 0), and as 16 for values (side 1).
  */
 KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 {
@@ -159,8 +162,8 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 }
 
 /*
- * A piece of the bits of number n (0 .. 31): `width` bits of the code, from bit `below` on, are in
- * words[word] from bit `shift` on. The next piece begins at below + width.
+ * Location of a piece of the code of number n (0 .. 31): `width` bits of the code, from bit `below`
+ * on, are in words[word] from bit `shift` on. The next piece begins at below + width.
  */
 typedef struct {
     int word, shift, width;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Smallest state between two symbols; the encoder starts with it. */
+/* Smallest state of the coder between two symbols; the encoder starts with it. */
 static const uint32_t LEAST = 1u << 23;
 enum { STATE_BYTES = 4 };
 
@@ -11,9 +11,9 @@ static uint32_t frequency(const kvd_rans_table *t, int symbol)
     return (uint32_t)(t->start[symbol + 1] - t->start[symbol]);
 }
 
-/* ---- tables ---------------------------------------------------------------------------------- */
+/* ---- frequency tables ------------------------------------------------------------------------ */
 
-/* Sets `first` from `start`. */
+/* Sets `first`, the search index of a table, from `start`. */
 static void index_parts(kvd_rans_table *t)
 {
     for (int part = 0, s = 0; part < KVD_RANS_PARTS; part++) {
@@ -34,7 +34,9 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /* the most frequent symbols change, because it costs them least */
+    /*
+     * Rounding errors are given to the most frequent symbols, because that costs the fewest bits.
+     */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -55,7 +57,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
     index_parts(t);
 }
 
-/* Bits of a byte string, lowest bit of a byte first. */
+/* Reader or writer of bits in a byte string, lowest bit of a byte first. */
 typedef struct {
     uint8_t *out;
     const uint8_t *in;
@@ -71,7 +73,7 @@ static void put(bit_string *b, uint32_t value, int bits)
     }
 }
 
-/* Returns the next bits, zeros beyond the end. */
+/* Returns the next `bits` bits of the string, zeros beyond its end. */
 static uint32_t get(bit_string *b, int bits)
 {
     uint32_t value = 0;
@@ -82,8 +84,8 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * A table is the last symbol that has a frequency, 8 bits, then for each symbol up to that one the
- * number of bits of its frequency, 4 bits, and the bits below the highest one.
+ * Writes a frequency table: the last symbol that has a frequency, 8 bits; then for each symbol up
+ * to that one the number of bits of its frequency, 4 bits, and the bits below the highest one.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -126,7 +128,7 @@ int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *
     return 0;
 }
 
-/* ---- codes ----------------------------------------------------------------------------------- */
+/* ---- coding of symbols ----------------------------------------------------------------------- */
 
 size_t kvd_rans_room(size_t n)
 {
@@ -138,7 +140,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 {
     uint8_t *const end = out + kvd_rans_room(n), *at = end;
     uint32_t x = *state ? *state : LEAST;
-    /* symbols are coded from the last to the first, so that a reader goes forward */
+    /* Symbols are coded from the last to the first, so that a reader decodes them forwards. */
     for (size_t i = n; i-- > 0;) {
         const kvd_rans_table *const t = &table[context ? context[i] : 0];
         const uint32_t f = frequency(t, symbol[i]);
@@ -169,7 +171,7 @@ int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const 
     return 0;
 }
 
-/* Returns the symbol to which a number below KVD_RANS_TOTAL belongs. */
+/* Returns the symbol whose frequency range contains `number`, which is below KVD_RANS_TOTAL. */
 static int symbol_at(const kvd_rans_table *t, uint32_t number)
 {
     int s = t->first[number / KVD_RANS_PART];

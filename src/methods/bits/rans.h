@@ -15,7 +15,10 @@
 #include "common/err.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
-/* Parts of equal size of the numbers below KVD_RANS_TOTAL, where a search for a symbol begins. */
+/*
+ * Parts of equal size into which the numbers below KVD_RANS_TOTAL are divided; the search for a
+ * symbol begins at a part.
+ */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /*
@@ -24,30 +27,33 @@ enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    uint8_t first[KVD_RANS_PARTS]; /* the symbol of the first number of each part */
+    uint8_t first[KVD_RANS_PARTS]; /* symbol of the first number of each part */
 } kvd_rans_table;
 
 /*
- * Sets frequencies in proportion to count [n], n <= 256. A symbol that was counted has a frequency
- * of at least 1. If nothing was counted, symbol 0 has all.
+ * Sets the frequencies of a table in proportion to count [n], n <= 256. A symbol that was counted
+ * has a frequency of at least 1. If all counts are 0, symbol 0 has the whole total.
  */
 void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n);
 
-/* Largest number of bytes of a table. */
+/* Largest number of bytes of a stored frequency table. */
 enum { KVD_RANS_TABLE_ROOM = (KVD_RANS_SYMBOLS * 18 + 8 + 7) / 8 };
-/* Writes the table to out, [KVD_RANS_TABLE_ROOM] bytes at most. Returns the number of bytes. */
+/*
+ * Writes the frequency table to `out`, at most KVD_RANS_TABLE_ROOM bytes. Returns the number of
+ * bytes.
+ */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out);
 /*
- * Reads a table that kvd_rans_table_write wrote, from in [n]. *used is its number of bytes. Fails
- * if the bytes end early or are no table.
+ * Reads a frequency table that kvd_rans_table_write wrote, from in [n], and sets *used to its
+ * number of bytes. Fails if the bytes end early or are not a table.
  */
 int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *used, kvd_err *err);
 
-/* Returns the largest number of bytes that n symbols take. */
+/* Returns the largest number of bytes that n coded symbols can take. */
 size_t kvd_rans_room(size_t n);
 
 /*
- * Codes symbol [n] to out, which has kvd_rans_room(n) bytes, and sets *bytes. Symbol i has the
+ * Codes symbol [n] to `out`, which has kvd_rans_room(n) bytes, and sets *bytes. Symbol i has the
  * frequencies of table[context[i]], or of table[0] if context is NULL. If n is 0, no byte is
  * written. Fails if a symbol has frequency 0.
  */
@@ -55,24 +61,25 @@ int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const 
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
 
 /*
- * Reads n symbols from in [bytes], coded with the same tables and contexts. Fails if the bytes end
- * early, or if bytes or a state other than that of the encoder are left.
+ * Decodes n symbols from in [bytes], with the tables and contexts of the encoder. Fails if the
+ * bytes end early, if bytes are left, or if the final state is not the encoder's first.
  */
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
 /*
- * Codes n symbols on top of a stream with final state *state, which becomes the new final state; a
- * new stream begins with *state 0. The bytes that the stream grows by are written to out, which has
- * kvd_rans_room(n) bytes. Nothing but the 4 bytes of the last state is stored per stream, however
- * many calls made it. The stream is read from its end: the last call's symbols first.
+ * Appends the code of n symbols to a stream with final state *state, which becomes the new final
+ * state; a new stream begins with *state 0. Writes the bytes by which the stream grows to `out`,
+ * which has kvd_rans_room(n) bytes. Apart from these, a stream stores only the 4 bytes of its last
+ * state, however many calls made it. The stream is read from its end: the last call's symbols
+ * first.
  */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
 
 /*
- * Reads the n symbols of the last kvd_rans_push from its bytes in [bytes], with the same tables and
- * contexts, and sets *state to that before the call (not 0). Fails as kvd_rans_decode does.
+ * Decodes the n symbols of the last kvd_rans_push from its bytes in [bytes], with the same tables
+ * and contexts. Sets *state to the state before that call (not 0). Fails as kvd_rans_decode does.
  */
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);

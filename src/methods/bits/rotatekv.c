@@ -1,7 +1,8 @@
 /*
- * rotatekv: keys rotated over several heads before RoPE and ordered by channel, values rotated per
- * head, attention sinks exact (Su et al. 2025, "RotateKV: Accurate and Robust 2-Bit KV Cache
- * Quantization for LLMs via Outlier-Aware Adaptive Rotations", section 4, and its public code).
+ * Method rotatekv: keys rotated over several heads before RoPE and ordered by channel, values
+ * rotated per head, attention sinks exact (Su et al. 2025, "RotateKV: Accurate and Robust 2-Bit KV
+ * Cache Quantization for LLMs via Outlier-Aware Adaptive Rotations", section 4, and its public
+ * code).
  *
  * The keys of all heads of a token are one row. Parts of `heads` adjacent heads are multiplied by a
  * normalised Walsh-Hadamard matrix, and the channels of all heads are sorted by their sums over
@@ -35,7 +36,7 @@ static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 typedef struct {
     const kvd_parameter_values *v;
     size_t n_kv_heads, d, heads;
-    uint32_t *order; /* [n_layers][n_kv_heads * d]: channel at each place of the order */
+    uint32_t *order; /* [n_layers][n_kv_heads * d] channel numbers in sorted order */
 } rotatekv;
 
 /*
@@ -78,8 +79,8 @@ static int rising(const void *a, const void *b)
 }
 
 /*
- * Sorts the channels of a layer. The sum of rotated rows is the rotated sum of rows. rows
- * [2][n][d], sum and sorted [n_kv_heads * d] are scratch.
+ * Sorts the channels of a layer by their sums over calibration rows. The sum of rotated rows is the
+ * rotated sum of rows. rows [2][n][d], sum and sorted [n_kv_heads * d] are scratch.
  */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, placed *sorted, kvd_err *err)
@@ -160,9 +161,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- coding ---------------------------------------------------------------------------------- */
+/* ---- coding of blocks ------------------------------------------------------------------------ */
 
-/* Replaces x [n] by the numbers that are read. */
+/* Quantises a group x [n] and replaces it by the decoded numbers. */
 static void quantise(float *x, size_t n, int bits, float clip)
 {
     float lo = x[0], hi = x[0];

@@ -1,15 +1,16 @@
-/* Scales of formats whose numbers are divided by one factor per tensor. */
+/* Scales of number formats in which all numbers of a tensor are divided by one factor. */
 #ifndef KVD_METHODS_BITS_SCALES_H
 #define KVD_METHODS_BITS_SCALES_H
 
 #include "methods/axis.h"
 
 /*
- * Numbers that share a scale: all numbers (the scale is 1), a layer's, or a KV head's of a layer.
+ * Set of numbers that share a scale: all numbers (the scale is 1), those of a layer, or those of a
+ * KV head of a layer.
  */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
-/* An open fp8 or nvfp4 (`self` of kvd_bits_method) begins with its scales. */
+/* Scales of an open fp8 or nvfp4 method. They are the first member of its `self`. */
 typedef struct {
     size_t n_kv_heads;
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
@@ -17,7 +18,7 @@ typedef struct {
 
 /*
  * Sets the scales so that the largest magnitude among the first `rows` calibration tokens, as a
- * bits method codes them, becomes `largest`. Keys and values have scales of their own. A tensor of
+ * bits method codes them, becomes `largest`. Keys and values have separate scales. A tensor of
  * zeros has the scale 1. With KVD_SCALE_ONE nothing of *s is read. The caller must call
  * kvd_scales_release, after a failure too.
  */

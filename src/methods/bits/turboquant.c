@@ -1,7 +1,7 @@
 /*
- * turboquant: a random rotation, then the best scalar code of each coordinate (Zandieh, Daliri,
- * Hadian and Mirrokni 2025, "TurboQuant: Online Vector Quantization with Near-optimal Distortion
- * Rate", arXiv 2504.19874, Algorithms 1 and 2).
+ * Method turboquant: applies a random rotation, then codes each coordinate by the best scalar
+ * quantiser (Zandieh, Daliri, Hadian and Mirrokni 2025, "TurboQuant: Online Vector Quantization
+ * with Near-optimal Distortion Rate", arXiv 2504.19874, Algorithms 1 and 2).
  *
  * A vector x of d numbers is stored as its norm and a code of u = x / |x|. A coordinate of y = P u,
  * for a random orthogonal matrix P, has the density c (1 - t^2)^((d - 3) / 2) whatever u is, so one
@@ -49,23 +49,24 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 2048, STREAM = 0x7151 };
-/* Range of the levels, in standard deviations of a coordinate. */
+/* Largest magnitude covered by the quantisation levels, in standard deviations of a coordinate. */
 static const double RANGE = 8;
 
-/* Matrices and levels of vectors of one width. */
+/* Random matrices and quantisation levels for vectors of one width. */
 typedef struct {
-    float *rotation, *sketch; /* [width][width]; sketch NULL without qjl */
+    float *rotation, *sketch; /* [width][width] matrices P and S; S is NULL without qjl */
     float level[3][256];      /* levels of bits - 1, bits and bits + 1, rising */
 } tables;
 
 typedef struct {
-    int bits;        /* bits of channels that are not outliers */
+    int bits;        /* bits per coordinate, outlier channels excepted */
     double outliers; /* fraction of the channels that have one bit more */
     bool qjl;
     uint64_t seed;
     int d_head, n_heads, n_kv_heads; /* of the model */
     size_t widest;
-    _Atomic(tables *) *of; /* [widest + 1]; NULL until a vector of the width is coded */
+    /* [widest + 1] tables by width; NULL until a vector of that width is coded */
+    _Atomic(tables *) *of;
 } turboquant;
 
 static void free_tables(tables *t)
@@ -78,8 +79,8 @@ static void free_tables(tables *t)
 }
 
 /*
- * Replaces a [n][n], standard normal numbers, by an orthogonal matrix that is uniformly
- * distributed: Q of its QR factors, with the signs of the diagonal of R (Mezzadri 2007).
+ * Replaces a [n][n], standard normal numbers, by a uniformly distributed orthogonal matrix: Q of
+ * its QR factors, with the signs of the diagonal of R (Mezzadri 2007).
  */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
@@ -98,7 +99,10 @@ static int make_orthogonal(double *a, size_t n, kvd_err *err)
                 : 0;
 }
 
-/* Sets the 2^bits levels of a coordinate of a uniformly distributed unit vector of d numbers. */
+/*
+ * Computes the 2^bits quantisation levels for a coordinate of a uniformly distributed unit vector
+ * of d numbers.
+ */
 static int set_levels(size_t d, int bits, float *level, kvd_err *err)
 {
     double *const histogram = malloc((BINS + 256) * sizeof *histogram), *const found =
@@ -110,7 +114,7 @@ static int set_levels(size_t d, int bits, float *level, kvd_err *err)
         return kvd_no_memory(err, "a histogram", (BINS + 256) * sizeof *histogram);
     for (int b = 0; b < BINS; b++) {
         const double t = range * kvd_level_bin(b, BINS);
-        /* one number is 1 or -1 */
+        /* For d = 1 the coordinate is 1 or -1. */
         histogram[b] = d > 1 ? pow(1 - t * t, ((double)d - 3) / 2) : b == 0 || b == BINS - 1;
     }
     const int status = kvd_levels_find(histogram, BINS, 1 << bits, found, err);
@@ -150,8 +154,9 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
 }
 
 /*
- * Returns the tables of width d, which the first caller makes. Two threads may make them at the
- * same time; their tables are equal, and those of the second are freed. On failure returns NULL.
+ * Returns the tables for vectors of d numbers, which the first call makes. Two threads may make
+ * them at the same time; their tables are equal, and those of the second are freed. On failure
+ * returns NULL.
  */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {
@@ -182,7 +187,7 @@ void kvd_turboquant_heads(const void *self, int *d_head, int *group)
     *group = q->n_heads / q->n_kv_heads;
 }
 
-/* ---- one plan -------------------------------------------------------------------------------- */
+/* ---- opening and closing a plan -------------------------------------------------------------- */
 
 static void close(void *self)
 {
@@ -216,7 +221,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- coding ---------------------------------------------------------------------------------- */
+/* ---- coding of vectors ----------------------------------------------------------------------- */
 
 static float norm_of(const float *x, size_t n)
 {
@@ -234,8 +239,8 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
 }
 
 /*
- * Adds to y [n][d] what the signs of S (u - y) say of the residual, for rotated unit vectors u
- * [n][d]. work [2][n][d] is scratch; u is overwritten.
+ * Adds to y [n][d] the estimate of the residual u - y that the signs of S (u - y) give, for rotated
+ * unit vectors u [n][d]. work [2][n][d] is scratch; u is overwritten.
  */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
@@ -254,7 +259,10 @@ static void add_residual(const tables *t, float *u, size_t n, size_t d, float *w
     }
 }
 
-/* Codes n vectors x [n][d] with `bits` bits per number. decoded [n][d] may be x. */
+/*
+ * Codes n vectors x [n][d] with `bits` bits per number, and writes the decoded vectors to `decoded`
+ * [n][d], which may be x.
+ */
 static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d, int bits, bool qjl,
                         float *decoded, kvd_bits_count *count, kvd_err *err)
 {
@@ -296,7 +304,10 @@ typedef struct {
     size_t channel;
 } ranked;
 
-/* Compares by sums of squares, the largest first; of equal sums the first channel comes first. */
+/*
+ * Compares two channels by their sums of squares, largest first; of equal sums the first channel
+ * comes first.
+ */
 static int by_square(const void *a, const void *b)
 {
     const ranked *const x = a, *const y = b;
@@ -312,8 +323,8 @@ static int by_channel(const void *a, const void *b)
 }
 
 /*
- * Orders the channels of x [n][d]: the `outliers` channels with the largest sums of squares come
- * first, then the others; both parts are in rising order of channels.
+ * Orders the channels of x [n][d]: first the `outliers` channels with the largest sums of squares,
+ * then the others, each part in rising order of channels.
  */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, ranked *order)
 {
@@ -327,7 +338,7 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, by_channel);
 }
 
-/* Copies columns order [m] of x [n][d] to part [n][m], or, if `back`, from part to x. */
+/* Copies the channels order [m] of x [n][d] to part [n][m] or, if `back`, from part to x. */
 static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
                           bool back)
 {

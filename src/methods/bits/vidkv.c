@@ -1,7 +1,7 @@
 /*
- * vidkv: keys of 2 bits in channels with a large range and of 1 bit elsewhere, ternary values (Tao
- * et al. 2025, "Plug-and-Play 1.x-Bit KV Cache Quantization for Video Large Language Models", arXiv
- * 2503.16257, section 3, and its public code).
+ * Method vidkv: codes keys with 2 bits in channels with a large range and with 1 bit elsewhere, and
+ * values in ternary (Tao et al. 2025, "Plug-and-Play 1.x-Bit KV Cache Quantization for Video Large
+ * Language Models", arXiv 2503.16257, section 3, and its public code).
  *
  * In a block the fraction `k` - 1 of the channels of keys with the largest ranges is quantised at 2
  * bits, asymmetric, in groups of `group` tokens of a channel. The other channels of a token are
@@ -46,7 +46,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- groups of numbers ----------------------------------------------------------------------- */
+/* ---- codes of a group of numbers ------------------------------------------------------------- */
 
 static float mean_magnitude(const float *x, size_t n, size_t stride)
 {
@@ -75,7 +75,10 @@ static void code_two_bits(const float *x, size_t n, size_t stride, float *y)
     (void)kvd_quantise_group(x, n, stride, 2, y);
 }
 
-/* Applies a code to the groups of one column of x [n][d]. Returns the number of groups. */
+/*
+ * Applies the coding function `code` to every group of one column of x [n][d]. Returns the number
+ * of groups.
+ */
 static size_t code_column(void (*code)(const float *, size_t, size_t, float *), const float *x,
                           size_t n, size_t d, size_t group, float *y)
 {
@@ -88,9 +91,9 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
 /* ---- Fourier transform ----------------------------------------------------------------------- */
 
 /*
- * The spectrum of m real numbers as m real numbers: the sum, then the real and the imaginary part
- * of each frequency below m / 2, then, if m is even, the real part of frequency m / 2. wave [2][m]
- * holds the cosines and the sines of 2 pi i / m.
+ * Writes the spectrum of m real numbers as m real numbers: the sum, then the real and the imaginary
+ * part of each frequency below m / 2, then, if m is even, the real part of frequency m / 2. wave
+ * [2][m] holds the cosines and the sines of 2 pi i / m.
  */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
@@ -124,7 +127,7 @@ static void transform_back(const float *y, size_t m, const double *wave, float *
     }
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- coding of keys -------------------------------------------------------------------------- */
 
 typedef struct {
     float range;
@@ -146,7 +149,8 @@ static int by_channel(const void *a, const void *b)
 }
 
 /*
- * Puts the `two` channels of x [n][d] with the largest ranges first, and the others in their order.
+ * Orders channels: the `two` channels of x [n][d] with the largest ranges come first, then the
+ * others in their original order.
  */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, ranged *order)
 {

@@ -1,5 +1,6 @@
 /*
- * waterfill: transform coding of all KV heads of a layer at one step size for the whole cache.
+ * Method waterfill: transform coding of all KV heads of a layer at one step size for the whole
+ * cache.
  *
  * A row x of a side of a layer (keys before RoPE, or values, of all heads side by side) has mean m
  * and covariance C on calibration text. F is the second moment E[g^T g] of the gradient of the loss
@@ -39,20 +40,20 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 
 /*
- * Symbol ZERO + q is the multiple q. ESCAPE is followed by 4 bytes, which take a table in which all
- * symbols are equal.
+ * Symbol ZERO + q is the multiple q of the step. Symbol ESCAPE is followed by the multiple in 4
+ * bytes, which are coded with a table of equal frequencies.
  */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Fraction of a step that is added before rounding towards 0. */
+/* Fraction of a step that is added to |y| before it is rounded towards 0. */
 static const double ROUND = 0.4;
-/* Share of the mean diagonal of F that is added to the diagonal, so that A has an inverse. */
+/* Fraction of the mean diagonal of F that is added to the diagonal, so that A has an inverse. */
 static const double RIDGE = 1e-3;
 
-/* Transform and tables of one side of a layer. */
+/* Transform and frequency tables of K or V of one layer. */
 typedef struct {
     float *mean;           /* [wide] */
     float *to, *from;      /* [wide][wide]: y = (x - mean) to, x = mean + y from */
-    kvd_rans_table *table; /* [wide + 1]: components, then bytes after an escape */
+    kvd_rans_table *table; /* [wide + 1] tables of components, then one of escaped bytes */
     double offset;         /* mean of |y| / step - |q| over components that are not rounded to 0 */
 } coder;
 
@@ -63,7 +64,7 @@ typedef struct {
     coder *coder; /* [n_layers][KVD_N_SIDES] */
 } waterfill;
 
-/* Returns the multiple of the step to which y is rounded. */
+/* Returns q, the multiple of the step to which component y is rounded. */
 static double multiple_of(double y, double step)
 {
     return copysign(floor(fabs(y) / step + ROUND), y);
@@ -85,7 +86,10 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
                 (blasint)n);
 }
 
-/* Finds the transform of centred rows m->x [n] from the gradients' moment [wide][wide]. */
+/*
+ * Computes the transform from the centred rows m->x [n] and the second moment [wide][wide] of the
+ * gradients.
+ */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
 {
@@ -105,7 +109,7 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
         return -1;
     multiply(false, false, d, m->a, m->c, m->product);
     multiply(false, true, d, m->product, m->a, m->c);
-    for (size_t i = 0; i < d; i++) /* rounding may make it unsymmetric */
+    for (size_t i = 0; i < d; i++) /* rounding may make the matrix unsymmetric */
         for (size_t j = 0; j < i; j++)
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
     if (kvd_gram_svd(m->c, d, m->sigma, m->u, err))
@@ -123,7 +127,8 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
 }
 
 /*
- * Makes the tables from the components y [n][d]. Multiples beyond those that occur are escapes.
+ * Makes the frequency tables from the components y [n][d]. Multiples beyond those that occur are
+ * escapes.
  */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
@@ -206,7 +211,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* ---- one plan -------------------------------------------------------------------------------- */
+/* ---- opening and closing a plan -------------------------------------------------------------- */
 
 static void close_method(void *self)
 {
@@ -259,18 +264,18 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- coding of blocks ------------------------------------------------------------------------ */
 
-/* Memory of a block of n rows. */
+/* Scratch memory for a block of n rows. */
 typedef struct {
-    float *x, *y;      /* [n][wide] rows that are coded, without the mean; their components */
-    uint16_t *context; /* [room] table of each symbol */
+    float *x, *y;      /* [n][wide] rows to be coded, without the mean, and their components */
+    uint16_t *context; /* [room] index of each symbol's frequency table */
     uint8_t *symbol;   /* [room] */
     uint8_t *stream;
     size_t n; /* number of symbols */
 } buffers;
 
-/* Returns true if the component can be stored without an escape. */
+/* Returns true if multiple q of component j can be coded without an escape. */
 static bool plain(const coder *c, size_t j, double q)
 {
     if (fabs(q) > ZERO)
@@ -279,7 +284,7 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/* Sets the symbols of the components of n rows. */
+/* Converts the components of n rows to symbols. */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;
@@ -302,7 +307,7 @@ static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double
     return 0;
 }
 
-/* Sets the components of n rows from their symbols. */
+/* Converts the symbols of n rows back to components. */
 static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step)
 {
     const uint8_t *s = w->symbol;
@@ -318,7 +323,7 @@ static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, doub
     }
 }
 
-/* Codes n rows of w->x, replaces them by their decoded values, and counts bits. */
+/* Codes n rows of w->x, replaces them by their decoded values, and counts the bits. */
 static int code_rows(const coder *c, buffers *w, size_t n, size_t wide, double step,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

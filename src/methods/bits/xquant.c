@@ -1,6 +1,6 @@
 /*
- * xquant: the cache holds the input X of a layer in few bits, and K and V are computed again from
- * it (Tomar et al. 2025, "XQuant: Breaking the Memory Wall for LLM Inference with KV Cache
+ * Method xquant: the cache holds the input X of a layer in few bits, and K and V are computed again
+ * from it (Tomar et al. 2025, "XQuant: Breaking the Memory Wall for LLM Inference with KV Cache
  * Rematerialization", arXiv 2508.10395, sections 3.1 and 3.3.1). X is what W_K and W_V multiply,
  * after the norm.
  *
@@ -33,10 +33,10 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
-/* Matrices of one side of one layer. */
+/* Matrices that rebuild K or V of one layer from the stored inputs. */
 typedef struct {
-    float *down; /* [rank][d_model] U^T; NULL: the cache holds X */
-    float *up;   /* [wide][rank] B S; without `down` [wide][d_model], the weights */
+    float *down; /* [rank][d_model] U^T, which projects X; NULL: the cache stores X itself */
+    float *up;   /* [wide][rank] B S; without `down` the weights, [wide][d_model] */
     float *bias; /* [wide], or NULL */
     float *norm; /* gain of the norm of K, or NULL */
 } matrices;
@@ -44,7 +44,8 @@ typedef struct {
 typedef struct {
     const kvd_config *config;
     int bits;
-    size_t group, wide, rank; /* wide: n_kv_heads * d_head; rank: numbers that a side stores */
+    /* wide: n_kv_heads * d_head; rank: numbers per token stored for K or V */
+    size_t group, wide, rank;
     bool latent;
     matrices *of; /* [n_layers][KVD_N_SIDES] */
 } xquant;
@@ -62,7 +63,10 @@ static void close(void *self)
     free(q);
 }
 
-/* Reads a part of a layer to *to, allocated, or sets *to to NULL if the model does not have it. */
+/*
+ * Reads the weights or the bias of a part of a layer into *to, which it allocates. Sets *to to NULL
+ * if the model does not have this part.
+ */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, float **to,
                      kvd_err *err)
 {
@@ -77,7 +81,10 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
     return 0;
 }
 
-/* Replaces up, the weights [wide][d_model], by the two factors of their decomposition. */
+/*
+ * Replaces `up`, the weights [wide][d_model], by the factors of its singular value decomposition:
+ * `down` and `up`.
+ */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide, r = q->rank;
@@ -92,7 +99,10 @@ static int decompose(const xquant *q, matrices *m, kvd_err *err)
     double *const u = a + d * wide, *const b = u + d * r, *const sigma = b + r * wide;
     for (size_t i = 0; i < d * wide; i++)
         a[i] = (double)m->up[i];
-    /* Rows of the weights are the columns of W_K, and rows of U^T are those of U, in this order. */
+    /*
+     * The weights are stored transposed: their rows are the columns of W_K, and the rows of U^T
+     * those of U.
+     */
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'S', (lapack_int)d, (lapack_int)wide, a, (lapack_int)d,
                        sigma, u, (lapack_int)d, b, (lapack_int)r);
@@ -189,7 +199,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     else
         memcpy(x, b->input, n * d * sizeof *x);
     quantise(q, x, n, q->rank, q->latent && b->side == KVD_KEYS, count);
-    if (!q->latent) { /* one X serves K and V, which count half of it each */
+    if (!q->latent) { /* X serves K and V; each counts half of its bits */
         count->payload /= 2;
         count->side /= 2;
     }

@@ -1,6 +1,7 @@
 /*
- * zipcache: more bits for salient tokens (He et al. 2024, "ZipCache: Accurate and Efficient KV
- * Cache Quantization with Salient Token Identification", sections 4.1 to 4.3).
+ * Method zipcache: codes salient tokens with more bits than the others (He et al. 2024, "ZipCache:
+ * Accurate and Efficient KV Cache Quantization with Salient Token Identification", sections 4.1 to
+ * 4.3).
  *
  * The saliency of a token is the mean probability that it received from the rows that saw it (its
  * normalised attention score). In every block the fraction `share` of most salient tokens is coded
@@ -42,8 +43,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Writes KVD_LEVEL_HIGH for the most salient tokens to salient [n], else KVD_LEVEL_DROPPED,
- * whatever levels a tokens method has assigned.
+ * Writes KVD_LEVEL_HIGH for the most salient tokens of a block to salient [n], else
+ * KVD_LEVEL_DROPPED, whatever levels a tokens method has assigned.
  */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)
@@ -61,8 +62,8 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
 }
 
 /*
- * Codes keys: the numbers of a channel that belong to tokens of one class are a group. They are
- * gathered because they are not equally spaced.
+ * Codes the keys of a block. The numbers of a channel that belong to tokens of one class (salient
+ * or not) form a group; they are gathered because they are not equally spaced.
  */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,
@@ -116,7 +117,8 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const size_t n = b->n > b->d ? b->n : b->d;
     uint8_t *const salient = malloc(b->n);
     float *const scratch = malloc(n * sizeof *scratch);
-    *count = (kvd_bits_count){0, (double)b->n}; /* one bit per token for its class */
+    /* one bit per token for its class (salient or not) */
+    *count = (kvd_bits_count){0, (double)b->n};
     int status = salient && scratch
                      ? 0
                      : kvd_no_memory(err, "a block of the cache", n * sizeof *scratch + b->n);

@@ -19,7 +19,7 @@ struct kvd_gpu_caches {
     uint16_t *o; /* [max_tokens][o_pitch] P V' of the kernels */
 };
 
-/* State of a plan that runs row by row. */
+/* State of a plan that the CPU runs row by row, for a cache of the GPU. */
 typedef struct {
     kvd_cache cache;
     kvd_host_hook bridge;
@@ -30,11 +30,11 @@ struct kvd_gpu_cache {
     kvd_gpu_caches *with;
     kvd_dtype type;
     /*
-     * Number of prompt rows, which attend to keys and values unchanged; 0 if the plan has none or
-     * changes no key and value.
+     * Number of prompt rows, which attend to unchanged keys and values. 0 if the plan has no prompt
+     * or changes no key or value.
      */
     size_t prompt;
-    kvd_cache_account account; /* account of plans in blocks, since it was last read */
+    kvd_cache_account account; /* account of plans that run in blocks, since it was last read */
     host_cache *host;          /* NULL for plans in blocks */
     kvd_cache_layer *layer;    /* [n_layers] */
     kvd_device_memory memory;
@@ -72,7 +72,7 @@ void kvd_gpu_caches_free(kvd_gpu_caches *c)
     free(c);
 }
 
-/* ---- a layer --------------------------------------------------------------------------------- */
+/* ---- attention of one layer ------------------------------------------------------------------ */
 
 int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
                            const uint16_t *o, uint16_t *out, kvd_err *err)
@@ -82,7 +82,10 @@ int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer
     const float one = 1, zero = 0;
     for (int g = 0; g < l->map.n_kv_heads; g++) {
         const int w = l->map.d_v[g];
-        /* cuBLAS sees row-major matrices as their transposes: out^T [d][n] = B_v^T o^T. */
+        /*
+         * cuBLAS sees row-major matrices as their transposes, so this computes out^T [d][n] = B_v^T
+         * o^T.
+         */
         if (kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                  in->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)in->n_tokens, w, &one,
                                  b, CUDA_R_16BF, d, 0, o + l->map.o_offset[g * group], CUDA_R_16BF,
@@ -133,7 +136,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
             ? run_kernels(c->with, l, in, out, err)
             : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
-    /* A latent is key and value at once, and is counted once. */
+    /* In a latent cache a row is key and value at once, and is counted once. */
     const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
                  dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
     c->account.calls += in->n_sequences;
@@ -146,7 +149,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
     return 0;
 }
 
-/* ---- a cache --------------------------------------------------------------------------------- */
+/* ---- creation and release of a cache --------------------------------------------------------- */
 
 static size_t count_kernels(const kvd_gpu_cache *c)
 {

@@ -27,8 +27,8 @@
 #include "model/pass/cuda/attention.h"
 
 /*
- * Device memory shared by the caches of one pass on one GPU, of which one runs at a time. Each part
- * is allocated when the first cache needs it.
+ * Device memory shared by the caches of one pass on one GPU; only one of the caches runs at a time.
+ * Each part is allocated when the first cache needs it.
  */
 typedef struct kvd_gpu_caches kvd_gpu_caches;
 kvd_gpu_caches *kvd_gpu_caches_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
@@ -38,22 +38,23 @@ void kvd_gpu_caches_free(kvd_gpu_caches *c); /* must be called after all its cac
 typedef struct kvd_gpu_cache kvd_gpu_cache;
 
 /*
- * Returns a cache for a plan, which must be open and is borrowed; its matrices are copied to the
- * device.
+ * Returns a new cache for a plan, which must be open and is borrowed. The plan's matrices are
+ * copied to the device.
  */
 kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd_err *err);
 void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
 /*
- * Sets the prompts as kvd_cache does. If the plan has kvd_plan_first_pass, call it before each
- * batch. `prompts` is borrowed.
+ * Sets the first-pass prompts of the next batch, as field kvd_cache.prompts does. Must be called
+ * before each batch if the plan has kvd_plan_first_pass. `prompts` is borrowed.
  */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
-/* Adds the account since the last call to *sum. */
+/* Adds to *sum the account of all batches since the last call. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
 /*
- * Returns the engine: "sm_90a kernel", "mma.sync kernel" or "cuBLAS products, f32"; for a mix
- * "sm_90a kernel (3 layers), cuBLAS products, f32 (1)"; for plans by rows "CPU, f32, row by row".
+ * Returns the name of the code that computes attention: "sm_90a kernel", "mma.sync kernel" or
+ * "cuBLAS products, f32"; for a mix "sm_90a kernel (3 layers), cuBLAS products, f32 (1)"; for plans
+ * that run row by row "CPU, f32, row by row".
  */
 const char *kvd_gpu_cache_engine(const kvd_gpu_cache *c);
 

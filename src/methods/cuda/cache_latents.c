@@ -16,7 +16,7 @@ static void *room(kvd_device_memory *memory, size_t bytes, kvd_err *err)
     return kvd_device_new(memory, bytes, what, err);
 }
 
-/* Fills the tables of cosines and sines, equal to those of the pass. */
+/* Fills the RoPE tables of cosines and sines, with the numbers that the pass uses. */
 static int make_tables(kvd_cache_latents *l, kvd_device_memory *memory, const kvd_config *c,
                        size_t max_len, kvd_err *err)
 {
@@ -53,7 +53,10 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
     return l->read ? 0 : -1;
 }
 
-/* Computes the table row of every row of the batch. Layers of one batch share the result. */
+/*
+ * Computes the row of the RoPE tables for every row of the batch. Layers of one batch share the
+ * result.
+ */
 static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, size_t max_len,
                         kvd_err *err)
 {
@@ -69,7 +72,9 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
     if (same)
         return 0;
     l->n_rows = in->n_tokens;
-    /* The source is not pinned memory, so it has been read when the call returns. */
+    /*
+     * Host memory that is not pinned has been read when the call returns, so it may be overwritten.
+     */
     return kvd_cuda_check(cudaMemcpyAsync(l->rope_row, l->host_row,
                                           in->n_tokens * sizeof *l->host_row,
                                           cudaMemcpyHostToDevice, in->stream),
@@ -77,8 +82,8 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
 }
 
 /*
- * Turns one side (keys or values) x, rows ld apart, into latents in `cut`, and these into rows of
- * full width in `read`.
+ * Projects keys or values x, rows ld apart, to latents in `cut`, and rebuilds rows of full width
+ * from them in `read`.
  */
 static int through_latents(const kvd_gpu_attention_in *in, const kvd_cache_layer *layer,
                            kvd_head_rows x, const float *down, const float *up, kvd_dtype type,

@@ -1,4 +1,7 @@
-/* Copies the matrices of a cache to the device, in the forms of its two engines. */
+/*
+ * Copies the projection matrices of a cache to the device, in the layouts of its two engines
+ * (products and kernels).
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +44,10 @@ static bool one_for_both(const kvd_dims_head *head, int n)
     return same;
 }
 
-/* Copies a head's matrix, rows ld apart; writes the identity if the head has none. */
+/*
+ * Copies one head's matrix to `to`, with rows ld apart; writes the identity if the head has no
+ * matrix.
+ */
 static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, size_t ld)
 {
     const float *const m = matrix_of(h, side);
@@ -54,7 +60,7 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/* Fills the form of the products [n][d][d], which must be zeroed before. */
+/* Fills matrices [n][d][d] for the engine of products. The array must be zeroed before. */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
@@ -62,8 +68,8 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Fills the matrices of latents, which must be zeroed before: down to latents one matrix
- * [wide][wide] per group, up from latents one [wide][d] per head.
+ * Fills the matrices of latents, which must be zeroed before: for projection to latents one matrix
+ * [wide][wide] per group, for rebuilding one [wide][d] per head.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -80,8 +86,8 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
 }
 
 /*
- * Fills the form of the kernels, which must be zeroed before: head after head at the widths of the
- * map. Returns the number of elements.
+ * Fills matrices for the kernels: one head after another, at the widths of the map. The array must
+ * be zeroed before. Returns the number of elements.
  */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
@@ -95,9 +101,9 @@ static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int
     return at;
 }
 
-/* ---- all layers ------------------------------------------------------------------------------ */
+/* ---- matrices of all layers ------------------------------------------------------------------ */
 
-/* Sets the widths and the engine of a layer. */
+/* Sets the head widths of a layer and chooses its engine (kernels or products). */
 static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu_share *share,
                           int layer, bool bf16, size_t max_len, const kvd_dims_head *head,
                           int sharing)
@@ -117,7 +123,7 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
                  !kvd_gpu_paged_map(c, share, d_qk, d_v, &l->map);
 }
 
-/* State of the copy of one side's matrix to the device. */
+/* Progress of the copy of one side's matrices to the device. */
 typedef struct {
     char *arena; /* device memory; NULL: only `used` is counted */
     size_t used;

@@ -23,8 +23,9 @@
  */
 typedef struct {
     bool kernels;
-    kvd_attn_map map; /* map of the kernels: widths rounded up to multiples of 16 */
-    size_t kept;      /* numbers stored per token of the share, at the true widths */
+    /* shape of the layer for the kernels: widths rounded up to multiples of 16 */
+    kvd_attn_map map;
+    size_t kept; /* numbers stored per token of this GPU's share, at the true widths */
     const void *a_q, *a_k, *a_v, *b_v, *b_k;
     int heads; /* number of KV heads that share a latent; 0: no latents */
 } kvd_cache_layer;
@@ -42,8 +43,8 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
 
 /*
- * Computes out [n_tokens][n_heads * d_head] = the heads of o [n_tokens][o_pitch], P V' of the
- * kernels, times b_v of their KV head; bf16 (cache.c).
+ * Computes out [n_tokens][n_heads * d_head], bf16: multiplies every head of o [n_tokens][o_pitch],
+ * the P V' of the kernels, by b_v of its KV head (cache.c).
  */
 int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
                            const uint16_t *o, uint16_t *out, kvd_err *err);
@@ -52,13 +53,15 @@ int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer
 
 /* Buffers for reading latents (cache_latents.c). */
 typedef struct {
-    /* [max_tokens][2 n_kv_heads * d_head] keys and values of full width; NULL until allocated */
+    /* Keys and values of full width, [max_tokens][2 n_kv_heads * d_head]; NULL until allocated. */
     float *read;
     float *cosine, *sine; /* tables of kvd_batch_rope; NULL without RoPE */
-    uint32_t *rope_row;   /* [max_tokens] */
+    uint32_t *rope_row;   /* [max_tokens] row of the RoPE tables for each row of the batch */
     uint32_t *host_row;   /* copy of rope_row on the host */
     size_t n_rows;        /* number of valid rows in rope_row */
-    /* written but never read: values that are not finite show in the output */
+    /*
+     * Flag for non-finite numbers. Written but never read, because such numbers show in the output.
+     */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
@@ -66,37 +69,37 @@ typedef struct {
     kvd_device_memory memory;
     float *q_wide; /* [max_tokens][n_heads * d_head]; only in a bf16 pass */
     float *k_wide, *v_wide;
-    float *q_cut, *o_cut; /* Q', P V' */
-    float *k_cut, *v_cut; /* [max_tokens][n_kv_heads * d_head] */
-    /* [max_tokens][n_heads * d_head] attention of prompts; NULL until allocated */
+    float *q_cut, *o_cut; /* projected Q, and P V' of attention */
+    float *k_cut, *v_cut; /* projected K and V, [max_tokens][n_kv_heads * d_head] */
+    /* Attention output of prompts, [max_tokens][n_heads * d_head]; NULL until allocated. */
     float *exact;
     void *scratch; /* scratch of kvd_gpu_attend; NULL until allocated */
     size_t max_len;
     kvd_cache_latents latents;
 } kvd_cache_products;
 
-/* Allocates the buffers that are not allocated yet. */
+/* Allocates the buffers of the engine of products that are not allocated yet. */
 int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kvd_gpu_share *share,
                             kvd_dtype pass, size_t max_tokens, size_t max_len, bool latents,
                             bool prompts, kvd_err *err);
 void kvd_cache_products_release(kvd_cache_products *p);
 /*
- * Computes a layer's attention. Rows of every sequence before row `prompt`, except the sequence's
- * last, attend to keys and values unchanged; 0: no rows do.
+ * Computes a layer's attention with float32 products. In every sequence the rows before row
+ * `prompt`, except the last, attend to unchanged keys and values; with 0, none do.
  */
 int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
                            kvd_err *err);
 
-/* Rows of heads in float32, ld elements apart. */
+/* Rows of all heads in float32, ld elements apart. */
 typedef struct {
     const float *x;
     size_t ld;
 } kvd_head_rows;
 
 /*
- * A product y = x matrix with y of width m, x of width k and matrix [k][m], for n_tokens rows of
- * `batch` heads. Each stride is the distance from one head to the next.
+ * Arguments of a product y = x matrix with y of width m, x of width k and matrix [k][m], for
+ * n_tokens rows of `batch` heads. Each stride is the distance from one head to the next.
  */
 typedef struct {
     const float *x, *matrix;
@@ -112,9 +115,8 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
                            const kvd_gpu_share *share, size_t max_tokens, size_t max_len,
                            kvd_err *err);
 /*
- * Turns keys before RoPE and values into latents, rounds them to the type of the cache, and reads
- * them back as keys after RoPE and values, both of full width. k_cut and v_cut then hold the
- * latents.
+ * Projects keys before RoPE and values to latents, and rounds these to the data type of the cache.
+ * Rebuilds keys after RoPE and values, both of full width. k_cut and v_cut then hold the latents.
  */
 int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,

@@ -1,6 +1,6 @@
 /*
- * A layer of a cache by products in float32. All heads have width d_head; cut heads have zero
- * columns.
+ * Computes a layer of a cache by float32 products. All heads have width d_head; columns beyond a
+ * head's own width are zero.
  */
 #include <stdlib.h>
 
@@ -47,7 +47,10 @@ void kvd_cache_products_release(kvd_cache_products *p)
 int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a, kvd_err *err)
 {
     const float one = 1, zero = 0;
-    /* cuBLAS sees row-major matrices as their transposes: y^T [m][n] = matrix^T x^T. */
+    /*
+     * cuBLAS sees row-major matrices as their transposes, so this computes y^T [m][n] = matrix^T
+     * x^T.
+     */
     return kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                 in->blas, CUBLAS_OP_N, CUBLAS_OP_N, a->m, (int)in->n_tokens, a->k,
                                 &one, a->matrix, CUDA_R_32F, a->m, (long long)a->stride_matrix,
@@ -58,8 +61,8 @@ int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a
 }
 
 /*
- * Computes y [n][n_heads * d] = the heads of x times the matrix [d][d] of their KV head, with one
- * call per member of a group.
+ * Multiplies the heads of x by the matrix [d][d] of their KV head, into y [n][n_heads * d]. Makes
+ * one cuBLAS call per query head of a group.
  */
 static int project(const kvd_gpu_attention_in *in, kvd_head_rows x, int n_heads,
                    const float *matrix, float *y, kvd_err *err)
@@ -92,7 +95,7 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
                           what, err);
 }
 
-/* Converts Q, K or V of the pass to float32 rows. */
+/* Converts Q, K or V of the pass to float32 rows in `wide`. */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)
 {
@@ -100,7 +103,7 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/* Replaces x by K' or V', rounded as a later read finds them. */
+/* Replaces K or V in x by its projection, with the rounding of the cache. */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {
@@ -117,7 +120,10 @@ static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float 
     return 0;
 }
 
-/* Copies the rows of prompts from `exact`, the attention to unchanged keys and values, to `to`. */
+/*
+ * Copies the prompts' attention output, computed with unchanged keys and values, from `exact` to
+ * `to`.
+ */
 static int put_prompts(const kvd_gpu_attention_in *in, size_t prompt, size_t width,
                        const float *exact, float *to, kvd_err *err)
 {
@@ -134,8 +140,8 @@ static int put_prompts(const kvd_gpu_attention_in *in, size_t prompt, size_t wid
 }
 
 /*
- * Computes keys and values as the layer stores them, and the attention of all rows to them,
- * float32, into `to`.
+ * Computes the keys and values that the layer stores, and the float32 attention output of all rows
+ * over them, into `to`.
  */
 static int attend_stored(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                          const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows q,
@@ -143,7 +149,7 @@ static int attend_stored(kvd_cache_products *p, const kvd_gpu_attention_in *in,
 {
     const size_t width_q = (size_t)in->share->n_heads * (size_t)in->config->d_head;
     const bool latents = layer->heads > 0;
-    /* latents already give values of full width */
+    /* With latents the rebuilt values already have full width. */
     const float *const back = latents ? NULL : layer->b_v;
     if (latents ? kvd_cache_latents_read(p, in, layer, type, &k, &v, err)
                 : stored(in, &k, layer->a_k, type, p->k_cut, err) ||
@@ -183,7 +189,7 @@ int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in
         of_keys.k = in->k_pre;
         of_keys.ld = in->ld_pre;
     }
-    /* Attention must not write where Q is stored. */
+    /* The attention output must not overwrite Q. */
     const bool back = layer->b_v && !layer->heads;
     float *const result = direct ? out : back ? p->q_wide : p->o_cut;
     if (widen(&of_keys, of_keys.k, width_k, p->k_wide, &k, err) ||

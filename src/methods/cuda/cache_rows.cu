@@ -1,4 +1,7 @@
-/* The kernel of cache_rows.h: bound by memory; a thread handles one column of some rows. */
+/*
+ * The kernel of cache_rows.h, which rounds rows. It is bound by memory; a thread handles one column
+ * of some rows.
+ */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

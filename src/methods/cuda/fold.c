@@ -5,7 +5,9 @@
 
 static const char what[] = "folding V into the weights";
 
-/* Computes c [n][m], row-major: cuBLAS computes its transpose, columns ldc apart. */
+/*
+ * Computes the product c [n][m], row-major. cuBLAS computes its transpose, with columns ldc apart.
+ */
 static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a, int lda,
                     const void *b, int ldb, cublasOperation_t op_a, cublasOperation_t op_b, void *c,
                     int ldc, kvd_err *err)
@@ -25,8 +27,8 @@ int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, 
 }
 
 /*
- * Folds the rows of V: [d][d_model] of each head becomes A_v^T times it, [d_v][d_model]. temp
- * [d][d_model].
+ * Folds projections into the rows of W_V: [d][d_model] of each head becomes A_v^T times it,
+ * [d_v][d_model]. temp [d][d_model] is scratch.
  */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
@@ -60,7 +62,7 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
     return 0;
 }
 
-/* Folds the columns of O: [d_model][n_heads * d] becomes [d_model][o_pitch]. */
+/* Folds projections into the columns of W_O: [d_model][n_heads * d] becomes [d_model][o_pitch]. */
 int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                          void *to, kvd_err *err)
 {
@@ -83,7 +85,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
                           what, err);
 }
 
-/* Turns b_V into A_v^T b_V, followed by zeros. */
+/* Replaces the bias b_V of V by A_v^T b_V, followed by zeros. */
 static int fold_bias(const kvd_gpu_worker *w, const kvd_gpu_layer *l, const kvd_dims_head *head,
                      kvd_err *err)
 {

@@ -10,25 +10,27 @@
 #include "model/pass/cuda/layer.h"
 
 /*
- * Folds in place every layer whose layer[l] has matrices of V; n_qkv and n_o of the weights become
- * the remaining widths. `dims` must be those from which `layer` was made. If the pass does work
- * between product and cache (biases, norms of Q and K), its rows stay d_head apart, with zeros
- * after the kept ones. bf16 only.
+ * Folds projections of V in place in every layer l whose layer[l] has matrices of V; n_qkv and n_o
+ * of the weights become the remaining widths. `dims` must be those from which `layer` was made. If
+ * the pass applies biases or norms of Q and K before the cache, its rows stay d_head apart, with
+ * zeros after the kept columns. bf16 only.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
-/* Parts of kvd_gpu_fold, for methods that fold differently; queued on the stream of w. */
+/*
+ * Parts of kvd_gpu_fold, for methods that fold differently. The work is queued on the stream of w.
+ */
 
 /*
- * Computes to [r][columns] = A^T W, with A [rows][r] and W [rows][columns] row-major; it reduces
+ * Computes to [r][columns] = A^T W, with A [rows][r] and W [rows][columns] row-major, which reduces
  * the rows of a weight matrix.
  */
 int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,
                          const void *from, void *to, kvd_err *err);
 /*
- * Turns W_O of a layer into W_O B_v^T, with b_v and the widths of c. temp [d_model][n_heads *
- * d_head].
+ * Replaces W_O of a layer by W_O B_v^T, with b_v and the widths of c. temp [d_model][n_heads *
+ * d_head] is scratch.
  */
 int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                          void *temp, kvd_err *err);

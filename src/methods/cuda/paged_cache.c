@@ -11,9 +11,9 @@
 
 static const char what[] = "cache";
 
-enum { CTAS_MAX = 1024 /* most CTAs of a plan */ };
+enum { CTAS_MAX = 1024 /* most CTAs of a launch */ };
 
-/* ---- supported plans ------------------------------------------------------------------------- */
+/* ---- checks of supported plans --------------------------------------------------------------- */
 
 static int check_layers(const kvd_paged_cache *c, size_t max_len, kvd_err *err)
 {
@@ -37,7 +37,7 @@ static int check_layers(const kvd_paged_cache *c, size_t max_len, kvd_err *err)
     return 0;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- allocation of memory -------------------------------------------------------------------- */
 
 static size_t larger(size_t a, size_t b)
 {
@@ -49,7 +49,10 @@ static bool one_layer(const kvd_paged_cache *c)
     return c->method && c->method->one_layer;
 }
 
-/* Returns the entries of heads with different numbers of them, or NULL if all have as many. */
+/*
+ * Returns the page tables of KV heads with different numbers of entries, or NULL if all heads have
+ * the same number.
+ */
 static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
 {
     return c->method ? c->method->heads : NULL;
@@ -60,7 +63,10 @@ static size_t rounded_up(size_t n, size_t step)
     return (n + step - 1) / step * step;
 }
 
-/* Numbers the distinct widths of layers, so that layers of equal widths share work lists. */
+/*
+ * Numbers the distinct layer shapes (widths of heads), so that layers of equal widths share work
+ * lists.
+ */
 static int number_works(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = (size_t)c->config->n_layers;
@@ -87,7 +93,10 @@ static int number_works(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Returns the bytes of a workspace of steps, a multiple of 256. */
+/*
+ * Returns the bytes of the decode kernel's workspace for work lists number `work`, a multiple of
+ * 256.
+ */
 static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len)
 {
     const kvd_gpu_heads *const h = heads_of(c);
@@ -96,7 +105,10 @@ static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len
     return rounded_up(kvd_decode_workspace_bytes(map, (int)rows, (int)max_len, c->n_sms), 256);
 }
 
-/* Allocates the workspaces in one array; each begins at a multiple of 256 bytes. */
+/*
+ * Allocates the workspaces of the decode kernel in one array; each begins at a multiple of 256
+ * bytes.
+ */
 static int make_workspaces(kvd_paged_cache *c, size_t max_len, kvd_err *err)
 {
     size_t bytes = 0, at = 0;
@@ -150,7 +162,7 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
                : -1;
 }
 
-/* Describes layers of full width for a method whose prompts attend whole. */
+/* Describes layers of full width, for a method whose prompts attend uncompressed. */
 static int make_whole(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = (size_t)c->config->n_layers;
@@ -162,7 +174,10 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
                                  c->whole, &c->memory, err);
 }
 
-/* Prepares for prompts that attend whole. Rows that pad a batch of steps read zeros. */
+/*
+ * Prepares buffers for prompts that attend uncompressed. Rows that pad a batch of decode steps read
+ * zeros.
+ */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -194,8 +209,8 @@ static int ask_device(kvd_paged_cache *c, kvd_err *err)
 }
 
 /*
- * Returns 1 if kvd_append applies RoPE. Bias and norms of Q and K come between the product and
- * RoPE; with them the pass applies all three.
+ * Returns 1 if kvd_append applies RoPE. If the model has biases or norms of Q and K, these come
+ * before RoPE, and the pass applies all three.
  */
 static int applies_rope_itself(const kvd_gpu_worker *w)
 {
@@ -223,7 +238,9 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
-    /* Methods that rebuild keys have pages of whole heads and use their matrices themselves. */
+    /*
+     * Methods that rebuild keys have pages of full-width heads and apply their matrices themselves.
+     */
     c->dims = plan->dims && !plan->dims->rebuild ? plan->dims : NULL;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))
@@ -284,14 +301,14 @@ const char *kvd_paged_cache_kernels(const kvd_paged_cache *c)
     return c->hopper ? "sm_90a kernels" : "mma.sync kernels";
 }
 
-/* ---- append ---------------------------------------------------------------------------------- */
+/* ---- storing new rows (append) --------------------------------------------------------------- */
 
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer)
 {
     return (char *)c->pool + c->pool_at[layer];
 }
 
-/* Returns the arguments of kvd_append that are equal for steps and prompts. */
+/* Returns the arguments of kvd_append that decode steps and prompts share. */
 static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const void *x)
 {
     const kvd_cache_layer *const l = &c->layer[layer];
@@ -312,8 +329,8 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
 }
 
 /*
- * Appends rows. kvd_append has one matrix for Q and K. If there are two, the first launch stores K
- * cut by a_q, and the second launch overwrites it with the correct K.
+ * Stores new rows in the pages. kvd_append has one matrix for Q and K. If there are two, the first
+ * launch stores K cut by a_q, and the second launch overwrites it with the correct K.
  */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
@@ -382,7 +399,7 @@ static int append_prompts(const kvd_paged_cache *c, int layer, const void *x, cu
     return append(c, layer, &a, stream, err);
 }
 
-/* Stores the rows of prompts whole, and leaves their whole Q in q_prompts. */
+/* Stores the rows of prompts at full width, and writes their full-width Q to q_prompts. */
 static int append_whole(const kvd_paged_cache *c, int layer, const void *x, cudaStream_t stream,
                         kvd_err *err)
 {
@@ -414,7 +431,7 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                : 0;
 }
 
-/* With equal widths, only the lengths of steps can be balanced. */
+/* If all heads have the same width, only lengths differ, so splitting steps by length suffices. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
@@ -422,7 +439,7 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
                                                             : KVD_SCHEDULE_OURS;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- attention of decode steps --------------------------------------------------------------- */
 
 static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
 {
@@ -490,7 +507,7 @@ static int attend_steps(const kvd_paged_cache *c, const kvd_paged_rows *r, void 
     return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err);
 }
 
-/* ---- prompts --------------------------------------------------------------------------------- */
+/* ---- attention of prompts -------------------------------------------------------------------- */
 
 void kvd_paged_cache_begin(kvd_paged_cache *c)
 {
@@ -532,7 +549,7 @@ static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaSt
     return 0;
 }
 
-/* Runs attention of prompts, whose rows are in `pool`, with the prepared list. */
+/* Runs the attention of prompts over rows in `pool`, with the prepared list of tiles. */
 static int attend_prompts(kvd_paged_cache *c, const void *pool, void *out, cudaStream_t stream,
                           kvd_err *err)
 {
@@ -552,7 +569,7 @@ static int attend_prompts(kvd_paged_cache *c, const void *pool, void *out, cudaS
                             "attention of prompts", err);
 }
 
-/* ---- a layer --------------------------------------------------------------------------------- */
+/* ---- work of one layer ----------------------------------------------------------------------- */
 
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -596,7 +613,10 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
     return m->attended(m, r, err);
 }
 
-/* Lets the rows of prompts attend to each other whole. */
+/*
+ * Computes the attention of prompts over their own uncompressed rows, with the worker's dense
+ * attention.
+ */
 static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, size_t prompts,
                           void *out, kvd_err *err)
 {
@@ -613,7 +633,10 @@ static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, si
     return dense->run(dense, &rows, out, err);
 }
 
-/* As attend_exactly, on whole pages and with the log-sum-exp for the method. */
+/*
+ * Computes the attention of prompts over their uncompressed rows in full-width pages. Writes the
+ * log of the softmax denominators for the method.
+ */
 static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
     return append_whole(c, r->layer, r->x, r->stream, err) ||
@@ -623,7 +646,7 @@ static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, 
                : 0;
 }
 
-/* Stores the new rows of a layer cut, and computes attention at full width. */
+/* Stores the new rows of a layer projected, and computes attention at full width. */
 static int run_exact(kvd_paged_cache *c, const kvd_gpu_attention_in *in, const kvd_paged_rows *r,
                      void *out, kvd_err *err)
 {

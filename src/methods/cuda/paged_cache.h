@@ -31,30 +31,36 @@ typedef struct kvd_paged_cache {
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before init */
     /*
-     * Must be set before init. If true and the plan cuts rows, the rows of a prompt attend to each
-     * other whole, on the worker's dense attention, and the weights must not be folded: rows of V
-     * are cut when they are appended, and P V' of steps is turned back. An iteration then holds
-     * prompts or steps. init clears it if the plan cuts no rows.
+     * Must be set before init. If true and the plan projects rows, the rows of a prompt attend to
+     * each other at full width, with the worker's dense attention, and the weights must not be
+     * folded: rows of V are projected when they are appended, and P V' of decode steps is projected
+     * back. An iteration then holds either prompts or steps. init clears this field if the plan
+     * projects nothing.
      */
     bool exact_prompts;
-    size_t *offset; /* [max_slices + 1] rows of the prompts of an iteration, if exact_prompts */
+    /* [max_slices + 1] first row of each prompt of an iteration, if exact_prompts */
+    size_t *offset;
     /*
-     * If exact_prompts and there is a method: [n_layers] layers of full width, and pages of one of
-     * them with the page numbers of the pool, which hold the prompts of an iteration whole. Their
-     * attention has the log-sum-exp that the method reads, and their Q is in q_prompts.
+     * [n_layers] layers of full width, if exact_prompts and there is a method. One of them at a
+     * time has pages, with the page numbers of the pool, which hold an iteration's prompts at full
+     * width. Their attention gives the log of the softmax denominators that the method reads, and
+     * their Q is in q_prompts.
      */
     kvd_cache_layer *whole;
     void *whole_pool;
-    kvd_dims widest; /* padded dims of KVD_ATTENTION_STOCK */
-    /* dims that give the widths of heads; NULL: full width, or the method sets them */
+    kvd_dims widest; /* projections padded for KVD_ATTENTION_STOCK */
+    /*
+     * Projections that give the widths of heads. NULL: heads have full width, or the method sets
+     * the widths.
+     */
     const kvd_dims *dims;
     kvd_gpu_method *method; /* borrowed; NULL: no method beyond widths */
     kvd_device_memory memory;
     int hopper, n_sms;
-    size_t max_len; /* tokens of the longest request */
+    size_t max_len; /* number of tokens of the longest request */
     /*
-     * [n_layers] layers of equal widths share work lists: layer l uses the lists number work_of[l].
-     * With method->heads, the lists of steps are those of one layer each.
+     * [n_layers] number of each layer's work lists; layers of equal widths share them. With
+     * method->heads, every layer has its own lists of decode steps.
      */
     int *work_of;
     int n_works;
@@ -63,14 +69,15 @@ typedef struct kvd_paged_cache {
     void **workspace;              /* [n_step_works] workspaces of the decode kernel */
     void *q_steps, *q_prompts, *q_unused, *o;
     kvd_prefill_tile *tile;
-    int32_t *first; /* [CTAs + 1] for schedules without a queue */
+    int32_t *first; /* [CTAs + 1] first work item of each CTA, for schedules without a queue */
     void *plan;
     int32_t *next;
     kvd_prefill_args prefill;
-    int prepared;      /* number of the work lists whose tiles are in `tile`; -1: none */
-    void *pool;        /* pages of all layers */
-    size_t *pool_at;   /* [n_layers] byte offset of a layer's first page */
-    size_t page_bytes; /* bytes per page number: of all layers, or of the largest */
+    int prepared;    /* number of the work lists whose tiles are in `tile`; -1: none */
+    void *pool;      /* pages of all layers */
+    size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
+    /* bytes per page number: sum over layers or, with one_layer, of the largest */
+    size_t page_bytes;
 } kvd_paged_cache;
 
 /*
@@ -83,17 +90,17 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                          kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err);
 /*
  * Allocates the pages of the pool, the method's memory for pages and slots, and the idle page. All
- * are filled with random numbers (variance 1). An iteration that follows tokens that were never
- * computed can therefore be timed, and reads as much as with real tokens.
+ * are filled with random numbers of variance 1. An iteration after tokens that were never computed
+ * can therefore be timed, and reads as much as with real tokens.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t slots, cudaStream_t stream,
                               kvd_err *err);
 void kvd_paged_cache_release(kvd_paged_cache *c);
-/* returns for example "sm_90a kernels" */
+/* Returns the name of the attention kernels, for example "sm_90a kernels". */
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists of n steps. kvd_paged_cache_describe writes descriptions of all layers' lists, of
+ * Work lists of n decode steps. kvd_paged_cache_describe writes descriptions of all layers' lists,
  * kvd_paged_cache_works_bytes bytes, to be copied to the device. kvd_paged_cache_plan queues the
  * launch that makes the lists from these and from the lengths on the device.
  */
@@ -103,24 +110,25 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err);
 
 /*
- * The two parts of a layer. kvd_paged_cache_put stores its new rows in the pages; for steps alone
- * it sets the marks of the clock. kvd_paged_cache_attend then writes attention to out [steps, then
- * tokens of prompts][o_pitch]. *open receives the phase that the caller must end.
+ * The two parts of the work on a layer. kvd_paged_cache_put stores its new rows in the pages; in
+ * iterations of decode steps alone it also sets the marks of the clock. kvd_paged_cache_attend then
+ * writes the attention output to out [steps, then tokens of prompts][o_pitch]. *open receives the
+ * phase that the caller must end.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err);
-/* Returns the pages of a layer, starting with page number 0. */
+/* Returns the address of the pages of a layer, starting with page number 0. */
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /*
- * Stores the new rows of prompts in the pages of the layer, and the new rows of steps in the pages
- * `table` [steps][max_pages] of `pool`. For methods.
+ * Stores the new rows of prompts in the pages of the layer, and the new rows of decode steps in the
+ * pages `table` [steps][max_pages] of `pool`. Called by methods.
  */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /*
- * A place for the rows of steps: the newest row is the last of kv_len [steps] in pages `table`
- * [steps][pitch] of `pool`.
+ * Destination of the new rows of decode steps: in the pages `table` [steps][pitch] of `pool`, the
+ * row is the last of the kv_len [steps] rows.
  */
 typedef struct {
     void *pool;
@@ -129,14 +137,17 @@ typedef struct {
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
-/* Returns the schedule that distributes the work of steps, or of prompts. */
+/* Returns the schedule that distributes the attention of decode steps, or of prompts, over CTAs. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /*
- * Returns the phase before the hook's work (KVD_PHASE_QKV or KVD_PHASE_ROPE), whose end the hook
- * marks.
+ * Returns the phase that precedes the work of the hook (KVD_PHASE_QKV or KVD_PHASE_ROPE). The hook
+ * marks its end.
  */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
-/* Must be called before the layers of an iteration, because its prompts have new work lists. */
+/*
+ * Discards the work lists of the previous iteration's prompts. Must be called before the layers of
+ * an iteration.
+ */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 
 #endif

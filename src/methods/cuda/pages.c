@@ -13,7 +13,10 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
     return n_rows * max_pages * sizeof(int32_t);
 }
 
-/* Initial serial of a row; no slot ever has it, so every row is written before its first use. */
+/*
+ * Initial serial number of a row of the page table. No slot ever has it, so every row is written
+ * before its first use.
+ */
 enum { UNKNOWN = -1 };
 
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
@@ -76,8 +79,8 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
     while (s->held > pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
     /*
-     * A new serial, because rows that show this slot may be stale: after it grows again, its pages
-     * may be others.
+     * The new serial number marks table rows that show this slot as stale: after it grows again,
+     * its pages may be others.
      */
     s->serial = ++p->serial;
 }
@@ -102,7 +105,9 @@ int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err 
     return 0;
 }
 
-/* Marks a row with `filled` pages as changed, so that the next upload copies it. */
+/*
+ * Marks a row of the page table with `filled` pages as changed, so that the next upload copies it.
+ */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {
     if (p->dirty_first == p->dirty_end) {

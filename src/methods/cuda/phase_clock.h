@@ -19,19 +19,23 @@
 
 typedef struct {
     bool on;
-    size_t capacity, n;                /* n: marks after the first one, which is the start */
+    /* n: number of marks after the first one, which is the start */
+    size_t capacity, n;
     unsigned long long *device, *host; /* [capacity]; host: pinned */
     uint8_t *phase;                    /* [capacity] phase that ends with each mark */
 } kvd_clock;
 
 /*
- * Allocates the marks. *c must be zeroed before; release it after a failure too. If `on` is false,
- * the clock does nothing.
+ * Allocates the marks of the clock. *c must be zeroed before; release it after a failure too. If
+ * `on` is false, the clock does nothing.
  */
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 
-/* Queue the start of an iteration, the end of a phase, and the copy of all marks to the host. */
+/*
+ * Queue on the stream: the start of an iteration, the end of a phase, and the copy of all marks to
+ * the host.
+ */
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
@@ -42,8 +46,8 @@ int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
 /*
- * Computes the times of an iteration from its marks, which must have reached the host: the phases
- * on the device, and the rest of `total` as KVD_PHASE_HOST.
+ * Computes the times of an iteration's phases from its marks, which must have reached the host. The
+ * rest of `total` is KVD_PHASE_HOST.
  */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 

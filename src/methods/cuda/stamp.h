@@ -1,4 +1,4 @@
-/* Time stamps of the device in stream order. Callable from C and C++. */
+/* Device time stamps, taken in stream order. Callable from C and C++. */
 #ifndef KVD_METHODS_CUDA_STAMP_H
 #define KVD_METHODS_CUDA_STAMP_H
 

@@ -6,13 +6,13 @@ static const char what[] = "lists of an iteration";
 
 enum {
     LISTS = 8,
-    STEP_LISTS = 4 /* number of lists of steps: these come first, followed by LIVE numbers */,
+    STEP_LISTS = 4 /* number of lists of decode steps; they come first, then LIVE */,
     LIVE = 8,
     CONSTANTS = 2
 };
 
 /*
- * Returns the addresses of the lists in an array: lists of n slices first, then lists of all
+ * Returns the addresses of the lists within an array: first lists of n slices, then lists of all
  * tokens.
  */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)

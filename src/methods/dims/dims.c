@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- cutting one head ------------------------------------------------------------------------ */
+/* ---- cutting the projections of one head ----------------------------------------------------- */
 
 /*
  * Returns the leading `width` columns of a basis [d][d] as float32 [d][width]. On failure returns
@@ -46,7 +46,10 @@ static float *transposed(const float *a, size_t rows, size_t cols, kvd_err *err)
     return b;
 }
 
-/* A_q = A_k = R_p of the Q-K pair; A_v = R_p and B_v = R_p^T of the V pair. */
+/*
+ * Sets the projections of one head from orthogonal bases: A_q = A_k = R_p of the Q-K pair; A_v =
+ * R_p and B_v = R_p^T of the V pair.
+ */
 static int cut_orthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
                           kvd_dims_head *h, kvd_err *err)
 {
@@ -62,7 +65,10 @@ static int cut_orthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int l
     return h->b_v ? 0 : -1;
 }
 
-/* A_q, A_k and A_v, B_v^T are the leading columns of the left and right matrices. */
+/*
+ * Sets the projections of one head from biorthogonal bases: A_q, A_k and A_v, B_v^T are the leading
+ * columns of the left and right matrices.
+ */
 static int cut_biorthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
                             kvd_dims_head *h, kvd_err *err)
 {
@@ -85,7 +91,7 @@ static int cut_biorthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int
     return h->b_v ? 0 : -1;
 }
 
-/* ---- all heads ------------------------------------------------------------------------------- */
+/* ---- cutting the projections of all heads ---------------------------------------------------- */
 
 static int check_spectrum(const kvd_dims_method *m, const kvd_spectrum *s, kvd_err *err)
 {
@@ -148,7 +154,7 @@ static int check_widths(const kvd_dims_method *m, const kvd_spectrum *s, const k
     return 0;
 }
 
-/* Allocates all heads, at full width and without matrices. */
+/* Allocates the projections of all heads, at full width and without matrices. */
 static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, kvd_err *err)
 {
     memset(d, 0, sizeof *d);
@@ -169,7 +175,10 @@ static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, k
     return 0;
 }
 
-/* Cuts one head to the widths that it has. On failure releases *d. */
+/*
+ * Cuts the projections of one head from the spectrum, to the widths that the head has in *d. On
+ * failure releases *d.
+ */
 static int cut_head(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                     int kv_head, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * palu: latents of groups of heads, from which keys are rebuilt before RoPE at every step (Chang et
- * al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
+ * Method palu: latents of groups of heads, from which keys are rebuilt before RoPE at every step
+ * (Chang et al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
  *
  * The paper factors W_K of a group of heads as A B, whitened by the inputs' second moments, so that
  * ||X W - X A B|| is minimal. For A and B of rank r the minimum is reached by projecting X W, the
@@ -37,15 +37,18 @@ static const kvd_tradeoff tradeoff = {"p", 0.1, 0.9, false, NULL, 0, 0};
 
 enum { PIECE = 256 };
 
-/* ---- ranks ----------------------------------------------------------------------------------- */
+/* ---- ranks of latents ------------------------------------------------------------------------ */
 
 /* Rank of one matrix (K or V) of one group. */
 typedef struct {
     size_t at, rank;
-    double share; /* the rank before rounding down */
+    double share; /* rank before rounding down */
 } target;
 
-/* Compares by the fraction that rounding down removed, smallest first, as in the public code. */
+/*
+ * Compares two matrices by the fraction that rounding down their ranks removed, smallest first, as
+ * in the public code.
+ */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -63,8 +66,8 @@ static size_t largest(const target *t, size_t n)
 }
 
 /*
- * Writes ranks of n targets in proportion to information [n]: 1 .. wide each and `total` in sum,
- * where n <= total <= n wide.
+ * Writes the ranks of n matrices, in proportion to information [n]: each between 1 and `wide`, and
+ * `total` in sum, where n <= total <= n wide.
  */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
@@ -85,7 +88,7 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
         used += t[i].rank;
     }
     qsort(t, n, sizeof *t, by_rest);
-    while (used < total) /* one rank per target and round; targets of full rank are skipped */
+    while (used < total) /* one more rank per matrix and round; full ranks are skipped */
         for (size_t i = 0; i < n && used < total; i++)
             if (t[i].rank < wide) {
                 t[i].rank++;
@@ -102,11 +105,12 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
     return 0;
 }
 
-/* ---- latents --------------------------------------------------------------------------------- */
+/* ---- latents of groups of KV heads ----------------------------------------------------------- */
 
 /*
- * Computes the singular values [wide] and right singular vectors, basis [wide][wide] with falling
- * columns, of n rows of `heads` adjacent heads side by side.
+ * Computes the singular values [wide] and the right singular vectors, largest first, of n
+ * calibration rows of `heads` adjacent heads side by side. The vectors are the columns of basis
+ * [wide][wide].
  */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
@@ -135,8 +139,8 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Returns the rank that Eq. 6 keeps at rate r. tail [wide] is the fraction of the sum from each
- * value on.
+ * Returns the rank that Eq. 6 keeps at removal rate r. tail [wide] holds, for each singular value,
+ * the fraction of the sum from that value on.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -161,7 +165,10 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Copies the singular values [d] of a drawn matrix of one head from the setup's spectrum. */
+/*
+ * Copies the singular values [d] of one head's randomly drawn matrix from the spectrum of the
+ * setup.
+ */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -179,8 +186,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
 }
 
 /*
- * Writes the ranks of n targets by Eq. 6, at the smallest r for which their sum is at most `most`,
- * where most >= n.
+ * Writes the ranks of n matrices by Eq. 6, at the smallest removal rate r for which the ranks sum
+ * to at most `most`, where most >= n.
  */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
@@ -216,7 +223,7 @@ static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wi
     return status;
 }
 
-/* Writes rank [n_layers][groups][KVD_N_SIDES]. */
+/* Writes the rank of every layer, group and side to rank [n_layers][groups][KVD_N_SIDES]. */
 static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_t wide, size_t each,
                       size_t n_rows, size_t *rank, kvd_err *err)
 {
@@ -263,8 +270,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates a [wide][r], the r columns of `basis` from `from` on, cyclically, and b [r][d], the
- * rows of a that belong to head h of the group, transposed.
+ * Allocates the projection a [wide][r], r columns of `basis` from column `from` on, cyclically.
+ * Also allocates b [r][d], the transposed rows of a that belong to head h of the group.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
@@ -292,7 +299,8 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
         /*
-         * With `drawn` there is one random basis; every group and side takes other columns of it.
+         * With `drawn` there is one random basis, of which every group and side takes other
+         * columns.
          */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide
@@ -331,7 +339,7 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     const size_t n = s->drawn || s->calibration->n_tokens > most ? most : s->calibration->n_tokens;
     const long each = lround((1 - v->value[P]) * (double)wide);
     const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
-    /* [wide][wide] basis, then [wide] singular values */
+    /* Basis [wide][wide], then singular values [wide]. */
     double *const basis = malloc((wide * wide + wide) * sizeof *basis);
     size_t *const rank = malloc(groups * KVD_N_SIDES * sizeof *rank);
     *d = (kvd_dims){.method = "palu",

@@ -1,6 +1,6 @@
 /*
- * Methods that cut their projections from the bases of a spectrum file. A row names the pairs whose
- * bases are cut; dims.c cuts them.
+ * Methods that cut their projections from the bases of a spectrum file. Each row of the table names
+ * the pairs whose bases are cut; dims.c cuts them.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,8 +10,9 @@
 #include "methods/dims/dims.h"
 
 /*
- * ZACK (sections 3 and 5): R_QK from queries stacked on keys after RoPE, R_VW from values stacked
- * on W_O; every head has its own width for each pair. One R per KV head (Z-1 of docs/readings.md).
+ * Method zack (ZACK, sections 3 and 5). R_QK is computed from queries stacked on keys after RoPE,
+ * R_VW from values stacked on W_O. Every KV head has one R (Z-1 of docs/readings.md) and its own
+ * width for each pair.
  */
 const kvd_dims_method kvd_dims_zack = {
     .info =
@@ -23,8 +24,9 @@ const kvd_dims_method kvd_dims_zack = {
 };
 
 /*
- * FDC (section 4): Q and K as in ZACK; V is rotated by the singular vectors of its KV head's W_V
- * (F-6 of docs/readings.md), so the basis of V does not depend on a text.
+ * Method fdc (FDC, section 4). Q and K are projected as in zack. V is rotated by the singular
+ * vectors of its KV head's W_V (F-6 of docs/readings.md), so the basis of V depends on no
+ * calibration text.
  */
 const kvd_dims_method kvd_dims_fdc = {
     .info =
@@ -36,8 +38,9 @@ const kvd_dims_method kvd_dims_fdc = {
 };
 
 /*
- * ZACK's rotations with the same width for all heads, layers and pairs: the ablation ZACK/AC, and
- * the plain PCA truncation that every adaptive choice of widths must improve on.
+ * Method uniform: ZACK's rotations with the same width for all heads, layers and pairs. This is the
+ * ablation ZACK/AC, and the plain PCA truncation that every adaptive choice of widths must improve
+ * on.
  */
 const kvd_dims_method kvd_dims_uniform = {
     .info =
@@ -50,10 +53,10 @@ const kvd_dims_method kvd_dims_uniform = {
 };
 
 /*
- * The projections that minimise the expected squared error of q.k and of P V W_O at a given width
- * (derivation in docs/methods.md, "balanced"). Each pair has a left and a right matrix, from the
- * singular value decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O W_O^T)^{1/2}. At run time
- * they cost as much as a rotation.
+ * Method balanced: the projections that minimise the expected squared error of q.k and of P V W_O
+ * at a given width (derivation in docs/methods.md, "balanced"). Each pair has a left and a right
+ * matrix, from the singular value decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O
+ * W_O^T)^{1/2}, where C are second moments. At run time they cost as much as a rotation.
  */
 const kvd_dims_method kvd_dims_balanced = {
     .info =
@@ -66,11 +69,11 @@ const kvd_dims_method kvd_dims_balanced = {
 };
 
 /*
- * The projections that change the predictions least, to second order. As in balanced, but keys are
- * weighted by the gradients of the loss at the queries, and values by the attention outputs and the
- * gradients there: singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}, with G
- * the second moments of gradients under tokens drawn from the model. At run time they cost as much
- * as balanced.
+ * Method fisher: the projections that change the predictions least, to second order. As in
+ * balanced, but keys are weighted by the gradients of the loss at the queries, and values by the
+ * attention outputs and the gradients there. Uses singular value decompositions of Cq^{1/2}
+ * Gq^{1/2} and Co^{1/2} Go^{1/2}, with G the second moments of gradients under tokens drawn from
+ * the model. At run time they cost as much as balanced.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =
@@ -84,10 +87,11 @@ const kvd_dims_method kvd_dims_fisher = {
 };
 
 /*
- * MatryoshkaKV before its training (Lin et al. 2024, sections 3 and 4, and cal_pcallama_init.py of
- * the public code): principal components of K after RoPE and of V, each from its own rows, without
- * queries and without W_O. Their distillation starts from these bases. The components are those of
- * second moments; the public code subtracts the mean first.
+ * Method matryoshka: MatryoshkaKV before its training (Lin et al. 2024, sections 3 and 4, and
+ * cal_pcallama_init.py of the public code). Its bases are the principal components of K after RoPE
+ * and of V, each from its own rows, without queries and without W_O. Their distillation starts from
+ * these bases. The components are those of second moments; the public code subtracts the mean
+ * first.
  */
 const kvd_dims_method kvd_dims_matryoshka = {
     .info =
@@ -143,7 +147,7 @@ static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool tr
     return y;
 }
 
-/* Returns how many of `rank` components stay at rate p, at least 1. */
+/* Returns how many of `rank` components of a projection are kept at rate p, at least 1. */
 static int kept(int32_t rank, double p)
 {
     const long n = lround((1 - p) * (double)rank);

@@ -1,5 +1,5 @@
 /*
- * strawman: every request decomposes its own prompt (ZACK, the online SVD of its Fig. 6, and
+ * Method strawman: every request decomposes its own prompt (ZACK, the online SVD of its Fig. 6, and
  * ZACK/OE).
  *
  * At the end of a prompt, K (after RoPE) and V of every KV head are decomposed as X = U S R^T by
@@ -26,8 +26,8 @@ static size_t width(const kvd_parameter_values *v, size_t d)
 }
 
 /*
- * Writes unit vector i minus its projection on the first m columns of R to x, and returns its
- * squared length.
+ * Writes the part of unit vector i that is orthogonal to the first m columns of R to x, and returns
+ * its squared length.
  */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
@@ -43,10 +43,10 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 }
 
 /*
- * Completes R where the prompt has fewer rows than dims, so that its last eigenvectors are rounding
- * noise. They are replaced, column by column, by the unit vector with the longest component
- * orthogonal to all columns before, made orthogonal to them. Later rows are then cut the same way
- * wherever the same prompt is decomposed. `spare` is [2][d].
+ * Completes the basis R if the prompt has fewer rows than dims, because its last eigenvectors are
+ * then rounding noise. Each such column becomes the unit vector with the longest component
+ * orthogonal to all columns before, made orthogonal to them. Later rows are thus cut equally in
+ * every run of the same prompt. `spare` is scratch [2][d].
  */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {

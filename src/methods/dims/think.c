@@ -1,6 +1,6 @@
 /*
- * think: prunes channels of keys that the last queries use little (Xu et al. 2024, "ThinK: Thinner
- * Key Cache by Query-Driven Pruning", section 3 and its public code).
+ * Method think: prunes channels of keys that the last queries use little (Xu et al. 2024, "ThinK:
+ * Thinner Key Cache by Query-Driven Pruning", section 3 and its public code).
  *
  * At the end of the prompt every channel i of a KV head gets the score ||Q_i|| ||K_i||, the norm of
  * its contribution to the matrix of scores. Q_i are the numbers of the last `window` queries in

@@ -1,6 +1,6 @@
 /*
- * minicache: pairs of layers in the deeper half share directions (Liu et al. 2024, "MiniCache: KV
- * Cache Compression in Depth Dimension for Large Language Models", section 4).
+ * Method minicache: pairs of layers in the deeper half share directions (Liu et al. 2024,
+ * "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
  *
  * The two vectors of one token and head in adjacent layers are replaced by one direction, their
  * spherical interpolation at `t`, and each keeps its own length. Pairs whose angle is in the upper
@@ -52,8 +52,8 @@ static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
     /*
-     * Equal directions have no arc between them, opposite directions have no unique arc, and a zero
-     * vector has no direction.
+     * Interpolation needs a unique arc between the directions: equal or opposite directions and
+     * zero vectors have none.
      */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
@@ -139,7 +139,10 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
     return wanted < left ? wanted : left;
 }
 
-/* Copies the layers' rows into one wide matrix w [n][n_layers * width], or, if `back`, from it. */
+/*
+ * Copies the rows of all layers of a group into one wide matrix w [n][n_layers * width] or, if
+ * `back`, from w into the rows.
+ */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
     const size_t width = b->heads * b->d, wide = (size_t)b->n_layers * width;
@@ -153,8 +156,8 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 }
 
 /*
- * Projects the rows on their leading r singular vectors, on the smaller side: X V V^T with V of X^T
- * X, or U U^T X with U of X X^T.
+ * Replaces the rows by their projection on the leading r singular vectors. Uses the smaller Gram
+ * matrix: X V V^T with V of X^T X, or U U^T X with U of X X^T.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {

@@ -8,18 +8,21 @@
 
 #include "methods/axis.h"
 
-/* K or V of the prompt of one sequence in a group of layers. */
+/* K or V of one sequence's prompt in a group of layers that are stored together. */
 typedef struct {
     kvd_side side;
     int first_layer, n_layers;
     size_t n, heads, d; /* number of tokens, KV heads, dimensions of a head */
-    /* [n_layers] pointers to [n][heads][d]: rows, replaced by those that a read finds */
+    /*
+     * [n_layers] pointers to rows [n][heads][d], which `merge` replaces by the rows that attention
+     * will read
+     */
     float *const *x;
 } kvd_layers_block;
 
-/* Stored size of all layers of the group together. */
+/* Stored size of a group of layers. */
 typedef struct {
-    double numbers; /* number of elements in the type of the cache */
+    double numbers; /* number of elements in the data type of the cache */
     double bits;    /* bits of indices and flags */
 } kvd_layers_count;
 
@@ -27,11 +30,14 @@ typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info;  /* must be the first member */
     bool keys_before_rope; /* keys in x are before RoPE, which is applied when they are read */
-    /* Checks the groups of the model before `group` is used; NULL: they are right. */
+    /*
+     * Checks that the groups fit the layers of the model, before `group` is called; NULL: they
+     * always fit.
+     */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
     /*
-     * Returns the number of layers of the group that begins at `layer`, at least 1. A group of 1 is
-     * not merged.
+     * Returns the number of layers of the group that begins at `layer`, at least 1. A group of 1
+     * layer is not merged.
      */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,

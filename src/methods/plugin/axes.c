@@ -1,4 +1,4 @@
-/* Methods of plugins on the axes bits, dims and layers, as methods of kvdim. */
+/* Adapts methods of plugins on the axes bits, dims and layers to the method structures of kvdim. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-/* Self of the vtable: the method, and the self of the plugin's functions. */
+/* The `self` pointer of an adapted method: the method, and the plugin's own self. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;
@@ -18,8 +18,8 @@ typedef struct {
 } opened;
 
 /*
- * Asks the plugin for its window, and returns true if it is in range. Otherwise sets a window that
- * is.
+ * Asks the plugin for the window of newest tokens that it leaves uncoded, and returns true if the
+ * window is in range. Otherwise sets a valid window.
  */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -35,7 +35,7 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/* A window that is in range at `open` and not later is reported by the next `code`. */
+/* A window that is in range at `open` but not later is reported as an error by the next `code`. */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -127,7 +127,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     float *const y = malloc(bytes + KVD_GUARD);
     if (!y)
         return kvd_no_memory(err, "a decoded block", bytes);
-    /* Numbers that the plugin does not write are found as not finite. */
+    /* Fill with NaN, so that numbers that the plugin does not write are detected. */
     memset(y, 0xFF, bytes);
     kvd_guard_set(y, bytes);
     *count = (kvd_bits_count){NAN, 0};
@@ -170,12 +170,12 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
 
 enum { ROWS_MOST = 4096, MATRICES = 4 };
 
-/* ---- matrices -------------------------------------------------------------------------------- */
+/* ---- projection matrices --------------------------------------------------------------------- */
 
-/* Room for the rows and the matrices of one KV head. */
+/* Buffers for the rows and the projection matrices of one KV head. */
 typedef struct {
     float *row;              /* Q of the group, K and V: [group + 2][n][d], then scratch [n][d] */
-    float *matrix[MATRICES]; /* a_q, a_k, a_v, b_v: [d][d] each, and a guard */
+    float *matrix[MATRICES]; /* a_q, a_k, a_v, b_v: [d][d] each, followed by a guard */
     size_t n, d, group;
 } workspace;
 
@@ -234,7 +234,7 @@ static int check_matrices(const kvd_plugin_method *p, const workspace *w, const 
     return 0;
 }
 
-/* Returns a copy of the first n numbers of x; NULL: no memory. */
+/* Returns a copy of the first n numbers of x, or NULL if memory runs out. */
 static float *copy(const float *x, size_t n)
 {
     float *const y = malloc(n * sizeof *y);
@@ -251,7 +251,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (w->n && read_rows(w, s->calibration, layer, g, err))
         return -1;
     for (int i = 0; i < MATRICES; i++) {
-        /* numbers that the plugin does not write are found as not finite */
+        /* Fill with NaN, so that numbers that the plugin does not write are detected. */
         memset(w->matrix[i], 0xFF, bytes);
         kvd_guard_set(w->matrix[i], bytes);
     }
@@ -276,7 +276,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (check_matrices(p, w, &m, err))
         return -1;
     const size_t n_k = w->d * (size_t)m.d_qk, n_v = w->d * (size_t)m.d_v;
-    /* one matrix for both sides is stored and counted once */
+    /* A matrix that serves both Q and K is stored and counted once. */
     const bool shared = !memcmp(w->matrix[0], w->matrix[1], n_k * sizeof(float));
     *h = (kvd_dims_head){.d_qk = m.d_qk, .d_v = m.d_v};
     h->a_k = copy(w->matrix[1], n_k);
@@ -320,7 +320,7 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     return status ? -1 : 0;
 }
 
-/* ---- channels -------------------------------------------------------------------------------- */
+/* ---- pruning of key channels ----------------------------------------------------------------- */
 
 static int prune(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err)
@@ -366,7 +366,7 @@ static int prune(const kvd_parameter_values *v, const kvd_channels_in *in, uint8
     return status;
 }
 
-/* ---- the vtables ----------------------------------------------------------------------------- */
+/* ---- structures of the adapted methods ------------------------------------------------------- */
 
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
 {
@@ -392,7 +392,10 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
 
 /* Adapts plugins of the layers axis (include/kvdim/plugin_layers.h) to kvd_layers_method. */
 
-/* Asks the plugin for a group, and returns true if *n is a number of layers that there are. */
+/*
+ * Asks the plugin how many layers from `layer` on form a group. Returns true if *n is possible in
+ * this model.
+ */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
     const kvdim_model model = kvd_plugin_model(c, 0);
@@ -405,7 +408,7 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/* A group that is right at `check` and not later is reported by the next `merge`. */
+/* A group that is valid at `check` but not later is reported as an error by the next `merge`. */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

@@ -1,4 +1,4 @@
-/* Loads shared libraries of --plugin, checks their tables, and lists their methods. */
+/* Loads the shared libraries of --plugin, checks their tables of methods, and lists the methods. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <math.h>
@@ -16,20 +16,23 @@
 enum { LIBRARIES = 16, METHODS = 32, NAME = 24, KEY = 16, TEXT = 200, VERSION = 40 };
 
 typedef struct {
-    const char *path; /* as the user gave it */
+    const char *path; /* path as the user gave it */
     void *handle;
     char version[VERSION + 1];
     size_t n;
     kvd_plugin_method *method[METHODS];
 } library;
 
-/* Loaded libraries. They are read by all threads, and written before any other thread starts. */
+/* Loaded libraries. All threads read this array; it is written only before other threads start. */
 static library loaded[LIBRARIES];
 static int n_loaded;
 
-/* ---- checks of a table ---- */
+/* ---- checks of a library's table ---- */
 
-/* Returns true if `text` is 1 .. most letters a-z, digits and '_' with a letter first. */
+/*
+ * Returns true if `text` is a name: 1 to `most` characters a-z, digits and '_', starting with a
+ * letter.
+ */
 static bool is_name(const char *text, size_t most)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -39,7 +42,7 @@ static bool is_name(const char *text, size_t most)
     return n <= most && strspn(text, letters) == n;
 }
 
-/* Returns true if `text` is one line of UTF-8 with at most `most` bytes, not empty. */
+/* Returns true if `text` is a single non-empty line of valid UTF-8 with at most `most` bytes. */
 static bool is_line(const char *text, size_t most)
 {
     const size_t n = text ? strnlen(text, most + 1) : 0;
@@ -115,7 +118,7 @@ static int check_method(const kvdim_method *m, kvd_err *err)
     return check_sweep(m, err);
 }
 
-/* Fails if the registry has a method of this name. */
+/* Fails if a method of this name is already registered. */
 static int check_name(const char *name, kvd_err *err)
 {
     kvd_method_entry e;
@@ -132,7 +135,7 @@ static int check_name(const char *name, kvd_err *err)
     return strcmp(name, "none") ? 0 : kvd_fail(err, "'none' is the uncompressed model");
 }
 
-/* ---- from a table to a vtable ---- */
+/* ---- methods made from the table of a library ---- */
 
 static void fill_keys(kvd_plugin_method *m)
 {
@@ -150,7 +153,7 @@ static void fill_keys(kvd_plugin_method *m)
                                  .geometric = a->sweep_ratio != 0};
 }
 
-/* The structure and the adapter of each axis; the index is kvdim_method.axis. */
+/* Plugin structure and adapter function of each axis, indexed by kvdim_method.axis. */
 static const struct {
     size_t size;
     int (*adapt)(kvd_plugin_method *m, kvd_err *err);
@@ -162,7 +165,10 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/* Makes the method from its table. The caller frees *m also after a failure. */
+/*
+ * Makes a method of kvdim from its entry in the library's table. The caller frees *m also after a
+ * failure.
+ */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {
@@ -207,7 +213,7 @@ static int make_methods(library *l, const kvdim_plugin *p, kvd_err *err)
     return 0;
 }
 
-/* ---- loading ---- */
+/* ---- loading of libraries ---- */
 
 static int check_table(const kvdim_plugin *p, kvd_err *err)
 {
@@ -235,7 +241,10 @@ static int open_library(library *l, kvd_err *err)
         return kvd_fail_errno(err, "cannot open it");
     if (!S_ISREG(st.st_mode))
         return kvd_fail(err, "it is not a file");
-    /* The loader searches its own folders for a name without a slash. */
+    /*
+     * An absolute path is needed because the loader searches its own folders for a name without a
+     * slash.
+     */
     char *const path = realpath(l->path, NULL);
     if (!path)
         return kvd_fail_errno(err, "cannot open it");
@@ -277,7 +286,7 @@ int kvd_plugin_option(void *config, const char *path, kvd_err *err)
     return kvd_plugin_load(path, err);
 }
 
-/* ---- questions ---- */
+/* ---- access to loaded methods ---- */
 
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind)
 {
@@ -316,7 +325,7 @@ int kvd_plugins_record(kvd_run *run, kvd_err *err)
     return n_loaded ? kvd_run_parameter(run, "plugin", err, "%s", text) : 0;
 }
 
-/* ---- what adapters share ---- */
+/* ---- functions shared by the adapters ---- */
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v)
 {

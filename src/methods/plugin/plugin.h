@@ -1,7 +1,7 @@
 /*
- * Methods from shared libraries that --plugin names (include/kvdim/plugin.h). A loaded method is a
- * name of the registry like any other (method.h): its functions are reached through the vtable of
- * its axis, whose functions check every answer of the library.
+ * Methods from shared libraries that --plugin names (include/kvdim/plugin.h). A loaded method is
+ * registered like any other (method.h). Its functions are called through the adapter of its axis,
+ * which checks every result of the library.
  */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_H
 #define KVD_METHODS_PLUGIN_PLUGIN_H
@@ -12,35 +12,36 @@
 typedef enum {
     KVD_PLUGIN_TOKENS,
     KVD_PLUGIN_BITS,
-    KVD_PLUGIN_MAKER,    /* dims: matrices, made when the plan is opened */
-    KVD_PLUGIN_CHANNELS, /* dims: channels of keys, pruned at the end of a prompt */
+    KVD_PLUGIN_MAKER, /* plugin of the dims axis that makes matrices when the plan is opened */
+    /* plugin of the dims axis that prunes channels of keys at the end of a prompt */
+    KVD_PLUGIN_CHANNELS,
     KVD_PLUGIN_LAYERS
 } kvd_plugin_kind;
 
 /*
  * Loads the library `path` and appends its methods to the registry. Fails, without appending any,
- * if the file cannot be loaded, lacks kvdim_plugin_v1 or has another ABI version, or if a method
- * has a name that the registry has, or a table that breaks a rule of the public headers. Loaded
+ * if the file cannot be loaded, lacks kvdim_plugin_v1 or has another ABI version. Also fails if a
+ * method's name is already registered or its table breaks a rule of the public headers. Loaded
  * libraries stay until the process ends. Not thread-safe.
  */
 int kvd_plugin_load(const char *path, kvd_err *err);
-/* Callback of --plugin (KVD_OPT_CALL); ignores `config`. */
+/* Handles option --plugin (as a callback of KVD_OPT_CALL); ignores `config`. */
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
 /*
- * Returns the i-th method of all loaded libraries, and writes its kind to *kind. The method is the
- * vtable of its axis, of which the returned structure is the first member. NULL: there is none.
+ * Returns the i-th method of all loaded libraries, and writes its kind to *kind. The result is the
+ * first member of the method structure of its axis. Returns NULL if there is no i-th method.
  */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 
 /*
- * Lists every loaded library as an input of the run, and its version as the parameter "plugin".
+ * Records every loaded library as an input of the run, and its version as the parameter "plugin".
  */
 int kvd_plugins_record(kvd_run *run, kvd_err *err);
 
-/* Returns the path of the i-th loaded library as the user gave it; NULL: there is none. */
+/* Returns the path of the i-th loaded library as the user gave it, or NULL if there is none. */
 const char *kvd_plugin_path_at(int i);
-/* Returns true if the method is one of the i-th loaded library. */
+/* Returns true if the method comes from the i-th loaded library. */
 bool kvd_plugin_has(int i, const kvd_method_info *m);
 
 #endif

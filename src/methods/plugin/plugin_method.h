@@ -1,6 +1,6 @@
 /*
- * A method of a plugin: the vtable that the cache calls, the table of its library, and the checks
- * that the adapters of all axes share. For the files of this folder.
+ * A method of a plugin: the structure that the cache calls, the library's table, and the checks
+ * that the adapters of all axes share. Private to this folder.
  */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
@@ -20,7 +20,10 @@
 enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
-    /* Vtable of the axis; must be the first member, so that a kvd_method_info leads to the rest. */
+    /*
+     * Method structure of the axis. Must be the first member, so that a pointer to its
+     * kvd_method_info is a pointer to the whole.
+     */
     union {
         kvd_method_info info;
         kvd_tokens_method tokens;
@@ -30,7 +33,10 @@ typedef struct {
         kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
-    /* Copy of the library's table, with zeros where the library's structure is shorter. */
+    /*
+     * Copy of the library's entry for the method, with zeros where the library's structure is
+     * shorter.
+     */
     union {
         kvdim_method method;
         kvdim_tokens_method tokens;
@@ -38,17 +44,20 @@ typedef struct {
         kvdim_dims_method dims;
         kvdim_layers_method layers;
     } api;
-    const char *path; /* of the library, as the user gave it */
+    const char *path; /* path of the library as the user gave it */
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /* Set by a function that gave a bad answer but cannot fail; a later function fails for it. */
+    /*
+     * Set by a function that received a bad result from the plugin but cannot fail. A later
+     * function fails instead.
+     */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
-/* Returns the method that the keys belong to. */
+/* Returns the plugin method that the parameter values `v` belong to. */
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
-/* Returns the method, whose flags may be set although it is otherwise constant. */
+/* Returns the method without const, to set its flags. */
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
 
 /*
@@ -57,22 +66,29 @@ kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
  */
 int kvd_plugin_wrong(const kvd_plugin_method *m, const char *function, kvd_err *err,
                      const char *fmt, ...) KVD_PRINTF(4, 5);
-/* Reports that a function of the plugin failed with the text `error`; returns -1. */
+/*
+ * Fills *err with a report that a function of the plugin failed with the text `error`, and returns
+ * -1.
+ */
 int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
                       const char error[KVDIM_ERROR_BYTES], kvd_err *err);
 
-/* Returns the shape of the model as plugins see it. */
+/* Returns the shape of the model in the structure that plugins receive. */
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
 /*
- * Memory that a plugin writes to, followed by bytes with a known pattern. kvd_guard_set writes the
- * pattern after `bytes` bytes; kvd_guard_holds returns false if it has changed.
+ * Size of the guard: bytes with a known pattern that follow memory to which a plugin writes.
+ * kvd_guard_set writes the pattern after `bytes` bytes; kvd_guard_holds returns false if it has
+ * changed.
  */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* Fill m->as and m->kind from m->api. They fail if a function is missing or excludes another. */
+/*
+ * Fill m->as and m->kind, the method as kvdim calls it, from the plugin's table m->api. Fail if a
+ * function is missing or excludes another.
+ */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

@@ -1,4 +1,7 @@
-/* Adapts plugins of the tokens axis (include/kvdim/plugin_tokens.h) to kvd_tokens_method. */
+/*
+ * Adapts methods of plugins on the tokens axis (include/kvdim/plugin_tokens.h) to
+ * kvd_tokens_method.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +10,7 @@
 
 enum { STATE_MOST = 1 << 30, WINDOW_MOST = 1 << 24 };
 
-/* Self of the vtable: the method, and the self of the plugin's functions. */
+/* The `self` pointer of an adapted method: the method, and the plugin's own self. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;
@@ -19,7 +22,7 @@ static const kvdim_tokens_method *api_of(const opened *o)
     return &o->method->api.tokens;
 }
 
-/* ---- opening ---- */
+/* ---- opening a method ---- */
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
@@ -64,8 +67,8 @@ static size_t window(const kvd_parameter_values *v)
 }
 
 /*
- * Returns the plugin's number of bytes. The cache cannot be told that it is wrong: the state then
- * has no bytes, and the next function that can fail does so before it calls the plugin.
+ * Returns the plugin's size of a state in bytes. This function cannot fail: if the size is invalid,
+ * it returns 0, and the next function that can fail does so before it calls the plugin.
  */
 static size_t state_bytes(const void *self, size_t n)
 {
@@ -85,9 +88,9 @@ static int check_state(const opened *o, kvd_err *err)
                : 0;
 }
 
-/* ---- lists of entries ---- */
+/* ---- lists of entry indices ---- */
 
-/* Returns room for n indices, 0 .. n-1, with a guard after them. NULL: no memory. */
+/* Returns a list of the indices 0 .. n-1, followed by a guard, or NULL if memory runs out. */
 static uint32_t *new_list(size_t n)
 {
     uint32_t *const list = malloc(n * sizeof *list + KVD_GUARD);
@@ -100,9 +103,9 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * Writes the entries of the plugin's list to mark [n]: those of the list stay as they are, others
- * become 0. Fails if the list has a wrong length, is not rising, or names an entry that there is
- * not.
+ * Applies the plugin's list of kept entries to mark [n]: entries on the list keep their mark, the
+ * others become 0. Fails if the list has a wrong length, does not rise, or names an entry that does
+ * not exist.
  */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)
@@ -130,7 +133,7 @@ static int take_list(const opened *o, const char *function, const uint32_t *list
     return 0;
 }
 
-/* ---- the prompt and steps of one head ---- */
+/* ---- the prompt and the steps of one KV head ---- */
 
 static kvdim_prompt prompt_of(const opened *o, const kvd_prompt_attention *p)
 {
@@ -206,16 +209,16 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return status;
 }
 
-/* ---- all heads of a layer ---- */
+/* ---- all KV heads of a layer together ---- */
 
-/* Lists of the heads of a layer, and what the plugin reads. */
+/* Lists of kept entries of all KV heads of a layer, and the plugin's input. */
 typedef struct {
-    uint32_t **kept; /* [n_heads] */
-    size_t *n;       /* [n_heads] */
+    uint32_t **kept; /* [n_heads] kept entries */
+    size_t *n;       /* [n_heads] number of entries */
     union {
         kvdim_prompt *prompt;
         kvdim_step *step;
-    } in; /* [n_heads] */
+    } in; /* [n_heads] input of each head */
 } layer_lists;
 
 static void release_lists(layer_lists *l, size_t n_heads)
@@ -227,7 +230,10 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* Allocates lists of l->n [n_heads] entries, and room for `each` bytes of input per head. */
+/*
+ * Allocates a list of l->n [n_heads] entries for each head, and `each` bytes of plugin input per
+ * head.
+ */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
@@ -279,7 +285,7 @@ static int step_heads(const void *self, void *const *state, const kvd_step_atten
     return status ? -1 : 0;
 }
 
-/* ---- entries that a step reads ---- */
+/* ---- choice of the entries that a step reads ---- */
 
 static int choose(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err)
@@ -312,7 +318,10 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
-/* Returns the plugin's bits; a wrong number is reported by the next `choose`. */
+/*
+ * Returns the plugin's number of bits of side information. An invalid number is reported by the
+ * next `choose`.
+ */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -325,7 +334,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 0;
 }
 
-/* ---- the vtable ---- */
+/* ---- structure of the adapted method ---- */
 
 static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 {
@@ -353,7 +362,7 @@ static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_tokens_method *const a = &m->api.tokens;
-    /* A method that chooses nothing after the prompt needs one. */
+    /* A method that makes no choice after the prompt must make one at the prompt. */
     const bool prompts = !a->step && !a->step_heads && !a->select;
     if (check_functions(a, err))
         return -1;

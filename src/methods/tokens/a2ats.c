@@ -1,7 +1,7 @@
 /*
- * a2ats: every step reads the tokens whose quantised keys score highest (He et al. 2025, "A2ATS:
- * Retrieval-Based KV Cache Reduction via Windowed Rotary Position Embedding and Query-Aware Vector
- * Quantization", arXiv 2502.12665, section 4, and its public code).
+ * Method a2ats: every step reads the tokens whose quantised keys score highest (He et al. 2025,
+ * "A2ATS: Retrieval-Based KV Cache Reduction via Windowed Rotary Position Embedding and Query-Aware
+ * Vector Quantization", arXiv 2502.12665, section 4, and its public code).
  *
  * All tokens stay. Calibration rows of a KV head give its codebook: `size` centroids of keys k
  * before RoPE that minimise the sum of (k - c) H (k - c)^T, with H the second moment of its queries
@@ -39,9 +39,9 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    float *factor;   /* [n_layers][n_kv_heads][d][d] L */
+    float *factor;   /* [n_layers][n_kv_heads][d][d] Cholesky factor L */
     float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
-    float *centroid; /* [n_layers][n_kv_heads][size][d] */
+    float *centroid; /* [n_layers][n_kv_heads][size][d] codebook */
 } a2ats;
 
 static void close(void *self)
@@ -69,7 +69,7 @@ static void turn(const kvd_config *c, int layer, double positions, float *table,
     kvd_rope_apply(c, table, table + half, &zero, 1, 1, x);
 }
 
-/* Writes the Cholesky factor of the second moment h [d][d] of queries, which it changes. */
+/* Writes the Cholesky factor of h [d][d], the second moment of queries, to `factor`; changes h. */
 static void factorise(double *h, size_t d, float *factor)
 {
     double trace = 0;
@@ -88,7 +88,7 @@ static void factorise(double *h, size_t d, float *factor)
         }
 }
 
-/* Returns the nearest of `size` centroids [size][d] to y [d]. */
+/* Returns the index of the row of centroid [size][d] that is nearest to y [d]. */
 static size_t nearest(const float *centroid, size_t size, size_t d, const float *y)
 {
     size_t best = 0;
@@ -113,7 +113,10 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
                 1.0f, k, (blasint)x->d, factor, (blasint)x->d, 0.0f, y, (blasint)x->d);
 }
 
-/* Makes the centroids of head `at` from keys k [n][d] and y = k L. sum [size][d + 1] is scratch. */
+/*
+ * Computes the centroids of head `at` by k-means, from keys k [n][d] and y = k L. sum [size][d + 1]
+ * is scratch.
+ */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
 {
@@ -141,7 +144,7 @@ static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t 
     }
 }
 
-/* Reads calibration rows of a KV head, and makes its factor and centroids. */
+/* Reads calibration rows of a KV head, and computes its factor L and its centroids. */
 static int calibrate_head(a2ats *x, const kvd_method_setup *s, int layer, int g, size_t n,
                           float *rows, double *h, size_t *code, double *sum, kvd_err *err)
 {
@@ -222,8 +225,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 
 /* State of one KV head. */
 typedef struct {
-    size_t n;        /* number of entries that have a code */
-    uint16_t code[]; /* [n] index of the centroid */
+    size_t n;        /* number of entries whose key has a code */
+    uint16_t code[]; /* [n] index of the key's centroid */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)

@@ -1,6 +1,7 @@
 /*
- * adakv: snapkv with one budget for all KV heads of a layer (Feng et al. 2024, "Ada-KV: Optimizing
- * KV Cache Eviction by Adaptive Budget Allocation", arXiv 2407.11550, section 3 and Algorithm 1).
+ * Method adakv: works as snapkv with one budget for all KV heads of a layer (Feng et al. 2024,
+ * "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation", arXiv 2407.11550, section 3
+ * and Algorithm 1).
  *
  * Every KV head keeps the `alpha` times `budget` older tokens of the prompt with its largest
  * scores. The rest of n_kv_heads times `budget` goes to the largest of all other scores, whichever
@@ -21,7 +22,10 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-/* Chooses among the scores [n_heads][old] of all heads. `all` is scratch of [n_heads][old]. */
+/*
+ * Chooses the kept tokens of all KV heads of a layer from their scores [n_heads][old]. `all` is
+ * scratch [n_heads][old].
+ */
 static int choose(double *score, size_t n_heads, size_t old, size_t budget, size_t floor,
                   uint8_t *all, uint8_t *const *level, kvd_err *err)
 {
@@ -31,7 +35,7 @@ static int choose(double *score, size_t n_heads, size_t old, size_t budget, size
     for (size_t g = 0; g < n_heads; g++) {
         if (kvd_tokens_keep_top(score + g * old, old, floor, level[g], err))
             return -1;
-        /* what a head keeps for itself is above every score of another head */
+        /* Tokens that a head keeps in any case are ranked above every score of another head. */
         for (size_t t = 0; t < old; t++) {
             if (level[g][t] != KVD_LEVEL_DROPPED)
                 score[g * old + t] += top + 1;

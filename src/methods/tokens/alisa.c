@@ -1,7 +1,7 @@
 /*
- * alisa: every step reads the newest tokens and those that recent rows attended to (Zhao et al.
- * 2024, "ALISA: Accelerating Large Language Model Inference via Sparsity-Aware KV Caching", arXiv
- * 2403.17312, section IV and Algorithm 1).
+ * Method alisa: every step reads the newest tokens and those that recent rows attended to (Zhao et
+ * al. 2024, "ALISA: Accelerating Large Language Model Inference via Sparsity-Aware KV Caching",
+ * arXiv 2403.17312, section IV and Algorithm 1).
  *
  * All tokens stay. Of the `budget` tokens that a step reads, the fraction `local` are the newest.
  * The others are the older tokens with the largest local attention sums: the probabilities that a
@@ -28,7 +28,10 @@ static size_t history_of(const kvd_tokens_shaped *a)
     return (size_t)a->v->value[HISTORY];
 }
 
-/* The state is [n][history]: the row at position t writes column t % history. */
+/*
+ * Returns the bytes of the state, doubles [n][history]: the row at position t writes column t %
+ * history.
+ */
 static size_t state_bytes(const void *self, size_t n)
 {
     return n * history_of(self) * sizeof(double);

@@ -1,7 +1,7 @@
 /*
- * cake: budgets of layers by how their attention spreads and shifts (Qin et al. 2025, "CAKE:
- * Cascading and Adaptive KV Cache Eviction with Layer Preferences", arXiv 2503.12491, section 4,
- * and its public code).
+ * Method cake: sets the token budgets of layers by how their attention spreads and shifts (Qin et
+ * al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences", arXiv
+ * 2503.12491, section 4, and its public code).
  *
  * Of the probabilities A [window][n] that the last `window` rows of a prompt give to the older
  * tokens, over all query heads of a layer,
@@ -45,7 +45,10 @@ static size_t old_of(const kvd_tokens_shaped *c, size_t n)
     return n > rows ? n - rows : 0;
 }
 
-/* Preference of the layer, then scores [n_kv_heads][old]. */
+/*
+ * Returns the number of doubles that are recorded per layer: the preference of the layer, then
+ * scores [n_kv_heads][old].
+ */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const c = self;
@@ -53,8 +56,8 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Adds one query head: entropy and variance to *h and *v, and the smoothed scores of its tokens to
- * score [old]. product [n], a [n], mean [old] and square [old] are scratch.
+ * Adds one query head: its entropy to *h, its variance to *v, and the smoothed scores of its tokens
+ * to score [old]. product [n], a [n], mean [old] and square [old] are scratch.
  */
 static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
@@ -100,8 +103,9 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
 }
 
 /*
- * Moves budget [n] by `total` tokens: adds them (total > 0) to layers below `most`, or takes them
- * from layers above 1, the same number each and one more in the first of them.
+ * Distributes a change of `total` tokens over budget [n]. A positive total is added to layers below
+ * `most`, a negative one is taken from layers above 1. Each gets an equal part, and the first of
+ * them one more if the division leaves a rest.
  */
 static void spread(long *budget, int n, long total, long most)
 {
@@ -114,7 +118,7 @@ static void spread(long *budget, int n, long total, long most)
             budget[l] += sign * (amount / valid + (at++ < amount % valid));
 }
 
-/* Divides the budget over layers by their preferences, as the public code does. */
+/* Divides the budget of tokens over the layers by their preferences, as the public code does. */
 static void divide(const kvd_prompt_layers *p, size_t stride, double total, long most, long *budget)
 {
     double sum = 0;

@@ -1,7 +1,7 @@
 /*
- * d2o: h2o's choice of tokens, with dropped tokens merged into the kept ones that are most alike
- * (Wan et al. 2024, "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of
- * Large Language Models", arXiv 2406.13035, section 3.3).
+ * Method d2o: h2o's choice of tokens, with dropped tokens merged into the kept ones that are most
+ * alike (Wan et al. 2024, "D2O: Dynamic Discriminative Operations for Efficient Long-Context
+ * Inference of Large Language Models", arXiv 2406.13035, section 3.3).
  *
  * The similarity u of a dropped token is the largest cosine of its key with a kept key. It is
  * merged into that token if u reaches the threshold of the KV head, which is the mean similarity of
@@ -25,7 +25,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
-/* State of one KV head; that of h2o, the sums of probabilities, follows. */
+/* State of one KV head; the state of h2o, the sums of attention probabilities, follows it. */
 typedef struct {
     double threshold;
     double begun; /* 1 after the first tokens were dropped */
@@ -62,7 +62,10 @@ static double product(const float *a, const float *b, size_t d)
     return sum;
 }
 
-/* Writes the kept entry whose key is most like that of entry i to *like, and their cosine. */
+/*
+ * Finds the kept entry whose key has the largest cosine with the key of entry i. Writes its index
+ * to *like and returns the cosine.
+ */
 static double similarity(const kvd_merge_choice *c, const double *length, size_t i, size_t *like)
 {
     double most = -INFINITY;

@@ -1,7 +1,7 @@
 /*
- * elasticcache: merges dropped tokens of a prompt into the nearest kept one, then drops entries at
- * a fixed place (Liu et al. 2024, "Efficient Inference of Vision Instruction-Following Models with
- * Elastic Cache", arXiv 2407.18121, section 3, and its public code).
+ * Method elasticcache: merges dropped tokens of a prompt into the nearest kept one, then drops
+ * entries at a fixed place (Liu et al. 2024, "Efficient Inference of Vision Instruction-Following
+ * Models with Elastic Cache", arXiv 2407.18121, section 3, and its public code).
  *
  * The importance of a token of the prompt is the sum of the probabilities that it receives from
  * all rows and all query heads of the layer. The first `sink` tokens, the last token and the most
@@ -29,7 +29,7 @@ static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 /* State of one KV head. */
 typedef struct {
-    size_t at; /* index of the entry that a step drops */
+    size_t at; /* index of the entry that each step drops */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)

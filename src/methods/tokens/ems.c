@@ -1,7 +1,7 @@
 /*
- * ems: evicts the least important tokens and merges the next ones into the kept (Li et al. 2024,
- * "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on Global-Local
- * Importance", arXiv 2412.08521).
+ * Method ems: evicts the least important tokens and merges the next ones into the kept (Li et al.
+ * 2024, "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on
+ * Global-Local Importance", arXiv 2412.08521).
  *
  * The local score of an older token of the prompt is the mean probability that the last `window`
  * rows give it, its global score the mean over all rows that see it. Its importance in a KV head
@@ -32,7 +32,7 @@ static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 /* State of one KV head. */
 typedef struct {
     size_t old;          /* number of tokens before the window */
-    double importance[]; /* [old]; 0: the token is not merged */
+    double importance[]; /* [old] importance; 0: the token is not merged */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)
@@ -41,7 +41,7 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(state_of_head) + n * sizeof(double);
 }
 
-/* Writes the importance of the older tokens. raw [old] is scratch. */
+/* Computes the importance of the tokens before the window. raw [old] is scratch. */
 static void find_importance(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                             size_t old, double *raw, double *importance)
 {

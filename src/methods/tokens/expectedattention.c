@@ -1,7 +1,7 @@
 /*
- * expectedattention: keeps the tokens of the prompt that later queries are expected to attend to
- * (Devoto et al. 2025, "Expected Attention: KV Cache Compression by Estimating Attention from
- * Future Queries Distribution", arXiv 2510.00636, section 3, and its code in NVIDIA kvpress).
+ * Method expectedattention: keeps the tokens of the prompt that later queries are expected to
+ * attend to (Devoto et al. 2025, "Expected Attention: KV Cache Compression by Estimating Attention
+ * from Future Queries Distribution", arXiv 2510.00636, section 3, and its code in NVIDIA kvpress).
  *
  * Queries before RoPE are taken as normal, with mean mu and covariance C over the prompt's rows
  * after the first `sink`. RoPE is averaged over the next `future` positions, R. The expected
@@ -33,11 +33,11 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Buffers for one KV head: rows are those of the prompt. */
+/* Buffers for one KV head, for n rows of the prompt. */
 typedef struct {
     float *cosine, *sine; /* [n + future][d / 2] tables of RoPE, then [d / 2] means */
     float *x;             /* [n][d] queries of one head */
-    float *k, *y;         /* [n][d] keys times the transposed mean rotation; k C */
+    float *k, *y;         /* [n][d] keys times the transposed mean rotation, and these times C */
     float *cov, *mean;    /* [d][d], [d] */
     double *z, *score;    /* [n] */
     uint32_t *position;   /* [n] */
@@ -70,8 +70,8 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
 }
 
 /*
- * Writes the keys to b->k, times R^T, the mean rotation of the positions n .. n+future-1. Negates
- * the sines, so that the tables undo the rotation of queries.
+ * Writes the keys times R^T to b->k, where R is the mean RoPE rotation of positions n ..
+ * n+future-1. Negates the sines, so that the tables then undo the rotation of queries.
  */
 static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
 {
@@ -98,7 +98,9 @@ static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p,
     kvd_rope_apply(e->config, b->cosine, b->sine, b->position, n, 1, b->k);
 }
 
-/* Writes mean and covariance of query head j before RoPE, over the rows from `sink` on. */
+/*
+ * Computes the mean and the covariance of query head j before RoPE, over the rows from `sink` on.
+ */
 static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j,
                             size_t sink, buffers *b)
 {
@@ -111,7 +113,7 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
     const size_t turned = kvd_config_rope_dims(e->config);
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
-        /* tables may carry a factor, which rotating and rotating back applies twice */
+        /* The RoPE tables may include a factor, which rotating and rotating back applies twice. */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
     for (size_t c = 0; c < d; c++) {
@@ -128,7 +130,9 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
                 1.0f / (float)rows, b->x, (blasint)d, b->x, (blasint)d, 0.0f, b->cov, (blasint)d);
 }
 
-/* Adds the expected attention of query head j to b->score, for the tokens from `sink` on. */
+/*
+ * Adds the expected attention of query head j to the scores b->score of the tokens from `sink` on.
+ */
 static void add_head(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j, size_t sink,
                      buffers *b)
 {

@@ -1,6 +1,6 @@
 /*
- * Keyformer's noise: a standard Gumbel number for a token and a query head of a layer, which
- * depends on these and the seed alone. For C and CUDA.
+ * Random noise of method keyformer: a standard Gumbel number per token and query head of a layer,
+ * computed from these and the seed alone. For C and CUDA.
  */
 #ifndef KVD_METHODS_TOKENS_GUMBEL_H
 #define KVD_METHODS_TOKENS_GUMBEL_H
@@ -40,8 +40,8 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
 }
 
 /*
- * As kvd_gumbel in single precision. Numbers above a half are computed from their distance to 1,
- * which float32 resolves.
+ * Returns a standard Gumbel number in single precision. Uniform numbers above a half are computed
+ * from their distance to 1, which float32 resolves.
  */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {

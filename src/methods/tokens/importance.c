@@ -1,7 +1,7 @@
 /*
- * importance: ZDC's important and unimportant tokens (ZDC section 5). Important tokens are those
- * with the largest softmax denominators, summed over heads, of their layer; the others are lowered
- * to the narrower widths of dims_low.
+ * Method importance: ZDC's important and unimportant tokens (ZDC section 5). Important tokens are
+ * those with the largest softmax denominators, summed over heads, of their layer; the others are
+ * lowered to the narrower widths of dims_low.
  *
  * Decided at the end of the prompt, for all KV heads of a layer together. Denominators are summed
  * as logarithms (D-10); `mean` divides them by the number of keys of their row, which the paper
@@ -81,8 +81,8 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
 }
 
 /*
- * Returns the size of the intersection of two layers' sets of one level, divided by that of the
- * larger set.
+ * Returns the number of tokens that two layers both assign to `level`, divided by that of the layer
+ * with more such tokens.
  */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
@@ -107,9 +107,9 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     free(order);
     const int together = kvd_tokens_layers(v);
     /*
-     * Goes from the last layer to the first, so that both layers of a comparison still have their
-     * own sets. When a layer does not share the sets of the layer before it, layers l .. end - 1
-     * are one group and take the sets of layer l.
+     * The loop runs from the last layer to the first, so that both compared layers still have their
+     * own sets. If a layer does not share the sets of the layer before it, layers l .. end - 1 form
+     * a group and take the sets of layer l.
      */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
@@ -126,7 +126,9 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* entry_bits: one bit for the class of an entry. */
+/*
+ * Method importance. Field entry_bits counts one bit per entry, for its class (important or not).
+ */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {

@@ -1,6 +1,6 @@
 /*
- * keydiff: keeps the tokens of the prompt whose keys differ from the others (Park et al. 2025,
- * "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv
+ * Method keydiff: keeps the tokens of the prompt whose keys differ from the others (Park et al.
+ * 2025, "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv
  * 2504.15364, section 3).
  *
  * The anchor of a KV head is the mean of its keys, each divided by its length. Every KV head keeps
@@ -44,7 +44,10 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
-    /* the length of the anchor is the same for all tokens and does not change their order */
+    /*
+     * The norm of the anchor is the same for all tokens, so dividing by it would not change their
+     * order.
+     */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
         double product = 0;

@@ -1,5 +1,5 @@
 /*
- * keyformer: keeps key tokens by a regularised score, and recent tokens (Adnan et al. 2024,
+ * Method keyformer: keeps key tokens by a regularised score, and recent tokens (Adnan et al. 2024,
  * "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and Algorithm 1).
  *
  * Scaled scores x get Gumbel noise, one draw per token and query head, and a temperature tau that
@@ -72,7 +72,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double *const f = state, *const x = malloc(a->n * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
-    f[a->n - 1] = 0; /* the place held the score of a dropped entry */
+    f[a->n - 1] = 0; /* this element held the score of a dropped entry */
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;
         const int head = a->kv_head * a->group + j;

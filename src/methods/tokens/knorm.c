@@ -1,6 +1,6 @@
 /*
- * knorm: keeps the tokens of the prompt whose keys are short (Devoto et al. 2024, "A Simple and
- * Effective L2 Norm-Based Strategy for KV Cache Compression", arXiv 2406.11430, section 3).
+ * Method knorm: keeps the tokens of the prompt whose keys are short (Devoto et al. 2024, "A Simple
+ * and Effective L2 Norm-Based Strategy for KV Cache Compression", arXiv 2406.11430, section 3).
  *
  * Keys with a small L2 norm receive much attention. Every KV head keeps the `budget` tokens with
  * the smallest norms; no attention is read. No token is dropped after the prompt.

@@ -1,7 +1,7 @@
 /*
- * kvcrush: spends a part of the budget on tokens that represent the dropped ones (Jha et al. 2025,
- * "KVCrush: Key Value Cache Size-Reduction Using Similarity in Head-Behaviour", arXiv 2503.00022,
- * and its public code in OpenVINO GenAI).
+ * Method kvcrush: spends a part of the budget on tokens that represent the dropped ones (Jha et al.
+ * 2025, "KVCrush: Key Value Cache Size-Reduction Using Similarity in Head-Behaviour", arXiv
+ * 2503.00022, and its public code in OpenVINO GenAI).
  *
  * All KV heads of a layer keep the same older tokens of the prompt: those with the largest scores
  * of snapkv, summed over heads, and representatives of the others. A token is described by one bit
@@ -29,7 +29,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /*
- * Writes the distances of the tokens [old] from the anchor. bit is scratch of [old] per query head.
+ * Computes the Hamming distances of the tokens [old] from the anchor. bit is scratch of [old] per
+ * query head.
  */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)
@@ -50,7 +51,10 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n of the tokens that level drops, spread evenly over their distances, at most `most`. */
+/*
+ * Marks n of the dropped tokens as kept, but at most `most`, spread evenly over their distances
+ * from the anchor.
+ */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

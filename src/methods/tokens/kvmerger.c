@@ -1,6 +1,7 @@
 /*
- * kvmerger: merges runs of tokens whose keys are alike (Wang et al. 2024, "Model Tells You Where to
- * Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks", arXiv 2407.08454, section 4).
+ * Method kvmerger: merges runs of tokens whose keys are alike (Wang et al. 2024, "Model Tells You
+ * Where to Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks", arXiv 2407.08454,
+ * section 4).
  *
  * Of the prompt, the `recent` newest tokens and the `heavy` tokens with the largest sums of
  * probabilities are never merged. The other tokens form sets: runs of consecutive tokens in which
@@ -35,7 +36,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* The state is the pivot of every token of the prompt. */
+/* Returns the bytes of the state: the index of the pivot for every token of the prompt. */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

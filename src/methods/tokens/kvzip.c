@@ -1,6 +1,7 @@
 /*
- * kvzip: keeps the entries that the model needs to repeat the prompt (Kim et al. 2025, "KVzip:
- * Query-Agnostic KV Cache Compression with Context Reconstruction", arXiv 2505.23416, section 3).
+ * Method kvzip: keeps the entries that the model needs to repeat the prompt (Kim et al. 2025,
+ * "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", arXiv 2505.23416,
+ * section 3).
  *
  * A first pass runs the prompt followed by itself. The score of a token in a KV head is the largest
  * probability that it receives from any row of the second copy and any query head of the KV head.
@@ -23,14 +24,17 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Scores [n_kv_heads][n]. */
+/* Returns the number of doubles recorded per layer: scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const z = self;
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/* Raises score [n] to the probabilities that row t gives to the tokens of the prompt. */
+/*
+ * Raises the scores score [n] to at least the attention probabilities that row t gives to the
+ * tokens of the prompt.
+ */
 static void add_row(const kvd_tokens_shaped *z, const kvd_observed_prompt *r, size_t t,
                     const float *product, double *score)
 {

@@ -1,7 +1,7 @@
 /*
- * leankv: per-head dynamic sparsity with three levels (LeanKV sections 4.1 to 4.3 and Algorithm 1).
- * Every KV head of every request drops insignificant tokens, lowers less significant ones, and
- * keeps the others; a window of newest tokens is always at the high level.
+ * Method leankv: per-head dynamic sparsity with three levels (LeanKV sections 4.1 to 4.3 and
+ * Algorithm 1). Every KV head of every request drops insignificant tokens, lowers less significant
+ * ones, and keeps the others; a window of newest tokens is always at the high level.
  *
  * The significance of a token is the mean probability that it received from the rows of later
  * tokens (L-4), over all query heads of the KV head (L-6: their mean), normalised to sum 1 over the
@@ -29,9 +29,10 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
-/* State of one KV head of one sequence; the arrays follow. */
+/* State of one KV head of one sequence, followed by its arrays. */
 typedef struct {
-    double cut_low, cut_high; /* relative significance below which a token is dropped, or lowered */
+    /* relative significance below which a token is dropped, or lowered */
+    double cut_low, cut_high;
     size_t room;
     double sum_rows[]; /* sums of probabilities [room], then numbers of later rows [room] */
 } significance;
@@ -107,7 +108,8 @@ static double significance_of(const significance *s, size_t i)
 }
 
 /*
- * Returns the index of the least significant of the first n entries at a level; n if there is none.
+ * Returns the index of the least significant entry at level `wanted` among the first n entries, or
+ * n if there is none.
  */
 static size_t least_of(const significance *s, const uint8_t *level, size_t n, uint8_t wanted)
 {
@@ -128,7 +130,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double mean = 0;
     s->room = a->n_expected;
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] =
-        0; /* the place held the significance of a dropped entry */
+        0; /* this element held the significance of a dropped entry */
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
             s->sum_rows[i] += (double)a->prob[(size_t)j * a->n + i] / a->group;
@@ -165,7 +167,10 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/* entry_bits: the score and the position of an entry (section 5). */
+/*
+ * Method leankv. Field entry_bits counts the score and the position of an entry (section 5 of the
+ * paper).
+ */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info =
         {

@@ -1,6 +1,6 @@
 /*
- * lower: MiKV (Yang et al. 2024, section 3): tokens that an eviction by importance would drop stay
- * at the low level.
+ * Method lower: MiKV (Yang et al. 2024, section 3): tokens that an eviction by importance would
+ * drop stay at the low level.
  *
  * Importance is that of h2o: the sum of probabilities received so far from all query heads of the
  * KV head. The `recent` newest entries and, of the others, the `heavy` entries with the largest

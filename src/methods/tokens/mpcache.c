@@ -1,7 +1,7 @@
 /*
- * mpcache: drops tokens of the prompt that no late row attends to, then reads clusters of the rest
- * in two levels (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private
- * LLM Inference", arXiv 2501.06807, section 4, and its public code).
+ * Method mpcache: drops tokens of the prompt that no late row attends to, then reads clusters of
+ * the rest in two levels (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache Eviction for Efficient
+ * Private LLM Inference", arXiv 2501.06807, section 4, and its public code).
  *
  * After the prompt, all KV heads of a layer drop the tokens whose probability, averaged over the
  * query heads of the layer, is below `threshold` in each of the last rows, the fraction `rows` of
@@ -69,7 +69,10 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* Two numbers per channel of every small cluster; those of large ones follow from them. */
+/*
+ * Returns the bits of the two numbers per channel (largest and smallest) of every small cluster;
+ * those of large clusters follow from them.
+ */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -80,7 +83,10 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)((n + small - 1) / small * d * number_bits);
 }
 
-/* Writes the likeness of every cluster of `size` entries, and returns their number. */
+/*
+ * Computes the likeness between the queries and every cluster of `size` entries, and returns the
+ * number of clusters.
+ */
 static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,
                       double *likeness)
 {

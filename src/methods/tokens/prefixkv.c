@@ -1,7 +1,8 @@
 /*
- * prefixkv: budgets of layers that keep the same share of attention in every layer (Wang et al.
- * 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision Instruction-Following Models Need for
- * Efficient Generation", arXiv 2412.03409, section 3, and its public code).
+ * Method prefixkv: sets the token budgets of layers such that they keep the same share of attention
+ * in every layer (Wang et al. 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision
+ * Instruction-Following Models Need for Efficient Generation", arXiv 2412.03409, section 3, and its
+ * public code).
  *
  * The importance of a token in a layer is the sum of the probabilities that it receives from all
  * rows of the prompt and all query heads. A prefix of a layer is its most important tokens. All
@@ -24,7 +25,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Importance of every token in the layer. */
+/* Returns the number of doubles recorded per layer: the importance of every token. */
 static size_t observed(const void *self, size_t n)
 {
     (void)self;
@@ -54,7 +55,10 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Returns how many of n tokens the shortest prefix has whose sums reach `share`. */
+/*
+ * Returns the number of tokens in the shortest prefix whose cumulative importance, sum [n], reaches
+ * `share`.
+ */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
     size_t k = 0;
@@ -63,17 +67,20 @@ static size_t prefix_of(const double *sum, size_t n, double share)
     return k + 1;
 }
 
-/* Returns how many tokens a layer keeps: its prefix and `fixed` more, at most n. */
+/* Returns the number of tokens that a layer keeps: its prefix and `fixed` more, at most n. */
 static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
 {
     const size_t k = prefix_of(sum, n, share) + fixed;
     return k < n ? k : n;
 }
 
-/* Finds the share of all layers by bisection. sum [layers][n] holds the sums of their prefixes. */
+/*
+ * Finds, by bisection, the share of importance that every layer's prefix must hold so that the
+ * budget is met. sum [layers][n] holds cumulative importances.
+ */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    double low = 0, high = 2; /* 2: no prefix reaches it, so all tokens are kept */
+    double low = 0, high = 2; /* no prefix reaches 2, so all tokens are kept */
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
         size_t total = 0;

@@ -1,7 +1,7 @@
 /*
- * pyramidkv: snapkv with budgets that fall from the first layer to the last (Cai et al. 2024,
- * "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
- * 2406.02069, section 3.2 and its public code).
+ * Method pyramidkv: works as snapkv with budgets that fall from the first layer to the last (Cai et
+ * al. 2024, "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
+ * arXiv 2406.02069, section 3.2 and its public code).
  *
  * The last of L layers keeps budget / beta older tokens of the prompt, the first keeps 2 budget -
  * budget / beta, and the budget falls linearly between them, so the mean is `budget`. If the first
@@ -41,7 +41,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Returns how many of the `old` tokens a layer keeps. */
+/* Returns how many of the `old` tokens before the window the layer keeps. */
 static size_t budget_of(const pyramid *s, int layer, double budget, size_t old)
 {
     double least = budget / s->v->value[BETA], most = 2 * budget - least;

@@ -1,6 +1,7 @@
 /*
- * quest: reads the pages of the cache whose keys may have large scores (Tang et al. 2024, "Quest:
- * Query-Aware Sparsity for Efficient Long-Context LLM Inference", arXiv 2406.10774, section 3).
+ * Method quest: reads the pages of the cache whose keys may have large scores (Tang et al. 2024,
+ * "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference", arXiv 2406.10774, section
+ * 3).
  *
  * All tokens stay. A page is `page` consecutive positions; the smallest and the largest number of
  * every channel of its keys are stored next to it. They bound the product of a query and any key of
@@ -22,7 +23,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-/* Returns the number of pages that hold entries at these positions. */
+/* Returns the number of pages of consecutive positions that contain one of the n entries. */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
 {
     const uint32_t page = (uint32_t)v->value[PAGE];
@@ -39,7 +40,9 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)(count_pages(self, position, n) * d * number_bits);
 }
 
-/* Writes the smallest and largest number of every channel of n keys, as they are stored. */
+/*
+ * Writes the smallest and the largest number of every channel of n stored keys to `low` and `high`.
+ */
 static void bound_keys(const kvd_read_choice *c, const float *k, size_t n, float *low, float *high,
                        void *rounded)
 {
@@ -57,7 +60,10 @@ static void bound_keys(const kvd_read_choice *c, const float *k, size_t n, float
     kvd_to_f32(c->type, rounded, high, c->d);
 }
 
-/* Returns the largest product that the queries can have with a key between low and high. */
+/*
+ * Returns an upper bound of the dot product of the step's queries with any key whose channels are
+ * between low and high.
+ */
 static double bound(const kvd_read_choice *c, const float *low, const float *high)
 {
     double sum = 0;
@@ -89,7 +95,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
         bound_keys(c, c->k + i * c->d, end - i, low, high, high + c->d);
         score[at] = bound(c, low, high);
     }
-    /* the last page holds the newest token and is read whatever its bound */
+    /* The last page holds the newest token, and is read whatever its bound. */
     status =
         status || kvd_tokens_keep_top(score, pages - 1, wanted > 1 ? wanted - 1 : 0, level, err);
     for (size_t i = 0, at = 0; !status && i < c->n; i++) {

@@ -1,6 +1,6 @@
 /*
- * scissorhands: keeps tokens that were pivotal recently (Liu et al. 2023, "Scissorhands", section 4
- * and Algorithms 1 and 2).
+ * Method scissorhands: keeps tokens that were pivotal recently (Liu et al. 2023, "Scissorhands",
+ * section 4 and Algorithms 1 and 2).
  *
  * A row finds a token unimportant if its probability is below the mean of that row. Once a head
  * holds more than `budget` entries, `drop` of them are dropped at once: of all but the `recent`
@@ -24,14 +24,16 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 /*
- * Counts of rows that found an entry unimportant: a fraction for the rows of the prompt, and a bit
+ * Number of rows that found an entry unimportant: a fraction for the rows of the prompt, and a bit
  * for each later row, 1 if most heads found it unimportant.
  */
 typedef struct {
-    /* number of the prompt's last rows that found it unimportant, averaged over query heads */
+    /*
+     * Number of the prompt's last rows that found the entry unimportant, averaged over query heads.
+     */
     double prompt;
-    uint64_t rows;  /* bit 0: newest step */
-    uint32_t steps; /* steps since it was appended */
+    uint64_t rows;  /* one bit per step: 1 if unimportant; bit 0 is the newest step */
+    uint32_t steps; /* number of steps since the entry was appended */
 } entry;
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
@@ -70,7 +72,7 @@ static double unimportant(const entry *e, size_t history)
     return count_bits(e->rows & (history < 64 ? (1ull << history) - 1 : ~0ull)) + e->prompt * left;
 }
 
-/* Drops `drop` of the first n entries, or `over` if that is more. */
+/* Drops `drop` of the first n entries, or `over` entries if that is more. */
 static int compress(const kvd_parameter_values *v, const entry *e, size_t n, size_t over,
                     uint8_t *level, kvd_err *err)
 {

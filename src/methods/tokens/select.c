@@ -136,8 +136,8 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
 }
 
 /*
- * Order of a heap of the k best entries so far, whose top is the worst of them: returns true if
- * entry a is worse than b.
+ * Returns true if entry a is worse than entry b. Orders a heap of the k best entries so far, whose
+ * top is the worst of them.
  */
 static bool worse(const double *score, size_t a, size_t b)
 {

@@ -1,7 +1,8 @@
 /*
- * shadowkv: keys of the prompt in low rank, values in a slower memory, and steps that read chunks
- * of tokens whose mean key scores highest (Sun et al. 2024, "ShadowKV: KV Cache in Shadows for
- * High-Throughput Long-Context LLM Inference", arXiv 2410.21465, section 4, and its public code).
+ * Method shadowkv: stores keys of the prompt in low rank and values in a slower memory; steps read
+ * chunks of tokens whose mean key scores highest (Sun et al. 2024, "ShadowKV: KV Cache in Shadows
+ * for High-Throughput Long-Context LLM Inference", arXiv 2410.21465, section 4, and its public
+ * code).
  *
  * At the end of a prompt, the keys before RoPE of all KV heads side by side, X [n][n_kv_heads *
  * d_head], are stored as X V_r and V_r, the leading `rank` right singular vectors; a read rebuilds
@@ -36,9 +37,9 @@ typedef struct {
     size_t d; /* d_head */
 } shadowkv;
 
-/* State of a KV head, followed by the landmarks [chunks][d] and flags [chunks]. */
+/* State of a KV head, followed by its landmarks [chunks][d] and outlier flags [chunks]. */
 typedef struct {
-    size_t prompt, chunks; /* tokens of the prompt; chunks before its local ones */
+    size_t prompt, chunks; /* number of prompt tokens, and of chunks before the local ones */
 } shadow;
 
 static float *landmarks_of(const shadow *s)
@@ -46,7 +47,7 @@ static float *landmarks_of(const shadow *s)
     return (float *)(uintptr_t)(s + 1);
 }
 
-/* Returns the flags: 1 for chunks that are outliers. */
+/* Returns the address of the outlier flags: 1 for a chunk whose keys stay exact. */
 static uint8_t *outliers_of(const shadow *s, size_t d)
 {
     return (uint8_t *)(landmarks_of(s) + s->chunks * d);
@@ -71,9 +72,9 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(shadow) + chunks * (q->d * sizeof(float) + 1);
 }
 
-/* ---- the end of the prompt ------------------------------------------------------------------- */
+/* ---- processing at the end of the prompt ----------------------------------------------------- */
 
-/* Writes the mean of n keys, and returns the smallest cosine of a key with it. */
+/* Writes the mean of n keys to `mean`, and returns the smallest cosine of a key with it. */
 static double describe(const float *k, size_t n, size_t d, float *mean)
 {
     double least = 1, length = 0;
@@ -96,7 +97,10 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/* Finds the landmarks and outliers of a prompt, and marks the tokens that stay exact. */
+/*
+ * Finds the landmarks and the outlier chunks of a prompt, and marks the tokens whose keys stay
+ * exact.
+ */
 static int find_landmarks(const shadowkv *q, shadow *s, const kvd_prompt_keys *p, uint8_t *exact,
                           kvd_err *err)
 {
@@ -131,8 +135,8 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
 }
 
 /*
- * Writes rows of one KV head, rebuilt from rank r, to k [n][d]: X V_r V_r^T, with X V_r and V_r in
- * the type of the cache.
+ * Writes keys of one KV head, rebuilt from rank r, to k [n][d]: X V_r V_r^T, with X V_r and V_r in
+ * the data type of the cache.
  */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
@@ -184,7 +188,7 @@ static int rebuild(const void *self, void *state, const kvd_prompt_keys *p, floa
     return 0;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- choice of chunks at a step -------------------------------------------------------------- */
 
 /* Returns the number of bits of the landmarks that are compared with queries. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
@@ -200,7 +204,10 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return (double)(landmarks * d * number_bits);
 }
 
-/* Writes the largest share of attention that a query head of the group gives to each landmark. */
+/*
+ * Computes, for each landmark, the largest softmax probability that a query head of the group gives
+ * to it.
+ */
 static void score_chunks(const shadow *s, const kvd_read_choice *c, double *score, double *one)
 {
     const uint8_t *const outlier = outliers_of(s, c->d);
@@ -237,7 +244,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     if (!status) {
         score_chunks(s, c, score, score + s->chunks);
         memset(level, KVD_LEVEL_HIGH, s->chunks);
-        for (size_t i = 0; i < s->chunks; i++) /* outliers are read whatever their score */
+        for (size_t i = 0; i < s->chunks; i++) /* outlier chunks are always read */
             score[i] = outliers_of(s, c->d)[i] ? -1 : score[i];
         status = kvd_tokens_keep_top(score, s->chunks, budget, level, err);
     }

@@ -1,7 +1,7 @@
 /*
- * snapkv: keeps the tokens of the prompt that the last rows of the prompt attend to (Li et al.
- * 2024, "SnapKV: LLM Knows What You are Looking for Before Generation", section 4 and its public
- * code).
+ * Method snapkv: keeps the tokens of the prompt that the last rows of the prompt attend to (Li et
+ * al. 2024, "SnapKV: LLM Knows What You are Looking for Before Generation", section 4 and its
+ * public code).
  *
  * For every older token the probabilities of the last `window` rows are summed, and smoothed by
  * averaging over `kernel` neighbours, so that clusters stay together. The `budget` tokens with the

@@ -1,7 +1,7 @@
 /*
- * taskkv: keeps the whole prompt in the KV heads that differ most from the others (He et al. 2025,
- * "Task-KV: Task-aware KV Cache Optimization via Semantic Differentiation of Attention Heads",
- * arXiv 2501.15113).
+ * Method taskkv: keeps the whole prompt in the KV heads that differ most from the others (He et al.
+ * 2025, "Task-KV: Task-aware KV Cache Optimization via Semantic Differentiation of Attention
+ * Heads", arXiv 2501.15113).
  *
  * The semantic vector of a KV head is its attention output, averaged over the last `window` rows of
  * the prompt and its query heads. The semantic centre is the mean of the vectors of the layer. The
@@ -34,7 +34,9 @@ static size_t window_rows(const kvd_parameter_values *v)
     return (size_t)v->value[WINDOW];
 }
 
-/* Writes the semantic vectors of the KV heads to x [n_heads][d], and their distances. */
+/*
+ * Computes the semantic vectors x [n_heads][d] of the KV heads and their distances from the centre.
+ */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -48,7 +50,10 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* two vectors are equally far from their mean, and rounding must not choose between them */
+        /*
+         * With two heads, both vectors are equally far from their mean, and rounding must not
+         * choose between them.
+         */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)
@@ -58,7 +63,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
     }
 }
 
-/* Drops tokens of a head that does not keep all. score [n] is scratch. */
+/* Drops tokens of a KV head that does not keep all tokens. score [n] is scratch. */
 static int drop(const kvd_parameter_values *v, const kvd_prompt_attention *p, double *score,
                 uint8_t *level, kvd_err *err)
 {

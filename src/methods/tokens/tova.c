@@ -1,5 +1,5 @@
 /*
- * tova: keeps the tokens that the newest row attends to (Oren et al. 2024, "Transformers are
+ * Method tova: keeps the tokens that the newest row attends to (Oren et al. 2024, "Transformers are
  * Multi-State RNNs", arXiv 2401.06104, section 4, and its public code).
  *
  * A layer keeps `budget` tokens, which are the same in all its KV heads. After the prompt and after
@@ -26,8 +26,8 @@ static size_t window(const kvd_parameter_values *v)
 }
 
 /*
- * Keeps the newest of n entries and the budget - 1 others with the largest sums, in all heads.
- * Frees sum [n].
+ * Marks all entries as dropped, in all KV heads, except the newest of n and the budget - 1 others
+ * with the largest sums. Frees sum [n].
  */
 static int keep(const kvd_parameter_values *v, double *sum, size_t n, size_t n_expected,
                 size_t n_heads, uint8_t *const *level, kvd_err *err)
@@ -71,7 +71,7 @@ static int step(const void *self, void *const *state, const kvd_step_attention *
     return keep(self, sum, n, a->n_expected, n_heads, level, err);
 }
 
-/* The newest row chooses, and it stays. */
+/* Sets the CUDA rule: the newest row chooses which tokens stay, and stays itself. */
 static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
 {
     (void)v;

@@ -1,6 +1,6 @@
 /*
- * windowkv: keeps whole windows of consecutive tokens, the same ones in a group of layers (Zuo et
- * al. 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for Efficient LLM
+ * Method windowkv: keeps whole windows of consecutive tokens, the same ones in a group of layers
+ * (Zuo et al. 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for Efficient LLM
  * Inference", arXiv 2503.17922, section 3, and its public code).
  *
  * The prompt before its last `window` rows is cut into windows of `review` tokens. The score of a
@@ -46,7 +46,7 @@ static size_t old_of(const kvd_tokens_shaped *w, size_t n)
     return n > rows ? n - rows : 0;
 }
 
-/* Scores of the windows. */
+/* Returns the number of doubles recorded per layer: the scores of the windows. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const w = self;
@@ -60,7 +60,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Returns the score of a window from the sums x [n] of its tokens, which it may sort. */
+/* Returns the score of a window from the attention sums x [n] of its tokens. May sort x. */
 static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -81,7 +81,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        return 0; /* the first layer of the group chooses */
+        return 0; /* the first layer of the group chooses for all */
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
         return kvd_no_memory(err, "scores of a prompt", 3 * r->n * sizeof *a);
@@ -100,7 +100,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Returns how many older tokens a group of layers may keep. */
+/* Returns the number of older tokens that a group of layers may keep. */
 static size_t budget_of(const kvd_tokens_shaped *w, size_t group, size_t groups, size_t budget)
 {
     const size_t last = (size_t)((double)budget * w->v->value[LAYERS] / w->v->value[BETA]),
@@ -110,7 +110,10 @@ static size_t budget_of(const kvd_tokens_shaped *w, size_t group, size_t groups,
     return group == groups - 1 ? last : first - group * ((first - last) / (groups - 1));
 }
 
-/* Drops windows of level [old] until at most `budget` tokens are in full windows. */
+/*
+ * Marks windows of level [old] as dropped, until the full windows that stay have at most `budget`
+ * tokens.
+ */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {

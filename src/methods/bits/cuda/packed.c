@@ -10,25 +10,31 @@
 
 static const char what[] = "coded cache";
 
-/* A cache of codes as a method of the engine. */
+/* State of a method whose cache holds codes (packed.h) in the CUDA engine. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* Arguments of the layers that do not change, [n_layers]; pools are set by make. */
+    /*
+     * Kernel arguments of each layer that do not change between iterations, [n_layers]; `make` sets
+     * the pools.
+     */
     kvd_packed_args *layer;
-    /* Ring pages of the steps' pages, device [max_slices][max_pages]. */
+    /* Page table of the ring pages that decode steps attend to, device [max_slices][max_pages]. */
     int32_t *table;
     /*
-     * Device [slots + 1]: number of key outliers of a slot; last, the largest excess over a page's
-     * room.
+     * Device [slots + 1]: number of key outliers in each slot; the last element is the largest
+     * excess over a page's room.
      */
     uint32_t *counts;
     uint32_t *host_counts; /* pinned copy of `counts` */
-    /* Page counts for attention on codes, device [max_slices + 2]; NULL: rows are restored. */
+    /*
+     * Prefix sums of page counts for attention on codes, device [max_slices + 2]. NULL: attention
+     * reads restored rows instead.
+     */
     int32_t *pages_before;
     float *partial; /* device, partial results of attention on codes */
     size_t slots;
-    uint32_t *tokens; /* [slots]: tokens of the request; 0: no request */
-    double held;      /* bytes at the end of the latest iteration */
+    uint32_t *tokens; /* [slots] number of tokens of the request; 0: no request */
+    double held;      /* bytes that slots hold at the end of the latest iteration */
     kvd_device_memory memory;
 } packed;
 
@@ -37,7 +43,7 @@ static packed *of(const kvd_gpu_method *m)
     return (packed *)(void *)m;
 }
 
-/* ---- bytes ---- */
+/* ---- count of held bytes ---- */
 
 static double held(const kvd_gpu_method *m)
 {
@@ -62,7 +68,7 @@ static void count_held(packed *k)
     k->held = bits / 8;
 }
 
-/* ---- an iteration ---- */
+/* ---- hooks of an iteration ---- */
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -95,7 +101,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Returns the number of CTAs that share the pages of a head such that n requests fill the device
+ * Returns the number of CTAs that share the pages of a head, such that n requests fill the device
  * `times` over.
  */
 static int32_t side_by_side(const kvd_paged_cache *c, const kvd_packed_args *a, size_t n,
@@ -118,7 +124,10 @@ static kvd_packed_args steps_of(const kvd_gpu_method *m, const kvd_paged_rows *r
     a.rows = kvd_paged_cache_pool(c, r->layer);
     a.x = r->x;
     a.ld = r->ld;
-    /* Two CTAs suffice: the keys of a window and the value that leaves it are in few pages. */
+    /*
+     * Two CTAs suffice: the keys that a step codes and the value that leaves the window are in few
+     * pages.
+     */
     a.pages_side_by_side = 2;
     return a;
 }
@@ -164,7 +173,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Codes and turns the newest rows of steps, and turns their queries. */
+/* Codes and rotates the newest rows of decode steps, and rotates their queries. */
 static int turn_steps(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     if (!r->steps)
@@ -206,7 +215,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                : 0;
 }
 
-/* Sets the outlier counts of starting prompts to 0. */
+/* Resets the outlier counts of slots whose prompts start. */
 static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -218,7 +227,10 @@ static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Codes and turns the rows of prompts; those of steps are coded before their attention. */
+/*
+ * Codes and rotates the rows of prompts, after their attention. Rows of decode steps are coded
+ * before theirs.
+ */
 static int turned(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     if (!r->prompts)
@@ -249,11 +261,11 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           what, err);
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 /*
- * Returns device memory filled with random numbers, so that timing runs read plausible data where
- * nothing was computed. Returns NULL on failure.
+ * Returns device memory filled with random numbers, so that timing runs read plausible data from
+ * pages that were never computed. Returns NULL on failure.
  */
 static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
 {
@@ -335,7 +347,7 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
                             (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
 }
 
-/* Returns true if the keys of a plan with rotated vectors are supported. */
+/* Returns true if the kernels support the key bits of a plan with rotated vectors (turboquant). */
 static bool turns(const kvd_plan *plan)
 {
     const double bits = kvd_gpu_packed_value(plan, "bits");
@@ -386,8 +398,9 @@ static bool runs(const kvd_plan *plan)
 }
 
 /*
- * Prompts attend before they are coded; `check` refuses cut rows. A page has room for four times
- * the expected outliers, and a real prompt may have more, so outliers are generated with elsewhere.
+ * Returns true if text can be generated with the plan on the GPU. Prompts attend before they are
+ * coded; `check` refuses projected rows. Plans with key outliers are excluded: a page has room for
+ * four times the expected number, which a real prompt may exceed.
  */
 static bool generates(const kvd_plan *plan)
 {
@@ -401,7 +414,10 @@ static bool generates(const kvd_plan *plan)
     return turns(plan) && (d == 64 || d == 128) && group <= 8;
 }
 
-/* Uses attention on codes if it supports all layers; otherwise steps restore their rows first. */
+/*
+ * Chooses attention on codes if its kernels support all layers. Otherwise decode steps restore
+ * their rows first.
+ */
 static int choose_attention(packed *k, kvd_err *err)
 {
     kvd_gpu_method *const m = &k->method;

@@ -12,45 +12,49 @@
 #include "methods/cuda/paged_cache.h"
 
 /*
- * Functions of packed_form.c, which depend on the plan only. kvd_gpu_packed_value returns a
- * parameter of the plan's bits method, or 0 if no parameter has this name.
+ * Returns the parameter `key` of the plan's bits method, or 0 if it has none of this name. Like the
+ * functions below, it depends only on the plan (packed_form.c).
  */
 double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
-/* Returns true if the bits method has levels in place of even steps (kvquant). */
+/*
+ * Returns true if the bits method codes numbers by tables of levels instead of equal steps
+ * (kvquant).
+ */
 bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
 /* Returns true if the bits method has floating-point codes (fp8, mxfp4, nvfp4). */
 bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
 /* Returns the expected number of key outliers in a page of one head. */
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
 /*
- * Returns the bits of a request of m tokens in KV head g of a layer, without outliers of keys. The
- * count equals that of the bits method itself.
+ * Returns the bits that a request of m tokens takes in KV head g of a layer, without outliers of
+ * keys. The count equals that of the bits method on the CPU.
  */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m);
 /* Returns true if the bits method codes rotated vectors (turboquant). */
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
 
-/* Tables of rotated vectors for the device. */
+/* Tables for rotated vectors (turboquant), on the host, to be copied to the device. */
 typedef struct {
-    float *level, *range, *turn_rows, *turn_outputs; /* those of kvd_packed_args */
-    size_t n_level, n_range, n_matrix; /* numbers of each; n_matrix of both matrices */
+    float *level, *range, *turn_rows, *turn_outputs; /* as in kvd_packed_args */
+    /* number of elements of each; n_matrix counts both matrices */
+    size_t n_level, n_range, n_matrix;
 } kvd_packed_turned;
 
 /*
- * Fills *t for the open plan and the form and heads of *a. On failure, too, the caller must call
- * kvd_gpu_packed_turned_free.
+ * Fills the tables *t of rotated vectors, for the open plan and the form and heads of *a. The
+ * caller must call kvd_gpu_packed_turned_free, after a failure too.
  */
 int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, kvd_packed_turned *t,
                                kvd_err *err);
 void kvd_gpu_packed_turned_free(kvd_packed_turned *t);
 /*
- * Copies the tables of the open plan's bits method to memory of the device, and sets them in the
- * arguments `layer` of all layers.
+ * Copies the tables of the open plan's bits method to device memory, and sets their addresses in
+ * the arguments `layer` of all layers.
  */
 int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                           kvd_device_memory *memory, kvd_err *err);
 /*
- * Fills the members of *a that follow from the plan and from the heads' widths `map`: the form of
+ * Fills the members of *a that follow from the plan and from the heads' widths `map`: the layout of
  * the layer's pages and the numbers of tokens that are coded. Sets all other members to 0.
  */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,

@@ -26,11 +26,11 @@ namespace
 
 enum { WARPS = 8 };
 
-/* ---- keys ---- */
+/* ---- coding of keys ---- */
 
 /*
- * Writes a plane of W bits of a lane's words, which starts at `at`. code has the codes, whose bits
- * from `below` on go into the plane; numbers not in `put` keep their bits.
+ * Writes bits `below` .. below + W - 1 of the codes code[] to a plane of W bits of the lane's
+ * words, which starts at `at`. Numbers not in the mask `put` keep their bits.
  */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
@@ -53,7 +53,10 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes codes of B bits that are packed without planes; numbers not in `put` keep their bits. */
+/*
+ * Writes codes of B bits that are stored one after another, without planes. Numbers not in the mask
+ * `put` keep their bits.
+ */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -76,8 +79,8 @@ __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[
 }
 
 /*
- * Writes the codes of the numbers in `put` to a lane's words of a unit of keys; other numbers keep
- * their codes.
+ * Writes the codes of the numbers in the mask `put` to a lane's words of a unit (16 dims) of keys.
+ * Other numbers keep their codes.
  */
 __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
                                          const uint32_t (&code)[32], uint32_t put)
@@ -113,8 +116,8 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
 }
 
 /*
- * Returns the number within a lane (kvd_packed_key_number) of token 8 j + lane / 4 and of the dim
- * that is e / 2 * 8 + e % 2 after the lane's first dim.
+ * Returns the index, among the lane's numbers (kvd_packed_key_number), of token 8 j + lane / 4 and
+ * of the dim that is e / 2 * 8 + e % 2 after the lane's first dim.
  */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
@@ -201,7 +204,7 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Codes unit u of the keys of tokens from .. to - 1 of the page. */
+/* Codes the keys of tokens from .. to - 1 of the page, in unit u (16 dims). */
 __device__ void code_keys(const page_of &o, int u, int from, int to, int lane)
 {
     const int bits = o.a.form.bits;
@@ -225,9 +228,12 @@ __device__ void code_keys(const page_of &o, int u, int from, int to, int lane)
     put_unit(at, o.a.level, bits, code, put);
 }
 
-/* ---- pages ---- */
+/* ---- coding of pages ---- */
 
-/* Copies rows of a prompt from token `first` on to the ring, in groups of 8. */
+/*
+ * Copies the uncoded rows of a prompt, from token `first` on, to the slot's ring, in groups of 8
+ * rows.
+ */
 __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
                             int workers, int lane)
 {
@@ -263,7 +269,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
     __syncthreads();
     /*
-     * True if at most one token of values is coded, and of keys none, or one that is coded alone
+     * True if at most one value row is coded and no key row, or one key row that is coded alone
      * (levels).
      */
     const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
@@ -284,7 +290,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
                            kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
                            middle,
                            before};
-        if (a.form.k_apart) { /* coding the page's first tokens clears its list */
+        if (a.form.k_apart) { /* coding the page's first tokens clears its outlier list */
             if (threadIdx.x == 0 && k_from <= KVD_PAGE_TOKENS * p && k_to > KVD_PAGE_TOKENS * p)
                 *reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list) = 0;
             __syncthreads();
@@ -299,8 +305,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
         /*
-         * With levels, the values of 16 tokens have bytes of their own, so a warp handles 16
-         * tokens. These tasks come first, because they take longest.
+         * With levels, the values of 16 tokens fill whole bytes, so a warp handles 16 tokens. These
+         * tasks come first, because they take longest.
          */
         const int pieces = a.level ? 4 : 1;
         for (int task = warp; task < units + pieces * groups; task += WARPS) {

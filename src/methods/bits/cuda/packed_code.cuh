@@ -10,21 +10,21 @@
 namespace
 {
 
-/* A page of a KV head whose rows are coded. */
+/* Page of a KV head whose rows are being coded. */
 struct page_of {
     const kvd_packed_args &a;
     int b, g, p, page;
     const uint16_t *rows; /* K, followed by V */
     char *codes;
     kvd_packed_parts parts;
-    /* Midpoints between neighbouring levels, [2][2^bits], of keys and of values. */
+    /* Midpoints between neighbouring quantisation levels, [2][2^bits], of keys and of values. */
     const float *middle;
-    int before; /* tokens before this iteration */
+    int before; /* number of tokens before this iteration */
 };
 
 /*
- * Returns the index of the level nearest to x, which is the number of midpoints below x. n is the
- * number of levels, a power of 2.
+ * Returns the index of the quantisation level nearest to x, which is the number of midpoints below
+ * x. n is the number of levels, a power of 2.
  */
 __device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
@@ -49,8 +49,8 @@ __device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
 }
 
 /*
- * Returns dims 2 c and 2 c + 1 of half h (8 dims) of unit u (16 dims) of the key of token t of the
- * page.
+ * Returns dims 2 c and 2 c + 1 of half h (8 dims) of unit u (16 dims), from the key of token t of
+ * the page.
  */
 __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
 {
@@ -64,8 +64,8 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
 }
 
 /*
- * Appends an outlier to the page's list. If the list is full, only the count rises, and o.a.beyond
- * records the largest excess.
+ * Appends outlier x of token t and dim i to the page's list. If the list is full, only the count
+ * rises, and o.a.beyond records the largest excess.
  */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {

@@ -8,8 +8,8 @@ namespace
 {
 
 /*
- * Values of 16 tokens as held by a lane: unit u0 + i in v[i], in the registers of mma's A operand,
- * for `units` units. The lane has tokens 2 c + e + 8 h, c = lane % 4.
+ * Values of 16 tokens as one lane holds them: v[i] has unit u0 + i, in the registers of mma's A
+ * operand, for `units` units. The lane has tokens 2 c + e + 8 h, c = lane % 4.
  */
 struct sixteen {
     uint32_t v[8][4];
@@ -26,7 +26,9 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
     return 16 * (s.u0 + i) + 8 * db + lane / 4;
 }
 
-/* Sets lo and hi to the smallest and largest number of a token that is not in `taken`. */
+/*
+ * Sets lo and hi to the smallest and largest number of a token, without those in the mask `taken`.
+ */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -45,8 +47,9 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 }
 
 /*
- * Returns the smallest (sign 1) or largest (sign -1) number of a token that is not taken yet, with
- * its dim in the upper half, and marks it as taken. Among equals it is the one of the smallest dim.
+ * Finds the smallest (sign 1) or largest (sign -1) number of a token that is not taken yet, and
+ * marks it as taken. Returns it with its dim in the upper half; among equal numbers, the one of the
+ * smallest dim.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -79,8 +82,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Writes the codes of a lane's 8 numbers of 16 tokens to the plane of W bits. Number 4 h + 2 db + e
- * is the one of value_of(s, i, db, h, e).
+ * Writes the codes of a lane's 8 numbers of 16 tokens to the plane of W bits. Code 4 h + 2 db + e
+ * belongs to value_of(s, i, db, h, e).
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -105,8 +108,8 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
 }
 
 /*
- * Writes the codes of a lane's 8 numbers of 16 tokens that are packed without planes. They fill
- * whole bytes of the lane's words, so that other lanes may write the neighbouring bytes.
+ * Writes the codes of a lane's 8 numbers of 16 tokens, stored without planes. They fill whole bytes
+ * of the lane's words, so that other lanes may write the neighbouring bytes.
  */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
@@ -147,7 +150,8 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
                 s.v[i][r] = exchanged(*reinterpret_cast<const uint32_t *>(
                     rows + (2 * k + r / 2) * 8 * d + (2 * i + r % 2) * 64));
     float zero[4], step[4];
-    uint32_t mine = 0, apart[4] = {}; /* outliers of token `he`, as bits of the lane's numbers */
+    /* outliers of token `he`, as a mask of the lane's numbers */
+    uint32_t mine = 0, apart[4] = {};
 #pragma unroll
     for (int he = 0; he < 4; he++) {
         const int h = he / 2, e = he % 2, t = 16 * k + 8 * h + lane % 4 * 2 + e;

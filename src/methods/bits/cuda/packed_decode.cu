@@ -1,5 +1,5 @@
 /*
- * Attention of steps on codes of even steps.
+ * Attention of decode steps on codes with equal quantisation steps.
  *
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g]
  *
@@ -31,12 +31,12 @@
 namespace
 {
 
-/* ---- operands ---- */
+/* ---- operands of the products ---- */
 
 /*
- * A operand of 16 tokens from a lane's codes: integers in the lowest bits of 16, which as float16
- * are exactly code * 2^-24. Registers 1 and 3, rows 8 .. 15, are 2^twos<B>() times too large,
- * because they keep their place in the word.
+ * Log2 of the factor by which registers 1 and 3 (rows 8 .. 15) of an A operand of 16 tokens are too
+ * large. The operand holds a lane's codes as integers in the lowest bits of float16, which are
+ * exactly code * 2^-24; those registers keep their place in the word.
  */
 template <int B> __device__ constexpr int twos()
 {
@@ -64,20 +64,20 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/* ---- a page ---- */
+/* ---- reading a page ---- */
 
 /*
- * Page of even steps. If FINE, scales of keys or values are shared by 16 numbers; otherwise by 32
- * or 64 numbers.
+ * Reader of a page of codes with equal steps. If FINE, scales of keys or values are shared by 16
+ * numbers; otherwise by 32 or 64 numbers.
  */
 template <int B, int N, bool FINE> struct even_page {
     /*
-     * SHARE: number of tiles of 16 tokens (keys), and of units (values), that share scales for
-     * every group size of this FINE.
+     * UNITS is the number of units of 16 dims. SHARE is the number of tiles of 16 tokens (keys),
+     * and of units (values), that share scales for every group size of this FINE.
      */
     static constexpr int UNITS = N, SHARE = FINE ? 1 : 2;
     static constexpr bool STRAIGHT = true, BF = false;
-    /* Value of a code of 1 as float16, and factor of rows 8 .. 15. */
+    /* CODE is the value of a code of 1 as float16; ROWS is the factor of rows 8 .. 15. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -111,12 +111,15 @@ template <int B, int N, bool FINE> struct even_page {
         copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
     }
 
-    /* Computes S = (Q scale) codes + Q zero; a scale belongs to a dim and a group of tokens. */
+    /*
+     * Computes the scores S = (Q scale) codes + Q zero; a scale belongs to a dim and a group of
+     * tokens.
+     */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
     {
-        /* log2 of the number of tiles of 16 tokens that share scales */
+        /* Log2 of the number of tiles of 16 tokens that share scales. */
         const int shift = p.k_shift - 1;
         const bool mine = lane / 4 < 4 >> shift;
         const char *const zeros = stage + lane % 4 * 16 + (mine ? lane / 4 * 64 * N : 0) + 8;
@@ -142,7 +145,7 @@ template <int B, int N, bool FINE> struct even_page {
                 multiply<false>(sum[m], a[m], scaled[0], scaled[1]);
             }
             const uint2 z = *reinterpret_cast<const uint2 *>(zeros + 64 * u);
-            /* Sums of lanes without `mine` are not used. */
+            /* Sums of lanes that do not have `mine` are not used. */
             const uint32_t rows[4] = {z.x, 0, z.y, 0};
             multiply<false>(zero, rows, q.half[u][0], q.half[u][1]);
         }
@@ -157,7 +160,10 @@ template <int B, int N, bool FINE> struct even_page {
             }
     }
 
-    /* Adds O^T = codes (scale P) + zero P; a scale belongs to a token and a group of channels. */
+    /*
+     * Adds the page's part of the output, O^T = codes (scale P) + zero P; a scale belongs to a
+     * token and a group of channels.
+     */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],
@@ -195,13 +201,13 @@ template <int B, int N, bool FINE> struct even_page {
     }
 };
 
-/* ---- merging and planning ---- */
+/* ---- merging partial results, and planning ---- */
 
 enum { MERGERS = 8 };
 
 /*
- * Merges the parts of a query head of a request that several warps computed. Each warp of this
- * kernel reads every eighth part.
+ * Merges the partial results of a query head of a request that several warps computed. Each warp of
+ * this kernel reads every eighth part.
  */
 __global__ void __launch_bounds__(32 * MERGERS)
     merge_kernel(const __grid_constant__ packed_params p)
@@ -253,8 +259,8 @@ __global__ void __launch_bounds__(32 * MERGERS)
 }
 
 /*
- * Launched with one CTA. Writes prefix sums of the requests' numbers of pages to before[0 .. n],
- * 1024 requests at a time, and then the number of pages per warp.
+ * Writes prefix sums of the requests' numbers of pages to before[0 .. n], 1024 requests at a time,
+ * and then the number of pages per warp. Launched with one CTA.
  */
 __global__ void __launch_bounds__(1024)
     plan_kernel(const int32_t *kv_len, int n, int heads, int warps_of_all, int32_t *before)
@@ -288,7 +294,7 @@ __global__ void __launch_bounds__(1024)
         before[n + 1] = (carried * heads + warps_of_all - 1) / warps_of_all;
 }
 
-/* ---- host ---- */
+/* ---- host functions ---- */
 
 template <int N, bool FINE> kvd_packed_decode_kernel of_bits(int bits)
 {
@@ -305,7 +311,7 @@ template <int N> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
                                                 : of_bits<N, false>(f->bits);
 }
 
-/* Returns the kernel for these heads and codes, or NULL if there is none. */
+/* Returns the attention kernel for these heads and codes, or NULL if there is none. */
 kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];
@@ -332,8 +338,8 @@ int log2_of(int x)
 }
 
 /*
- * Fills *p, with as many warps as have room for their stages in shared memory. Returns false if
- * there is no room for one warp or if the device cannot be queried.
+ * Fills the kernel parameters *p, with as many warps as have room for their stages in shared
+ * memory. Returns false if there is no room for one warp or if the device cannot be queried.
  */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {

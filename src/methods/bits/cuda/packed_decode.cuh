@@ -1,6 +1,6 @@
 /*
- * Parts of the attention of steps on codes that do not depend on the kind of codes: products, the
- * softmax, rows of the ring, and the kernel around a page. Included by packed_decode*.cu only.
+ * Parts of attention on codes, for decode steps, that do not depend on the kind of codes: products,
+ * the softmax, rows of the ring, and the kernel around a page. Included by packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
@@ -12,7 +12,7 @@ namespace
 
 /* ---- arithmetic ---- */
 
-/* Equal to mma of mma.cuh, but the compiler may move it. */
+/* Computes the same as mma of mma.cuh, but the compiler may move the instruction. */
 template <bool BF>
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
@@ -85,8 +85,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Sets y to the values of x for heads 2 c and 2 c + 1, c = lane % 4; lanes 4 h .. 4 h + 3 have x of
- * head h.
+ * Distributes a value per head: lanes 4 h .. 4 h + 3 have x of head h; y gets the values of heads 2
+ * c and 2 c + 1, c = lane % 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
@@ -95,12 +95,12 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 }
 
 /*
- * Rows of Q as B operand: float16, divided by the power of two `unit`. Heads from the group's size
- * on are 0.
+ * Rows of Q as B operand, in float16, divided by the power of two `unit`. Rows of heads beyond the
+ * group's size are 0.
  */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /* powers of two by which the queries of heads 2 c and 2 c + 1 were divided; c = lane % 4 */
+    /* Powers of two by which the queries of heads 2 c and 2 c + 1 were divided; c = lane % 4. */
     float unit[2];
 };
 
@@ -116,7 +116,7 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
         w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
         most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
     }
-    const float unit = unit_of(most), over = 1 / unit; /* exact */
+    const float unit = unit_of(most), over = 1 / unit; /* exact powers of two */
     of_columns(unit, q.unit, lane);
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; i++) {
@@ -126,9 +126,9 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
 }
 
 /*
- * Running state for heads 2 c and 2 c + 1, c = lane % 4: the largest score in powers of two, and
- * this lane's part of the sum. o is O^T at dims 16 u + lane / 4 (+ 8) without zero points; `zero`
- * is the contribution of zero points to the channels of group lane / 4.
+ * Running softmax state of a lane for heads 2 c and 2 c + 1, c = lane % 4: the largest score in
+ * powers of two, and this lane's part of the sum. o is O^T at dims 16 u + lane / 4 (+ 8) without
+ * zero points; `zero` is the contribution of zero points to the channels of group lane / 4.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -149,13 +149,16 @@ template <int UNITS> struct state {
     }
 };
 
-/* Returns the token in the page to which score s[m][i] belongs. */
+/* Returns the token of the page to which score s[m][i] belongs. */
 __device__ __forceinline__ int token_of(int m, int i, int lane)
 {
     return 16 * m + i / 2 * 8 + lane / 4;
 }
 
-/* Computes S^T of tokens coded .. left - 1 of the page, in powers of two, from rows of the ring. */
+/*
+ * Computes the scores S^T of the uncoded tokens, coded .. left - 1, of the page from rows of the
+ * ring, in powers of two.
+ */
 template <int UNITS>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16_t *ring, int b,
                                             int g, int coded, int left, float (&s)[4][4], int lane)
@@ -187,8 +190,8 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16
 }
 
 /*
- * Replaces scores by 2^(score - running maximum + TOP) and adds them to the sum. If the maximum
- * rises by more than LAZY, the state is rescaled.
+ * Replaces scores by probabilities 2^(score - running maximum + TOP) and adds them to the sum. If
+ * the maximum rises by more than LAZY, the state is rescaled.
  */
 template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
@@ -227,7 +230,7 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Packs the probabilities of all tokens of the page as B operand in bfloat16 or float16. */
+/* Packs the probabilities of all tokens of the page as B operand, in bfloat16 (BF) or float16. */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (&packed)[8])
 {
@@ -270,7 +273,7 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int left,
     for (int k = 0; k < 4; k++) {
         if (16 * k >= left)
             break;
-        /* rows of a group of 8 without a token are undefined */
+        /* A group of 8 rows that has no token is undefined. */
         const bool second = 16 * k + 8 < left;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
@@ -290,7 +293,7 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int left,
     }
 }
 
-/* ---- results ---- */
+/* ---- output of results ---- */
 
 __device__ __forceinline__ void store(const packed_params &p, int b, int g, int row, int dim,
                                       float x)
@@ -302,8 +305,9 @@ __device__ __forceinline__ void store(const packed_params &p, int b, int g, int 
 }
 
 /*
- * Writes a head's output if the run covers the whole head (`slot` is NULL). Otherwise writes the
- * maxima, sums and O [group][KVD_WIDTH_MAX] of the part to `slot`. O is multiplied by `factor`.
+ * Writes a head's attention output if the run of pages covers the whole head (`slot` is NULL).
+ * Otherwise writes the partial result to `slot`: maxima, sums and O [group][KVD_WIDTH_MAX]. O is
+ * multiplied by `factor`.
  */
 template <class PAGE>
 __device__ void put_result(const packed_params &p, const cursor &at, const state<PAGE::UNITS> &st,
@@ -342,7 +346,7 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
     }
 }
 
-/* ---- the kernel ---- */
+/* ---- the attention kernel ---- */
 
 /*
  * Processes one page. PAGE is the class that reads it and has these members. UNITS and words:
@@ -367,7 +371,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
               keys = at.keys - first, coded = at.values - first;
     float s[4][4];
     uint32_t prob[8];
-    /* Nearly all pages are fully coded: no branch inside. */
+    /* Nearly all pages are fully coded, so they have a path without branches. */
     if (PAGE::STRAIGHT && min(keys, coded) >= KVD_PAGE_TOKENS) {
         page.scores(p, at, stage, w, codes, s, lane);
         soften(st, s);

@@ -1,7 +1,8 @@
 /*
- * Attention of steps that reads codes without restoring rows. Supported are even steps (kivi) of 2,
- * 3, 4 or 8 bits, levels (kvquant) of 2, 3 or 4 bits, floating-point codes (fp8, mxfp4, nvfp4),
- * heads of 64 or 128 and at most 8 query heads per KV head. The newest rows are read from the ring.
+ * Attention of decode steps that reads codes without restoring rows. Supported are equal steps
+ * (kivi) of 2, 3, 4 or 8 bits, levels (kvquant) of 2, 3 or 4 bits, floating-point codes (fp8,
+ * mxfp4, nvfp4), heads of 64 or 128 and at most 8 query heads per KV head. The newest rows are read
+ * from the ring.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
@@ -12,17 +13,17 @@
 extern "C" {
 #endif
 
-/* Arguments of attention on codes that kvd_packed_args does not have. */
+/* Arguments of attention on codes, in addition to kvd_packed_args. */
 typedef struct {
     const void *q; /* device [n][q_pitch] bf16 */
     void *o;       /* output, device [n][o_pitch] bf16 */
     /*
-     * Device [n + 2], filled by kvd_packed_decode_plan: number of pages of all requests before
-     * request i, for i = 0 .. n; then the number of pages per warp.
+     * Prefix sums of page counts, device [n + 2], filled by kvd_packed_decode_plan: number of pages
+     * of all requests before request i, for i = 0 .. n; then the number of pages per warp.
      */
     int32_t *pages_before;
     float *partial; /* device, kvd_packed_decode_bytes bytes */
-    int32_t n_ctas; /* any number; the number of multiprocessors is fastest */
+    int32_t n_ctas; /* number of CTAs; fastest is the number of multiprocessors */
 } kvd_packed_decode_args;
 
 /* Returns true if kvd_packed_decode supports these heads and codes on the current device. */
@@ -35,14 +36,17 @@ size_t kvd_packed_decode_bytes(int n_ctas);
  */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
-/* Computes the attention of steps. The newest token must be in the ring, and not yet coded. */
+/*
+ * Computes the attention of decode steps on codes. The newest token must be in the ring, and not
+ * yet coded.
+ */
 cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
 
 /*
- * Table of rotations for keys that were coded before RoPE. kvd_packed_rope_table_bytes returns its
- * size; kvd_packed_rope_table fills it from tables [positions][d / 2] of at least two positions. d
- * must be a multiple of 32.
+ * Table of RoPE rotations for keys that were coded before RoPE. kvd_packed_rope_table_bytes returns
+ * its size; kvd_packed_rope_table fills it from tables [positions][d / 2] of at least two
+ * positions. d must be a multiple of 32.
  */
 size_t kvd_packed_rope_table_bytes(int d);
 cudaError_t kvd_packed_rope_table(const float *cosine, const float *sine, int d, uint32_t *turn,

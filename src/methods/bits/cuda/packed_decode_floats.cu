@@ -1,7 +1,7 @@
 /*
- * Attention of steps on floating-point codes (fp8, mxfp4, nvfp4): computes what packed_decode.cu
- * does, for K = s code and V = s code, where s is the scale of a block of a token times that of the
- * tensor.
+ * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4): computes what
+ * packed_decode.cu does, for K = s code and V = s code, where s is the scale of a block of a token
+ * times that of the tensor.
  *
  * Shifts and masks put a code into the place of the exponent and mantissa of float16, which is the
  * number times 2^(bias - 15), exactly, subnormal numbers too. Scores of a block of channels are
@@ -15,7 +15,7 @@
 namespace
 {
 
-/* ---- operands ---- */
+/* ---- operands of the products ---- */
 
 __device__ __forceinline__ uint32_t times_bf16_pair(uint32_t x, uint32_t y)
 {
@@ -24,20 +24,20 @@ __device__ __forceinline__ uint32_t times_bf16_pair(uint32_t x, uint32_t y)
     return *reinterpret_cast<const uint32_t *>(&z);
 }
 
-/* Returns the bits of 2^n in both halves of a pair of bfloat16. */
+/* Returns the bit pattern of two bfloat16 numbers 2^n. */
 __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 {
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
 /*
- * A operand of 16 tokens from a lane's codes. With BF as bfloat16, exactly the numbers; otherwise
- * as float16, the numbers times 2^(F::BIAS - 15).
+ * Converts a lane's codes of 16 tokens to an A operand. With BF the operand is bfloat16, exactly
+ * the numbers; otherwise float16, the numbers times 2^(F::BIAS - 15).
  */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {
-    constexpr int low = (BF ? 7 : 10) - F::MANTISSA; /* bit of the code's lowest bit */
+    constexpr int low = (BF ? 7 : 10) - F::MANTISSA; /* place of the code's lowest bit */
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         const uint32_t word = w[F::BITS == 8 ? 2 * m % F::BITS + r / 2 : m % F::BITS];
@@ -49,7 +49,7 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uin
     }
 }
 
-/* Returns the scales of two tokens as bfloat16, from two adjacent bytes of `bytes`, number e. */
+/* Returns the scales of two tokens as bfloat16, from the e-th pair of adjacent bytes of `bytes`. */
 template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes, int e)
 {
     const uint32_t two = __byte_perm(bytes, 0, e ? 0x4342 : 0x4140);
@@ -57,13 +57,13 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
                           : times_bf16_pair(two << 4, bf16_powers(120));
 }
 
-/* ---- a page ---- */
+/* ---- reading a page ---- */
 
 template <class F, int N> struct floats_page {
-    /* UNITS_OF: number of units of a block */
+    /* UNITS_OF is the number of units of 16 dims that share a scale. */
     static constexpr int UNITS = N, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool STRAIGHT = true, BF = F::BLOCK > 0;
-    /* Factor of the numbers of float16 operands. */
+    /* Factor by which float16 operands are too small. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -98,7 +98,10 @@ template <class F, int N> struct floats_page {
         return read;
     }
 
-    /* Divides probabilities by the factor of outputs, for values that are numbers. */
+    /*
+     * Divides probabilities by the factor of outputs, for rows of the ring, whose values are
+     * numbers instead of codes.
+     */
     __device__ __forceinline__ void for_rows(float (&s)[4][4]) const
     {
 #pragma unroll
@@ -106,7 +109,10 @@ template <class F, int N> struct floats_page {
             s[i / 4][i % 4] *= over;
     }
 
-    /* Multiplies the sums of a block by its scales, which start at `bytes`, and adds them. */
+    /*
+     * Multiplies the sums of a block of channels by its scales, which start at `bytes`, and adds
+     * them to the scores.
+     */
     static __device__ __forceinline__ void add_block(const char *bytes, float (&block)[4][4],
                                                      float (&sum)[4][4], int lane)
     {
@@ -122,7 +128,7 @@ template <class F, int N> struct floats_page {
         }
     }
 
-    /* Computes S = sum over blocks of scale (Q codes). */
+    /* Computes the page's scores S = sum over blocks of scale (Q codes). */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
@@ -146,7 +152,7 @@ template <class F, int N> struct floats_page {
             s[i / 4][i % 4] = sum[i / 4][i % 4] * (keys * q.unit[i % 2]);
     }
 
-    /* Adds O^T = codes (scale P). */
+    /* Adds the page's part of the output, O^T = codes (scale P). */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],

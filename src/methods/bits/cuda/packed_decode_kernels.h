@@ -7,12 +7,12 @@
 struct kvd_packed_decode_params {
     kvd_packed_args a;
     kvd_packed_decode_args d;
-    kvd_packed_parts parts; /* all heads have one width */
+    kvd_packed_parts parts; /* layout of a head's page; all heads have one width */
     float scale_log2;
     int32_t warps, slot_floats;
     /*
-     * Bytes of shared memory: stage_bytes for a page, scratch_bytes for a warp in addition to its
-     * two stages, shared_bytes for the CTA.
+     * Bytes of shared memory: `stage_bytes` for a page's copy, `scratch_bytes` for a warp in
+     * addition to its two stages, `shared_bytes` for the whole CTA.
      */
     int32_t stage_bytes, scratch_bytes, shared_bytes;
     /*
@@ -26,12 +26,14 @@ struct kvd_packed_decode_params {
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
 /*
- * kvd_packed_levels_kernel returns the kernel for codes of levels, or NULL if there is none for
- * this form. kvd_packed_levels_lay_out sets the sizes of its shared memory.
+ * kvd_packed_levels_kernel returns the attention kernel for codes of levels, or NULL if there is
+ * none for this layout. kvd_packed_levels_lay_out sets the sizes of its shared memory.
  */
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
-/* Returns the kernel for floating-point codes, or NULL if there is none for these heads. */
+/*
+ * Returns the attention kernel for floating-point codes, or NULL if there is none for these heads.
+ */
 kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Attention of steps on codes of levels (kvquant, turboquant): computes what packed_decode.cu
- * does, for
+ * Attention of decode steps on codes of levels (kvquant, turboquant): computes what
+ * packed_decode.cu does, for
  *
  * K = R(t) (middle + half width * level[code]) per channel, V = middle + half width * level[code]
  * per token, with outliers and first tokens stored separately. Rotated vectors (turboquant) have a
@@ -29,28 +29,31 @@
 namespace
 {
 
-/* ---- a page ---- */
+/* ---- reading a page ---- */
 
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, D = 16 * N;
     static constexpr bool STRAIGHT = false, BF = false;
     typedef words_ahead<B, N, true> words;
-    const char *table; /* shared, table of levels */
+    const char *table; /* table of levels, in shared memory */
     /*
-     * Shared [8][N / 2][32]: cosines and sines of dims 2 c and 2 c + 1, then of the dims 8 further.
+     * RoPE rotations in shared memory, [8][N / 2][32]: cosines and sines of dims 2 c and 2 c + 1,
+     * then of the dims 8 further.
      */
     const uint4 *turn;
-    const uint4 *tile; /* shared, this warp's tile; zeros between passes */
+    const uint4 *tile; /* this warp's tile in shared memory; zeros between passes */
     uint32_t places;   /* address of the tile */
-    uint32_t *query;   /* shared [2 N][32] bf16 */
+    uint32_t *query;   /* queries in shared memory, [2 N][32] bf16 */
     /*
-     * Shared [2 N][4]: half widths of dims 2 c and 2 c + 1 of 8 dims of keys, then their middles.
+     * Ranges of keys in shared memory, [2 N][4]: half widths of dims 2 c and 2 c + 1 of 8 dims,
+     * then their middles.
      */
     uint2 *range;
     float lowest[2]; /* level 0 of keys and of values, rounded to float16 */
-    uint32_t column; /* the lane's byte of keys in the table's rows */
+    uint32_t column; /* offset of the lane's column of keys in the rows of the table */
     /*
-     * Scaling of queries: over is 1 / unit of head lane / 4; unit is that of heads 2 c and 2 c + 1.
+     * Scaling factors of queries: `over` is 1 / unit of head lane / 4; `unit` is that of heads 2 c
+     * and 2 c + 1.
      */
     float over, unit[2];
 
@@ -103,7 +106,7 @@ template <int B, int N> struct levels_page {
             query[32 * i + lane] = w;
         }
         const float mine = unit_of(most);
-        over = 1 / mine; /* exact */
+        over = 1 / mine; /* exact: a power of two */
         of_columns(mine, unit, lane);
         const float4 *const ranges = reinterpret_cast<const float4 *>(
             p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width);
@@ -115,8 +118,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Copies to a stage the bytes after the codes of values, and the cosines and sines of the
-     * page's first position.
+     * Starts the copy to a stage of the bytes after the codes of values, and of the cosines and
+     * sines of the page's first position.
      */
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at,
                                                 const char *codes, uint32_t stage, int lane)
@@ -132,8 +135,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Computes the queries of units u (low) and u + N / 2 (high) as B operand, rotated back by the
-     * page's first position.
+     * Computes the queries in units u (low) and u + N / 2 (high), rotated back by the page's first
+     * position, as B operand.
      */
     __device__ __forceinline__ void undo_rope(const packed_params &p, const char *stage, int u,
                                               uint32_t (&low)[2], uint32_t (&high)[2], int lane)
@@ -156,7 +159,7 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /* ---- what is kept apart ---- */
+    /* ---- outliers and first tokens, which are stored apart from the codes ---- */
 
     __device__ __forceinline__ uint32_t key_entry(int t, int i, float x) const
     {
@@ -171,7 +174,10 @@ template <int B, int N> struct levels_page {
         return entry_of(value_place(t, i), x, half_of(side[4], 0), half_of(side[0], 0), lowest[1]);
     }
 
-    /* Returns the address in the tile of an entry's place. */
+    /*
+     * Returns the address in the tile to which an entry (an outlier or a number of a first token)
+     * belongs.
+     */
     __device__ __forceinline__ uint32_t address_of(uint32_t entry) const
     {
         return places + (entry >> 15 & 2 * (TILE - 1));
@@ -187,8 +193,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Entries of one side that a lane has in registers. put_all writes those of a pass to the tile,
-     * or sets their places back to 0 if `away`.
+     * Entries (outliers) of K or V that a lane keeps in registers. put_all writes those of a pass
+     * to the tile or, with `away`, sets their places back to 0.
      */
     struct few {
         uint32_t entry[QUICK], address[QUICK];
@@ -202,14 +208,14 @@ template <int B, int N> struct levels_page {
     };
 
     /*
-     * Returns the lane's share of the first 32 QUICK entries of a list of n; number(k) returns
+     * Returns the lane's entries among the first 32 QUICK entries of a list of n; number(k) returns
      * entry k.
      */
     template <class AT> __device__ __forceinline__ few few_of(int n, int lane, AT number) const
     {
         few f;
 #pragma unroll
-        for (int k = 0; k < QUICK; k++) { /* loads without a branch */
+        for (int k = 0; k < QUICK; k++) { /* loads are not conditional */
             const uint32_t one = number(lane + 32 * k);
             f.entry[k] = lane + 32 * k < n ? one : 0;
             f.address[k] = address_of(one);
@@ -218,8 +224,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Writes (or with `away` clears) the list's other entries, and the numbers of the page's
-     * `sinks` first tokens, which are in float16.
+     * Writes (or with `away` clears) the remaining outliers of the list, and the numbers of the
+     * page's `sinks` first tokens, which are stored in float16.
      */
     template <class AT>
     __device__ __forceinline__ void put_many(const packed_params &p, const cursor &at,
@@ -237,7 +243,7 @@ template <int B, int N> struct levels_page {
             p.a.sink +
             ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)first) * (size_t)wide +
             p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS + side * D + i;
-        __syncwarp(); /* such a token's outliers are in the list, too, and are overwritten */
+        __syncwarp(); /* a first token's outliers are in the list too, and are overwritten */
 #pragma unroll 1
         for (int t = 0; t < sinks; t++, from += wide) {
             const float x = half_of(*from, 0);
@@ -246,9 +252,9 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /* ---- products ---- */
+    /* ---- products with keys and values ---- */
 
-    /* Multiplies units u and u + N / 2 of keys, which RoPE rotates together. */
+    /* Multiplies units u and u + N / 2 of keys, which RoPE rotates together, with the queries. */
     __device__ __forceinline__ void multiply_keys(const packed_params &p, const char *stage, int u,
                                                   const uint32_t (&w_low)[B],
                                                   const uint32_t (&w_high)[B], float (&sum)[4][4],
@@ -283,8 +289,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Returns the number of tokens at the start of the page that are in float16, at most `coded`; 0
-     * or less if there are none.
+     * Returns the number of tokens at the start of the page that are stored in float16, at most
+     * `coded`; 0 or less if there are none.
      */
     static __device__ __forceinline__ int sinks_of(const packed_params &p, const cursor &at,
                                                    int coded)
@@ -304,7 +310,7 @@ template <int B, int N> struct levels_page {
         return p.a.form.k_apart ? min((int)key_list(p, stage)[0], p.a.form.k_apart) : 0;
     }
 
-    /* Computes S^T = K Q^T. */
+    /* Computes the page's scores S^T = K Q^T. */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
@@ -365,7 +371,7 @@ template <int B, int N> struct levels_page {
             s[i / 4][i % 4] *= half_of(norm[token_of(i / 4, i % 4, lane)], 0);
     }
 
-    /* Multiplies units 2 pass and 2 pass + 1 of values. */
+    /* Multiplies units 2 pass and 2 pass + 1 of values with the probabilities. */
     __device__ __forceinline__ void
     multiply_values(const uint32_t (&w_0)[B], const uint32_t (&w_1)[B], const uint32_t (&scaled)[8],
                     const uint32_t (&prob)[8], float (&o_0)[4], float (&o_1)[4])
@@ -385,7 +391,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Adds O^T = levels (half width P) + middle P + (differences of outliers and first tokens) P.
+     * Adds the page's part of the output, O^T = levels (half width P) + middle P + (differences of
+     * outliers and first tokens) P.
      */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
@@ -474,8 +481,8 @@ void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
 {
     const int d = p->a.map.d_qk[0], turned = p->a.before_rope ? 4 * d : 0;
     /*
-     * Pages have room for four times the expected outliers (packed_form.c). A third of this room is
-     * almost always enough.
+     * Pages have room for four times the expected number of outliers (packed_form.c). A third of
+     * that room is almost always enough.
      */
     p->n_listed = min(max(p->a.form.k_apart / 12 * 4, 32 * QUICK), p->a.form.k_apart);
     p->stage_bytes =

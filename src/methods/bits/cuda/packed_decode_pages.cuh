@@ -1,6 +1,6 @@
 /*
- * Runs of pages of the attention of steps on codes: the list of all pages, the copies of a page's
- * bytes, and the words that a lane loads ahead. Included by packed_decode*.cu only.
+ * Distribution of pages to warps in attention on codes: the list of all pages, the copies of a
+ * page's bytes, and the words that a lane loads ahead. Included by packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
@@ -15,9 +15,10 @@ enum {
     WARPS = 8,
     HEADS = 8, /* largest number of query heads of a group */
     /*
-     * P is 2^TOP at the running maximum, and may exceed this by a factor of 2^LAZY before the sums
-     * are rescaled. This is far above the smallest float16, near which P times a scale would lose
-     * bits of many small probabilities, and below the largest float16 for scales under 2^8.
+     * Log2 of the scale of probabilities. P is 2^TOP at the running maximum, and may exceed this by
+     * a factor of 2^LAZY before the sums are rescaled. This is far above the smallest float16, near
+     * which P times a scale would lose bits of many small probabilities, and below the largest
+     * float16 for scales under 2^8.
      */
     TOP = 6,
     LAZY = 2
@@ -28,9 +29,10 @@ typedef kvd_packed_decode_params packed_params;
 /* ---- runs of pages ---- */
 
 /*
- * Position in the list of all pages: request b, KV head g, page `page` of the request's `pages`. m
- * is the request's number of tokens; `keys` and `values` are its numbers of coded keys and values.
- * `number` has the page numbers of 32 pages, starting at a multiple of 32, one per lane.
+ * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request's
+ * `pages`. m is the request's number of tokens; `keys` and `values` are its numbers of coded keys
+ * and values. `number` has the page numbers of 32 pages, starting at a multiple of 32, one per
+ * lane.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;
@@ -94,7 +96,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* ---- bytes of a page ---- */
+/* ---- copies of a page's bytes ---- */
 
 /*
  * Starts the copy of `bytes` bytes, which follow the codes of a page, to a stage, 16 bytes per lane
@@ -140,7 +142,7 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
 }
 
 /*
- * Words of the units that are multiplied next, as many as 32 registers hold. The units of a side
+ * Words of codes that a lane has loaded ahead, as many as 32 registers hold. The units of a side
  * are taken in the order of the products. As soon as a unit is done, its registers are loaded with
  * the unit AHEAD later: of the same side, or of the next side, which is the values of the page or
  * the keys of the next page. Words are loaded whether they hold codes or not, so that no load is
@@ -155,7 +157,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
     }
-    /* Returns the bytes from a unit's words to those of this lane. */
+    /* Returns the offset in bytes of this lane's words from the start of a unit's words. */
     static __device__ __forceinline__ size_t of_lane()
     {
         return 4 * B * (threadIdx.x % 32);
@@ -164,7 +166,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
     }
-    /* Loads the first AHEAD units of a side; `from` is the address of the side's codes. */
+    /* Loads the first AHEAD units of K or V (`side`); `from` is the address of the codes. */
     __device__ __forceinline__ void begin(int side, const char *from)
     {
 #pragma unroll
@@ -172,8 +174,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             load(i, unit(side, i), from);
     }
     /*
-     * Loads the unit that follows after unit i (in the order of products) of `side` was multiplied:
-     * from the `same` side's codes or from the `next` side's.
+     * Loads the unit AHEAD of unit i, whose product is done: from the codes `same` of the same side
+     * or from `next`, those of the following side.
      */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
     {

@@ -14,13 +14,13 @@ namespace
 
 enum { WARPS = 8 };
 
-/* One side of a page of a KV head. */
+/* K or V of one page of a KV head. */
 struct page_side {
-    int side, d, left; /* left: tokens of the page that the request has */
-    float tensor;      /* scale of all numbers */
+    int side, d, left; /* left: number of the page's tokens that the request has */
+    float tensor;      /* scale of the whole tensor */
     const uint16_t *from;
     uint16_t *to;
-    char *codes, *scales; /* codes of the side; scales of its blocks */
+    char *codes, *scales; /* codes of K or V; scales of its blocks */
 };
 
 __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side, int b, int g,
@@ -41,7 +41,10 @@ __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side,
             codes + (side ? parts.v_side : parts.k_side)};
 }
 
-/* Returns the index of dims 2 c and 2 c + 1 of half h of unit u of token t. */
+/*
+ * Returns the index in the page of dims 2 c and 2 c + 1 of half h (8 dims) of unit u (16 dims) of
+ * token t.
+ */
 __device__ __forceinline__ int element(const page_side &o, int u, int h, int t, int c)
 {
     return t / 8 * 8 * o.d + (2 * u + h) * 64 + t % 8 * 8 + 2 * c;
@@ -52,9 +55,9 @@ __device__ __forceinline__ uint32_t *words_of(const page_side &o, int bits, int 
     return reinterpret_cast<uint32_t *>(o.codes) + kvd_packed_words(bits, u, lane);
 }
 
-/* ---- coding ---- */
+/* ---- coding of rows ---- */
 
-/* Returns the factor by which the codes of a block with this largest magnitude are read. */
+/* Returns the factor that decodes a block of channels whose largest magnitude is given. */
 template <class F>
 __device__ __forceinline__ float choose_scale(float most, float tensor, uint32_t &byte)
 {
@@ -67,10 +70,10 @@ template <class F> __device__ __forceinline__ uint32_t coded(float x, float scal
     return scale > 0 ? float_code<F>(x / scale) : 0;
 }
 
-/* Writes a lane's 16 pairs of codes of a unit. */
+/* Writes a lane's 16 pairs of codes of one unit (16 dims) to its words at `at`. */
 template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const uint32_t (&pair)[16])
 {
-    constexpr int EACH = 16 / B; /* pairs of a word */
+    constexpr int EACH = 16 / B; /* number of pairs in a word */
     uint32_t word[B];
 #pragma unroll
     for (int i = 0; i < B; i++) {
@@ -86,8 +89,8 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
 }
 
 /*
- * Codes block i of one side, of all tokens of the page: a block of scales, or one unit if there are
- * none. Tokens that the request does not have get codes of 0.
+ * Codes block i of K or V for all tokens of the page: the channels that share a scale, or 16 dims
+ * if there are no scales. Tokens that the request does not have get codes of 0.
  */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
@@ -139,7 +142,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     }
 }
 
-/* Codes the row of token t of the page; a lane handles dims 4 lane .. 4 lane + 3. */
+/* Codes the row of token t of the page. A lane handles dims 4 lane .. 4 lane + 3. */
 template <class F> __device__ void code_row(const page_side &o, int t, int lane)
 {
     const bool there = 4 * lane < o.d;
@@ -199,9 +202,11 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/* ---- restoring ---- */
+/* ---- restoring rows ---- */
 
-/* Restores unit u of one side; `done` tokens of the page are coded. */
+/*
+ * Restores the rows of unit u (16 dims) of K or V. The first `done` tokens of the page are coded.
+ */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {
@@ -240,7 +245,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int m = a.kv_len[b], k_units = a.map.d_qk[g] / 16, v_units = a.map.d_v[g] / 16;
     for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
-                  /* The newest row is in the ring and not yet coded. */
+                  /* The newest row is in the ring, and not yet coded. */
             done = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
         for (int u = warp; u < k_units + v_units; u += WARPS) {
             const page_side o = side_of(a, u >= k_units, b, g, p, left, true);

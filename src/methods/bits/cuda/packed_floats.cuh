@@ -9,8 +9,9 @@
 #include "methods/bits/cuda/packed_words.cuh"
 
 /*
- * Numbers of a sign, E bits of exponent and M of mantissa (kvd_minifloat). Blocks of BLOCK channels
- * of a token share a scale: 32 a power of two (E8M0), 16 one in E4M3, 0: none.
+ * Format of floating-point codes: a sign, E bits of exponent and M of mantissa (kvd_minifloat).
+ * Blocks of BLOCK channels of a token share a scale: with 32 a power of two (E8M0), with 16 an E4M3
+ * number; 0: no scales.
  */
 template <int E, int M, int BLOCK_OF> struct packed_floats {
     static constexpr int EXPONENT = E, MANTISSA = M, BLOCK = BLOCK_OF, BITS = 1 + E + M,
@@ -24,7 +25,7 @@ typedef packed_floats<5, 2, 0> packed_e5m2;
 typedef packed_floats<2, 1, 32> packed_mxfp4;
 typedef packed_floats<2, 1, 16> packed_nvfp4;
 
-/* Calls `call` with an object of the format's type and returns what it returns. */
+/* Calls `call` with an object of the type that describes the format, and returns the result. */
 template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL call)
 {
     return f->exponent == 4   ? call(packed_e4m3())
@@ -33,22 +34,25 @@ template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL cal
                               : call(packed_nvfp4());
 }
 
-/* Codes in kernels of their own (packed_floats.cu), for kvd_packed_code and kvd_packed_restore. */
+/*
+ * Kernels for floating-point codes (packed_floats.cu) that kvd_packed_code and kvd_packed_restore
+ * launch.
+ */
 cudaError_t kvd_packed_code_floats(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_floats(const kvd_packed_args *a, cudaStream_t stream);
 
-/* Returns 2^n for -126 <= n <= 127. */
+/* Returns the float32 bit pattern of 2^n, for -126 <= n <= 127. */
 static __device__ __forceinline__ constexpr uint32_t power_bits(int n)
 {
     return (uint32_t)(n + 127) << 23;
 }
 
-/* Returns the code of x, rounded to the nearest, ties to even, and saturated. */
+/* Returns the code of x in the format, rounded to the nearest, ties to even, and saturated. */
 template <class F> static __device__ __forceinline__ uint32_t float_code(float x)
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
-    /* The scaling is exact. q is 2^M at least for normal numbers, which adds 1 to the exponent. */
+    /* The scaling is exact. For normal numbers q is at least 2^M, which adds 1 to the exponent. */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
            (((uint32_t)(exponent - F::LEAST) << F::MANTISSA) + (uint32_t)q);
@@ -61,7 +65,7 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
     return code >> (F::BITS - 1) & 1 ? -y : y;
 }
 
-/* Returns the scale that a byte of a block stores, without the tensor's scale. */
+/* Returns the scale that byte `byte` of a block stores, without the tensor's scale. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
     if (F::BLOCK == 32) /* byte 0 is 2^-127, a subnormal number */
@@ -69,7 +73,10 @@ template <class F> static __device__ __forceinline__ float block_scale(uint32_t 
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/* Returns the byte for a block with the largest magnitude `most`, for a scale of the tensor. */
+/*
+ * Returns the byte that stores the scale of a block with the largest magnitude `most`, given the
+ * tensor's scale.
+ */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {
@@ -79,7 +86,7 @@ template <class F> static __device__ __forceinline__ uint32_t block_byte(float m
     return float_code<packed_e4m3>(most / packed_nvfp4::LARGEST / tensor);
 }
 
-/* Returns the factor by which the codes of a block are read. */
+/* Returns the factor by which the codes of a block are multiplied when read. */
 template <class F> static __device__ __forceinline__ float read_scale(uint32_t byte, float tensor)
 {
     return F::BLOCK == 32 ? block_scale<F>(byte) : block_scale<F>(byte) * tensor;

@@ -42,7 +42,10 @@ static size_t coded(size_t m, size_t window, size_t block)
     return m > window ? (m - window) / block * block : 0;
 }
 
-/* Returns the bits of scales of a token with d channels: a last block is filled up with codes. */
+/*
+ * Returns the bits of the block scales of a token with d channels. The last block is filled up with
+ * codes, which count too.
+ */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)

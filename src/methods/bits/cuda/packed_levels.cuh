@@ -1,7 +1,6 @@
 /*
- * Levels of codes and numbers apart from them, in shared memory: the table in which pairs of codes
- * are looked up, and the places of outliers and first tokens in a tile. Included by
- * packed_decode_levels.cu only.
+ * Tables in shared memory for codes of levels: the table in which pairs of codes are looked up, and
+ * the places of outliers and first tokens in a tile. Included by packed_decode_levels.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
@@ -11,7 +10,7 @@
 namespace
 {
 
-/* ---- levels ---- */
+/* ---- table of levels ---- */
 
 enum { ROW = 256 /* bytes of a table entry for all lanes: keys, then values */ };
 
@@ -21,7 +20,7 @@ template <int B> __device__ __host__ constexpr int table_bytes()
 }
 
 /*
- * Fills the table of levels in shared memory. With 3 and 4 bits, an entry of a side has a pair of
+ * Fills the table of levels in shared memory. With 3 and 4 bits, an entry for K or V has a pair of
  * levels for each lane; with 2 bits, two pairs for each lane of half a warp.
  */
 template <int B> __device__ void fill_table(const float *level, char *table)
@@ -38,8 +37,8 @@ template <int B> __device__ void fill_table(const float *level, char *table)
 }
 
 /*
- * Looks up the levels of a lane's codes of 16 tokens as A operand. `column` is the lane's byte in
- * the rows of the table.
+ * Looks up the levels of a lane's codes of 16 tokens, as an A operand. `column` is the offset of
+ * the lane in the rows of the table.
  */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
@@ -71,13 +70,13 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
     }
 }
 
-/* ---- what is kept apart ---- */
+/* ---- outliers and first tokens, which are stored apart from the codes ---- */
 
-enum { QUICK = 4, TILE = 2048 /* size in halves */ };
+enum { QUICK = 4, TILE = 2048 /* TILE is in float16 numbers */ };
 
 /*
- * Returns the place of token t of the page and dim i in the tile [2 units][4 times 16 tokens][32
- * lanes][8 halves], and above it a bit for the pass, one of four, that uses the place.
+ * Returns the index of token t of the page and dim i in the tile [2 units][4 times 16 tokens][32
+ * lanes][8 halves]. A bit above the index tells which of four passes uses it.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
 {
@@ -95,8 +94,8 @@ __device__ __forceinline__ uint32_t value_place(int t, int i)
 }
 
 /*
- * Returns a tile entry: place in the upper half, and in the lower half the difference of x from
- * level 0 as float16.
+ * Returns an entry for an outlier x: its place in the tile in the upper half, and in the lower half
+ * the difference of x from level 0 as float16.
  */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width,
                                              float lowest)

@@ -1,4 +1,7 @@
-/* Pools of codes: the ring pages of steps, and pages that were never computed. */
+/*
+ * Kernels that prepare pools of codes: tables of the ring pages for decode steps, and pages for
+ * timing that were never computed.
+ */
 #include "methods/bits/cuda/packed_words.cuh"
 
 namespace
@@ -12,8 +15,8 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
 }
 
 /*
- * Makes the numbers of a page finite: clears the upper bit of the exponents of 8-bit codes, which
- * are then below 2, and sets the scales of blocks to 1.
+ * Makes all floating-point codes of a page finite: clears the upper bit of the exponents of 8-bit
+ * codes, which are then below 2, and sets the scales of blocks to 1.
  */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {

@@ -27,7 +27,7 @@ struct page_of {
     const uint16_t *ring;
     uint16_t *rows;
     kvd_packed_parts parts;
-    int left, keys, values; /* tokens of the page: all; keys coded; values coded */
+    int left, keys, values; /* tokens of the page; coded keys; coded values */
 };
 
 __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block, int c)
@@ -36,8 +36,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
 }
 
 /*
- * Writes 2 dims of token t: `restored` if the token is coded, the ring's row if it is one of the
- * newest, 0 beyond the last token.
+ * Writes 2 dims of token t to the working page: `restored` if the token is coded, the ring's row if
+ * it is one of the newest, 0 beyond the last token.
  */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
@@ -48,7 +48,7 @@ __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size
     *reinterpret_cast<uint32_t *>(o.rows + at) = x;
 }
 
-/* ---- even steps ---- */
+/* ---- restoring codes of equal steps ---- */
 
 __device__ void even_keys(const page_of &o, int u, int lane)
 {
@@ -103,10 +103,10 @@ __device__ void even_values(const page_of &o, int u, int lane)
     }
 }
 
-/* ---- levels ---- */
+/* ---- restoring codes of levels ---- */
 
 /*
- * Writes the numbers of a unit of keys or values to tile [64][TILE_PITCH]. level is an array
+ * Decodes a unit (16 dims) of keys or values to tile [64][TILE_PITCH]. level is an array
  * [2][2^bits], whose second half has the numbers that codes are read as.
  */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
@@ -152,7 +152,10 @@ __device__ void level_unit(const page_of &o, int side, int u, const float *level
         }
 }
 
-/* Writes the outliers of the page's coded tokens, and its tokens in float16, to the tile. */
+/*
+ * Writes to the tile the outliers of the page's coded tokens, and the first tokens, which are
+ * stored in float16.
+ */
 __device__ void put_exceptions(const page_of &o, int side, float *tile)
 {
     const kvd_packed_args &a = o.a;
@@ -180,7 +183,9 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-/* Returns a number of the tile; keys coded before RoPE are rotated. */
+/*
+ * Returns a number of the tile, rotated by RoPE if it belongs to a key that was coded before RoPE.
+ */
 __device__ __forceinline__ float number_of(const page_of &o, int side, const float *row, int t,
                                            int i)
 {
@@ -205,7 +210,9 @@ __device__ void level_side(const page_of &o, int side, const float *level, float
     if (coded)
         put_exceptions(o, side, tile);
     __syncthreads();
-    /* Order of memory: 4 pairs of dims, 8 tokens, blocks of 8 dims, groups of 8 tokens. */
+    /*
+     * Loop in the order of memory: 4 pairs of dims, 8 tokens, blocks of 8 dims, groups of 8 tokens.
+     */
     for (int i = (int)threadIdx.x; i < (o.left + 7) / 8 * 4 * d; i += 32 * WARPS) {
         const int t = i / (4 * d) * 8 + i / 4 % 8, dim = i / 32 % (d / 8) * 8 + i % 4 * 2;
         const float *const row = tile + t * TILE_PITCH;
@@ -217,7 +224,7 @@ __device__ void level_side(const page_of &o, int side, const float *level, float
     __syncthreads();
 }
 
-/* ---- pages ---- */
+/* ---- restoring pages ---- */
 
 template <bool LEVELS>
 __global__ void __launch_bounds__(32 * WARPS)
@@ -227,7 +234,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     __shared__ float level[4 << 8];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
-    /* The newest row is in the ring and not yet coded. */
+    /* The newest row is in the ring, and not yet coded. */
     const int m = a.kv_len[b], keys = keys_coded(a, m - 1), values = values_coded(a, m - 1);
     if (LEVELS)
         for (int i = (int)threadIdx.x; i < 4 << a.form.bits; i += 32 * WARPS)

@@ -1,4 +1,4 @@
-/* Tables of the methods with codes (kvquant, fp8, nvfp4, turboquant) on the device. */
+/* Copies the tables of methods with codes (kvquant, fp8, nvfp4, turboquant) to the device. */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/kvquant.h"
@@ -6,7 +6,7 @@
 
 static const char what[] = "coded cache";
 
-/* Copies the levels and ranges of all layers to the device. */
+/* Copies the quantisation levels and key ranges of all layers to the device. */
 static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -48,7 +48,7 @@ static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return 0;
 }
 
-/* Copies the tables of rotated vectors to the device. */
+/* Copies the tables for rotated vectors (turboquant) to the device. */
 static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -72,7 +72,7 @@ static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return copied ? 0 : -1;
 }
 
-/* Makes the table of rotations for keys coded before RoPE, which all layers share. */
+/* Makes the table of RoPE rotations for keys coded before RoPE, which all layers share. */
 static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
                            kvd_device_memory *memory, kvd_err *err)
 {

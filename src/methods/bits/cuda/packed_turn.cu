@@ -19,14 +19,14 @@ namespace
 
 enum { ROWS = 16, D_MAX = KVD_WIDTH_MAX };
 
-/* Rows of a CTA as columns: number j of row r at [j][r]. */
+/* Rows of a CTA in shared memory, transposed: number j of row r at [j][r]. */
 struct shared_rows {
     float x[D_MAX][ROWS];
     double square[D_MAX / 32][ROWS];
     float norm[ROWS];
 };
 
-/* Sets norm [ROWS] to the lengths of the rows of which this thread has number `i` in x [ROWS]. */
+/* Sets norm [ROWS] to the lengths of the rows; this thread has number i of each row in x [ROWS]. */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -49,8 +49,8 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 }
 
 /*
- * Computes number i of matrix^T applied to all rows; the matrix [d][d] is read in order of memory.
- * Begins and ends with a barrier.
+ * Computes number i of the product matrix^T row for all rows; the matrix [d][d] is read in order of
+ * memory. Begins and ends with a barrier.
  */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
@@ -88,7 +88,10 @@ __device__ __forceinline__ uint16_t to_bits(float x)
     return (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/* Returns the index of the level nearest to x among 2^bits rising levels; of two the lower. */
+/*
+ * Returns the index of the level nearest to x among 2^bits rising levels; of two equally near, the
+ * lower.
+ */
 __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
 {
     int lo = 0, hi = (1 << bits) - 1;
@@ -119,7 +122,10 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-/* Stores the norm of token t: of keys (side 0) next to each other, of values as half width. */
+/*
+ * Stores the norm of token t: for keys (side 0) next to each other, for values in the place of half
+ * widths.
+ */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
 {
@@ -135,7 +141,7 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
-/* ---- steps ---- */
+/* ---- decode steps ---- */
 
 __global__ void __launch_bounds__(D_MAX)
     turn_steps_kernel(const __grid_constant__ kvd_packed_args a, uint16_t *queries)
@@ -151,7 +157,7 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + element(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /* rows 0 .. group - 1: queries; the last two: the key and the value */
+    /* Rows 0 .. group - 1 are queries; the last two are the key and the value. */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)
@@ -251,7 +257,7 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* Returns false unless the kernels support the heads and codes. */
+/* Returns true if the kernels support the heads and codes. */
 bool supported(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];

@@ -1,6 +1,6 @@
 /*
- * Device functions shared by the kernels on codes: a lane's words, pairs of numbers, fragments of a
- * warp. Included by packed_*.cu only.
+ * Device functions shared by the kernels on codes: access to a lane's words, pairs of numbers, and
+ * a warp's fragments. Included by packed_*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
@@ -58,8 +58,8 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
 }
 
 /*
- * Unpacks a lane's codes: number 2 p to the lower half of pair[p], number 2 p + 1 to the upper
- * half.
+ * Unpacks the codes in a lane's words into pairs: number 2 p to the lower half of pair[p], number 2
+ * p + 1 to the upper half.
  */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
@@ -86,7 +86,10 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
-/* Changes a code of a lane's words, which several lanes may change at the same time. */
+/*
+ * Replaces the code of number n in a lane's words by atomic operations, because several lanes may
+ * change a word at the same time.
+ */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
 {

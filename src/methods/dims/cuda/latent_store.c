@@ -25,7 +25,9 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
     return 0;
 }
 
-/* Computes the places of a layer's latents in a page and writes them to host tables. */
+/*
+ * Computes the offsets of a layer's latents within a page, and writes them to tables on the host.
+ */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run)
 {
     kvd_latent_layer *const to = &s->layer[l];
@@ -45,7 +47,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    for (int side = 0; side < 2; side++) /* the order of a row's numbers: all of K, then all of V */
+    for (int side = 0; side < 2; side++) /* order of a row's numbers: all of K, then all of V */
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8)
                 run[runs++] = head[g * s->heads].latent[side] + r * KVD_PAGE_TOKENS;
@@ -58,7 +60,7 @@ int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err
 {
     const kvd_paged_cache *const c = s->cache;
     const size_t layers = (size_t)c->config->n_layers, kv = (size_t)c->share->n_kv_heads;
-    const size_t most = 2 * kv * (size_t)c->config->d_head / 8; /* runs per layer */
+    const size_t most = 2 * kv * (size_t)c->config->d_head / 8; /* runs of 8 elements per layer */
     kvd_latent_head *const head = calloc(layers * kv, sizeof *head);
     int32_t *const run = calloc(layers * most, sizeof *run);
     int status = head && run
@@ -109,7 +111,7 @@ void kvd_latent_store_release(kvd_latent_store *s)
     *s = (kvd_latent_store){0};
 }
 
-/* ---- arguments of launches ---- */
+/* ---- arguments of kernel launches ---- */
 
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n)
 {
@@ -166,14 +168,14 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                      .n_sms = c->n_sms};
 }
 
-/* ---- account ---- */
+/* ---- account of held memory ---- */
 
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 {
     const double token = (double)s->page_bytes / KVD_PAGE_TOKENS;
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    s->held = 0; /* requests that leave in this iteration still count */
+    s->held = 0; /* requests that finish in this iteration still count */
     for (size_t i = 0; i < s->n_slots; i++)
         s->held += s->tokens[i] ? (double)s->tokens[i] * token + (double)s->slot_bytes : 0;
     for (size_t i = 0; i < it->n_slices; i++)

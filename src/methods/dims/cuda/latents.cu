@@ -35,11 +35,11 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* ---- restore ---- */
+/* ---- restoring pages from latents ---- */
 
 /*
- * Applies RoPE to tokens `token` + lane / 4 and 8 later: to pairs (i, i + half), half = 8 W16, or
- * (2i, 2i + 1) if interleaved.
+ * Applies RoPE to a lane's numbers of tokens `token` + lane / 4 and the one 8 later. Pairs are (i,
+ * i + half), half = 8 W16, or (2i, 2i + 1) if interleaved.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -75,8 +75,8 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
 }
 
 /*
- * Returns the elements from row to row of B^T in shared memory, such that the rows of one ldmatrix
- * are in different banks.
+ * Returns the distance of two rows of B^T in shared memory, in elements, such that the rows of one
+ * ldmatrix are in different banks.
  */
 __host__ __device__ constexpr int pitch_of(int rank)
 {
@@ -86,8 +86,8 @@ __host__ __device__ constexpr int pitch_of(int rank)
 enum { AHEAD = 4 /* steps of 16 ranks that a warp fetches at once */ };
 
 /*
- * Loads AHEAD steps of 16 tokens, from step k on, as operands of mma.sync; steps after the last one
- * are 0.
+ * Loads the operands of mma.sync for AHEAD steps of 16 ranks, from step k on. Steps after the last
+ * one are 0.
  */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* ---- rows ---- */
+/* ---- moving and projecting rows ---- */
 
 __device__ __forceinline__ void floats(uint4 v, float (&x)[8])
 {
@@ -333,8 +333,8 @@ __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ gather
 }
 
 /*
- * Multiplies a row of a head by A [d][rank]. A thread computes eight columns; 32 threads share the
- * rows of A, and their sums are added in a fixed order.
+ * Multiplies a row of a head by the projection A [d][rank]. A thread computes eight columns; 32
+ * threads share the rows of A, and their sums are added in a fixed order.
  */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
@@ -411,7 +411,7 @@ template <int W16> restore_kernel restore_of(int w16)
 }
 
 /*
- * Returns the number of groups of 8 rows of the longest slice, but no more than keep the device
+ * Returns the number of groups of 8 rows in the longest slice, limited to what keeps the device
  * busy.
  */
 unsigned octets(const kvd_latent_slices *s)
@@ -432,7 +432,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
     if (bad_slices(&a->s) || (a->n_heads && (a->d_head % 16 || a->ld_q % 8)) || a->ld_latent % 8)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
-    /* A step has one token, so its runs are spread over CTAs instead of its tokens. */
+    /* A decode step has one token, so its runs of columns, not its tokens, are spread over CTAs. */
     put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
                static_cast<unsigned>(a->s.most == 1 ? each : 1)),
           THREADS, 0, stream>>>(*a);

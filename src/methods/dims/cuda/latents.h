@@ -24,21 +24,24 @@ extern "C" {
 #endif
 
 /*
- * Layout of one KV head of a layer; index [2]: 0 is K, 1 is V. Members are elements within a page
- * of latents, within a page of the cache, and within the matrices.
+ * Layout of the latents of one KV head of a layer; index [2]: 0 is K, 1 is V. Members are offsets
+ * in elements: within a page of latents, within a page of the cache, and within the matrices.
  */
 typedef struct {
     int32_t latent[2], page[2];
-    /* start of B^T [d_head][rank]; -1: latents are read without a product, `rank` wide */
+    /* Offset of B^T [d_head][rank]; -1: latents are read without a product, `rank` wide. */
     int32_t matrix[2];
     int32_t rank[2];
 } kvd_latent_head;
 
-/* Rows of slices: slice b has q_len[b] rows, which are the last of its kv_len[b] tokens. */
+/*
+ * Rows of the slices of a batch: slice b has q_len[b] new rows, which are the last of its kv_len[b]
+ * tokens.
+ */
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of q_len */
-    /* Device [n], page_table [n][max_pages]. start[b] is the first row of slice b. */
+    /* On the device, [n] each; page_table [n][max_pages]. start[b] is the first row of slice b. */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
@@ -48,27 +51,30 @@ typedef struct {
  */
 typedef struct {
     kvd_latent_slices s;
-    /* heads of the queries and their width; n_heads = 0: no queries are stored */
+    /* Number and width of the query heads; if n_heads is 0, no queries are stored. */
     int32_t n_heads, d_head;
-    const void *q; /* device rows of n_heads * d_head, ld_q elements apart, aligned to 16 bytes */
+    /* queries on the device, rows of n_heads * d_head, ld_q elements apart, aligned to 16 bytes */
+    const void *q;
     size_t ld_q;
     const float *cosine, *sine; /* [position][d_head / 2]; NULL: no RoPE is applied here */
     int32_t interleaved;        /* 1: RoPE pairs are (2i, 2i + 1) */
     /*
-     * Positions [n] of slices with one row; NULL: the rows of a slice have positions from kv_len -
+     * Positions [n] of slices with one row. NULL: the rows of a slice have positions from kv_len -
      * q_len on.
      */
     const uint32_t *position;
-    const int32_t *q_start; /* [n]: first row in blocked Q; NULL: row-major, slice b is row b */
+    /* [n] first row of each slice in blocked Q; NULL: row-major, slice b is row b */
+    const int32_t *q_start;
     int32_t n_q8;
     void *to_q;
     /*
-     * Device rows, ld_latent elements apart, of consecutive runs of 8 elements, aligned to 16
-     * bytes.
+     * Latents on the device: rows, ld_latent elements apart, of consecutive runs of 8 elements,
+     * aligned to 16 bytes.
      */
     const void *latent;
     size_t ld_latent;
-    const int32_t *run; /* device [n_runs]: element of a page at which a run starts */
+    /* device [n_runs]: offset in a page, in elements, at which a run is stored */
+    const int32_t *run;
     int32_t n_runs;
     void *pool; /* the layer's pool of latents */
     size_t page_elements;
@@ -98,8 +104,9 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
 /* ---- matrices of each request ---- */
 
 /*
- * Writes the last row of each slice, which is in the cache's pages, to `latents` as x A. A [2
- * n_kv_heads][d_head][rank] belongs to the slice's slot; the matrices of K come first.
+ * Projects the last row of each slice, which is in the cache's pages, by A and writes x A to
+ * `latents`. A [2 n_kv_heads][d_head][rank] belongs to the slice's slot; the matrices of K come
+ * first.
  */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
@@ -112,9 +119,8 @@ cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head 
                               void *rows, cudaStream_t stream);
 
 /*
- * Writes to [n][d][rank] the last `width` columns of the eigenvectors [n][d][d], the last column
- * first, and 0 in the other columns. Eigenvectors are column-major in rising order of their
- * eigenvalues.
+ * Writes to [n][d][rank] the last `width` columns of the eigenvectors [n][d][d], last column first,
+ * and 0 in the other columns. Eigenvectors are column-major, in rising order of their eigenvalues.
  */
 cudaError_t kvd_latent_leading(const float *vectors, int32_t n, int32_t d, int32_t width,
                                int32_t rank, void *to, cudaStream_t stream);

@@ -25,7 +25,7 @@ static kvd_palu *self_of(kvd_gpu_method *m)
     return (kvd_palu *)(void *)m;
 }
 
-/* ---- what goes ---- */
+/* ---- supported shapes ---- */
 
 static int padded(int rank)
 {
@@ -33,8 +33,8 @@ static int padded(int rank)
 }
 
 /*
- * Returns true if the fused kernel supports every layer. It composes rotations from two table rows,
- * so angles must be linear in the position and rows must have length 1.
+ * Returns true if the fused kernel supports every layer. It composes rotations from two rows of the
+ * RoPE table, so angles must be linear in the position and the rows must have length 1.
  */
 static bool fuses(const kvd_palu *p)
 {
@@ -72,7 +72,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Sets the ranks of all groups and the widths of the cache's pages. */
+/* Sets the ranks of all groups of heads and the widths of the cache's pages. */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -100,7 +100,10 @@ static int resolve(kvd_palu *p, kvd_err *err)
 
 /* ---- the fused kernel ---- */
 
-/* Makes the pointers of the products with B_v, three per query head; they never change. */
+/*
+ * Makes the array of pointers for the products with B_v, three per query head. The pointers never
+ * change.
+ */
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
     const size_t heads = (size_t)p->method.cache->share->n_heads,
@@ -189,7 +192,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
         return 0;
     if (out != p->w->narrow)
         return kvd_fail(err, "attention of latents: rows go where none were expected");
-    /* To cuBLAS, a row-major matrix is its transpose: out_h^T [d][n] = B_v^T o_h^T. */
+    /* cuBLAS sees row-major matrices as their transposes: out_h^T [d][n] = B_v^T o_h^T. */
     return kvd_cublas_check(p->w->lib->cublasGemmBatchedEx(
                                 p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)r->steps, rank, &one,
                                 f, CUDA_R_16BF, d, f + heads, CUDA_R_16BF, heads * rank, &zero,
@@ -198,11 +201,11 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/* ---- a layer ---- */
+/* ---- work of one layer ---- */
 
 /*
- * Computes latents by separate products, because norms of K or biases are applied between W_K and
- * the down-projection.
+ * Computes latents by separate products. Needed if norms of K or biases are applied between W_K and
+ * the projection to latents.
  */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
@@ -292,7 +295,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -320,7 +323,7 @@ static void release(kvd_gpu_method *m)
     free(p);
 }
 
-/* Allocates rows for latents that are not outputs of the product of Q, K and V. */
+/* Allocates rows for latents that the product of Q, K and V does not compute. */
 static int make_rows(kvd_palu *p, kvd_err *err)
 {
     for (int l = 0; l < p->dims->n_layers; l++)

@@ -7,9 +7,9 @@
 
 static const char what[] = "matrices of palu";
 
-/* ---- matrices ---- */
+/* ---- matrices on the device ---- */
 
-/* Sequence of bf16 matrices that is being assembled. */
+/* Array of bf16 matrices that is being assembled for one copy to the device. */
 typedef struct {
     uint16_t *x; /* NULL: only n is counted */
     size_t n;
@@ -17,7 +17,7 @@ typedef struct {
 
 /*
  * Appends x [rows][columns] as a bf16 matrix [to_rows][to_columns], padded with zeros, and returns
- * its offset. With argument `turned` set, x is stored as [columns][rows] and is transposed.
+ * its offset. If `turned` is set, x is stored as [columns][rows] and is transposed.
  */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
@@ -32,7 +32,7 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/* Appends B_k of all heads in the order of the fused kernel. */
+/* Appends the matrices B_k of all heads, with elements in the order of the fused kernel. */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -112,11 +112,11 @@ int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err)
     return status;
 }
 
-/* ---- weights ---- */
+/* ---- folding into the model's weights ---- */
 
 /*
- * Replaces the rows [heads * d_head][d_model] of K and V of each group by their products with A^T,
- * stored after the rows of Q without gaps.
+ * Replaces the rows [heads * d_head][d_model] of W_K and W_V of each group by their products with
+ * A^T, stored after the rows of W_Q without gaps.
  */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {

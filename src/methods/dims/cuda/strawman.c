@@ -20,15 +20,15 @@ typedef struct {
     kvd_latent_store store;
     kvd_gpu_worker *w;
     /*
-     * width: columns kept. rank: columns stored. n: matrices of a layer and slot, the heads of K
-     * and then of V.
+     * `width` is the number of columns kept, `rank` the number stored. `n` is the number of
+     * matrices of a layer and slot: the heads of K, then of V.
      */
     int width, rank, n;
-    uint16_t *matrix; /* device [slots][n_layers][n][d_head][rank] */
+    uint16_t *matrix; /* device [slots][n_layers][n][d_head][rank] projections */
     uint16_t *rows;   /* [max_tokens][n][d_head]: K and V of prompts */
     uint16_t *cut;    /* [max_tokens][n][rank]: K and V of prompts after the cut */
     float *gram, *value;
-    /* members for cuSOLVER */
+    /* Members for cuSOLVER. */
     const kvd_cusolver *lib;
     cusolverDnHandle_t solver;
     cusolverDnParams_t params;
@@ -54,9 +54,12 @@ static size_t layer_elements(const strawman *s)
     return (size_t)s->n * (size_t)s->method.cache->config->d_head * (size_t)s->rank;
 }
 
-/* ---- prompts ---- */
+/* ---- processing of prompts ---- */
 
-/* Computes the eigenvectors of X^T X of all heads of one request; X [tokens][n][d] has its rows. */
+/*
+ * Computes the eigenvectors of X^T X for all heads of one request. X [tokens][n][d] holds the rows
+ * of its prompt.
+ */
 static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t prompt, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -84,13 +87,15 @@ static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t promp
                : 0;
 }
 
-/* Multiplies the rows of one request by its matrices: [tokens][n][d] to [tokens][n][rank]. */
+/*
+ * Multiplies the rows of one request, [tokens][n][d], by its projections, giving [tokens][n][rank].
+ */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
     const int d = s->method.cache->config->d_head, r = s->rank;
     const float one = 1, zero = 0;
-    /* To cuBLAS, a row-major matrix is its transpose: to^T [r][tokens] = A^T x^T. */
+    /* cuBLAS sees row-major matrices as their transposes: to^T [r][tokens] = A^T x^T. */
     return kvd_cublas_check(s->w->lib->cublasGemmStridedBatchedEx(
                                 s->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, r, (int)tokens, d, &one, a,
                                 CUDA_R_16BF, r, (long long)d * r, x, CUDA_R_16BF, s->n * d, d,
@@ -131,7 +136,10 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Runs after attention: turns the prompts' rows, which are uncut in the pages, into latents. */
+/*
+ * Runs after attention: projects the prompts' rows, which are at full width in the pages, to
+ * latents.
+ */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     strawman *const s = self_of(m);
@@ -157,7 +165,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* ---- steps ---- */
+/* ---- processing of decode steps ---- */
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -175,7 +183,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* ---- iterations ---- */
+/* ---- hooks of an iteration ---- */
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -203,13 +211,16 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     strawman *const s = self_of(m);
     const size_t n = slots * s->store.matrix_slot;
-    /* Random matrices, so that steps can be timed for requests whose prompt was never computed. */
+    /*
+     * Fill with random matrices, so that decode steps can be timed for requests whose prompt was
+     * never computed.
+     */
     const kvd_random_tensor some = kvd_random_tensor_of(1, what, 0.1F, 0);
     if (!(s->matrix = kvd_device_new(&s->store.memory, n * sizeof *s->matrix, what, err)) ||
         kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &some, 0, n, s->matrix, stream), what, err))

@@ -15,7 +15,9 @@ static const char what[] = "eviction";
 /* Request in a slot, as the host tracks it. */
 typedef struct {
     size_t tokens, entries;
-    /* Number of entries at the end of the latest iteration, also for a request that left in it. */
+    /*
+     * Number of entries at the end of the latest iteration, also for a request that finished in it.
+     */
     double held;
 } evict_slot;
 
@@ -24,8 +26,9 @@ typedef struct {
     kvd_evict_rule rule;
     kvd_evict_state state;
     const char *name;
-    bool steps; /* entries leave after steps too, not only after the prompt */
-    bool notes; /* scores and positions of entries are stored, because steps choose by scores */
+    bool steps; /* true: entries are dropped after steps too, not only after the prompt */
+    /* true: scores and positions of entries are stored, because steps choose by scores */
+    bool notes;
     size_t n_slots, max_len, n_q8;
     evict_slot *slot;         /* [n_slots] */
     kvd_evict_budget *budget; /* pinned [n_slots] */
@@ -47,9 +50,12 @@ static const evict *of_const(const kvd_gpu_method *m)
     return (const evict *)(const void *)m;
 }
 
-/* ---- budgets ---- */
+/* ---- budgets of requests ---- */
 
-/* Returns the budget of a request with n prompt tokens and `whole` tokens in all, in any layer. */
+/*
+ * Returns the budget of a request with n prompt tokens and `whole` tokens in all, which is the same
+ * in every layer.
+ */
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
@@ -68,7 +74,7 @@ static size_t kept_of(const kvd_evict_budget *b, size_t n)
     return newest + smaller(n - newest, (size_t)b->keep_old);
 }
 
-/* ---- an iteration ---- */
+/* ---- hooks of an iteration ---- */
 
 static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
 {
@@ -126,7 +132,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* one more entry: room for the next step */
+        else /* one entry more than kept: room for the next step */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -146,7 +152,7 @@ static double held(const kvd_gpu_method *m)
     return n * e->entry_bytes;
 }
 
-/* ---- a layer ---- */
+/* ---- hooks of a layer ---- */
 
 static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -199,7 +205,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
     if (!c->whole)
         return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
-    /* Scores come from whole rows, as on the CPU; the cut rows move. */
+    /* As on the CPU, scores come from full-width rows, but the projected rows are moved. */
     kvd_evict_prompts_args whole = a;
     whole.map = c->whole[r->layer].map;
     whole.pool = c->whole_pool;
@@ -218,7 +224,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static void release(kvd_gpu_method *m)
 {
@@ -299,8 +305,8 @@ static void describe(evict *e, const kvd_plan *plan)
 }
 
 /*
- * Returns the name of a plan member that cannot be combined with eviction, or NULL if there is
- * none.
+ * Returns the name of a method of the plan that cannot be combined with eviction, or NULL if there
+ * is none.
  */
 static const char *other_member(const kvd_plan *p)
 {
@@ -343,7 +349,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     describe(e, plan);
     if (make_work(e, err))
         return -1;
-    /* With a temperature the attention kernel writes to another array. */
+    /* With a temperature the attention kernel writes softmax denominators to another array. */
     const bool reads = e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0);
     e->method.lse = reads ? e->lse : NULL;
     e->method.lse_steps = reads && e->notes ? e->lse_steps : NULL;
@@ -370,8 +376,8 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
 }
 
 /*
- * Prompts attend to whole rows before entries leave. Rows that a method of dims cuts are scored
- * whole too.
+ * Returns true if text can be generated with the plan: prompts attend to full-width rows before
+ * entries are dropped, and rows that a dims method projects are scored at full width too.
  */
 static bool generates(const kvd_plan *plan)
 {

@@ -32,23 +32,25 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
-    /* If `score` is NULL, the cache holds K and V only. */
+    /* Scores and positions of the entries. If `score` is NULL, the cache holds K and V only. */
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;                                 /* 1: on sm_90 */
     int32_t layer, batch, n_q8, max_pages, longest; /* longest: the largest q_len */
     const int32_t *q_start, *q_len, *slot;          /* device [batch] */
     const int32_t *page_table;                      /* device [batch][max_pages] */
-    const void *q;                                  /* device, blocked Q */
-    void *pool;                                     /* device, pages of the layer */
+    /* device, queries of the prompts in blocked layout */
+    const void *q;
+    void *pool; /* device, pages of the layer */
     /*
-     * Logarithms (natural) of the softmax denominators from the attention kernel, device
-     * [n_heads][n_q8]. With a temperature they are overwritten.
+     * Natural logarithms of the softmax denominators from the attention kernel, device
+     * [n_heads][n_q8]. Overwritten if there is a temperature.
      */
     float *lse;
     float *mass; /* device [n_heads][n_q8], scratch; used with KVD_EVICT_ATTENTION only */
     /*
-     * Output, device [n_kv_heads][n_q8]: scores of the prompts' tokens; unused with KVD_EVICT_FIRST
+     * Output, device [n_kv_heads][n_q8]: scores of the prompts' tokens; not used with
+     * KVD_EVICT_FIRST.
      */
     float *score;
     /* Output, device [n_kv_heads][n_q8]: indices of the tokens that stay, in rising order. */
@@ -56,9 +58,9 @@ typedef struct {
 } kvd_evict_prompts_args;
 
 /*
- * Compresses whole prompts, each of which starts at position 0: computes the scores of their tokens
- * (KVD_EVICT_ATTENTION: from a second product Q K^T), chooses the tokens that stay, and moves those
- * to the front of the pages.
+ * Compresses whole prompts, each of which starts at position 0. Computes the scores of their tokens
+ * (for KVD_EVICT_ATTENTION from a second product Q K^T), chooses the tokens that stay, and moves
+ * their rows to the front of the pages.
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
@@ -74,7 +76,7 @@ cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
-/* Arguments for one step of every row of a layer. */
+/* Arguments for one decode step of every request of a layer. */
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
@@ -82,8 +84,8 @@ typedef struct {
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
     /*
-     * Device [batch]. kv_len: number of entries, including the newest. slot: rows whose slot is at
-     * least n_slots are idle.
+     * Device [batch] each. kv_len: number of entries, including the newest. slot: rows whose slot
+     * is at least n_slots are idle.
      */
     const int32_t *kv_len, *slot;
     const uint32_t *at;        /* device [batch]: position of the newest token */
@@ -91,18 +93,18 @@ typedef struct {
     const void *q;             /* device [batch][q_pitch] */
     void *pool;                /* device, pages of the layer */
     /*
-     * Logarithms (natural) of the softmax denominators from the attention kernel, device
-     * [batch][n_heads]; unused with a temperature and with KVD_EVICT_FIRST.
+     * Natural logarithms of the softmax denominators from the attention kernel, device
+     * [batch][n_heads]. Not used with a temperature or with KVD_EVICT_FIRST.
      */
     const float *lse;
     float *work; /* device, kvd_evict_steps_bytes bytes; used with a temperature only */
 } kvd_evict_steps_args;
 
 /*
- * Handles one step of every row: adds the step's probabilities to the scores. If a head then has
- * one entry too many, one entry leaves and the newest entry takes its place. One kernel launch, or
- * two with `whole_layer`; lengths, slots and positions are read on the device. `splits` CTAs share
- * the entries of a head: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
+ * Updates scores after one decode step of every request: adds the step's probabilities. If a head
+ * then has one entry too many, the entry with the smallest score is replaced by the newest. One
+ * kernel launch, or two with `whole_layer`; lengths, slots and positions are read on the device.
+ * `splits` CTAs share the entries of a head: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 /*

@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(CHOOSE)
                           a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
     const float *rank = score;
     /*
-     * The smoothed scores overwrite the mass of the group's first head, which is no longer needed.
+     * The smoothed scores overwrite the attention sums (`mass`) of the group's first head, which
+     * are no longer needed.
      */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
@@ -75,8 +76,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the element at which 8 dims of token t start in the pages of a slot, relative to the
- * first element of a KV head's K or V in page 0. d is the width of K or V.
+ * Returns the index of the element at which 8 dims of token t start in the pages of a slot,
+ * relative to the first element of a KV head's K or V in page 0. d is the width of K or V.
  */
 __device__ __forceinline__ size_t piece(const kvd_evict_prompts_args &a, const int32_t *page, int t,
                                         int block, int d)
@@ -127,7 +128,10 @@ __global__ void __launch_bounds__(MOVE)
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /* Smoothing overwrites mass that another CTA would still sum with `whole_layer`. */
+    /*
+     * With `whole_layer`, smoothing would overwrite sums that another CTA still reads, so the two
+     * are not combined.
+     */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1))
         return cudaErrorInvalidValue;

@@ -18,12 +18,12 @@ namespace
 
 enum { THREADS = 512, WARPS = THREADS / 32, BLOCKS = KVD_WIDTH_MAX / 32 };
 
-/* The dims of a lane, as numbers. */
+/* The dims of a token's key that a lane holds, as float32 numbers. */
 struct part {
     float x[BLOCKS][8];
 };
 
-/* Loads this lane's part of the keys of tokens 8 t8 .. 8 t8 + 7; tokens from n on are 0. */
+/* Loads this lane's dims of the keys of tokens 8 t8 .. 8 t8 + 7; tokens from n on are 0. */
 __device__ __forceinline__ part load(const kvd_evict_prompts_args &a, const int32_t *page, int g,
                                      int t8, int n, int lane)
 {
@@ -46,7 +46,7 @@ __device__ __forceinline__ part load(const kvd_evict_prompts_args &a, const int3
     return p;
 }
 
-/* Returns the scalar product of two vectors of the token, in all lanes of the token. */
+/* Returns the dot product of two vectors of the token, in all lanes of the token. */
 __device__ __forceinline__ float product(const part &x, const part &y)
 {
     float sum = 0;

@@ -1,6 +1,7 @@
 /*
- * The numbers by which tokens of a prompt rank: sums of the mass of query heads, smoothed over
- * neighbouring tokens, as keys of a radix select. All THREADS threads of a CTA call the functions.
+ * Device functions that compute ranks of a prompt's tokens: attention sums (`mass`) of query heads,
+ * smoothed over neighbouring tokens, as keys of a radix select. All THREADS threads of a CTA call
+ * the functions.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
@@ -8,8 +9,8 @@
 #include "methods/tokens/cuda/evict.h"
 
 /*
- * Returns a key that rises with the score, and with the position among equal scores. The bits of a
- * negative score are inverted, so that keys rise with it as well.
+ * Returns a sort key that rises with the score and, among equal scores, with the position. The bits
+ * of a negative score are inverted, so that keys rise with it as well.
  */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
@@ -17,7 +18,7 @@ static __device__ __forceinline__ unsigned long long key_of(float score, int t)
     return (unsigned long long)rising << 32 | (unsigned)t;
 }
 
-/* Sums the mass of query heads from .. to - 1 of every token. */
+/* Sums the mass (received attention probability) of every token over query heads from .. to - 1. */
 template <int THREADS>
 static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int to, size_t at,
                                  int n, float *sum)

@@ -55,12 +55,16 @@ __device__ __forceinline__ void copies_done()
 }
 
 /*
- * Rows or keys of one head of one prompt; group(t8) returns the address of tokens 8 t8 .. 8 t8 + 7.
+ * Rows (Q) or keys of one head of one prompt; group(t8) returns the address of tokens 8 t8 .. 8 t8
+ * + 7.
  */
 struct side {
-    /* For rows: the prompt's first row of the head. For keys: the head's first key in page 0. */
+    /*
+     * First element: for rows the prompt's first row of the head, for keys the head's first key in
+     * page 0.
+     */
     const uint16_t *first;
-    const int32_t *page; /* NULL if the tokens are contiguous */
+    const int32_t *page; /* page table; NULL if the tokens are contiguous */
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
     {
@@ -70,8 +74,8 @@ struct side {
 };
 
 /*
- * Loads 32 tokens of a warp as two fragments of 16 tokens for each step of 16 dims. Groups beyond
- * the prompt are set to 0.
+ * Loads the 32 tokens that a warp holds, as two fragments of 16 tokens for each step of 16 dims.
+ * Groups beyond the prompt are set to 0.
  */
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -92,7 +96,10 @@ __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
         }
 }
 
-/* Starts the copy of a tile of 64 tokens, contiguous in global and in shared memory. */
+/*
+ * Starts the copy to shared memory of a tile of 64 tokens, which is contiguous there and in global
+ * memory.
+ */
 __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t to)
 {
     const uint16_t *const from = s.group(tile * (TILE / 8));
@@ -179,13 +186,13 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
 }
 
 /*
- * If SUMS, keys are held and rows pass by: computes mass. Otherwise rows are held and keys pass by:
- * computes lse.
+ * Computes `mass` if SUMS: keys are held in registers and rows pass through shared memory.
+ * Otherwise computes lse: rows are held and keys pass.
  */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)
 {
-    /* the 128 extra elements are read by ldmatrix beyond the tile */
+    /* ldmatrix reads up to 128 elements beyond the tile. */
     __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_MAX + 128];
     __shared__ float column[2][TILE];
     const kvd_evict_prompts_args &a = p.a;

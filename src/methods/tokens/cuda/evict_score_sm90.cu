@@ -41,16 +41,19 @@ struct shared {
     unsigned long long full[2], empty[2], held_full;
 };
 
-/* Rows or keys of one head of one prompt. */
+/* Rows (Q) or keys of one head of one prompt. */
 struct side {
-    /* For rows: the prompt's first row of the head. For keys: the head's first key in page 0. */
+    /*
+     * First element: for rows the prompt's first row of the head, for keys the head's first key in
+     * page 0.
+     */
     const uint16_t *first;
-    const int32_t *page; /* NULL if the tokens are contiguous */
+    const int32_t *page; /* page table; NULL if the tokens are contiguous */
     int page_elements, d, n;
 
     /*
-     * Returns the bytes of those of the 64 tokens from t on that exist, rounded up to groups of 8
-     * tokens.
+     * Returns the size in bytes of the existing tokens among the 64 from t on, rounded up to groups
+     * of 8 tokens.
      */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
@@ -81,7 +84,7 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/* Running values of a thread for two held tokens, 8 apart. */
+/* Running results of a thread for the two held tokens of its rows, 8 tokens apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
@@ -197,8 +200,8 @@ __device__ __forceinline__ void pass(const params &p, shared &s, const side &hel
 }
 
 /*
- * If SUMS, keys are held and rows pass by: computes mass. Otherwise rows are held and keys pass by:
- * computes lse.
+ * Computes `mass` if SUMS: keys are held in shared memory and rows pass by. Otherwise computes lse:
+ * rows are held and keys pass.
  */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ params p)

@@ -75,13 +75,13 @@ struct candidate {
 };
 
 struct shared {
-    /* maximum, and sum of powers of 2 relative to that maximum */
+    /* Per warp and query head: maximum score, and sum of powers of 2 relative to that maximum. */
     float2 warp_sum[WARPS][KVD_GROUP_MAX];
     float2 sum[KVD_GROUP_MAX];
     candidate warp_least[WARPS], least;
 };
 
-/* A KV head of a row, and the range of its entries [first, end) that this CTA handles. */
+/* KV head of a request, and the range of its entries [first, end) that this CTA handles. */
 struct head {
     int b, g, n, first, end, wide;
     uint32_t now;
@@ -92,7 +92,7 @@ struct head {
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    bool own; /* scores are those of this step alone */
+    bool own; /* true: scores are those of this step alone */
 };
 
 /* Returns the temperature of a step, as in keyformer.c. */
@@ -104,7 +104,7 @@ __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head
     return r.tau0 + (r.tau1 - r.tau0) * progress;
 }
 
-/* Queries of the group as fragments, in HALVES sets of 8 query heads. */
+/* Queries of the group as fragments of a product, in HALVES sets of 8 query heads. */
 template <int HALVES> struct queries {
     uint4 q[HALVES][BLOCKS];
 
@@ -163,7 +163,7 @@ __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const he
     }
 }
 
-/* Writes scores with noise and temperature to the work array. */
+/* Writes the attention scores, with noise and temperature applied, to the work array. */
 template <int HALVES>
 __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &w)
 {
@@ -256,8 +256,8 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
 }
 
 /*
- * With a temperature: adds probabilities computed from the work array. Returns this thread's
- * candidate to leave.
+ * With a temperature: adds probabilities computed from the work array to the scores. Returns this
+ * thread's candidate for eviction.
  */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
@@ -290,7 +290,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
 
 /*
  * Without a temperature: adds probabilities computed from the products and the attention kernel's
- * lse, without a work array. Returns this thread's candidate to leave.
+ * lse to the scores. Returns this thread's candidate for eviction.
  */
 template <int HALVES>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
@@ -333,7 +333,10 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns the smallest candidate over all threads and CTAs of the head, in every thread. */
+/*
+ * Returns the candidate with the smallest score over all threads and CTAs of the head, in every
+ * thread.
+ */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -357,7 +360,7 @@ __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
     return least;
 }
 
-/* Moves piece c of the newest entry of a KV head, 16 bytes, to `place`. */
+/* Moves 16 bytes of the newest entry of a KV head, piece number c, to index `place`. */
 __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                            const int32_t *page, int newest, int place, int c)
 {
@@ -375,7 +378,7 @@ __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
     *at(place) = *at(newest);
 }
 
-/* Moves the newest entry to `place`. */
+/* Moves the newest entry to index `place`, over an evicted entry. */
 __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const head &w, int place)
 {
     const int from = w.n - 1;
@@ -386,7 +389,7 @@ __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const hea
     }
 }
 
-/* Returns the first element of a head's arrays in the state. */
+/* Returns the index of the first element of a head in the arrays of scores and positions. */
 __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int slot, int g)
 {
     return (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.layer) * (size_t)a.map.n_kv_heads +
@@ -494,7 +497,10 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* Places of the newest entries are taken in turn, from the first step beyond the limit on. */
+    /*
+     * From the first step beyond the limit on, the newest entries overwrite the evictable places in
+     * turn.
+     */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place,
@@ -502,8 +508,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
 }
 
 /*
- * Returns the number of floats per entry in the work array: the number of query heads of a group,
- * rounded up to a power of 2.
+ * Returns the number of floats per entry in the work array: the query heads of a group, rounded up
+ * to a power of 2.
  */
 int width_of(const kvd_attn_map *m)
 {
@@ -520,7 +526,10 @@ extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, siz
     return batch * (size_t)m->n_kv_heads * room * (size_t)width_of(m) * sizeof(float);
 }
 
-/* Returns the number of splits that fills the device, with at least 64 entries per split. */
+/*
+ * Returns the number of CTAs per head (splits) that fills the device, with at least 64 entries per
+ * split.
+ */
 extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
 {
     const size_t heads = batch * (size_t)m->n_kv_heads;

@@ -13,13 +13,13 @@
 namespace leankv
 {
 
-/* Returns the index of a head in the pool's arrays, or -1 if the slot has no request. */
+/* Returns the index of a KV head in the pool's arrays, or -1 if the slot has no request. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
 }
 
-/* Returns the address of page k of a precision of a head. */
+/* Returns the address of the k-th page of a KV head at precision `level`. */
 __device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int level, int k)
 {
     const int at = level == KVD_LEANKV_HIGH ? k : p.table_length - 1 - k;
@@ -27,10 +27,10 @@ __device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int
     return p.page + (size_t)id * (size_t)p.layout.page_bytes;
 }
 
-/* Address of an entry of a head. */
+/* Location of an entry (token) of a KV head. */
 struct entry {
     char *page;
-    int at; /* index of the entry in the page */
+    int at; /* index of the entry within the page */
 };
 
 __device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, int head, int level, int i)
@@ -49,7 +49,7 @@ __device__ __forceinline__ int32_t *position_of(const kvd_leankv_precision &l, c
     return reinterpret_cast<int32_t *>(e.page + l.position) + e.at;
 }
 
-/* keys_of and values_of return the words of the tile that contains an entry. */
+/* Return the address of the words of the tile that contains an entry, for keys and for values. */
 __device__ __forceinline__ uint32_t *keys_of(const kvd_leankv_layout &y,
                                              const kvd_leankv_precision &l, const entry &e)
 {
@@ -75,8 +75,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Returns the scale and zero point of a vector; every lane of the warp has N of its numbers. The
- * divisions are IEEE divisions, so the codes equal those of kvd_quantise_group.
+ * Returns the quantisation scale and zero point of a vector; every lane of the warp has N of its
+ * numbers. The divisions are IEEE divisions, so the codes equal those of kvd_quantise_group.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -96,8 +96,8 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
 }
 
 /*
- * Returns the code of x. The code is clamped, because the rounded scale may put the largest number
- * one code too high.
+ * Returns the quantised code of x. It is clamped, because the rounded scale may put the largest
+ * number one code too high.
  */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
@@ -135,7 +135,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
         const int below = __shfl_up_sync(~0u, upto, step);
         upto += lane >= step ? below : 0;
     }
-    __syncthreads(); /* the sums of the preceding call have been read */
+    __syncthreads(); /* all threads have read the sums of the preceding call */
     if (lane == 31)
         sum[warp] = upto;
     __syncthreads();
@@ -171,8 +171,8 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
 }
 
 /*
- * Returns word `at` of the keys of a lane with class c in a tile, from the codes code [tokens][F]
- * of token `row`.
+ * Returns word `at` of the key codes that a lane of class c has in a tile, from the codes code
+ * [tokens][F] of token `row`.
  */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,

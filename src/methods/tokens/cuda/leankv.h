@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* ---- a page ---- */
+/* ---- layout of a page ---- */
 
 enum {
     KVD_LEANKV_HIGH,
@@ -62,12 +62,12 @@ size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
 /*
- * Place of a code in a tile: a 32-bit word and a shift within it. The order is that of mma.sync
- * m16n8k16 fragments, with tokens as rows for keys and features as rows for values. Lane l (row l /
- * 4, class l % 4) owns w words, stored in chunks of 4, 2 or 1 words per lane, so that all lanes
- * read a chunk in one coalesced load. Keys: class c has features 16 s + 4 c .. 16 s + 4 c + 3 of
- * step s, whose pairs are 4 or 8 codes apart in a word. Values: class c has tokens 2 c, 2 c + 1, 2
- * c + 8, 2 c + 9 of feature rows. These are LeanKV's layouts [F / (K_vec K_group), N, K_group,
+ * Place of a code in a tile of 16 tokens: a 32-bit word and a shift within it. The order is that of
+ * mma.sync m16n8k16 fragments, with tokens as rows for keys and features as rows for values. Lane l
+ * (row l / 4, class l % 4) owns w words, stored in chunks of 4, 2 or 1 words per lane, so that all
+ * lanes read a chunk in one coalesced load. Keys: class c has features 16 s + 4 c .. 16 s + 4 c + 3
+ * of step s, whose pairs are 4 or 8 codes apart in a word. Values: class c has tokens 2 c, 2 c + 1,
+ * 2 c + 8, 2 c + 9 of feature rows. These are LeanKV's layouts [F / (K_vec K_group), N, K_group,
  * K_vec] and [F / V_group, N / V_vec, V_group, V_vec] (section 6 of the paper) with K_group 4,
  * V_group 8, V_vec 4, within a tile of 16 tokens.
  */
@@ -81,7 +81,7 @@ typedef struct {
 #define KVD_LEANKV_BOTH
 #endif
 
-/* Returns the place in a tile of word w of a lane that has `words` words. */
+/* Returns the index in a tile of word w of a lane that has `words` words. */
 KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 {
     const int vec = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
@@ -113,26 +113,27 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/* ---- pages, on the device ---- */
+/* ---- memory manager of pages on the device ---- */
 
-/* State of a head: numbers of entries and of pages at each level. */
+/* Numbers of entries and of pages of a KV head at each level. */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Significance, relative to the mean, below which an entry does not stay at the level: below
-     * cut[HIGH] it is not high, below cut[LOW] it is dropped.
+     * Thresholds of significance, relative to the mean: below cut[HIGH] an entry is not high, below
+     * cut[LOW] it is dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
 /*
- * State that the host reads at the end of an iteration. The free pages are list[start .. end - 1],
- * with indices taken modulo the number of pages.
+ * State of the pool that the host reads at the end of an iteration. The free pages are list[start
+ * .. end - 1], with indices taken modulo the number of pages.
  */
 typedef struct {
     uint64_t start, end;
     int64_t entries[KVD_LEANKV_LEVELS]; /* number of entries of all heads */
-    uint64_t wanted, left; /* pages requested and free when pages first ran short, else 0 */
+    /* Numbers of pages requested and free when pages first ran short, else 0. */
+    uint64_t wanted, left;
 } kvd_leankv_state;
 
 /*
@@ -143,12 +144,12 @@ typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
     /*
-     * Table entries per head: the pages of its entries, and one page of each precision that is not
-     * full.
+     * Page table entries per KV head: the pages of its entries, and one page of each precision that
+     * is not full.
      */
     int32_t table_length;
-    int32_t *list;  /* [n_pages] */
-    int32_t *table; /* [heads][table_length] */
+    int32_t *list;  /* [n_pages] page numbers */
+    int32_t *table; /* [heads][table_length] page numbers */
     kvd_leankv_head *head;
     kvd_leankv_state *state;
     char *page; /* [n_pages][page_bytes] */
@@ -165,16 +166,17 @@ enum { KVD_LEANKV_SPARE_PAGES = 2 };
 /* Marks all pages as free and all heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
- * Planning and coordination for n_layers layers of the slots slot [n] (device). Every head gets the
+ * Plans and assigns pages for n_layers layers of the slots slot [n] (device). Every head gets the
  * pages that its entries and `spare` more entries of each precision need; an exclusive prefix sum
- * over all heads gives the places in the free list. If fewer pages are free, no page is given,
+ * over all heads gives the places in the free list. If fewer pages are free, no page is assigned,
  * state->wanted records the number of pages needed, and heads are cut to the entries that fit in
  * their pages.
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
 /*
- * Appends the pages of all layers of the slots to the end of the free list and empties their heads.
+ * Frees the pages of all layers of the slots, by appending them to the free list, and empties their
+ * heads.
  */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
@@ -182,26 +184,25 @@ cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, 
 /* ---- kernels over pages ---- */
 
 /*
- * Arguments for rows of steps. Row i is the token of slot[i] at position at[i]. Its K and V are in
+ * Arguments for decode steps. Row i is the token of slot[i] at position at[i]. Its K and V are in
  * row 0 of page page_table[i][0] of `fresh` (BLOCKED, kernels/layout.h).
  */
 typedef struct {
     kvd_leankv_pool pool;
-    int32_t layer, n, group; /* n: rows; group: query heads per KV head, at most 8 */
+    int32_t layer, n, group; /* n: number of rows; group: query heads per KV head, at most 8 */
     int32_t room;            /* largest number of entries of a head; length of `score` */
     int32_t splits;          /* CTAs per head */
-    float scale;             /* factor of scores */
+    float scale;             /* factor of attention scores */
     const int32_t *slot;     /* device [n] */
     const uint32_t *at;      /* device [n] */
     const int32_t *page_table;
     int32_t max_pages;
-    const void *fresh; /* pages of bf16 */
+    const void *fresh; /* device, bf16 pages with the new rows */
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
     void *o;           /* output, device bf16, shape of q */
     /*
      * Attention scores times log2(e) of the stored entries, low entries from the end backwards, and
-     * log2 of the softmax denominators. The columns of `score` are `group` rounded up to an even
-     * number.
+     * log2 of the softmax denominators. `score` has `group` columns, rounded up to an even number.
      */
     float *score;      /* output, [n][n_kv_heads][room][columns] */
     float *lse2;       /* output, [n][n_kv_heads][8] */
@@ -211,23 +212,23 @@ typedef struct {
 } kvd_leankv_steps;
 
 /*
- * Computes the attention of steps over the high-precision pages of every head, then over its
+ * Computes the attention of decode steps over the high-precision pages of every head, then over its
  * low-precision pages, then over the new token in bf16.
  */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
 /* Returns the number of CTAs per head that kvd_leankv_attend should use. */
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
 /*
- * Runs Algorithm 1 after kvd_leankv_attend: adds probabilities to scores; keeps, lowers or drops
- * the token that leaves the window; may lower or drop the least significant entry of a level; and
- * codes the new token. Pages must have room for one more entry at each level.
+ * Runs Algorithm 1 of the paper after kvd_leankv_attend. Adds probabilities to scores; keeps,
+ * lowers or drops the token that leaves the window; may lower or drop the least significant entry
+ * of a level; and codes the new token. Pages must have room for one more entry at each level.
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/* Arguments for whole prompts. Row t of prompt i is row q_start[i] + t of blocked Q. */
+/* Arguments for whole prompts of a layer. Row t of prompt i is row q_start[i] + t of blocked Q. */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n: prompts. n_q8: rows of blocked Q. longest: tokens of the longest prompt. */
+    /* n: number of prompts. n_q8: rows of blocked Q. longest: tokens of the longest prompt. */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
@@ -241,19 +242,22 @@ typedef struct {
     int32_t max_pages;
     const void *fresh; /* bf16 pages, BLOCKED: K and V of the prompts */
     const void *q;     /* device bf16, BLOCKED */
-    const float *lse;  /* device [n_heads][n_q8], natural log of denominators */
-    /* Output, [n_heads][n_q8]: probability that a token received from later rows of a head. */
+    const float *lse;  /* device [n_heads][n_q8], natural log of the softmax denominators */
+    /*
+     * Output, [n_heads][n_q8]: attention probability that a token received from later rows of a
+     * query head.
+     */
     float *mass;
     /*
-     * Scratch, [n_kv_heads][n_q8]: tokens of the high level, and from the end backwards those of
-     * the low level.
+     * Scratch, [n_kv_heads][n_q8]: indices of the tokens of the high level, and from the end
+     * backwards those of the low level.
      */
     int32_t *source;
 } kvd_leankv_prompts;
 
 /*
- * kvd_leankv_masses computes `mass`. kvd_leankv_compress then chooses levels, takes pages and
- * writes the codes of all heads of the layer.
+ * kvd_leankv_masses computes `mass`. kvd_leankv_compress then chooses the levels of tokens, takes
+ * pages and writes the codes of all heads of the layer.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

@@ -52,10 +52,13 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
 
 /* ---- codes to numbers ---- */
 
-/* Keys are 1024 + c in float16, values of fewer than 8 bits 128 + c in bf16. */
+/*
+ * Offset added to codes as they are converted: keys become 1024 + c in float16, values of fewer
+ * than 8 bits 128 + c in bf16.
+ */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/* Returns pair b (0 or 1) of step s from a row's words of keys, as float16. */
+/* Returns the b-th pair (0 or 1) of codes of step s as float16, from a row's words of keys. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -63,7 +66,7 @@ template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t 
     return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
-/* Returns two byte codes of a word as bf16, taken from the upper halves of floats. */
+/* Returns two byte codes of word w as bf16, taken from the upper halves of floats. */
 __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 {
     const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
@@ -72,8 +75,8 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 }
 
 /*
- * Returns the tokens of pair b for the features of half u of tile m, from a lane's words of values,
- * as bf16.
+ * Returns the codes of the b-th pair of tokens, for the features of half u of tile m, as bf16, from
+ * a lane's words of values.
  */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
@@ -85,9 +88,9 @@ __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int 
     return (word[m / 2] >> (2 * (4 * (m % 2) + 2 * u + b)) & 0x00030003u) | 0x43004300u;
 }
 
-/* ---- a tile ---- */
+/* ---- computing a tile of 16 tokens ---- */
 
-/* Loads the words of a lane from a tile in shared memory. */
+/* Loads the words of codes that a lane owns from a tile in shared memory. */
 template <int N>
 __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t (&w)[N])
 {
@@ -108,7 +111,7 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/* Running state of a lane; index [2] is for query heads 2 c and 2 c + 1, c = lane % 4. */
+/* Running softmax state of a lane; index [2] is for query heads 2 c and 2 c + 1, c = lane % 4. */
 template <int F> struct state {
     uint32_t q[F / 16][2]; /* B fragments of Q^T */
     float factor[2], q_sum[2];
@@ -116,7 +119,7 @@ template <int F> struct state {
     float o[F / 16][4];
 };
 
-/* Returns the largest value of a column over the rows of a tile. */
+/* Returns the largest value of a column (query head) over the rows (tokens) of a tile. */
 __device__ __forceinline__ float most_of_column(float x)
 {
 #pragma unroll
@@ -218,24 +221,28 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
 /* ---- the tiles of a warp ---- */
 
 /*
- * Tiles of a warp: first, first + stride, ... of the high entries, then of the low entries. They
- * pass through a ring in shared memory that only this warp uses.
+ * Tiles of 16 tokens that a warp processes: first, first + stride, ... of the high entries, then of
+ * the low entries. They pass through a ring in shared memory that only this warp uses.
  */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /* Page numbers of the head: high pages, then from index low_pages on the low pages. */
+    /*
+     * Page numbers of the head: high-precision pages, then from index low_pages on the
+     * low-precision pages.
+     */
     const int32_t *table;
     int first, stride, high, low, low_pages; /* high, low: numbers of tiles */
-    uint32_t part_of[KVD_LEANKV_LEVELS];     /* 2^32 / tiles per page */
+    /* 2^32 / tiles per page, to divide by multiplication */
+    uint32_t part_of[KVD_LEANKV_LEVELS];
     char *ring;
     int stage_bytes;
-    uint32_t full; /* barriers of the ring's stages */
+    uint32_t full; /* address of the barriers of the ring's stages */
 };
 
 /*
- * Returns the byte in a page of part k of tile `in`, and sets *bytes to its size. Parts 0 to 3 are
- * keys, values, scales and zero points of keys, scales and zero points of values.
+ * Returns the offset in bytes within a page of part k of tile `in`, and sets *bytes to its size.
+ * Parts 0 to 3 are keys, values, scales and zero points of keys, scales and zero points of values.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -316,7 +323,7 @@ __device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
 }
 #endif
 
-/* Starts the copy of tile `at` of the warp; does nothing beyond the last tile. */
+/* Starts the copy of the warp's tile number `at`; does nothing beyond the last tile. */
 __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 {
     if (at < x.high + x.low) {
@@ -337,8 +344,8 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes the n tiles of one precision; the first one is tile `at` of the warp. `score` is the
- * address of the score of the section's first entry; scores are `step` floats apart.
+ * Processes the n tiles of one precision, beginning with the warp's tile number `at`. `score` is
+ * the address of the score of the section's first entry; scores are `step` floats apart.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
@@ -347,7 +354,7 @@ __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int 
     for (int k = 0; k < n; k++) {
         const int first = (x.first + k * x.stride) * KVD_LEANKV_TILE;
         wait_tile(x.full + 8u * (uint32_t)((at + k) % STAGES), (uint32_t)((at + k) / STAGES) & 1);
-        __syncwarp(); /* all lanes have read the preceding tile, whose place the next copy takes */
+        __syncwarp(); /* all lanes have read the preceding tile, which the next copy overwrites */
         fetch(x, at + k + STAGES - 1, lane);
         take_tile<F, KB, VB>(x.ring + (at + k) % STAGES * x.stage_bytes, entries - first, lane, a,
                              score ? score + first * step : NULL, step);
@@ -374,17 +381,17 @@ __device__ __forceinline__ void take_any(const tiles &x, int level, int at, int 
     }
 }
 
-/* ---- a CTA ---- */
+/* ---- work of a CTA ---- */
 
-/* Partial softmax of a warp or a split for one head. */
+/* Partial softmax (maximum and sum) of a warp or a split for one query head. */
 struct part {
     float most, sum, zeros;
 };
 
 /*
  * Writes the query of head j to q [F] as float16, scaled by a power of 2 so that no significant bit
- * is lost, and its numbers in float32 to x. Sets *factor to `scale` times the power of 2 that
- * undoes the scaling, and *q_sum to the sum of q.
+ * is lost, and in float32 to x. Sets *factor to `scale` times the power of 2 that undoes the
+ * scaling, and *q_sum to the sum of q.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -416,8 +423,8 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
 }
 
 /*
- * Merges the outputs of n parts for one head. The outputs are `pitch` floats apart. Returns the
- * common maximum and sum.
+ * Merges the attention outputs of n parts for one head. The outputs are `pitch` floats apart.
+ * Returns the common maximum and sum.
  */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
@@ -442,9 +449,7 @@ __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch
     return all;
 }
 
-/*
- * Adds the new token, whose K and V are bf16, to the merged result.
- */
+/* Adds the new token, whose K and V are bf16, to the merged attention output. */
 template <int F>
 __device__ __forceinline__ void add_fresh(const __nv_bfloat16 *k, const __nv_bfloat16 *v,
                                           float scale, const float (&q)[F / 32], int lane,
@@ -484,7 +489,10 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
             all.most + log2f(all.sum);
 }
 
-/* Writes the result of this split to global memory. Returns true in the last split to arrive. */
+/*
+ * Writes the partial output of this split to global memory. Returns true in the last split to
+ * arrive.
+ */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -542,7 +550,10 @@ template <int F>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
-    /* Rings of tiles, replaced by O [WARPS][HEADS][F] after the loop; page numbers at table_at. */
+    /*
+     * Dynamic shared memory: rings of tiles, replaced by O [WARPS][HEADS][F] after the loop; page
+     * numbers at table_at.
+     */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
     __shared__ float factor[HEADS], q_sum[HEADS];
@@ -598,7 +609,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* the quotient is exact for fewer than 2^16 tiles */
+    /* Multiplying by this rounded-up reciprocal gives exact quotients for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];
@@ -686,8 +697,8 @@ template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stre
 } // namespace
 
 /*
- * Returns the number of CTAs per head: as many as two rounds of two CTAs per SM take, at least 1
- * and at most 32.
+ * Returns the number of CTAs per head (splits): as many as two rounds of two CTAs per SM take, at
+ * least 1 and at most 32.
  */
 extern "C" int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms)
 {

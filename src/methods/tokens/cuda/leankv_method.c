@@ -1,7 +1,7 @@
 /*
- * LeanKV as a method of the engine (method.h): sparsity+hetero over unified pages (leankv.h). The
- * bf16 pages hold one layer at a time. For prompts they hold all rows. For steps they hold the new
- * row, which attention reads in bf16 and which the update codes afterwards.
+ * Method leankv (sparsity+hetero over unified pages, leankv.h) in the engine (gpu_method.h). The
+ * bf16 pages hold one layer at a time. For prompts they hold all rows. For decode steps they hold
+ * the new row, which attention reads in bf16 and which the update codes afterwards.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +22,9 @@ typedef struct {
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /* Pinned [2 n_slots]: slots whose requests left, then slots that start a new request. */
+    /* Slots whose requests finished, then slots that start a new request; pinned [2 n_slots]. */
     int32_t *host_leaving;
-    uint32_t *known;        /* [n_slots]: number of tokens that a slot has processed */
+    uint32_t *known;        /* [n_slots] number of tokens that each slot has processed */
     kvd_leankv_state *seen; /* pinned; state at the end of the iteration */
 } leankv;
 
@@ -41,7 +41,7 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/* ---- iterations ---- */
+/* ---- hooks of an iteration ---- */
 
 /*
  * Frees the pages of n slots. `slot` is pinned memory and must not change until the iteration has
@@ -63,7 +63,9 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
-    /* The copy of the slots that left last may still be running, so the second half is used. */
+    /*
+     * The copy of the slots that were freed last may still be running, so the second half is used.
+     */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -99,8 +101,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Returns 0, because the bf16 pages hold no earlier entries: only the new token of a step, or all
- * rows of a prompt.
+ * Returns 0, because the bf16 pages hold no earlier entries: only the new token of a decode step,
+ * or all rows of a prompt.
  */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
@@ -120,7 +122,7 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
-/* ---- a layer ---- */
+/* ---- hooks of a layer ---- */
 
 static kvd_leankv_steps steps_of(const leankv *k, const kvd_paged_rows *r)
 {
@@ -211,7 +213,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         what, err);
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -262,7 +264,7 @@ static int make_scratch(leankv *k, kvd_err *err)
     const size_t slices = c->batch->max_slices, kv = (size_t)k->pool.n_kv_heads,
                  group = (size_t)c->layer[0].map.group, columns = (group + 1) / 2 * 2;
     size_t splits = 0;
-    for (size_t n = 1; n <= slices; n++) { /* CTAs that write partial results */
+    for (size_t n = 1; n <= slices; n++) { /* find the most CTAs that write partial results */
         const size_t parts = n * (size_t)kvd_leankv_splits((int)n, (int)kv, c->n_sms);
         splits = parts > splits ? parts : splits;
     }
@@ -321,7 +323,7 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* The levels of sparsity are codes of hetero on a GPU. */
+/* Returns true if the plan has hetero too, whose codes store the levels of sparsity on a GPU. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;

@@ -16,7 +16,10 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the pool index of head i of the list, or -1 if its slot has no request. */
+/*
+ * Returns the pool index of the i-th head of the listed slots' layers, or -1 if its slot has no
+ * request.
+ */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -36,8 +39,8 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
 }
 
 /*
- * Cuts the numbers of entries of a head to what its pages hold; entries that were still to be
- * written get no room.
+ * Reduces the numbers of entries of a head to those that its pages hold. Entries that were still to
+ * be written get no room.
  */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {

@@ -28,7 +28,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/* Returns the address of K in page `page` of a prompt; V starts PAGE * F elements later. */
+/* Returns the address of K in page number `page` of a prompt; V starts PAGE * F elements later. */
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
 {
@@ -38,7 +38,7 @@ __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prom
                (size_t)(PAGE * 2 * p.pool.layout.d);
 }
 
-/* ---- masses ---- */
+/* ---- attention probabilities that tokens receive (masses) ---- */
 
 /* Loads the F / 8 fragments of 8 rows of a BLOCKED matrix. */
 template <int F>
@@ -50,8 +50,8 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
 }
 
 /*
- * A warp handles 32 keys and reads all queries that see any of them. CTAs with early keys have the
- * most work and come first.
+ * Computes the masses of the prompt's tokens. A warp handles 32 keys and reads all queries that see
+ * any of them. CTAs with early keys have the most work and come first.
  */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
     uint32_t k[4][F / 8];
 #pragma unroll
-    /* rows beyond the prompt may hold anything; their sums are discarded */
+    /* Rows beyond the prompt may hold any numbers; their sums are discarded. */
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
@@ -107,10 +107,10 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* ---- levels ---- */
+/* ---- choice of levels ---- */
 
 /*
- * Point at which the sum over values in rising order first reaches a target. All values below
+ * Point at which the sum of values, taken in rising order, first reaches a target. All values below
  * `value` come before this point, and so do the first `ties` tokens, in token order, whose value
  * equals `value`.
  */
@@ -120,12 +120,12 @@ struct border {
 };
 
 /*
- * Finds both borders by bisection over the bits of non-negative floats, which are ordered as the
- * floats are. All threads get the same result.
+ * Finds the borders of both targets by bisection over the bits of non-negative floats, which are
+ * ordered as the floats are. All threads get the same result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* the sum up to hi always reaches the target */
+    /* The sum of all values up to `hi` always reaches the target. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -156,7 +156,7 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /* largest dropped value; largest value that is not high */
+    /* Largest dropped value, and largest value that is not high. */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_
               (unsigned long long)n_low);
 }
 
-/* ---- codes ---- */
+/* ---- coding of tokens ---- */
 
 template <int F> struct staged {
     uint8_t key[KVD_LEANKV_TILE][F], value[KVD_LEANKV_TILE][F];
@@ -254,7 +254,10 @@ __device__ void code_token(const kvd_leankv_prompts &p, const kvd_leankv_precisi
                               (float)max(n - t - 1, 1);
 }
 
-/* A warp codes a tile of 16 entries; tiles of the high precision come first. */
+/*
+ * Codes the tokens that stay. A warp codes a tile of 16 entries; tiles of the high precision come
+ * first.
+ */
 template <int F>
 __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_prompts p)
 {
@@ -308,7 +311,7 @@ __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_
     }
 }
 
-/* ---- launches ---- */
+/* ---- kernel launches ---- */
 
 template <int F> cudaError_t masses(const kvd_leankv_prompts *p, cudaStream_t stream)
 {

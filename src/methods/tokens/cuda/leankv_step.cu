@@ -16,10 +16,10 @@ enum {
     WARPS = 32,
     THREADS = 32 * WARPS,
     HEADS = 8,
-    AT_ONCE = 2 /* entries that a thread loads at a time */
+    AT_ONCE = 2 /* number of entries that a thread loads at a time */
 };
 
-/* Least significant entry of a level outside the window; among equals the oldest one. */
+/* Least significant entry of a level outside the window; among equal ones the oldest. */
 struct least {
     unsigned long long key; /* significance bits in the upper half, position in the lower half */
     int at;
@@ -27,14 +27,16 @@ struct least {
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    int leaving; /* index in the high section; -1: no token leaves */
+    int leaving; /* index in the high section of the token that leaves the window; -1: none */
     float leaving_significance;
 };
 
-/* Decision of a step. Members are indices into sections; -1 means no entry. */
+/*
+ * Decision of a decode step. Members are indices into the sections of entries; -1 means no entry.
+ */
 struct decision {
-    int lowered, low_to; /* high entry that becomes a low one, and its place there */
-    int fresh_to;        /* place of the new token in the high section */
+    int lowered, low_to; /* high entry that becomes a low one, and its index in the low section */
+    int fresh_to;        /* index of the new token in the high section */
     int n[KVD_LEANKV_LEVELS];
 };
 
@@ -43,7 +45,10 @@ __device__ __forceinline__ float significance_of(unsigned long long key)
     return __uint_as_float((uint32_t)(key >> 32));
 }
 
-/* Returns the probability that a token received, averaged over the query heads of the group. */
+/*
+ * Returns the attention probability that a token received in this step, averaged over the query
+ * heads of the group.
+ */
 __device__ __forceinline__ float received(const float (&score)[HEADS], const float *lse2, int group)
 {
     float sum = 0;
@@ -66,7 +71,7 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Reduces the sum and the least entries over the CTA; the result is in thread 0. */
+/* Reduces the sum and the least significant entries over the CTA; the result is in thread 0. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -98,8 +103,8 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 }
 
 /*
- * Decides on the token that leaves the window and the place of the new token. `sum` is the sum of
- * the significances of `body` entries.
+ * Decides what becomes of the token that leaves the window, and where the new token is stored.
+ * `sum` is the sum of the significances of `body` entries.
  */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
@@ -129,7 +134,7 @@ __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum,
     return d;
 }
 
-/* Pages of a head; `table` is a copy of its table in shared memory. */
+/* Pages of a KV head; `table` is a copy of its page table in shared memory. */
 struct pages {
     const kvd_leankv_pool *pool;
     const int32_t *table;
@@ -145,7 +150,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
         i - k * tokens};
 }
 
-/* ---- vectors, one warp each ---- */
+/* ---- coding of vectors by one warp each ---- */
 
 /* Decodes the key or value of an entry and rounds it to bf16, as a bf16 cache would hold it. */
 template <int F>
@@ -164,7 +169,7 @@ __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precisi
     }
 }
 
-/* A coded vector; each of warps 0 to 3 has one. */
+/* A coded key or value; each of warps 0 to 3 has one. */
 template <int F> struct coded {
     uint8_t code[1][F];
     __half2 scale;
@@ -196,8 +201,9 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Warps 0 and 1 recode the key and value of one entry at the low precision. Warps 2 and 3 write the
- * key and value of the new token, possibly to the place of that entry.
+ * Codes the vectors that a step changes. Warps 0 and 1 recode the key and value of one entry at the
+ * low precision. Warps 2 and 3 write the key and value of the new token, possibly in place of that
+ * entry.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -229,13 +235,13 @@ __device__ void move_scores(const pages &p, const decision &d, int position)
         *leankv::position_of(low, to) = *leankv::position_of(high, from);
     }
     const leankv::entry e = entry_of(p, KVD_LEANKV_HIGH, d.fresh_to);
-    *leankv::score_of(high, e) = 0; /* no later token has attended to the new one */
+    *leankv::score_of(high, e) = 0; /* no later token has attended to the new token */
     *leankv::position_of(high, e) = position;
 }
 
-/* ---- a head ---- */
+/* ---- work on one KV head ---- */
 
-/* An entry as loaded by a thread. */
+/* Score and position of an entry as a thread loads them. */
 struct held {
     float *score;
     float total, given[HEADS];
@@ -260,8 +266,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the probability that every entry received to its score. After the call thread 0 has the
- * least entries and the sum of significances outside the window; `out` has the leaving token.
+ * Adds the attention probability that every entry received to its score. After the call thread 0
+ * has the least significant entries and the sum of significances outside the window; `out` has the
+ * token that leaves the window.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,

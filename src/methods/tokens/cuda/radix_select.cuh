@@ -9,8 +9,8 @@
 enum { KVD_SELECT_BINS = 256 };
 
 /*
- * Adds 1 to a bin. If all active threads of a warp count the same bin, one thread adds for all of
- * them.
+ * Adds 1 to a bin of a histogram. If all active threads of a warp count the same bin, one thread
+ * adds for all of them.
  */
 static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digit)
 {
@@ -24,9 +24,9 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Called by the first warp. Finds the digit at which the sum of bins, from the last bin downwards,
- * reaches *k. Sets *k to the number of keys still wanted from that bin, and *all to true if that is
- * the whole bin.
+ * Finds the digit at which the sum of bins, from the last bin downwards, reaches *k. Sets *k to the
+ * number of keys still wanted from that bin, and *all to true if that is the whole bin. Called by
+ * the first warp.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)

@@ -1,6 +1,6 @@
 /*
- * Methods of the tokens axis whose heads hold different numbers of entries, in the CUDA engine:
- * budgets of layers, pages of KV heads, and the lists that steps read about them.
+ * Methods of the tokens axis whose KV heads hold different numbers of entries, in the CUDA engine:
+ * budgets of layers, pages of KV heads, and the lists that decode steps read about them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,10 @@ static const char what[] = "eviction with budgets of heads";
 /* Request in a slot, as the host tracks it. */
 typedef struct {
     size_t tokens;
-    /* Number of entries of all heads at the end of the latest iteration, also if it left then. */
+    /*
+     * Number of entries of all heads at the end of the latest iteration, also for a request that
+     * finished in it.
+     */
     double held;
 } uneven_slot;
 
@@ -28,15 +31,22 @@ typedef struct {
     size_t n_slots, max_len;
     uneven_slot *slot; /* [n_slots] */
     size_t *entries;   /* [n_slots][layers][kv] number of entries */
-    /* Pages of one KV head: slot s, layer l and KV head g are slot (s layers + l) kv + g here. */
+    /*
+     * Pages of one KV head each. KV head g of layer l of slot s has number (s layers + l) kv + g
+     * here.
+     */
     kvd_pages pages;
     size_t page_bytes;        /* bytes of one of these pages */
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;  /* device copy of `budget` */
-    /* pinned [layers][heads.rows] number of entries with the new ones, then [1] rows of steps */
+    /*
+     * Number of entries including the new ones, pinned [layers][heads.rows], followed by the number
+     * of rows of decode steps [1].
+     */
     int32_t *length;
     int32_t *lengths; /* device copy of `length` */
-    int32_t *count;   /* device [layers][n_slots][kv] tokens of the latest prompt that stay */
+    /* device [layers][n_slots][kv] number of tokens of the latest prompt that stay */
+    int32_t *count;
     int32_t *counted; /* pinned copy of `count` */
     float *mass, *score, *lse;
     int32_t *kept;
@@ -60,7 +70,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* ---- budgets ---- */
+/* ---- budgets of requests ---- */
 
 /* Returns the number of tokens of an n-token prompt that a KV head keeps, on average. */
 static size_t kept_of(const kvd_evict_budget *b, size_t n)
@@ -92,11 +102,11 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/* ---- an iteration ---- */
+/* ---- hooks of an iteration ---- */
 
 /*
- * Assigns the pages of slice i of the iteration, head by head, and lists their lengths and rows.
- * A prompt needs pages for the largest number of tokens that its heads may keep.
+ * Assigns pages to the KV heads of slice i of the iteration, and lists their lengths and rows. A
+ * prompt gets pages for the largest number of tokens that its heads may keep.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -194,7 +204,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* one more entry: room for the next step */
+                /* Keep room for one more entry, that of the next step. */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -202,12 +212,14 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            kvd_pages_keep(m->cache->pages, s->slot, 1); /* for the new row of a step */
+            kvd_pages_keep(m->cache->pages, s->slot, 1); /* one page for the new row of a step */
     }
     return 0;
 }
 
-/* The bf16 pages of a slot hold nothing between iterations. */
+/*
+ * Returns 0 for `before` tokens, because the bf16 pages of a slot hold nothing between iterations.
+ */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -229,9 +241,9 @@ static double held(const kvd_gpu_method *m)
     return n * (double)e->page_bytes / KVD_PAGE_TOKENS;
 }
 
-/* ---- a layer ---- */
+/* ---- hooks of a layer ---- */
 
-/* Returns the part of the page table of a layer that starts at a slice. */
+/* Returns the part of a layer's page table that starts at slice number `slice`. */
 static const int32_t *table_of(const uneven *e, int layer, size_t slice)
 {
     return e->heads.table +
@@ -302,7 +314,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                 what, err);
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static void release(kvd_gpu_method *m)
 {
@@ -397,7 +409,10 @@ static int make_work(uneven *e, kvd_err *err)
                : -1;
 }
 
-/* Returns the name of a member of the plan next to the method, or NULL if there is none. */
+/*
+ * Returns the name of another method in the plan, with which this one cannot be combined, or NULL
+ * if there is none.
+ */
 static const char *other_member(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name
@@ -465,7 +480,10 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-/* Prompts attend to whole rows before entries leave. */
+/*
+ * Returns true if text can be generated with the plan: prompts attend to uncompressed rows before
+ * entries are dropped.
+ */
 static bool generates(const kvd_plan *plan)
 {
     return !other_member(plan);
@@ -473,7 +491,7 @@ static bool generates(const kvd_plan *plan)
 
 const kvd_gpu_kind kvd_gpu_uneven = {.generates = generates, .open = open_method};
 
-/* ---- tests ---- */
+/* ---- access for tests ---- */
 
 static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
 {

@@ -20,12 +20,12 @@ namespace
 {
 
 enum { CHOOSE = 1024, COPY = 256 };
-constexpr unsigned long long NONE = ~0ull; /* no key reaches this threshold */
+constexpr unsigned long long NONE = ~0ull; /* threshold that no key reaches */
 typedef unsigned long long u64;
 
 struct head {
     kvd_evict_budget budget;
-    int n, old; /* number of tokens of the prompt, and of those that have a rank */
+    int n, old; /* number of tokens of the prompt, and of those that are ranked */
     size_t at;  /* first row of the prompt */
     const float *rank;
 };
@@ -49,7 +49,7 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the key of token t of KV head g among those of all KV heads. */
+/* Returns the sort key of token t of KV head g among the tokens of all KV heads of the layer. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -131,7 +131,9 @@ __global__ void __launch_bounds__(CHOOSE)
         u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g] = place;
 }
 
-/* Returns the element at which 8 dims of a token start in a page of K or V of width d. */
+/*
+ * Returns the index of the element at which 8 dims of token t start, in a page's K or V of width d.
+ */
 __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -154,12 +156,12 @@ __global__ void __launch_bounds__(COPY)
         static_cast<uint16_t *>(u.heads) +
         (size_t)u.table[((size_t)b * (size_t)kv + (size_t)g) * (size_t)a.max_pages + (size_t)page] *
             (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
-    /* zeros after the last entry, to the end of its group of 8 */
+    /* Number of groups of 8 entries in the page; the last group is filled up with zeros. */
     const int groups = (min(m - first, KVD_PAGE_TOKENS) + 7) / 8;
     for (int side = 0; side < 2; side++) {
         const int d = side ? d_v : d_k, after = side ? KVD_PAGE_TOKENS * d_k : 0;
         for (int c = (int)threadIdx.x; c < groups * d; c += COPY) {
-            /* piece c of the page, in the order of memory */
+            /* Piece c of 8 dims, in the order of memory within the page. */
             const int i = first + c / d * 8 + c % 8, block = c % d / 8;
             uint4 x = make_uint4(0, 0, 0, 0);
             if (i < m) {

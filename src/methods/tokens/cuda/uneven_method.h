@@ -9,7 +9,7 @@
 
 #include "methods/cuda/paged_cache.h"
 
-/* For tests: returns the number of entries and of pages of a KV head of a slot. */
+/* Returns the number of entries, and of pages, of a KV head of a slot. For tests. */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 

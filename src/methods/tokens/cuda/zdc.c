@@ -1,6 +1,6 @@
 /*
- * Two widths of tokens in the CUDA engine: the hooks that run in every iteration and every layer
- * (zdc.h).
+ * Method zdc, with tokens of two widths, in the CUDA engine: the hooks that run in every iteration
+ * and every layer (zdc.h).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ static const kvd_zdc *of_const(const kvd_gpu_method *m)
 }
 
 /*
- * Returns the number of consecutive layers that share token sets by the plan's key `layers`, or 0
- * if there are none.
+ * Returns the number of consecutive layers that share token sets by the parameter `layers` of the
+ * plan, or 0 if layers do not share.
  */
 static int together(const kvd_zdc *z)
 {
@@ -36,19 +36,19 @@ static int together(const kvd_zdc *z)
 }
 
 /*
- * Returns the first layer of the group of layers that share sets with `layer`. Sharing by
- * `overlap`, which is decided on the device, is not considered.
+ * Returns the first layer of the group of layers that share sets with `layer` by the parameter
+ * `layers`. Sharing by `overlap` is decided on the device and not considered.
  */
 static int first_of(const kvd_zdc *z, int layer)
 {
     return together(z) ? layer - layer % together(z) : layer;
 }
 
-/* ---- iterations ---- */
+/* ---- hooks of an iteration ---- */
 
 /*
- * Sets the numbers of low tokens for a step that follows `prompt` tokens which were never computed:
- * the same numbers as after a prompt in which no layer reuses another layer's sets by overlap.
+ * Sets the numbers of low tokens of a slot for a timing run in which the `prompt` tokens were never
+ * computed. They are those after a prompt in which no layer reuses another layer's sets by overlap.
  */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
@@ -74,7 +74,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 "one piece",
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
-        /* If `before` exceeds `known`, the skipped tokens are not part of the prompt. */
+        /* If `before` exceeds `known`, tokens were skipped; they are not part of the prompt. */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
         suppose(z, s->slot, s->before);
@@ -123,9 +123,9 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
-/* ---- prompts ---- */
+/* ---- processing of prompts ---- */
 
-/* Returns the page lists of the batch's slices from `first` on. */
+/* Returns the page lists of the batch's slices from number `first` on. */
 static kvd_zdc_pages pages_of(const kvd_zdc *z, int layer, size_t first)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -165,7 +165,10 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err 
                              .value = z->value,
                              .level = z->level,
                              .place = z->place};
-    /* If several GPUs share the heads: sum over the heads of this GPU, then over the GPUs. */
+    /*
+     * If several GPUs share the heads, importance is summed over the heads of this GPU, then over
+     * the GPUs.
+     */
     if (z->parts.n) {
         if (kvd_cuda_check(
                 kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
@@ -200,8 +203,9 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 }
 
 /*
- * If a layer uses the sets of an earlier layer by the key `layers`, its sets are known before its
- * attention, so its prompts attend to the rows as they will be stored.
+ * Hook after the rows of a layer are appended. If the layer uses the token sets of an earlier layer
+ * by the parameter `layers`, they are known before attention, so its prompts attend to the rows as
+ * they will be stored.
  */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -233,7 +237,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                 what, err);
 }
 
-/* ---- steps ---- */
+/* ---- attention of decode steps ---- */
 
 static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
 {
@@ -256,8 +260,8 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
 }
 
 /*
- * Creates the device descriptions of the work lists of n steps if they do not exist yet. The first
- * use of an n never happens while a CUDA graph is captured.
+ * Creates the device descriptions of the work lists for n decode steps if they do not exist yet.
+ * The first use of an n never happens while a CUDA graph is captured.
  */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
@@ -327,7 +331,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                : 0;
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static void release(kvd_gpu_method *m)
 {
@@ -351,7 +355,10 @@ static bool runs(const kvd_plan *p)
     return p->dims && p->dims_low;
 }
 
-/* Returns the name of a plan member that cannot be combined with zdc, or NULL if there is none. */
+/*
+ * Returns the name of a method of the plan that cannot be combined with zdc, or NULL if there is
+ * none.
+ */
 static const char *other_member(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name

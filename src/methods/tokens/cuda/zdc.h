@@ -29,17 +29,17 @@ extern "C" {
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
- * Bits of a token's level. KVD_ZDC_RAW: high by the importance computed in its own layer.
- * KVD_ZDC_USED: high by the sets that the layer uses.
+ * Bits of a token's level. KVD_ZDC_RAW: important (high) by the importance computed in its own
+ * layer. KVD_ZDC_USED: high in the sets that the layer uses, which may be another layer's.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* Layout of a KV head of a layer. Index [2]: 0 is K (and Q), 1 is V (and O). */
+/* Layout of a KV head in the two stores. Index [2]: 0 is K (and Q), 1 is V (and O). */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2];   /* columns stored, multiples of 16 */
     int16_t kept[2];                    /* number of columns of low rows that are not 0 */
     int32_t in_page[KVD_ZDC_STORES][2]; /* element of a page at which the head starts */
-    /* Column of rows of O, in each half, at which the group's first query head starts. */
+    /* Column in a row of O, in each half, at which the group's first query head starts. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     const int32_t *slot;  /* device [batch] */
     const int32_t *table; /* device [batch][pitch] */
-    int32_t pitch, own;   /* own: index of slot 0's own page; slot s has page own + s */
+    int32_t pitch, own;   /* own: page number of slot 0's own page; slot s has page own + s */
     int32_t *n_low;       /* device [slots][n_layers]: number of low tokens */
     int32_t n_layers, layer;
 } kvd_zdc_pages;
@@ -58,20 +58,20 @@ typedef struct {
     int32_t batch, n_heads, n_q8, longest; /* longest: the largest q_len */
     const int32_t *q_start, *q_len;        /* device [batch] */
     /*
-     * Logarithms (natural) of the softmax denominators from the attention kernel, device
+     * Natural logarithms of the softmax denominators from the attention kernel, device
      * [n_heads][n_q8].
      */
     const float *lse;
-    int32_t mean; /* 1: every denominator is divided by its number of keys */
+    int32_t mean; /* 1: every softmax denominator is divided by its number of keys */
     double share; /* fraction of the layer's tokens that are important */
     int32_t span; /* number of layers that use the sets: this layer and the following ones */
     /*
-     * Smallest overlap at which this layer uses the sets of the preceding layer: both the high sets
-     * and the low sets of the two layers must overlap by at least this fraction. A value above 1
-     * disables the reuse.
+     * Smallest overlap at which this layer uses the token sets of the preceding layer: both the
+     * high sets and the low sets of the two layers must overlap by at least this fraction. A value
+     * above 1 disables the reuse.
      */
     double overlap;
-    /* Scratch, kept from layer to layer of an iteration. */
+    /* Scratch for the importance of tokens, kept from layer to layer of an iteration. */
     float *value;   /* device [n_q8] */
     uint8_t *level; /* output, device [n_q8]: KVD_ZDC_RAW, KVD_ZDC_USED */
     /* Output, device [n_q8]: index of the token's row in its store. */
@@ -86,8 +86,8 @@ typedef struct {
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /*
- * Writes the importance over this GPU's heads to `to` [n_q8]. The importance over all GPUs follows
- * if kvd_zdc_choose gets these arrays of all GPUs in place of lse.
+ * Writes the importance of tokens, over this GPU's heads, to `to` [n_q8]. If kvd_zdc_choose gets
+ * these arrays of all GPUs in place of lse, it uses the importance over all GPUs.
  */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
@@ -117,16 +117,17 @@ cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
 /*
- * Tokens first .. first + n - 1 of some KV heads of one prompt, sent to or received from another
- * GPU.
+ * Rows of tokens first .. first + n - 1 in some KV heads of one prompt, to be sent to or received
+ * from another GPU.
  */
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t n_kv_heads, first, n;
-    int32_t before[KVD_ZDC_STORES]; /* tokens of each kind before `first` */
-    int32_t count[KVD_ZDC_STORES];  /* number of the n tokens that are of each kind */
-    int32_t entry[KVD_ZDC_STORES];  /* elements per token of each kind, in these heads */
-    const uint8_t *level; /* device, all tokens of the prompt, outputs of kvd_zdc_choose */
+    int32_t before[KVD_ZDC_STORES]; /* number of high and of low tokens before `first` */
+    int32_t count[KVD_ZDC_STORES];  /* number of high and of low tokens among the n */
+    int32_t entry[KVD_ZDC_STORES];  /* elements per high and per low token, in these heads */
+    /* device, levels of all tokens of the prompt, outputs of kvd_zdc_choose */
+    const uint8_t *level;
     const int32_t *place;
     /*
      * Packed rows, device: [count[HIGH]][entry[HIGH]], then [count[LOW]][entry[LOW]]; within a row
@@ -143,13 +144,13 @@ typedef struct {
 } kvd_zdc_rows_args;
 
 /*
- * kvd_zdc_pack copies from `pages` to `rows`. kvd_zdc_unpack copies back; it fills low rows with
- * zeros up to the high widths, and fills the group of 8 rows after the last row with zeros.
+ * kvd_zdc_pack copies rows from `pages` to `rows`. kvd_zdc_unpack copies them back; it fills low
+ * rows with zeros up to the high widths, and the group of 8 rows after the last row with zeros.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
-/* Arguments of kvd_zdc_lists. */
+/* Arguments of kvd_zdc_lists, which fills the lists of a batch of decode steps. */
 typedef struct {
     kvd_zdc_pages pages;   /* page lists; `layer` is ignored, all layers are covered */
     int32_t batch, rows;   /* rows: number of rows of the arrays below, at least batch */
@@ -160,8 +161,8 @@ typedef struct {
 } kvd_zdc_lists_args;
 
 /*
- * Fills the lists of a batch of steps. `end` counts the newest token's row as the last one, so that
- * append can take `end` as kv_len.
+ * Fills the page lists and lengths of a batch of decode steps. `end` counts the newest token's row
+ * as the last one, so that append can take `end` as kv_len.
  */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
@@ -178,8 +179,8 @@ typedef struct {
 } kvd_zdc_merge_args;
 
 /*
- * Adds the outputs of both stores, weighted by their softmax denominators. An empty low store has
- * weight 0.
+ * Adds the attention outputs over both stores, weighted by their softmax denominators. An empty low
+ * store has weight 0.
  */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 

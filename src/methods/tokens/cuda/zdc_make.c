@@ -1,6 +1,6 @@
 /*
- * Two widths of tokens in the CUDA engine: computes the layouts of the two stores and allocates
- * their memory (zdc.h).
+ * Method zdc, with tokens of two widths, in the CUDA engine: computes the layouts of the two stores
+ * and allocates their memory (zdc.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Allocates the lists that kvd_zdc_lists fills for a batch of steps. */
+/* Allocates the lists that kvd_zdc_lists fills for a batch of decode steps. */
 static int make_lists(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -58,9 +58,9 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
 }
 
 /*
- * Makes the map of the attention of steps, which has twice the number of heads. The second half
- * reads the first columns of the first half's queries and writes its output after that of the first
- * half.
+ * Makes the head layout `both` for the attention of decode steps, with twice the number of heads.
+ * The second half reads the first columns of the first half's queries and writes its output after
+ * that of the first half.
  */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
@@ -79,7 +79,7 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/* Returns the low widths of a layer's heads, starting at the first head of this GPU's share. */
+/* Returns the heads at low width of a layer, starting at the first head of this GPU's share. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 {
     const kvd_dims *const dims = z->method.plan->dims_low;
@@ -87,8 +87,8 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 }
 
 /*
- * Computes the widths of a layer's low rows in memory. They are rounded up as the high widths are;
- * if the high widths are padded to the widest head, so are the low ones.
+ * Computes the stored widths of a layer's low rows. They are rounded up as the high widths are; if
+ * the high widths are padded to the widest head, so are the low ones.
  */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
@@ -129,7 +129,7 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* `both` has the high heads first */
+        /* The map `both` lists the heads at the high widths first. */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }
@@ -180,7 +180,7 @@ static int make_workspaces(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Allocates the per-row arrays of an iteration. */
+/* Allocates the arrays with one element or more per row of an iteration. */
 static int make_rows(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;

@@ -10,12 +10,12 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/* ---- of prompts that several GPUs share by their tokens (sequence_sets.c) ---- */
+/* ---- prompts whose tokens several GPUs share (sequence_sets.c) ---- */
 
 /*
- * Importance is a sum over the heads of all GPUs. Each GPU writes the part of its own heads to
- * `sum`; `exchange` then fills in the parts of the other GPUs, so that all GPUs have the same
- * `sum`.
+ * Exchange of importance between GPUs, as a sum over the heads of all GPUs. Each GPU writes the
+ * part of its own heads to `sum`; `exchange` then fills in the parts of the other GPUs, so that all
+ * GPUs have the same `sum`.
  */
 typedef struct {
     int n, own; /* number of GPUs, index of this GPU; n = 0 if one GPU has all heads */
@@ -32,9 +32,9 @@ void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
  */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /*
- * kvd_gpu_zdc_heads returns the heads of a layer in this GPU's share, a device array [n_kv_heads].
- * kvd_gpu_zdc_low_map returns the layout of pages that hold the layer's low rows, as wide as the
- * rows are.
+ * kvd_gpu_zdc_heads returns the KV heads of a layer in this GPU's share, a device array
+ * [n_kv_heads]. kvd_gpu_zdc_low_map returns the layout of pages that hold the layer's low rows at
+ * their own width.
  */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
@@ -45,7 +45,7 @@ typedef struct {
 } kvd_zdc_sets;
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
-/* For tests: returns the number of low tokens of a slot in a layer. */
+/* Returns the number of low tokens of a slot in a layer. For tests. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
 #endif

@@ -10,25 +10,26 @@
 
 /* Layouts and memory of one layer. */
 typedef struct {
-    kvd_attn_map low; /* low rows; the page size equals that of high rows */
+    kvd_attn_map low; /* layout of low rows; the page size equals that of high rows */
     /*
-     * Map of the attention of steps: all heads at the high widths, then all heads again at the low
-     * widths.
+     * Head layout for the attention of decode steps: all heads at the high widths, then all heads
+     * again at the low widths.
      */
     kvd_attn_map both;
     double entry[KVD_ZDC_STORES]; /* Bytes per token in each store */
-    size_t at;                    /* index of the element at which the layer's first page starts */
+    /* index of the element at which the layer's first page starts */
+    size_t at;
     void *workspace;
 } kvd_zdc_layer;
 
 /* Request in a slot, as the host tracks it. */
 typedef struct {
     size_t tokens;
-    /* Bytes held at the end of the latest iteration, also for a request that left in it. */
+    /* Bytes held at the end of the latest iteration, also for a request that finished in it. */
     double held;
 } kvd_zdc_slot;
 
-/* zdc as a method of the engine. */
+/* State of method zdc in the engine. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_device_memory memory;
@@ -38,20 +39,20 @@ typedef struct {
     size_t n_slots;
     kvd_zdc_head *head; /* device [n_layers][n_kv_heads] */
     uint16_t *store;
-    int32_t own;               /* index of slot 0's own page */
-    int32_t *n_low, *host_low; /* device and pinned [slots][n_layers] */
-    /* arrays for prompts */
+    int32_t own;               /* page number of slot 0's own page */
+    int32_t *n_low, *host_low; /* device and pinned [slots][n_layers] number of low tokens */
+    /* Arrays for prompts. */
     float *lse, *value;
     uint8_t *level;
     int32_t *place;
     kvd_zdc_parts parts; /* set if several GPUs share the heads */
-    /* arrays for steps */
+    /* Arrays for decode steps. */
     float *lse_steps;
-    void *o; /* output rows of steps: high half, then low half */
+    void *o; /* output rows of decode steps: high half, then low half */
     int32_t *end, *low_len, *table;
     /*
-     * Device arrays [max_slices + 1]; works[n] has the work-list descriptions of all layers for n
-     * steps.
+     * Work-list descriptions on the device, [max_slices + 1]: works[n] has those of all layers for
+     * n decode steps.
      */
     void **works;
     void *host_works;
@@ -63,8 +64,8 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 }
 
 /*
- * Computes the widths of all layers and allocates the work arrays of steps and prompts. The cache
- * must have its layers.
+ * Computes the widths of all layers and allocates the work arrays of decode steps and prompts. The
+ * cache must have its layers.
  */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
 /* Allocates the arrays whose sizes depend on the number of slots and pages. */

@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(VALUE)
 }
 
 /*
- * Returns a key that rises with the value; among equal values an earlier token has the larger key.
+ * Returns a sort key that rises with the value; among equal values an earlier token has the larger
+ * key.
  */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
@@ -58,7 +59,10 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns the fraction of the larger of two sets that both sets contain. */
+/*
+ * Returns the overlap of two sets of sizes a and b with `both` common members, as a fraction of the
+ * larger set.
+ */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -109,8 +113,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the element of a store at which 8 dims of K or V of row i start. The store's first page
- * is page `first` of the slot's list.
+ * Returns the index of the element at which 8 dims of K or V of row i start in a store. The store's
+ * first page is page `first` of the slot's list.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
@@ -176,7 +180,7 @@ __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_
     }
 }
 
-/* Sets the columns that low rows do not keep to 0. */
+/* Sets the columns that low rows do not keep to 0, in the prompts' pages. */
 __global__ void __launch_bounds__(MOVE)
     narrow_kernel(const __grid_constant__ kvd_zdc_move_args a, uint16_t *pages)
 {
@@ -199,8 +203,8 @@ __global__ void __launch_bounds__(MOVE)
 }
 
 /*
- * Launched with a CTA per page and KV head. If PACK, copies from pages to rows; otherwise from rows
- * to pages.
+ * Copies rows from pages to packed rows if PACK, otherwise from packed rows to pages. Launched with
+ * a CTA per page and KV head.
  */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
